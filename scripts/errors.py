@@ -1,0 +1,28 @@
+"""How every parbench program fails: one clear sentence, never a traceback, for what a user can cause."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+
+class ParbenchError(Exception):
+    """A failure that a user can cause.
+
+    The message names the file, the key or cell, the value, and what mends it.
+    """
+
+
+def run_main(main: Callable[[], int | None]) -> None:
+    """Run a program's ``main`` and exit: 0, its own status, 2 for a user's error, 130 for Ctrl-C."""
+    try:
+        status = main()
+    except ParbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        status = 2
+    except KeyboardInterrupt:
+        status = 130
+    except BrokenPipeError:  # `cells.py list | head`: the reader has seen enough
+        sys.stderr.close()
+        status = 0
+    sys.exit(status or 0)
