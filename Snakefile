@@ -1,0 +1,44 @@
+# parbench: config + study -> cells -> dataset -> metrics.json -> table.csv -> report.
+# One file an arrow of that flow; scripts/ does the work.
+from snakemake.utils import min_version
+
+min_version("9.9")
+
+
+# Before Snakemake reads it, for a message that names the line.
+include: "rules/check_config.smk"
+
+
+configfile: "config.yaml"
+
+
+include: "rules/common.smk"
+include: "rules/dataset.smk"
+include: "rules/train.smk"
+include: "rules/tables.smk"
+include: "rules/report.smk"
+
+
+wildcard_constraints:
+    cell="[^/]+",
+    dataset="[^/]+",
+    study="[^/]+",
+
+
+rule all:
+    default_target: True
+    input:
+        "reports/final.html",
+        "reports/final.pdf",
+
+
+onstart:
+    begin(workflow)
+
+
+onsuccess:
+    finish()
+
+
+onerror:
+    print("The run stopped: see the error above. What is finished is kept; start it again to go on.", file=sys.stderr)

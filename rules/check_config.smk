@@ -1,0 +1,19 @@
+# Snakemake's own message for a broken YAML file is a page long: ours names file and line.
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
+
+import config as configuration
+from errors import ParbenchError
+
+
+def or_stop(function, *arguments):
+    """Call ``function``; a user's error ends Snakemake with its one sentence."""
+    try:
+        return function(*arguments)
+    except ParbenchError as error:
+        raise WorkflowError(f"error: {error}") from None
+
+
+or_stop(configuration.read_yaml, configuration.ROOT / "config.yaml")

@@ -1,0 +1,100 @@
+# Checks the configuration, expands it into cells, and holds the functions that rules use. No rules.
+import json
+import os
+import subprocess
+
+import cells
+import files
+import provenance
+
+# `python` in a rule is the one that runs Snakemake, also where nobody activated its environment.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+configuration_files = [configuration.ROOT / "config.yaml", *workflow.configfiles[1:]]
+CONFIG = or_stop(configuration.checked, config, configuration_files)
+PLAN = or_stop(cells.plan, CONFIG)
+
+
+def entered_by_launcher(wildcards):
+    """No container directive's image: scripts/launch.py enters it, where srun can stand outside
+    and GPU and isolation flags are a cell's own. Nor does `--sdm apptainer` rerun anything."""
+    return None
+
+
+def planned_cell(wildcards):
+    """The cell of a job; an id that no study asks for, or that cannot run here, is an error."""
+    if wildcards.cell not in PLAN.cells:
+        near = configuration.nearest(wildcards.cell, list(PLAN.cells), listed=False)
+        raise WorkflowError(f"error: unknown cell {wildcards.cell!r}{near}")
+    if wildcards.cell in PLAN.not_run:
+        reason = PLAN.not_run[wildcards.cell]
+        raise WorkflowError(f"error: {wildcards.cell} is not run on this machine: {reason}")
+    return PLAN.cells[wildcards.cell]
+
+
+def cell_dataset(wildcards):
+    """The small digest file of a cell's dataset: Snakemake compares its content, not its time."""
+    return f"results/data/{planned_cell(wildcards)['dataset']['name']}/digest.json"
+
+
+def cell_code(wildcards):
+    """Digest of the code that a cell can reach: comments and other strategies do not count."""
+    return cells.code_digest(planned_cell(wildcards))
+
+
+def cell_threads(wildcards):
+    """A device on a CPU is one core; a GPU's process needs one for itself."""
+    return planned_cell(wildcards)["hardware"]["devices"]
+
+
+def cell_priority(wildcards):
+    """Seeds in turn: strategies that are compared run near each other in time."""
+    group_seeds = PLAN.cells[wildcards.cell]["seed"]
+    return -group_seeds
+
+
+def study_metrics(wildcards):
+    """metrics.json of all the study's cells that this machine can run."""
+    if wildcards.study not in PLAN.studies:
+        near = configuration.nearest(wildcards.study, list(PLAN.studies))
+        raise WorkflowError(f"error: study {wildcards.study!r} is not in `studies`{near}")
+    return [f"results/cells/{cell}/metrics.json" for cell in PLAN.runnable(wildcards.study)]
+
+
+def plan_digest(wildcards):
+    """Changes when the shape of a study does: its groups, tables, texts."""
+    return files.digest(PLAN.studies[wildcards.study])
+
+
+def dataset_spec(wildcards):
+    """Where a dataset comes from, as one line of JSON."""
+    if wildcards.dataset not in CONFIG["datasets"]:
+        near = configuration.nearest(wildcards.dataset, list(CONFIG["datasets"]))
+        raise WorkflowError(f"error: unknown dataset {wildcards.dataset!r}{near}")
+    return json.dumps(CONFIG["datasets"][wildcards.dataset], sort_keys=True)
+
+
+def code_of(*scripts):
+    """Digest of the meaning of ``scripts`` and all that they import."""
+    return provenance.combined(provenance.closure(*scripts))
+
+
+def begin(workflow):
+    """At the start of a run: write cells and plans, and say what will happen."""
+    cells.write(PLAN)
+    methods = workflow.deployment_settings.deployment_method
+    cells.say_deployment(CONFIG, any(method.name == "APPTAINER" for method in methods))
+    jobs = list(workflow.dag.needrun_jobs())
+    cells.write_progress(PLAN, [job.wildcards.cell for job in jobs if job.rule.name == "train"])
+
+
+def finish():
+    """At the end of a run: the results in short, and where the report lies."""
+    tables = [f"results/tables/{study}.csv" for study in CONFIG["studies"]]
+    there = [table for table in tables if Path(table).exists()]
+    if there:
+        command = [sys.executable, f"{workflow.basedir}/scripts/tables.py", "--show", *there]
+        subprocess.run(command, check=False)
+    for report in ("reports/final.html", "reports/final.pdf"):
+        if Path(report).exists():
+            print(f"{report}  {Path(report).stat().st_size / 1e6:.1f} MB")

@@ -1,0 +1,33 @@
+rule report:
+    input:
+        tables=expand("results/tables/{study}.csv", study=CONFIG["studies"]),
+        html=["reports/template.html.j2"],
+        pdf="reports/template.typ",
+    output:
+        data="results/report.json",
+        html=report(
+            "reports/final.html",
+            caption="../reports/captions/report.rst",
+            category="Report",
+            labels={"form": "HTML"},
+        ),
+        pdf=report(
+            "reports/final.pdf",
+            caption="../reports/captions/report.rst",
+            category="Report",
+            labels={"form": "PDF"},
+        ),
+    params:
+        plans=expand("results/plan/{study}.json", study=CONFIG["studies"]),
+        code=code_of("report.py"),
+    log:
+        "results/report.log",
+    container:
+        entered_by_launcher
+    localrule: True
+    shell:
+        "(python {workflow.basedir:q}/scripts/report.py collect --plan {params.plans:q} --table {input.tables:q}"
+        " --cells results/cells --out {output.data:q}"
+        " && python {workflow.basedir:q}/scripts/report.py html --data {output.data:q} --out {output.html:q}"
+        " && python {workflow.basedir:q}/scripts/report.py pdf --data {output.data:q} --out {output.pdf:q}"
+        ") 2>&1 | tee {log:q}"

@@ -1,0 +1,22 @@
+rule table:
+    input:
+        metrics=study_metrics,
+        published="studies/published/published_results.csv",
+    output:
+        report(
+            "results/tables/{study}.csv",
+            caption="../reports/captions/tables.rst",
+            category="Tables",
+            labels={"study": "{study}"},
+        ),
+    params:
+        plan=plan_digest,
+        code=code_of("tables.py"),
+    log:
+        "results/tables/{study}.log",
+    container:
+        entered_by_launcher
+    localrule: True
+    shell:
+        "python {workflow.basedir:q}/scripts/tables.py --plan results/plan/{wildcards.study:q}.json --cells results/cells"
+        " --published {input.published:q} --out {output:q} 2>&1 | tee {log:q}"

@@ -1,0 +1,618 @@
+"""Expands studies into cells, and tells what each cell's state is and why.
+
+A cell is one configuration with one seed; a group is the same configuration with all its seeds.
+Never imports torch: the workflow uses this when it is parsed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import functools
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+import config as configuration
+import machine
+import models
+import provenance
+import strategies
+from config import ROOT, nearest
+from errors import ParbenchError, run_main
+from files import canonical_json, digest, read_json, write_atomically, write_json
+
+CELL_SCHEMA_VERSION = 1
+PLAN_SCHEMA_VERSION = 1
+RESULTS = Path("results")  # the workflow runs in the project's folder
+_SAMPLES = ("train_samples", "test_samples")
+
+
+@dataclass
+class Plan:
+    """What a configuration asks for.
+
+    ``cells``: every cell by id. ``not_run``: the ids of those that this machine cannot run, with
+    the reason. ``studies``: the content of results/plan/<study>.json by study.
+    """
+
+    cells: dict[str, dict] = field(default_factory=dict)
+    not_run: dict[str, str] = field(default_factory=dict)
+    studies: dict[str, dict] = field(default_factory=dict)
+
+    def runnable(self, study: str) -> list[str]:
+        """Ids of the study's cells that this machine can run."""
+        return [
+            cell
+            for group in self.studies[study]["groups"]
+            if group["not_run"] is None
+            for cell in group["cells"]
+        ]
+
+
+def plan(config: dict) -> Plan:
+    """Expand all studies of a checked ``config``. ParbenchError names study, key and value."""
+    _known("stack", config["stack"], _stacks(), "config.yaml")
+    for study in config["override"]:
+        if not (ROOT / "studies" / f"{study}.yaml").exists():
+            configuration.study(study)  # its message names the nearest study
+    available = machine.available(config["available"])
+    result = Plan()
+    for name in config["studies"]:
+        result.studies[name] = _expand_study(name, config, available, result)
+    return result
+
+
+def _stacks() -> list[str]:
+    return sorted(path.name for path in (ROOT / "containers" / "locks").iterdir() if path.is_dir())
+
+
+def _known(key: str, name: str, known: list[str], where: str) -> None:
+    if name not in known:
+        raise ParbenchError(f"{where}: {key}: unknown value {name!r}{nearest(name, known)}")
+
+
+@functools.cache
+def _modules(kind: str) -> list[str]:
+    """Names of the strategies or models: the files of their folder."""
+    files = (ROOT / "scripts" / kind).glob("[!_]*.py")
+    return sorted(file.stem for file in files)
+
+
+def _expand_study(name: str, config: dict, available: dict, result: Plan) -> dict:
+    study = configuration.study(name)
+    where = f"studies/{name}.yaml"
+    override = config["override"].get(name, {})
+    dataset = override.get("dataset", study["dataset"])
+    _known("dataset", dataset, list(config["datasets"]), where)
+    seeds = override.get("seeds", study["seeds"])
+    _check_tables(study, where)
+    groups: dict[tuple[str, str], dict] = {}
+    for model, model_entry in study["models"].items():
+        _known("models", model, _modules("models"), where)
+        for variant, entry in study["variants"].items():
+            keys = f"{where}: variants.{variant}"
+            _known("strategy", entry["strategy"], _modules("strategies"), keys)
+            _known("hardware", entry["hardware"], list(config["hardware"]), keys)
+            layers = [
+                study.get("settings", {}),
+                study.get("assumed", {}),
+                model_entry.get("settings", {}),
+                entry.get("settings", {}),
+                override.get("settings", {}),
+            ]
+            settings = _settings(layers, keys)
+            template = {
+                "model": {
+                    "name": model,
+                    "options": _options("models", model, model_entry.get("options", {}), where),
+                },
+                "strategy": {
+                    "name": entry["strategy"],
+                    "options": _options(
+                        "strategies", entry["strategy"], entry.get("options", {}), keys
+                    ),
+                },
+                "hardware": _hardware(entry["hardware"], config),
+                "dataset": {"name": dataset, **{key: settings[key] for key in _SAMPLES}},
+                "training": {k: v for k, v in settings.items() if k not in _SAMPLES},
+                "stack": config["stack"],
+                "deployment": "host",
+            }
+            _cross_check(template, f"{keys} with model {model}")
+            group = _group(template, variant, seeds, config, available, result)
+            if any(other["id"] == group["id"] for other in groups.values()):
+                twin = next(v for (m, v), g in groups.items() if g["id"] == group["id"])
+                raise ParbenchError(
+                    f"{keys}: the same cells as variant {twin!r} (model {model}); "
+                    "remove one of them or change an option"
+                )
+            groups[model, variant] = group
+    _link(study, groups, where)
+    if "scaled_from" in study:
+        _compare_scale(study, override, groups, config)
+    defaults = {
+        key: part["default"]
+        for key, part in configuration.schema("study")["properties"]["tolerance"][
+            "properties"
+        ].items()
+    }
+    return {
+        "schema_version": PLAN_SCHEMA_VERSION,
+        "study": {
+            "name": name,
+            "title": study["title"],
+            "description": study["description"],
+            "citation": study["citation"],
+            "dataset": dataset,
+            "source_dataset": study["dataset"],
+            "settings": study.get("settings", {}),
+            "assumed": study.get("assumed", {}),
+            "override": override,
+            "published": study.get("published"),
+            "tolerance": {**defaults, **study.get("tolerance", {})},
+            "tables": study["tables"],
+        },
+        "stack": config["stack"],
+        "deployment": "host",
+        "groups": list(groups.values()),
+    }
+
+
+def _check_tables(study: dict, where: str) -> None:
+    variants = list(study["variants"])
+    for table in study["tables"]:
+        for variant in table["variants"]:
+            _known(f"tables: {table['title']!r}: variants", variant, variants, where)
+    for variant, entry in study["variants"].items():
+        if "baseline" in entry:
+            _known(f"variants.{variant}.baseline", entry["baseline"], variants, where)
+
+
+def _settings(layers: list[dict], where: str) -> dict:
+    """All settings of a cell, later ``layers`` over earlier ones over the schema's defaults."""
+    schema = configuration.settings_schema()
+    values = {key: part["default"] for key, part in schema.items() if "default" in part}
+    for layer in layers:
+        values.update(layer)
+    for key, part in schema.items():
+        if key not in values:
+            raise ParbenchError(
+                f"{where}: the setting {key!r} ({part['description']}) is missing; state it under "
+                "`settings`, or under `assumed` if the source leaves it open"
+            )
+    return {key: values[key] for key in schema}
+
+
+@functools.cache
+def _options_validator(kind: str, name: str) -> jsonschema.protocols.Validator:
+    options = _module(kind, name).OPTIONS
+    required = [key for key, part in options.items() if "default" not in part]
+    return jsonschema.Draft202012Validator(
+        {
+            "type": "object",
+            "properties": options,
+            "required": required,
+            "additionalProperties": False,
+        }
+    )
+
+
+def _module(kind: str, name: str) -> Any:
+    return {"models": models, "strategies": strategies}[kind].load(name)
+
+
+def _options(kind: str, name: str, given: dict, where: str) -> dict:
+    """Every option of a model or strategy, those not ``given`` by their defaults."""
+    what = f"options of {name}"
+    configuration.check_by(_options_validator(kind, name), given, f"{where}: {what}")
+    options = _module(kind, name).OPTIONS
+    return {
+        key: copy.deepcopy(given[key] if key in given else part["default"])
+        for key, part in options.items()
+    }
+
+
+def _hardware(name: str, config: dict) -> dict:
+    entry = config["hardware"][name]
+    return {
+        "name": name,
+        "device": entry["device"],
+        "devices": entry["devices"],
+        "nodes": entry.get("nodes", 1),
+        "gpu_model": entry.get("gpu_model"),
+    }
+
+
+def _cross_check(cell: dict, where: str) -> None:
+    """What no schema can say: settings that contradict each other."""
+    strategy = strategies.load(cell["strategy"]["name"])
+    training, hardware = cell["training"], cell["hardware"]
+    for problem in strategy.check(cell):
+        raise ParbenchError(f"{where}: {problem}")
+    try:
+        models.load(cell["model"]["name"]).cuts(strategy.stages(cell), cell["model"]["options"])
+    except ParbenchError as error:
+        raise ParbenchError(f"{where}: {error}") from None
+    least = 2 * strategy.parts(cell)  # BatchNorm needs two samples in every piece of a batch
+    for key in ("global_batch", "min_tail"):
+        if training[key] < least:
+            raise ParbenchError(
+                f"{where}: {key} {training[key]} is too small: {cell['strategy']['name']} divides a "
+                f"batch into {strategy.parts(cell)} pieces (ranks x micro-batches) of at least 2 "
+                f"samples; choose {least} or more"
+            )
+    if training["min_tail"] > training["global_batch"]:
+        raise ParbenchError(
+            f"{where}: min_tail {training['min_tail']} is larger than global_batch "
+            f"{training['global_batch']}; choose at most {training['global_batch']}"
+        )
+    if hardware["device"] == "cpu" and hardware["gpu_model"]:
+        raise ParbenchError(
+            f"config.yaml: hardware.{hardware['name']}: gpu_model {hardware['gpu_model']!r} on "
+            "device cpu; remove it or choose device: cuda"
+        )
+    if training["precision"] == "fp16" and hardware["device"] == "cpu":
+        raise ParbenchError(
+            f"{where}: precision fp16 needs an accelerator; choose bf16 or fp32 on CPU devices"
+        )
+
+
+def identity(cell: dict) -> dict:
+    """The part of a cell that decides its measurement: all but names of rooms and `run`."""
+    hardware = {key: value for key, value in cell["hardware"].items() if key != "name"}
+    kept = ("model", "strategy", "dataset", "training", "stack", "deployment")
+    return {**{key: cell[key] for key in kept}, "hardware": hardware}
+
+
+def _short_options(cell: dict) -> str:
+    """Options that differ from their defaults, for a name that can be read in a queue listing."""
+    parts = []
+    for kind, entry in (("strategies", cell["strategy"]), ("models", cell["model"])):
+        schema = _module(kind, entry["name"]).OPTIONS
+        for key, value in entry["options"].items():
+            if value != schema[key].get("default") and kind == "strategies":
+                words = "-".join(map(str, value)) if isinstance(value, list) else str(value)
+                parts.append(f"{key}-{words}")
+    return re.sub(r"[^A-Za-z0-9_-]", "", ".".join(parts)[:48])
+
+
+def _group(
+    template: dict, variant: str, seeds: list[int], config: dict, available: dict, result: Plan
+) -> dict:
+    """The group of ``template`` over ``seeds``; its cells go into ``result``."""
+    strategy = strategies.load(template["strategy"]["name"])
+    content = identity(template)
+    short = _short_options(template)
+    name = ".".join(
+        part
+        for part in (
+            template["model"]["name"],
+            template["strategy"]["name"],
+            template["hardware"]["name"],
+            short,
+        )
+        if part
+    )
+    reason = machine.missing(template["hardware"], available) or strategy.unavailable(template)
+    # The seed is spliced into the canonical text: hashing 5,000 whole cells would take seconds.
+    text = canonical_json(content)
+    cells = []
+    for seed in seeds:
+        cell_id = f"{name}.s{seed}-{digest([text, seed])[:8]}"
+        result.cells[cell_id] = {
+            "schema_version": CELL_SCHEMA_VERSION,
+            "id": cell_id,
+            **template,
+            "seed": seed,
+            "run": {"timeout_seconds": config["timeout_seconds"]},
+        }
+        if reason is not None:
+            result.not_run[cell_id] = reason
+        cells.append(cell_id)
+    return {
+        "id": f"{name}-{digest([text])[:8]}",
+        "model": template["model"]["name"],
+        "variant": variant,
+        "strategy": template["strategy"]["name"],
+        "options": template["strategy"]["options"],
+        "model_options": template["model"]["options"],
+        "hardware": template["hardware"],
+        "dataset": template["dataset"],
+        "training": template["training"],
+        "seeds": list(seeds),
+        "cells": cells,
+        "not_run": reason,
+        "baseline": None,
+        "published": None,
+        "scaled": [],
+        "comparable": strategy.notes(template),
+    }
+
+
+def _link(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:
+    """Fill in what one group knows of others: its baseline, and its published rows."""
+    for (model, variant), group in groups.items():
+        entry = study["variants"][variant]
+        if "baseline" in entry:
+            group["baseline"] = groups[model, entry["baseline"]]["id"]
+        if "published" in entry:
+            group["published"] = {"model": model, **entry["published"]}
+            if "published" not in study:
+                raise ParbenchError(
+                    f"{where}: variants.{variant}.published selects published rows, but the study "
+                    "names no source; add the key `published` with the source's name"
+                )
+
+
+def _compare_scale(
+    study: dict, override: dict, groups: dict[tuple[str, str], dict], config: dict
+) -> None:
+    """Say in words how each group differs from the same model at published scale."""
+    source = configuration.study(study["scaled_from"])
+    for (model, variant), group in groups.items():
+        layers = [
+            source.get("settings", {}),
+            source.get("assumed", {}),
+            source["models"].get(model, {}).get("settings", {}),
+            source["variants"].get(variant, {}).get("settings", {}),
+        ]
+        full = _settings(layers, f"studies/{study['scaled_from']}.yaml")
+        here = {**group["training"], **{key: group["dataset"][key] for key in _SAMPLES}}
+        group["scaled"] = [
+            f"{key} {_words(here[key])} instead of {_words(full[key])}"
+            for key in full
+            if here[key] != full[key]
+        ]
+        given = source["models"].get(model, {}).get("options", {})
+        options = _options("models", model, given, f"studies/{study['scaled_from']}.yaml")
+        group["scaled"] += [
+            f"{model}'s {key} {_words(group['model_options'][key])} instead of {_words(value)}"
+            for key, value in options.items()
+            if group["model_options"][key] != value
+        ]
+
+
+def _words(value: Any) -> str:
+    return "all" if value is None else str(value)
+
+
+# --- state of a cell -----------------------------------------------------------------------------
+
+
+def folder(cell_id: str) -> Path:
+    """Where a cell's files lie."""
+    return RESULTS / "cells" / cell_id
+
+
+def code_digest(cell: dict) -> str:
+    """Digest of the code that a cell can reach."""
+    return _code_digest(cell["strategy"]["name"], cell["model"]["name"])
+
+
+@functools.cache
+def _code_digest(strategy: str, model: str) -> str:
+    return provenance.combined(provenance.cell_code(strategy, model))
+
+
+def state(cell_id: str, result: Plan) -> tuple[str, list[str]]:
+    """A cell's state in one word, and the reasons why it would run.
+
+    ``done``: its metrics stand and nothing that they rest on changed; ``stale``: something did;
+    ``missing``: no metrics yet; ``not run``: this machine cannot.
+    """
+    if cell_id in result.not_run:
+        return "not run", [result.not_run[cell_id]]
+    cell = result.cells[cell_id]
+    path = folder(cell_id) / "metrics.json"
+    if not path.exists():
+        return "missing", ["it has not been trained yet"]
+    environment = read_json(path)["environment"]
+    code = provenance.cell_code(cell["strategy"]["name"], cell["model"]["name"])
+    reasons = []
+    for file in sorted(set(code) | set(environment["code"])):
+        then, now = environment["code"].get(file), code.get(file)
+        if then != now:
+            what = "is new" if then is None else "is no longer used" if now is None else "changed"
+            reasons.append(f"scripts/{file} {what} since it was trained")
+    data = RESULTS / "data" / cell["dataset"]["name"] / "digest.json"
+    if not data.exists():
+        reasons.append(f"the dataset {cell['dataset']['name']} is not there ({data})")
+    elif (now := read_json(data)["sha256"]) != environment["dataset_digest"]:
+        then = environment["dataset_digest"]
+        reasons.append(
+            f"the dataset {cell['dataset']['name']} changed ({then[:12]} to {now[:12]})"
+        )
+    return ("stale" if reasons else "done"), reasons
+
+
+def write(result: Plan) -> None:
+    """Write cell.json of every cell and the plan of every study, each only when it changed."""
+    for cell_id, cell in result.cells.items():
+        if cell_id not in result.not_run:
+            _write_changed(folder(cell_id) / "cell.json", cell)
+    for name, content in result.studies.items():
+        _write_changed(RESULTS / "plan" / f"{name}.json", content)
+
+
+def _write_changed(path: Path, value: dict) -> None:
+    # Few bytes, no fsync: 5,000 cells must not take minutes to begin.
+    text = canonical_json(value)
+    if not path.exists() or canonical_json(read_json(path)) != text:
+        write_json(path, value)
+
+
+def write_progress(result: Plan, cells: list[str]) -> None:
+    """Tell the launcher which ``cells`` this run will train, for its count and time left."""
+    like = {
+        cell: group["id"]
+        for study in result.studies.values()
+        for group in study["groups"]
+        for cell in group["cells"]
+    }
+    entries = {
+        cell: {
+            "device": result.cells[cell]["hardware"]["device"],
+            "devices": result.cells[cell]["hardware"]["devices"],
+            "like": like[cell],
+        }
+        for cell in cells
+    }
+    write_json(RESULTS / "plan" / "progress.json", {"started": time.time(), "cells": entries})
+
+
+def say_deployment(config: dict, asked_for_apptainer: bool) -> None:
+    """Keep where software comes from in results/deployment.json, and say it."""
+    reason = "this version has no image recipes in containers/"
+    print(f"parbench: cells run in this machine's own environment, stack {config['stack']}")
+    if asked_for_apptainer:
+        print(f"parbench: --sdm apptainer changes nothing: {reason}")
+    _write_changed(RESULTS / "deployment.json", {"deployment": "host", "reason": reason})
+
+
+# --- command line ---------------------------------------------------------------------------------
+
+
+def _find(name: str, result: Plan) -> str:
+    """The cell that ``name`` (an id or a unique part of one) means."""
+    if name in result.cells:
+        return name
+    matches = [cell for cell in result.cells if name in cell]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        some = "\n  ".join(matches[:10])
+        raise ParbenchError(f"{name!r} means {len(matches)} cells; say more of one:\n  {some}")
+    finished = folder(name) / "metrics.json"
+    hint = " (its results lie in results/cells, but no study in config.yaml asks for it)"
+    raise ParbenchError(
+        f"unknown cell {name!r}{hint if finished.exists() else ''}"
+        f"{nearest(name, list(result.cells), listed=False)}; "
+        "`python scripts/cells.py list` prints all"
+    )
+
+
+def _list(result: Plan) -> None:
+    width = max(map(len, result.cells))
+    counts: dict[str, int] = {}
+    for cell_id in result.cells:
+        word, reasons = state(cell_id, result)
+        counts[word] = counts.get(word, 0) + 1
+        shown = "" if word in ("done", "missing") else reasons[0]
+        print(f"{cell_id:<{width}}  {word:<8} {shown}".rstrip())
+    total = ", ".join(f"{number} {word}" for word, number in counts.items())
+    print(f"\n{len(result.cells)} cells: {total}")
+
+
+def _why(cell_id: str, result: Plan) -> None:
+    word, reasons = state(cell_id, result)
+    print(f"{cell_id}: {word}")
+    if word == "done":
+        print("It would not run: settings, code and data are those that it was trained with.")
+    elif word == "not run":
+        print(f"It is not run on this machine: {reasons[0]}. It runs by itself where that exists.")
+    else:
+        print("It would run because")
+        for reason in reasons:
+            print(f"  - {reason}")
+    if word == "missing":
+        _say_nearest(cell_id, result)
+    path = folder(cell_id) / "metrics.json"
+    if path.exists():
+        _say_provenance(read_json(path))
+
+
+def _say_nearest(cell_id: str, result: Plan) -> None:
+    """Name a finished cell that differs in settings only: an edit made a new cell of it."""
+    cell = result.cells[cell_id]
+    best: tuple[list[str], str] | None = None
+    for path in sorted((RESULTS / "cells").glob("*/metrics.json")):
+        other = read_json(path)["cell"]
+        alike = ("model", "strategy")
+        if other["seed"] != cell["seed"] or any(other[k]["name"] != cell[k]["name"] for k in alike):
+            continue
+        changed = _differences(identity(other), identity(cell))
+        if changed and (best is None or len(changed) < len(best[0])):
+            best = changed, other["id"]
+    if best is not None:
+        print(f"The nearest finished cell is {best[1]}; since then")
+        for change in best[0]:
+            print(f"  - {change}")
+
+
+def _differences(then: Any, now: Any, key: str = "") -> list[str]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        return [
+            line
+            for part in sorted(set(then) | set(now))
+            for line in _differences(then.get(part), now.get(part), f"{key}.{part}".lstrip("."))
+        ]
+    return [] if then == now else [f"{key}: {then} became {now}"]
+
+
+def _say_provenance(metrics: dict) -> None:
+    environment = metrics["environment"]
+    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+    dirty = " with uncommitted changes" if environment["git_dirty"] else ""
+    print(f"It was run {metrics['started']} to {metrics['finished']}, status {metrics['status']}:")
+    print(f"  machine     {environment['machine'].get('cpu')} ({environment['machine']['fingerprint']})")
+    print(f"  software    stack {environment['stack']} on the {environment['deployment']}: {packages}")
+    print(f"  code        commit {environment['git_commit']}{dirty}, {environment['code_digest'][:12]}")
+    print(f"  data        {metrics['cell']['dataset']['name']}, {environment['dataset_digest'][:12]}")
+    for key, value in metrics["cell"]["training"].items():
+        print(f"  {key:<15} {value}")
+    for key, value in metrics["cell"]["strategy"]["options"].items():
+        print(f"  {key:<15} {value}")
+
+
+def _command(cell_id: str, result: Plan) -> None:
+    import launch
+
+    if cell_id in result.not_run:
+        raise ParbenchError(f"{cell_id} is not run on this machine: {result.not_run[cell_id]}")
+    write_atomically(folder(cell_id) / "cell.json", canonical_json(result.cells[cell_id]) + "\n")
+    cell = result.cells[cell_id]
+    print(launch.shown_command(cell, **launch_paths(cell)))
+
+
+def launch_paths(cell: dict) -> dict[str, Path]:
+    """The files of a cell, as scripts/launch.py takes them."""
+    home = folder(cell["id"])
+    return {
+        "cell_path": home / "cell.json",
+        "data": RESULTS / "data" / cell["dataset"]["name"],
+        "out": home / "metrics.json",
+    }
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--configfile", action="append", default=[], help="laid over config.yaml")
+    parser.add_argument("--study", action="append", help="instead of `studies` in config.yaml")
+    commands = parser.add_subparsers(dest="action", required=True)
+    commands.add_parser("list", help="all cells with their state")
+    for name, text in (
+        ("why", "why a cell would run, or what a finished one was run with"),
+        ("command", "the command that trains a cell, to paste"),
+    ):
+        commands.add_parser(name, help=text).add_argument("cell", help="id, or a unique part of it")
+    arguments = parser.parse_args()
+    config = configuration.load(*arguments.configfile)
+    if arguments.study:
+        config["studies"] = arguments.study
+    files = [ROOT / "config.yaml", *arguments.configfile]
+    result = plan(configuration.checked(config, files))
+    if arguments.action == "list":
+        _list(result)
+        return
+    cell_id = _find(arguments.cell, result)
+    {"why": _why, "command": _command}[arguments.action](cell_id, result)
+
+
+if __name__ == "__main__":
+    run_main(main)

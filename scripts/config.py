@@ -1,0 +1,227 @@
+"""Reads and checks config.yaml and studies/*.yaml: a typo ends with the file, key, value and fix."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import functools
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import referencing
+import yaml
+
+from errors import ParbenchError
+
+ROOT = Path(__file__).resolve().parent.parent
+SCHEMAS = ROOT / "rules" / "schemas"
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    """YAML without tags, and without two values for one key (YAML would keep the last, silently)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        seen: dict[Any, Any] = {}
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, (dict, list)):
+                continue  # PyYAML's own message is clear
+            if key in seen:
+                line = key_node.start_mark.line + 1
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key!r} stands twice (line {seen[key]} and line {line})",
+                    problem_mark=key_node.start_mark,
+                )
+            seen[key] = key_node.start_mark.line + 1
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: str | Path) -> dict:
+    """Read a YAML file that holds a mapping; ParbenchError names the file, the line and the fix."""
+    path = Path(path)
+    try:
+        value = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 (a SafeLoader)
+    except FileNotFoundError:
+        raise ParbenchError(f"{shown(path)}: no such file{_sibling(path)}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise ParbenchError(
+            f"{shown(path)}{line}: not valid YAML: {problem}; mend the file"
+        ) from None
+    if not isinstance(value, dict):
+        raise ParbenchError(f"{shown(path)}: holds {_words(value)}, not keys with values")
+    return value
+
+
+def shown(path: str | Path) -> str:
+    """``path`` as a user types it: from the project's folder where it lies there."""
+    path = Path(path)
+    return str(path.relative_to(ROOT)) if path.is_absolute() and path.is_relative_to(ROOT) else str(path)
+
+
+def _sibling(path: Path) -> str:
+    """A hint at a file with almost this name."""
+    names = [other.name for other in path.parent.glob(f"*{path.suffix}")]
+    close = difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+@functools.cache
+def schema(name: str) -> dict:
+    """rules/schemas/<name>.schema.yaml; the settings of a study are those of a cell."""
+    value = yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text(encoding="utf-8"))
+    if name == "study":
+        value["$defs"]["settings"]["properties"] = settings_schema()
+    return value
+
+
+def settings_schema() -> dict[str, dict]:
+    """What a study may set for its cells: `training`, and how many samples of the dataset."""
+    cell = schema("cell")["properties"]
+    samples = {k: v for k, v in cell["dataset"]["properties"].items() if k != "name"}
+    return {**cell["training"]["properties"], **samples}
+
+
+@functools.cache
+def _validator(name: str) -> jsonschema.protocols.Validator:
+    resources = [
+        (f"{other}.schema.yaml", referencing.jsonschema.DRAFT202012.create_resource(schema(other)))
+        for other in ("study", "cell", "config")
+    ]
+    registry = referencing.Registry().with_resources(resources)
+    return jsonschema.Draft202012Validator(
+        {"$id": f"{name}.schema.yaml", **schema(name)}, registry=registry
+    )
+
+
+def check(value: Any, name: str, where: str, keys: tuple = ()) -> None:
+    """Check ``value`` by the schema ``name``; ParbenchError begins with ``where`` and the keys."""
+    check_by(_validator(name), value, where, keys)
+
+
+def check_by(
+    validator: jsonschema.protocols.Validator, value: Any, where: str, keys: tuple = ()
+) -> None:
+    """Check ``value`` by ``validator``; ParbenchError names file, key, value and the nearest key."""
+    error = jsonschema.exceptions.best_match(validator.iter_errors(value))
+    if error is None:
+        return
+    path = [*keys, *error.absolute_path]
+    raise ParbenchError(f"{where}: {_explain(error, path, value)}")
+
+
+def _explain(error: jsonschema.ValidationError, path: list, value: Any) -> str:
+    key = ".".join(str(part) for part in path)
+    prefix = f"{key}: " if key else ""
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        known = list(error.schema.get("properties", {}))
+        unknown = [name for name in error.instance if name not in known]
+        name = unknown[0]
+        return (
+            f"{prefix}unknown key {name!r} (value {_words(error.instance[name])})"
+            f"{nearest(str(name), known)}"
+        )
+    if error.validator == "required":
+        missing = [name for name in error.validator_value if name not in error.instance]
+        described = error.schema.get("properties", {}).get(missing[0], {}).get("description")
+        meaning = f" ({described})" if described else ""
+        return f"{prefix}the key {missing[0]!r}{meaning} is missing; add it"
+    if error.validator == "enum":
+        return (
+            f"{prefix}{_words(error.instance)} is not one of "
+            f"{', '.join(map(str, error.validator_value))}"
+            f"{nearest(str(error.instance), list(map(str, error.validator_value)), listed=False)}"
+        )
+    described = error.schema.get("description") if isinstance(error.schema, dict) else None
+    meaning = f"; it is: {described}" if described else ""
+    return f"{prefix}value {_words(error.instance)}: {error.message}{meaning}"
+
+
+def nearest(name: str, known: list[str], listed: bool = True) -> str:
+    """; did you mean ...? where something is near, else what there is."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(sorted(known))}" if listed and known else ""
+
+
+def _words(value: Any) -> str:
+    """A value in a message: short, on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000).split("\n...")[0].strip()
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def merged(base: dict, change: dict) -> dict:
+    """``base`` with ``change`` laid over it, mappings key by key, as Snakemake's --configfile does."""
+    result = copy.deepcopy(base)
+    for key, value in change.items():
+        if isinstance(value, dict) and isinstance(result.get(key), dict):
+            result[key] = merged(result[key], value)
+        else:
+            result[key] = copy.deepcopy(value)
+    return result
+
+
+def load(*configfiles: str | Path) -> dict:
+    """config.yaml with ``configfiles`` laid over it; unchecked (see checked)."""
+    value = read_yaml(ROOT / "config.yaml")
+    for file in configfiles:
+        value = merged(value, read_yaml(file))
+    return value
+
+
+def checked(config: dict, configfiles: list[str | Path] | None = None) -> dict:
+    """``config`` if it is right; ParbenchError names the file that holds the wrong key."""
+    files = [Path(file) for file in configfiles or [ROOT / "config.yaml"]]
+    error = jsonschema.exceptions.best_match(_validator("config").iter_errors(config))
+    if error is not None:
+        path = list(error.absolute_path)
+        key = path
+        if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+            known = error.schema.get("properties", {})
+            key = [*path, next(name for name in error.instance if name not in known)]
+        raise ParbenchError(f"{_holder(files, key)}: {_explain(error, path, config)}")
+    for name, spec in config["datasets"].items():
+        where = _holder(files, ["datasets", name])
+        check_by(_dataset_validator(), spec, where, ("datasets", name))
+    return config
+
+
+@functools.cache
+def _dataset_validator() -> jsonschema.protocols.Validator:
+    return jsonschema.Draft202012Validator(schema("dataset"))
+
+
+def _holder(files: list[Path], key: list) -> str:
+    """The last file that holds ``key``: it is the one that counts."""
+    for file in reversed(files):
+        value: Any = read_yaml(file) if file.exists() else {}
+        for part in key:
+            value = value.get(part) if isinstance(value, dict) else None
+            if value is None:
+                break
+        else:
+            return shown(file)
+    return shown(files[0]) if not key or len(files) == 1 else "--config or --configfile"
+
+
+def study(name: str) -> dict:
+    """studies/<name>.yaml, checked; ParbenchError for an unknown study or a wrong file."""
+    path = ROOT / "studies" / f"{name}.yaml"
+    if not path.exists():
+        known = sorted(file.stem for file in (ROOT / "studies").glob("*.yaml"))
+        raise ParbenchError(
+            f"studies: unknown study {name!r}: there is no {shown(path)}{nearest(name, known)}"
+        )
+    value = read_yaml(path)
+    check(value, "study", shown(path))
+    both = sorted(set(value.get("settings", {})) & set(value.get("assumed", {})))
+    if both:
+        raise ParbenchError(
+            f"{shown(path)}: {both[0]!r} stands under settings and under assumed; keep it under "
+            "`assumed` if the source leaves it open, else under `settings`"
+        )
+    return value

@@ -1,0 +1,939 @@
+"""Download, verify and convert one dataset: an entry of config.yaml's ``datasets`` table in,
+data.safetensors and digest.json out.
+
+Nothing that was downloaded or lies in somebody's folder is trusted: sizes and SHA-256 are checked
+before a file is opened, archives are read by an exact list of members and never unpacked to disk,
+and no pickle is read. The same source gives the same bytes on every machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import fcntl
+import gzip
+import hashlib
+import http.client
+import io
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import struct
+import sys
+import tarfile
+import time
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+import files
+import jsonschema
+import numpy as np
+import yaml
+from errors import ParbenchError, run_main
+from tqdm import tqdm
+
+SCHEMA = Path(__file__).resolve().parent.parent / "rules" / "schemas" / "dataset.schema.yaml"
+
+
+@dataclass(frozen=True)
+class Images:
+    """A dataset as its source gives it: images uint8 [N, 3, H, W], labels int64 [N].
+
+    ``source`` says in words where it came from, ``source_sha256`` what bytes that was.
+    """
+
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    classes: list[str]
+    source: str
+    source_sha256: str
+
+
+def say(message: str) -> None:
+    """Print one line of progress, at once, where the log of the job goes."""
+    print(message, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def progress(label: str, total: int, unit: str, done: int = 0) -> Iterator[Callable[[int], Any]]:
+    """Yield a function that is told how many more are done.
+
+    A bar on a terminal; elsewhere a plain line at the start and for every tenth.
+    """
+    if sys.stderr.isatty():
+        with tqdm(total=total, initial=done, desc=label, unit=unit, unit_scale=True) as bar:
+            yield bar.update
+        return
+    state = {"done": done, "tenth": done * 10 // total}
+    say(f"{label}: {total:,} {unit}" + (f", {done:,} there already" if done else ""))
+
+    def advance(count: int) -> None:
+        state["done"] += count
+        if (tenth := state["done"] * 10 // total) > state["tenth"]:
+            state["tenth"] = tenth
+            say(f"{label}: {tenth * 10} %")
+
+    yield advance
+
+
+@contextlib.contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold an exclusive lock on ``path``; while another process has it, say so and wait.
+
+    The kernel frees the lock when its holder dies, so that no lock is ever stale.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting: another process {what} (lock {path})")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            # Some cluster file systems are mounted without locks. Files are still renamed into
+            # place whole; two processes may at worst do the same work.
+            say(f"{path}: no locks on this file system; start one process at a time")
+        yield
+
+
+def demand_space(folder: Path, needed: int, fix: str) -> None:
+    """Raise ParbenchError when ``folder``'s file system has less than ``needed`` bytes free."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ParbenchError(f"{folder}: {needed:,} bytes are needed and {free:,} are free; {fix}")
+
+
+# ---- Downloading -------------------------------------------------------------------------------
+
+TIMEOUT = 30.0  # seconds without a byte, or at a trickle, after which a mirror counts as stalled
+SLOWEST = 1024  # bytes a second; below this, over TIMEOUT seconds, it is a trickle
+ATTEMPTS = 4  # at one mirror, as long as each brings something new
+BLOCK = 1 << 18
+
+
+class MirrorError(Exception):
+    """Why one mirror did not give the archive. Another may."""
+
+
+class CutOffError(MirrorError):
+    """A transfer that ended early: what has come stays, and the rest may be asked for."""
+
+
+def cache_folder() -> Path:
+    """``$PARBENCH_CACHE``, else ``$XDG_CACHE_HOME/parbench``, else ``~/.cache/parbench``."""
+    if given := os.environ.get("PARBENCH_CACHE"):
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parbench"
+
+
+def fetch(urls: list[str], size: int, sha256: str) -> Path:
+    """Path of a verified copy of the archive: from the cache, or from the first mirror that has it.
+
+    An interrupted download lies in the cache as <sha256>.part and is continued, by whichever
+    mirror answers. Raises ParbenchError that lists every mirror with its reason.
+    """
+    folder = cache_folder() / "downloads"
+    final, part = folder / sha256, folder / f"{sha256}.part"
+    with locked(folder / f"{sha256}.lock", "downloads the same archive"):
+        if final.exists():
+            try:
+                return verified(final, size, sha256)
+            except MirrorError as reason:
+                say(f"{final}: {reason}; downloading again")
+                final.unlink()
+        reasons = []
+        for url in urls:
+            try:
+                if (local := file_of_url(url)) is not None:
+                    return verified(local, size, sha256)
+                obtain(url, part, size, sha256)
+            except MirrorError as reason:
+                say(f"{url}: {reason}")
+                reasons.append(f"  {url}: {reason}")
+                continue
+            os.replace(part, final)
+            say(f"{url}: {size:,} bytes, SHA-256 as expected")
+            return final
+    raise ParbenchError(
+        f"no mirror gave the archive with SHA-256 {sha256}:\n" + "\n".join(reasons) + "\n"
+        "Get the archive another way, then name it in this dataset's entry of config.yaml: "
+        "`path: /folder/archive.tar.gz`, or `file:///folder/archive.tar.gz` among its urls"
+    )
+
+
+def file_of_url(url: str) -> Path | None:
+    """The local file of a file:// address; None for http and https. MirrorError for others."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise MirrorError(f"not an address ({error})") from None
+    if parts.username is not None or parts.password is not None:
+        # It would end up in logs and reports, and urllib does not use it.
+        raise MirrorError("an address must not carry a user name or password")
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise MirrorError(f"names the host {parts.netloc}; a file address has three slashes")
+        return Path(urllib.request.url2pathname(parts.path))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise MirrorError("only http://, https:// and file:// addresses are used")
+    return None
+
+
+def verified(path: Path, size: int, sha256: str) -> Path:
+    """Return ``path`` when its size and SHA-256 are as expected; MirrorError says what is not."""
+    try:
+        if not path.is_file():
+            raise MirrorError("no such file")
+        if (found := path.stat().st_size) != size:
+            raise MirrorError(f"it has {found:,} bytes, {size:,} are expected")
+        if (found := files.sha256_file(path)) != sha256:
+            raise MirrorError(f"it has the SHA-256 {found}, {sha256} is expected")
+    except OSError as error:
+        raise MirrorError(error.strerror or str(error)) from None
+    return path
+
+
+def obtain(url: str, part: Path, size: int, sha256: str) -> None:
+    """Bring ``part`` to the whole, verified archive from one http(s) mirror, else MirrorError."""
+    for _ in range(ATTEMPTS):
+        before = size_of(part)
+        try:
+            download(url, part, size)
+        except CutOffError as reason:
+            if size_of(part) <= before:
+                raise
+            say(f"{url}: {reason}; continuing")
+            continue
+        try:
+            verified(part, size, sha256)
+            return
+        except MirrorError as reason:
+            part.unlink()
+            # The beginning may have come from another mirror: this one is not to blame yet.
+            if before == 0:
+                raise MirrorError(f"serves something else: {reason}") from None
+            say(f"{url}: what was downloaded before does not fit ({reason}); starting again")
+    raise MirrorError(f"cut off {ATTEMPTS} times")
+
+
+def size_of(path: Path) -> int:
+    """Bytes in a file; 0 when there is none."""
+    return path.stat().st_size if path.exists() else 0
+
+
+def opener() -> urllib.request.OpenerDirector:
+    """HTTP and HTTPS and nothing else, so that no redirect leads to file:, ftp: or data:."""
+    director = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler,
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.HTTPRedirectHandler,
+        urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.HTTPErrorProcessor,
+        urllib.request.UnknownHandler,
+    ):
+        director.add_handler(handler())
+    return director
+
+
+def download(url: str, part: Path, size: int) -> None:
+    """Continue ``part`` up to ``size`` bytes, or start it. MirrorError, CutOffError as they say.
+
+    A mirror that announces or sends another length is refused before or as soon as it does.
+    """
+    have = size_of(part)
+    if have > size:
+        part.unlink()
+        have = 0
+    if have == size:
+        return
+    demand_space(part.parent, size - have, "free some, or set PARBENCH_CACHE to a larger place")
+    request = urllib.request.Request(  # noqa: S310: the opener knows http and https only
+        url, headers={"User-Agent": "parbench", "Accept-Encoding": "identity"}
+    )
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+    try:
+        with opener().open(request, timeout=TIMEOUT) as response:
+            have = accepted_offset(response, have, size)
+            with open(part, "ab" if have else "wb") as file:
+                receive(response, file, have, size)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            part.unlink(missing_ok=True)  # then the next attempt or mirror starts afresh
+        raise MirrorError(str(error)) from None
+    except urllib.error.URLError as error:
+        raise MirrorError(f"not reachable ({error.reason})") from None
+    except TimeoutError:
+        raise MirrorError(f"stalled: nothing for {TIMEOUT:g} seconds") from None
+    except http.client.IncompleteRead:
+        raise CutOffError(f"cut off after {size_of(part):,} of {size:,} bytes") from None
+    except (ConnectionError, http.client.HTTPException) as error:
+        raise CutOffError(f"connection lost ({type(error).__name__}: {error})") from None
+    if (have := size_of(part)) > size:
+        part.unlink()
+        raise MirrorError(f"sends more than the {size:,} bytes that are expected")
+    if have < size:
+        raise CutOffError(f"cut off after {have:,} of {size:,} bytes")
+
+
+def accepted_offset(response: http.client.HTTPResponse, have: int, size: int) -> int:
+    """Where the body of ``response`` begins: at ``have``, or at 0 when Range was ignored."""
+    if response.status == http.HTTPStatus.PARTIAL_CONTENT:
+        field = response.headers.get("Content-Range", "")
+        match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", field.strip())
+        if not match or int(match[1]) != have or match[3] not in ("*", str(size)):
+            raise MirrorError(f"answers with the range {field!r}; {have}-/{size} was asked for")
+    elif response.status == http.HTTPStatus.OK:
+        have = 0
+    else:
+        raise MirrorError(f"answers with status {response.status}")
+    length = response.headers.get("Content-Length")
+    if length is not None and length != str(size - have):
+        raise MirrorError(f"announces {length} bytes, {size - have} are expected")
+    return have
+
+
+def receive(response: http.client.HTTPResponse, file: BinaryIO, have: int, size: int) -> None:
+    """Write the body to ``file``; stop after more than ``size`` bytes in all.
+
+    TimeoutError also for a trickle: a byte now and then would never time out by itself.
+    """
+    with progress("download", size, "B", have) as advance:
+        since, window = time.monotonic(), 0
+        while have <= size and (block := response.read1(BLOCK)):
+            write(file, block)
+            advance(len(block))
+            have += len(block)
+            window += len(block)
+            if (elapsed := time.monotonic() - since) > TIMEOUT:
+                if window < SLOWEST * elapsed:
+                    raise TimeoutError
+                since, window = time.monotonic(), 0
+
+
+def write(file: BinaryIO, block: bytes) -> None:
+    """Write to the download; a full disk takes the download with it, so that nothing half stays."""
+    try:
+        file.write(block)
+        file.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(file.name)
+        raise ParbenchError(
+            f"{file.name}: {error.strerror}; free some space, or set PARBENCH_CACHE to another place"
+        ) from None
+
+
+# ---- CIFAR-10, binary version --------------------------------------------------------------------
+
+CIFAR_FOLDER = "cifar-10-batches-bin"
+CIFAR_TRAIN = [f"data_batch_{number}.bin" for number in range(1, 6)]
+CIFAR_TEST = "test_batch.bin"
+CIFAR_TEXTS = ("batches.meta.txt", "readme.html")
+CIFAR_TEXT_LIMIT = 4096  # bytes
+CIFAR_CLASSES = [
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+]
+CIFAR_RECORDS = 10_000  # in each of the six files
+CIFAR_RECORD = 1 + 3 * 32 * 32  # bytes: the label, then the red, green and blue planes
+
+
+def identify_cifar10(spec: dict) -> str | None:
+    """SHA-256 of what ``spec`` names: of the archive, or over an unpacked folder's files."""
+    if "path" in spec:
+        path = Path(spec["path"]).expanduser()
+        if path.is_dir():
+            names = [*CIFAR_TRAIN, CIFAR_TEST]
+            if not all((path / name).is_file() for name in names):
+                return None
+            return files.digest([[name, files.sha256_file(path / name)] for name in names])
+    return spec["sha256"]
+
+
+def read_cifar10(spec: dict, records: int = CIFAR_RECORDS) -> Images:
+    """CIFAR-10 from a local folder, a local archive or a mirror. ``records`` in each file."""
+    source = spec.get("path") or spec["urls"][0]
+    if "path" in spec:
+        path = Path(spec["path"]).expanduser()
+        if path.is_dir():
+            return read_cifar_folder(path, source, records)
+        try:
+            verified(path, spec["size"], spec["sha256"])
+        except MirrorError as reason:
+            raise ParbenchError(
+                f"{path}: {reason}; give the official cifar-10-binary.tar.gz, the folder "
+                f"{CIFAR_FOLDER} unpacked from it, or leave `path` out to download it"
+            ) from None
+    else:
+        path = fetch(spec["urls"], spec["size"], spec["sha256"])
+    blobs = read_cifar_archive(path, records)
+    return cifar_images(blobs, path, records, source, spec["sha256"])
+
+
+def read_cifar_folder(folder: Path, source: str, records: int) -> Images:
+    """An unpacked ``cifar-10-batches-bin``: its structure is checked, its digest recorded."""
+    blobs = {}
+    for name in [*CIFAR_TRAIN, CIFAR_TEST]:
+        path = folder / name
+        if not path.is_file():
+            raise ParbenchError(
+                f"{folder}: it has no file {name}; `path` must be the folder {CIFAR_FOLDER} "
+                "itself, unpacked from cifar-10-binary.tar.gz"
+            )
+        check_record_size(path, path.stat().st_size, records)
+        blobs[name] = path.read_bytes()
+    names = folder / CIFAR_TEXTS[0]
+    if names.is_file() and names.stat().st_size <= CIFAR_TEXT_LIMIT:
+        blobs[CIFAR_TEXTS[0]] = names.read_bytes()
+    pairs = [[name, hashlib.sha256(blobs[name]).hexdigest()] for name in [*CIFAR_TRAIN, CIFAR_TEST]]
+    return cifar_images(blobs, folder, records, source, files.digest(pairs))
+
+
+class CappedReader:
+    """A readable stream that refuses to give more than ``limit`` bytes: no archive is a bomb."""
+
+    def __init__(self, stream: BinaryIO, limit: int) -> None:
+        self._stream, self._left = stream, limit
+
+    def read(self, count: int) -> bytes:
+        """Up to ``count`` bytes; tarfile.ReadError beyond the limit."""
+        block = self._stream.read(count)
+        self._left -= len(block)
+        if self._left < 0:
+            raise tarfile.ReadError("it unpacks to more than it should hold")
+        return block
+
+
+def read_cifar_archive(path: Path, records: int) -> dict[str, bytes]:
+    """The files of a verified archive, by base name, in memory: nothing is unpacked to disk.
+
+    Each member must be on the list of what CIFAR-10 holds, once, a plain file of the right size.
+    """
+    sizes = dict.fromkeys([*CIFAR_TRAIN, CIFAR_TEST], records * CIFAR_RECORD)
+    limit = sum(sizes.values()) + (1 << 20)  # headers, texts and the padding of a tape record
+    blobs: dict[str, bytes] = {}
+    try:
+        with (
+            gzip.open(path) as stream,
+            tarfile.open(fileobj=CappedReader(stream, limit), mode="r|") as archive,
+        ):
+            for member in archive:
+                # The standard library's own guard too: absolute names, .., links, devices.
+                tarfile.data_filter(member, ".")
+                if member.name == CIFAR_FOLDER and member.isdir():
+                    continue
+                name = check_member(path, member, sizes, blobs)
+                blobs[name] = archive.extractfile(member).read()
+    except tarfile.FilterError as error:
+        raise ParbenchError(f"{path}: a member is refused: {error}") from None
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise ParbenchError(f"{path}: not a readable tar.gz archive ({error})") from None
+    if missing := [name for name in sizes if name not in blobs]:
+        raise ParbenchError(f"{path}: {CIFAR_FOLDER}/{missing[0]} is missing from the archive")
+    return blobs
+
+
+def check_member(path: Path, member: tarfile.TarInfo, sizes: dict, seen: dict) -> str:
+    """The base name of an expected member; ParbenchError for any other."""
+    folder, _, name = member.name.rpartition("/")
+    if folder != CIFAR_FOLDER or not (name in sizes or name in CIFAR_TEXTS):
+        raise ParbenchError(f"{path}: CIFAR-10 has no member {member.name!r}")
+    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
+        raise ParbenchError(f"{path}: the member {member.name!r} is not a plain file")
+    if name in seen:
+        raise ParbenchError(f"{path}: the member {member.name!r} stands in it twice")
+    if name in CIFAR_TEXTS and member.size > CIFAR_TEXT_LIMIT:
+        raise ParbenchError(f"{path}: the member {member.name!r} has {member.size:,} bytes")
+    if name in sizes and member.size != sizes[name]:
+        raise ParbenchError(
+            f"{path}: the member {member.name!r} has {member.size:,} bytes, not {sizes[name]:,}"
+        )
+    return name
+
+
+def check_record_size(path: Path, size: int, records: int) -> None:
+    """ParbenchError when a file of ``size`` bytes cannot hold exactly ``records`` records."""
+    if size != records * CIFAR_RECORD:
+        raise ParbenchError(
+            f"{path}: it has {size:,} bytes; {records:,} records of {CIFAR_RECORD} bytes are "
+            f"{records * CIFAR_RECORD:,}"
+        )
+
+
+def parse_records(blob: bytes, place: str, records: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images uint8 [records, 3, 32, 32] and labels int64 [records] of one file's bytes."""
+    check_record_size(Path(place), len(blob), records)
+    table = np.frombuffer(blob, dtype=np.uint8).reshape(records, CIFAR_RECORD)
+    labels = table[:, 0].astype(np.int64)
+    if (wrong := labels >= len(CIFAR_CLASSES)).any():
+        record = int(wrong.argmax())
+        raise ParbenchError(
+            f"{place}: record {record} has the label {labels[record]}; CIFAR-10 has 0 to 9"
+        )
+    return table[:, 1:].reshape(records, 3, 32, 32), labels
+
+
+def cifar_images(
+    blobs: dict[str, bytes], place: Path, records: int, source: str, source_sha256: str
+) -> Images:
+    """The dataset from the bytes of its files, by base name."""
+    if (text := blobs.get(CIFAR_TEXTS[0])) is not None:
+        if (names := text.decode(errors="replace").split()) != CIFAR_CLASSES:
+            raise ParbenchError(
+                f"{place}/{CIFAR_TEXTS[0]}: it names the classes {names[:20]}, "
+                f"CIFAR-10 has {CIFAR_CLASSES}"
+            )
+    parts = [parse_records(blobs[name], f"{place}/{name}", records) for name in CIFAR_TRAIN]
+    test_images, test_labels = parse_records(blobs[CIFAR_TEST], f"{place}/{CIFAR_TEST}", records)
+    return Images(
+        train_images=np.concatenate([images for images, _ in parts]),
+        train_labels=np.concatenate([labels for _, labels in parts]),
+        test_images=test_images,
+        test_labels=test_labels,
+        classes=CIFAR_CLASSES,
+        source=source,
+        source_sha256=source_sha256,
+    )
+
+
+# ---- scikit-learn's digits -----------------------------------------------------------------------
+
+# Over the images and the labels, both as bytes: whatever release of scikit-learn brings them.
+DIGITS_SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
+DIGITS_TEST = 360
+
+
+def identify_digits(spec: dict) -> str | None:
+    """The pinned SHA-256 of scikit-learn's arrays."""
+    return DIGITS_SHA256
+
+
+def read_digits(spec: dict) -> Images:
+    """1,797 handwritten digits, 8x8 with values 0..16, brought to the shape of CIFAR-10.
+
+    Each pixel becomes 4x4 pixels (repetition invents nothing, interpolation would), the values
+    0..255, and the three channels are equal. 360 images, the same share of every class, are the
+    test set: those whose index has the smallest hashes, so that the split never depends on the
+    random stream of a NumPy release.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise ParbenchError(
+            "dataset kind digits: scikit-learn is not installed; `pip install scikit-learn`"
+        ) from None
+    bunch = load_digits()
+    grey, labels = bunch.images.astype(np.uint8), bunch.target.astype(np.int64)
+    found = hashlib.sha256(grey.tobytes() + labels.astype(np.uint8).tobytes()).hexdigest()
+    if found != DIGITS_SHA256 or not np.array_equal(grey, bunch.images):
+        raise ParbenchError(
+            f"scikit-learn's load_digits: its SHA-256 is {found}, {DIGITS_SHA256} is expected; "
+            "install another release of scikit-learn (1.4 and later are known to fit)"
+        )
+    large = ((grey.astype(np.int64) * 255 + 8) // 16).astype(np.uint8)
+    large = large.repeat(4, axis=1).repeat(4, axis=2)
+    images = np.repeat(large[:, None], 3, axis=1)
+    test = stratified(labels, DIGITS_TEST)
+    return Images(
+        train_images=images[~test],
+        train_labels=labels[~test],
+        test_images=images[test],
+        test_labels=labels[test],
+        classes=[str(name) for name in bunch.target_names],
+        source="scikit-learn load_digits",
+        source_sha256=found,
+    )
+
+
+def stratified(labels: np.ndarray, count: int) -> np.ndarray:
+    """A mask, bool [N], of ``count`` samples with each class's share of them.
+
+    Shares that are not whole are rounded so that they add up (largest remainder).
+    """
+    sizes = np.bincount(labels)
+    shares, remainders = sizes * count // len(labels), sizes * count % len(labels)
+    for label in sorted(range(len(sizes)), key=lambda at: -remainders[at])[: count - shares.sum()]:
+        shares[label] += 1
+    mask = np.zeros(len(labels), dtype=bool)
+    for label, share in enumerate(shares):
+        members = np.flatnonzero(labels == label)
+        hashes = [hashlib.sha256(b"parbench digits %d" % index).digest() for index in members]
+        mask[members[sorted(range(len(members)), key=hashes.__getitem__)[:share]]] = True
+    return mask
+
+
+# ---- A folder of images --------------------------------------------------------------------------
+
+# Formats whose decoders are simple and common. Pillow may try no other, whatever a file's name.
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm"}
+IMAGE_FORMATS = ["PNG", "JPEG", "BMP", "WEBP", "PPM"]
+IMAGE_MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}  # all 8 bits a channel
+IMAGE_PIXELS = 4096 * 4096  # more is a bomb: a small file that decodes to gigabytes
+IMAGE_BYTES = 1 << 27
+CHUNK = 64  # images a thread takes at a time
+
+
+def identify_image_folder(spec: dict) -> str | None:
+    """SHA-256 over the relative names and digests of all images; None when the folder is gone."""
+    root = Path(spec["path"]).expanduser()
+    if not root.is_dir():
+        return None
+    _, members = list_images(root)
+    with progress("compare", len(members), "files") as advance:
+        digests = [
+            digest
+            for chunk in in_threads(members, lambda member: files.sha256_file(member[2]), advance)
+            for digest in chunk
+        ]
+    return folder_digest(root, members, digests)
+
+
+def folder_digest(root: Path, members: list, digests: list[str]) -> str:
+    """SHA-256 over (relative name, SHA-256) of every image, in their order."""
+    names = [path.relative_to(root).as_posix() for _, _, path in members]
+    return files.digest([list(pair) for pair in zip(names, digests, strict=True)])
+
+
+def in_threads(items: list, work: Callable, advance: Callable[[int], Any]) -> Iterator[list]:
+    """Lists of ``work(item)`` in the items' order, from a few threads (decoding frees the GIL)."""
+    chunks = [items[at : at + CHUNK] for at in range(0, len(items), CHUNK)]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with ThreadPoolExecutor(min(4, cores or 1)) as pool:
+        for results in pool.map(lambda chunk: [work(item) for item in chunk], chunks):
+            yield results
+            advance(len(results))
+
+
+def read_image_folder(spec: dict) -> Images:
+    """``train/<class>/*`` and ``test/<class>/*``: RGB, in order of class name, then file name."""
+    root = Path(spec["path"]).expanduser()
+    classes, members = list_images(root)
+    first = members[0][2]
+    shape = decode(first, None)[1].shape
+    total = math.prod(shape) * len(members)
+    if total > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        raise ParbenchError(
+            f"{root}: {len(members):,} images of {shape[2]}x{shape[1]} are {total:,} bytes decoded, "
+            "more than this machine's memory; use smaller or fewer images"
+        )
+    images = np.empty((len(members), *shape), dtype=np.uint8)
+    digests: list[str] = []
+    with progress("decode", len(members), "images") as advance:
+        work = lambda member: decode(member[2], (first, shape))  # noqa: E731
+        for chunk in in_threads(members, work, advance):
+            for digest, pixels in chunk:
+                images[len(digests)] = pixels
+                digests.append(digest)
+    labels = np.array([label for _, label, _ in members], dtype=np.int64)
+    test = np.array([part == "test" for part, _, _ in members])
+    return Images(
+        train_images=images[~test],
+        train_labels=labels[~test],
+        test_images=images[test],
+        test_labels=labels[test],
+        classes=classes,
+        source=spec["path"],
+        source_sha256=folder_digest(root, members, digests),
+    )
+
+
+def list_images(root: Path) -> tuple[list[str], list[tuple[str, int, Path]]]:
+    """The classes, and (part, label, path) of every image. ParbenchError for a folder out of shape.
+
+    Names that begin with a dot are passed over; whatever else does not belong there is an error.
+    """
+    if not root.is_dir():
+        raise ParbenchError(f"{root}: no such folder; `path` must hold train/ and test/")
+    found = {}
+    for part in ("train", "test"):
+        folder = root / part
+        if not folder.is_dir():
+            raise ParbenchError(f"{folder}: no such folder; images lie in {part}/<class>/")
+        found[part] = {}
+        for path in entries(root, folder):
+            if not path.is_dir():
+                raise ParbenchError(f"{path!s}: not a folder; images lie in {part}/<class>/")
+            found[part][path.name] = list_class(root, path)
+    for here, there in (("train", "test"), ("test", "train")):
+        if missing := sorted(set(found[here]) - set(found[there])):
+            raise ParbenchError(
+                f"{root / there / missing[0]}: no such folder, but {root / here / missing[0]} "
+                "exists; train/ and test/ must hold the same classes"
+            )
+    classes = sorted(found["train"])
+    if len(classes) < 2:
+        raise ParbenchError(f"{root / 'train'}: {len(classes)} classes; at least 2 are needed")
+    members = [
+        (part, label, path)
+        for part in ("train", "test")
+        for label, name in enumerate(classes)
+        for path in found[part][name]
+    ]
+    return classes, members
+
+
+def list_class(root: Path, folder: Path) -> list[Path]:
+    """The images of one class, by name."""
+    paths = entries(root, folder)
+    for path in paths:
+        if not path.is_file() or path.suffix.lower() not in IMAGE_SUFFIXES:
+            raise ParbenchError(
+                f"{path}: not an image file; only {', '.join(sorted(IMAGE_SUFFIXES))} are read"
+            )
+    if not paths:
+        raise ParbenchError(f"{folder}: the class has no image")
+    return paths
+
+
+def entries(root: Path, folder: Path) -> list[Path]:
+    """What lies in ``folder``, by name; ParbenchError for a link that leads out of ``root``."""
+    with os.scandir(folder) as scan:
+        found = sorted(entry for entry in scan_visible(scan))
+    for name, is_link in found:
+        path = folder / name
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ParbenchError(f"{os.fsencode(path)!r}: the name is not UTF-8") from None
+        if is_link and not path.resolve().is_relative_to(root.resolve()):
+            raise ParbenchError(f"{path}: a link to {path.resolve()}, which is outside of {root}")
+    return [folder / name for name, _ in found]
+
+
+def scan_visible(scan: Iterator[os.DirEntry]) -> Iterator[tuple[str, bool]]:
+    """(name, whether it is a link) of the entries that are not hidden."""
+    return ((entry.name, entry.is_symlink()) for entry in scan if entry.name[0] != ".")
+
+
+def decode(path: Path, like: tuple[Path, tuple] | None) -> tuple[str, np.ndarray]:
+    """The SHA-256 of an image file, and its pixels as RGB uint8 [3, H, W].
+
+    ``like`` is another image and its shape: a different one is an error that names both. The size
+    is read from the header, before a pixel is decoded.
+    """
+    from PIL import Image
+
+    try:
+        if path.stat().st_size > IMAGE_BYTES:
+            raise ValueError(f"the file has more than {IMAGE_BYTES:,} bytes")
+        content = path.read_bytes()
+        with Image.open(io.BytesIO(content), formats=IMAGE_FORMATS) as image:
+            if image.width * image.height > IMAGE_PIXELS:
+                raise ValueError(f"{image.width}x{image.height} pixels are too many")
+            if image.mode not in IMAGE_MODES:
+                raise ValueError(f"its pixels are {image.mode}; only 8 bits a channel are read")
+            if like is not None and (3, image.height, image.width) != like[1]:
+                raise ParbenchError(
+                    f"{path}: {image.width}x{image.height} pixels, but {like[0]} has "
+                    f"{like[1][2]}x{like[1][1]}; resize them all to one size first"
+                )
+            pixels = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+    except ParbenchError:
+        raise
+    except Exception as error:  # a decoder fed with anything raises anything
+        raise ParbenchError(f"{path}: not a readable image ({error})") from None
+    return hashlib.sha256(content).hexdigest(), pixels
+
+
+# ---- Converting ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of source: what bytes it holds (None: it is gone), and how it is read."""
+
+    identify: Callable[[dict], str | None]
+    read: Callable[[dict], Images]
+
+
+KINDS = {
+    "digits": Kind(identify_digits, read_digits),
+    "cifar10-binary": Kind(identify_cifar10, read_cifar10),
+    "image-folder": Kind(identify_image_folder, read_image_folder),
+}
+
+
+def check_spec(name: str, spec: Any) -> None:
+    """ParbenchError, with the key and its value, when ``spec`` is not what the schema describes."""
+    schema = yaml.safe_load(SCHEMA.read_text(encoding="utf-8"))
+    error = jsonschema.exceptions.best_match(
+        jsonschema.Draft202012Validator(schema).iter_errors(spec)
+    )
+    if error is not None:
+        key = ".".join(["datasets", name, *map(str, error.absolute_path)])
+        raise ParbenchError(f"{key}: {error.message}; see {SCHEMA.name}")
+
+
+def channel_moments(images: np.ndarray) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel of uint8 [N, 3, H, W], on the scale 0..1.
+
+    From whole numbers, so that every machine finds the same last digit.
+    """
+    counts = np.zeros((3, 256), dtype=np.int64)
+    for start in range(0, len(images), 1000):  # bincount works on int64: eight times the memory
+        for channel in range(3):
+            block = images[start : start + 1000, channel].ravel()
+            counts[channel] += np.bincount(block, minlength=256)
+    mean, std = [], []
+    for histogram in counts.tolist():
+        number = sum(histogram)
+        first = sum(value * count for value, count in enumerate(histogram))
+        second = sum(value * value * count for value, count in enumerate(histogram))
+        mean.append(first / (255 * number))
+        std.append(math.sqrt(number * second - first * first) / (255 * number))
+    return mean, std
+
+
+def write_safetensors(path: Path, tensors: dict[str, np.ndarray], metadata: dict) -> None:
+    """Write a safetensors file of int64 and uint8 tensors, the same bytes every time.
+
+    By hand, because the library keeps metadata in a hash map: its order differs from run to run.
+    """
+    names = {"int64": "I64", "uint8": "U8"}
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    # Wide elements first, so that each is aligned.
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].itemsize)
+    for name, array in ordered:
+        start, end = end, end + array.nbytes
+        header[name] = {
+            "dtype": names[str(array.dtype)],
+            "shape": list(array.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, array in ordered:
+            file.write(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).data)
+
+
+def convert(name: str, kind: str, images: Images, out: Path, digest: Path) -> dict:
+    """Write data.safetensors to ``out``, then its description to ``digest``, and return that.
+
+    Both are written aside and renamed; the description comes last, so that it never stands
+    beside a file it does not describe without the difference being seen.
+    """
+    present = set(images.train_labels.tolist())
+    if missing := [c for at, c in enumerate(images.classes) if at not in present]:
+        raise ParbenchError(f"{images.source}: no training image of the class {missing[0]!r}")
+    mean, std = channel_moments(images.train_images)
+    if min(std) == 0:
+        raise ParbenchError(
+            f"{images.source}: a channel has the same value in all training images, "
+            "so that it cannot be normalised"
+        )
+    tensors = {
+        "train_images": images.train_images,
+        "train_labels": images.train_labels,
+        "test_images": images.test_images,
+        "test_labels": images.test_labels,
+    }
+    needed = sum(array.nbytes for array in tensors.values()) + (1 << 16)
+    demand_space(out.parent, needed, "free some")
+    metadata = {"classes": images.classes, "mean": mean, "std": std}
+    with files.atomic_path(out) as temporary:
+        write_safetensors(
+            temporary, tensors, {key: json.dumps(value) for key, value in metadata.items()}
+        )
+        sha256 = files.sha256_file(temporary)
+    description = {
+        "schema_version": 1,
+        "dataset": name,
+        "kind": kind,
+        "sha256": sha256,
+        "source": images.source,
+        "source_sha256": images.source_sha256,
+        "train": len(images.train_labels),
+        "test": len(images.test_labels),
+        "classes": images.classes,
+        "image_shape": list(images.train_images.shape[1:]),
+        "mean": mean,
+        "std": std,
+    }
+    files.write_json(digest, description)
+    return description
+
+
+def is_there(name: str, spec: dict, out: Path, digest: Path) -> bool:
+    """Whether ``out`` and ``digest`` are whole, belong together and come from this source.
+
+    A source that has gone since does not make them worse.
+    """
+    if not (out.is_file() and digest.is_file()):
+        return False
+    try:
+        found = files.read_json(digest)
+    except ParbenchError:
+        return False
+    if not isinstance(found, dict):
+        return False
+    expected = {"schema_version": 1, "dataset": name, "kind": spec["kind"]}
+    if any(found.get(key) != value for key, value in expected.items()):
+        return False
+    if found.get("sha256") != files.sha256_file(out):
+        return False
+    source = KINDS[spec["kind"]].identify(spec)
+    return source is None or source == found.get("source_sha256")
+
+
+def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
+    """Bring the dataset ``name`` to ``out`` and ``digest``, unless it is there already."""
+    check_spec(name, spec)
+    try:
+        with locked(out.parent / ".lock", f"prepares {name}"):
+            # A process that was killed outright could not tidy up; under the lock none is at work.
+            for target in (out, digest):
+                for leftover in target.parent.glob(f".{target.name}.*.part"):
+                    leftover.unlink()
+            if is_there(name, spec, out, digest):
+                say(f"{name}: already there ({out})")
+                return
+            images = KINDS[spec["kind"]].read(spec)
+            found = convert(name, spec["kind"], images, out, digest)
+    except OSError as error:
+        raise ParbenchError(f"{error.filename or out}: {error.strerror or error}") from error
+    except MemoryError:
+        raise ParbenchError(f"{name}: this machine has too little memory for it") from None
+    say(f"{name}: {found['train']:,} training and {found['test']:,} test images in {out}")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Download, verify and convert one dataset.")
+    parser.add_argument("--name", required=True, help="the dataset's key in config.yaml")
+    parser.add_argument("--spec", required=True, help="its entry there, as JSON")
+    parser.add_argument("--out", required=True, type=Path, help="data.safetensors to write")
+    parser.add_argument("--digest", required=True, type=Path, help="digest.json to write")
+    arguments = parser.parse_args()
+    try:
+        spec = json.loads(arguments.spec)
+    except json.JSONDecodeError as error:
+        raise ParbenchError(f"--spec: not valid JSON ({error}): {arguments.spec}") from None
+    # A scheduler ends a job with SIGTERM: leave as on any error, temporary files deleted.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    prepare(arguments.name, spec, arguments.out, arguments.digest)
+
+
+if __name__ == "__main__":
+    run_main(main)

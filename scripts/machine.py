@@ -1,0 +1,302 @@
+"""What this machine is, and what it can run. Imported whenever the workflow is parsed, so nothing heavy here."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+PROBE_SECONDS = 120  # importing torch from a cold network disk takes its time
+
+# Printed by a fresh interpreter: importing torch here would cost every start of the workflow seconds.
+NCCL_PROBES = {
+    "ddp": "import torch.distributed as d; print(d.is_available() and d.is_nccl_available())",
+    "horovod": "import horovod.torch as hvd; print(bool(hvd.nccl_built()))",
+}
+NCCL_FIXES = {
+    "ddp": "needs a CUDA build of torch with NCCL",
+    "horovod": "needs Horovod with NCCL: PARBENCH_HOROVOD_GPU=nccl make report",
+}
+
+
+def describe() -> dict:
+    """The machine as metrics.json records it: {fingerprint, cpu, cores, memory_mib, os, kernel, accelerators}.
+
+    ``cores`` are the machine's own, within a container's limit, and not those of this process: a cell is pinned to
+    a few of them. ``memory_mib`` is in MiB; ``accelerators`` are [{name, memory_mib, driver}].
+    """
+    accelerators = [
+        {key: gpu[key] for key in ("name", "memory_mib", "driver")} for gpu in _accelerators()
+    ]
+    return {
+        "fingerprint": _fingerprint(_cpu_model(), os.cpu_count() or 1, _memory_mib(), accelerators),
+        "cpu": _cpu_model(),
+        "cores": _within_quota(os.cpu_count() or 1),
+        "memory_mib": min(filter(None, (_memory_mib(), _memory_limit_mib())), default=0),
+        "os": _operating_system(),
+        "kernel": platform.release(),
+        "accelerators": accelerators,
+    }
+
+
+def _fingerprint(cpu: str, cores: int, memory_mib: int, accelerators: list[dict]) -> str:
+    """12 hexadecimal digits: equal for machines whose times may be compared.
+
+    Steady over reboots, kernel and driver updates, which move the memory by a little, and over the number of
+    accelerators that a scheduler hands to one job. Not steady over another CPU, or another model of accelerator.
+    """
+    models = sorted({(gpu["name"], _rounded(gpu["memory_mib"])) for gpu in accelerators})
+    parts = [" ".join(cpu.split()), cores, _rounded(memory_mib), models]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
+def _rounded(mib: int) -> int:
+    """Memory in steps of a factor of 1.41, on a logarithmic scale."""
+    return round(2 * math.log2(mib)) if mib else 0
+
+
+# ---------------------------------------------------------------- what is available
+
+
+def available(config_override: dict | str | None = None) -> dict:
+    """What cells may use: {"cpu": cores, "cuda": {"A100": 2, ...}}.
+
+    ``config_override`` is `available:` of config.yaml: a mapping of the same form is taken as it is; "auto" or None
+    looks at this process: its affinity, a container's CPU limit, CUDA_VISIBLE_DEVICES.
+    """
+    if isinstance(config_override, dict):
+        return {"cuda": {}, **config_override}
+    names = [model_name(gpu["name"]) for gpu in _visible(_accelerators())]
+    return {"cpu": cores(), "cuda": dict(Counter(names))}
+
+
+def cores() -> int:
+    """Processor cores that this process may use: its affinity, within a container's CPU limit."""
+    if hasattr(os, "sched_getaffinity"):
+        return _within_quota(len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def missing(hardware: dict, available: dict) -> str | None:
+    """Why cells on ``hardware`` (of cell.json) cannot run on what is ``available``; None when they can."""
+    nodes, devices = hardware.get("nodes", 1), hardware["devices"]
+    if nodes > available.get("nodes", 1):
+        return f"needs {nodes} nodes"
+    if hardware["device"] == "cpu":
+        return f"needs {devices} cores" if devices > available["cpu"] else None
+    model = hardware.get("gpu_model")
+    fitting = [
+        count for name, count in available["cuda"].items() if not model or is_model(name, model)
+    ]
+    # A cell's devices are alike, so two models never add up; two spellings of the asked one do.
+    found = sum(fitting) if model else max(fitting, default=0)
+    if devices <= found:
+        return None
+    return f"needs {devices}x {model}" if model else f"needs {devices} GPU{'s' * (devices > 1)}"
+
+
+def model_name(name: str) -> str:
+    """The model in an accelerator's full name: "NVIDIA A100-SXM4-40GB" is an "A100"."""
+    noise = r"NVIDIA|Tesla|GeForce|Quadro|Graphics|Device|SXM\d*|PCIe?|NVL|HBM\w*|\d+(GB|g)"
+    words = [word for word in re.split(r"[\s_-]+", name) if word]
+    return " ".join(w for w in words if not re.fullmatch(noise, w, re.IGNORECASE)) or name
+
+
+def is_model(name: str, model: str) -> bool:
+    """Whether an accelerator's ``name`` is of ``model``: as whole words, so that no A100 is an A10."""
+
+    def words(text: str) -> str:
+        return " " + " ".join(re.split(r"[^a-z0-9]+", text.lower())).strip() + " "
+
+    return words(model) in words(name)
+
+
+# ---------------------------------------------------------------- Horovod and NCCL
+
+
+def horovod() -> str | None:
+    """None when Horovod is installed here, else the reason why it is not."""
+    try:
+        state = json.loads((Path(sys.prefix) / "horovod.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        state = {}
+    if state.get("available") is False:
+        return f"Horovod could not be built: {state.get('reason') or 'no reason recorded'}"
+    if importlib.util.find_spec("horovod") is None:
+        return "Horovod is not installed: python scripts/environment.py ensure"
+    return None
+
+
+@functools.cache
+def nccl_missing(strategy_name: str) -> str | None:
+    """Why ``strategy_name`` (ddp, horovod) cannot join GPUs: its library lacks NCCL. None when it has it.
+
+    Only to be asked about cells on GPUs: it imports the library, in a process of its own.
+    """
+    command = [sys.executable, "-c", NCCL_PROBES[strategy_name]]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return NCCL_FIXES[strategy_name]
+    words = done.stdout.split()
+    return None if words and words[-1] == "True" else NCCL_FIXES[strategy_name]
+
+
+# ---------------------------------------------------------------- processor, memory, system
+
+
+def _cpu_model() -> str:
+    info = _read("/proc/cpuinfo")
+    match = re.search(r"^(?:model name|Hardware|cpu model|cpu)\s*:\s*(.+)$", info, re.MULTILINE)
+    if match:
+        return " ".join(match[1].split())
+    # ARM servers have numbers instead of a name.
+    parts = dict(re.findall(r"^CPU (implementer|part)\s*:\s*(\S+)$", info, re.MULTILINE))
+    if parts:
+        return f"{platform.machine()} {parts.get('implementer')} {parts.get('part')}"
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def _memory_mib() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    except (ValueError, OSError):
+        return 0
+
+
+def _memory_limit_mib() -> int | None:
+    """A container's or job's memory limit, in MiB."""
+    limits = [int(text) for text in _cgroup("memory.max", "memory") if text.isdigit()]
+    limits += [int(text) for text in _cgroup("memory.limit_in_bytes", "memory") if text.isdigit()]
+    return min(limits) // 2**20 if limits else None
+
+
+def _within_quota(count: int) -> int:
+    """``count`` cores, or fewer where a cgroup grants less time than that."""
+    quotas = []
+    for text in _cgroup("cpu.max", "cpu"):
+        words = text.split()
+        if len(words) == 2 and words[0].isdigit():
+            quotas.append(int(words[0]) / int(words[1]))
+    for quota, period in zip(
+        _cgroup("cpu.cfs_quota_us", "cpu"), _cgroup("cpu.cfs_period_us", "cpu"), strict=False
+    ):
+        if quota.isdigit() and period.isdigit():  # "-1": no limit
+            quotas.append(int(quota) / int(period))
+    return max(1, min([count, *(math.floor(quota + 0.01) for quota in quotas)]))
+
+
+def _cgroup(file: str, controller: str) -> list[str]:
+    """The contents of a control file in this process's cgroup and all above it (versions 1 and 2)."""
+    found = []
+    for line in _read("/proc/self/cgroup").splitlines():
+        _, names, path = line.split(":", 2)
+        if names and controller not in names.split(","):
+            continue
+        root = Path("/sys/fs/cgroup") / (names and controller)
+        folder = root / path.lstrip("/")
+        while folder.is_relative_to(root):
+            text = _read(folder / file).strip()
+            if text:
+                found.append(text)
+            folder = folder.parent
+    return found
+
+
+def _operating_system() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return f"{platform.system()} {platform.release()}"
+
+
+def _read(path: str | os.PathLike) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+# ---------------------------------------------------------------- accelerators
+
+
+@functools.cache
+def _accelerators() -> tuple[dict, ...]:
+    """NVIDIA's accelerators: {name, memory_mib, driver, uuid}, in the order of their bus."""
+    # Asked first because loading the driver's library costs time that most machines need not spend.
+    if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
+        return ()
+    try:
+        return tuple(_from_nvml())
+    except Exception:  # no pynvml, no driver, an old one: every failure means "ask nvidia-smi"
+        return tuple(_from_nvidia_smi())
+
+
+def _from_nvml() -> list[dict]:
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
+        ]
+        return [
+            {
+                "name": _text(pynvml.nvmlDeviceGetName(handle)),
+                "memory_mib": pynvml.nvmlDeviceGetMemoryInfo(handle).total // 2**20,
+                "driver": driver,
+                "uuid": _text(pynvml.nvmlDeviceGetUUID(handle)),
+            }
+            for handle in handles
+        ]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _from_nvidia_smi() -> list[dict]:
+    query = "--query-gpu=name,memory.total,driver_version,uuid"
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    found = []
+    for line in done.stdout.splitlines():
+        name, memory, driver, uuid = (word.strip() for word in line.rsplit(",", 3))
+        memory_mib = int(memory) if memory.isdigit() else 0
+        found.append({"name": name, "memory_mib": memory_mib, "driver": driver, "uuid": uuid})
+    return found
+
+
+def _visible(accelerators: tuple[dict, ...]) -> list[dict]:
+    """Those that CUDA_VISIBLE_DEVICES leaves; as CUDA does, whatever follows an unknown entry is hidden."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return list(accelerators)
+    found = []
+    for entry in (word.strip() for word in chosen.split(",")):
+        if entry.isdigit() and int(entry) < len(accelerators):
+            found.append(accelerators[int(entry)])
+        elif entry.startswith("MIG-") and accelerators:
+            found.append(accelerators[0])  # a slice; machines that are sliced have one model
+        elif entry and (match := [gpu for gpu in accelerators if gpu["uuid"].startswith(entry)]):
+            found.append(match[0])
+        else:
+            break
+    return found

@@ -1,0 +1,22 @@
+"""Models, one file each, loaded by name.
+
+A model file states
+
+- ``OPTIONS``: a JSON schema (with a default) for each option that a study may set,
+- ``cuts(stages, options)``: the names of the blocks that begin the 2nd, 3rd, ... of ``stages``
+  balanced stages; ParbenchError when the file states no cut for that number,
+- ``build(num_classes, image_size, options)``: a plain single-device ``nn.Sequential`` of named
+  blocks, ignorant of parallelism, with one tensor passing between blocks.
+
+torch is imported inside ``build`` only: the workflow reads options and cuts without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+
+def load(name: str) -> ModuleType:
+    """The module of the model ``name``."""
+    return importlib.import_module(f"models.{name}")

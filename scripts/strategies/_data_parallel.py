@@ -1,0 +1,18 @@
+"""What data-parallel strategies share: a whole model on every rank, a share of the batch each."""
+
+from __future__ import annotations
+
+
+def processes(cell: dict) -> int:
+    """One process a device."""
+    return cell["hardware"]["devices"]
+
+
+def parts(cell: dict) -> int:
+    """Every rank takes its share of a batch."""
+    return cell["hardware"]["devices"] * cell["hardware"]["nodes"]
+
+
+def stages(cell: dict) -> int:
+    """The model stays whole on every rank."""
+    return 1

@@ -1,0 +1,121 @@
+"""DistributedDataParallel (Li et al. 2020): a whole model on every rank, gradients averaged in buckets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import machine
+from strategies import _data_parallel, eager
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+OPTIONS: dict[str, dict] = {
+    "bucket_cap_mb": {
+        "description": "gradients are averaged in buckets of this size, in MiB",
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "default": 25,
+    },
+    "backend": {
+        "description": "communication library; auto: nccl between GPUs, gloo between CPUs",
+        "enum": ["auto", "gloo", "nccl"],
+        "default": "auto",
+    },
+}
+
+
+processes = _data_parallel.processes
+parts = _data_parallel.parts
+stages = _data_parallel.stages
+
+
+def launcher(cell: dict, python: str) -> list[str]:
+    """torchrun, with a rendezvous of its own: a fixed port would clash on shared machines."""
+    number = str(processes(cell))
+    return [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", number]
+
+
+def check(cell: dict) -> Iterator[str]:
+    """NCCL moves GPU memory only."""
+    if cell["strategy"]["options"]["backend"] == "nccl" and cell["hardware"]["device"] == "cpu":
+        yield "backend nccl works between GPUs only; choose backend: gloo or auto for CPU devices"
+
+
+def notes(cell: dict) -> dict[str, str]:
+    """Nothing beside its numbers."""
+    return {}
+
+
+def unavailable(cell: dict) -> str | None:
+    """GPUs need a torch with NCCL, unless the study asks for Gloo in so many words."""
+    if cell["hardware"]["device"] == "cpu" or cell["strategy"]["options"]["backend"] == "gloo":
+        return None
+    return machine.nccl_missing("ddp")
+
+
+class Strategy(eager.Strategy):
+    """One rank of a process group."""
+
+    def setup(self) -> None:
+        """Join the process group. RuntimeError when GPUs would need an NCCL that torch lacks."""
+        import torch
+        from torch import distributed
+
+        self.rank = int(os.environ["RANK"])
+        self.local_rank = int(os.environ["LOCAL_RANK"])
+        self.world_size = int(os.environ["WORLD_SIZE"])
+        self.devices = [self.device(self.local_rank)]
+        on_gpu = self.devices[0].type == "cuda"
+        self.backend = self.cell["strategy"]["options"]["backend"]
+        if self.backend == "auto":
+            self.backend = "nccl" if on_gpu else "gloo"
+        if self.backend == "nccl" and not distributed.is_nccl_available():
+            raise RuntimeError(
+                "not run: this torch is built without NCCL; install a CUDA build of torch, or "
+                "state backend: gloo"
+            )
+        if on_gpu:
+            torch.cuda.set_device(self.devices[0])
+        timeout = timedelta(seconds=self.cell["run"]["timeout_seconds"])
+        distributed.init_process_group(self.backend, timeout=timeout)
+
+    def wrap(self, blocks: nn.Sequential) -> nn.Module:
+        """The model, whose backward pass averages gradients over the ranks."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        model = super().wrap(blocks)
+        device_ids = [self.devices[0]] if self.devices[0].type == "cuda" else None
+        bucket = self.cell["strategy"]["options"]["bucket_cap_mb"]
+        return DistributedDataParallel(model, device_ids=device_ids, bucket_cap_mb=bucket)
+
+    def unwrap(self, model: nn.Module) -> nn.Module:
+        """Without DDP's collective calls: ranks may evaluate different numbers of batches."""
+        return model.module
+
+    def reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
+        """All-reduce, in place."""
+        from torch import distributed
+
+        distributed.all_reduce(values, getattr(distributed.ReduceOp, op.upper()))
+        return values
+
+    def broadcast_buffers(self, model: nn.Module) -> None:
+        """Every rank takes rank 0's buffers."""
+        from torch import distributed
+
+        for buffer in model.buffers():
+            distributed.broadcast(buffer, src=0)
+
+    def close(self) -> None:
+        """Destroy the process group, once nobody holds the wrapped model.
+
+        torch 2.15 with Gloo otherwise aborts at exit now and then.
+        """
+        from torch import distributed
+
+        distributed.destroy_process_group()

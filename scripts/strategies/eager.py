@@ -1,0 +1,116 @@
+"""Plain PyTorch on one device: what every other strategy is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import models
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+OPTIONS: dict[str, dict] = {}
+
+
+def processes(cell: dict) -> int:
+    """One process."""
+    return 1
+
+
+def parts(cell: dict) -> int:
+    """The batch stays whole."""
+    return 1
+
+
+def stages(cell: dict) -> int:
+    """The model stays whole."""
+    return 1
+
+
+def launcher(cell: dict, python: str) -> list[str]:
+    """Started as it is."""
+    return [python]
+
+
+def check(cell: dict) -> Iterator[str]:
+    """More devices than one would stand idle."""
+    if cell["hardware"]["devices"] * cell["hardware"]["nodes"] != 1:
+        yield "eager training uses one device; choose hardware with devices: 1 and nodes: 1"
+
+
+def notes(cell: dict) -> dict[str, str]:
+    """Nothing beside its numbers."""
+    return {}
+
+
+def unavailable(cell: dict) -> str | None:
+    """Why this machine cannot run it although it has the devices; here nothing is in the way."""
+    return None
+
+
+class Strategy:
+    """One process on its device. Other strategies override what differs.
+
+    ``rank`` and ``world_size`` count training processes; ``devices`` are those of this process,
+    input on the first, output on the last; ``backend`` is the communication library in use.
+    """
+
+    backend: str | None = None
+
+    def __init__(self, cell: dict):
+        self.cell = cell
+        self.rank = 0
+        self.local_rank = 0
+        self.world_size = 1
+        self.devices: list[torch.device] = []
+
+    def setup(self) -> None:
+        """Join the other processes (none here) and choose this process's devices."""
+        self.devices = [self.device(self.local_rank)]
+
+    def device(self, index: int) -> torch.device:
+        """The ``index``-th device of this node that the launcher gave to the cell."""
+        import torch
+
+        kind = self.cell["hardware"]["device"]
+        return torch.device(kind) if kind == "cpu" else torch.device(kind, index)
+
+    def staged(self, blocks: nn.Sequential) -> nn.Sequential:
+        """``blocks`` grouped into this strategy's stages, in the cell's precision."""
+        from stages import group
+        from strategies import load
+
+        model = self.cell["model"]
+        number = load(self.cell["strategy"]["name"]).stages(self.cell)
+        cuts = models.load(model["name"]).cuts(number, model["options"])
+        training, device_type = self.cell["training"], self.cell["hardware"]["device"]
+        return group(blocks, cuts, training["precision"], device_type)
+
+    def wrap(self, blocks: nn.Sequential) -> nn.Module:
+        """The model as it is trained, on this process's devices."""
+        return self.staged(blocks).to(self.devices[0])
+
+    def unwrap(self, model: nn.Module) -> nn.Module:
+        """The model as it is evaluated: without collective calls in its forward pass."""
+        return model
+
+    def optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
+        """The optimizer as it is stepped."""
+        return optimizer
+
+    def step(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
+        """One step; ``scaler`` is disabled unless the precision is fp16."""
+        scaler.step(optimizer)
+        scaler.update()
+
+    def reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
+        """``values`` (any shape, on devices[0]) combined over all ranks, ``op`` sum or max."""
+        return values
+
+    def broadcast_buffers(self, model: nn.Module) -> None:
+        """Give every rank the buffers (BatchNorm's running statistics) of rank 0."""
+
+    def close(self) -> None:
+        """Leave the other processes. Called after the wrapped model is released."""

@@ -1,0 +1,97 @@
+"""GPipe (Huang et al. 2019) by torchgpipe: stages on devices, a batch as micro-batches in a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from strategies import eager
+
+if TYPE_CHECKING:
+    from torch import nn
+
+OPTIONS: dict[str, dict] = {
+    "balance": {
+        "description": "stages on each device: [2] two on one device, [1, 1] one on each of two",
+        "type": "array",
+        "items": {"type": "integer", "minimum": 1},
+        "minItems": 1,
+    },
+    "chunks": {
+        "description": "micro-batches of a batch",
+        "type": "integer",
+        "minimum": 1,
+        "default": 4,
+    },
+    "checkpoint": {
+        "description": "micro-batches whose activations are computed again in the backward pass",
+        "enum": ["never", "except_last", "always"],
+        "default": "except_last",
+    },
+    "deferred_batch_norm": {
+        "description": "update BatchNorm's running statistics once a batch, not once a micro-batch",
+        "type": "boolean",
+        "default": False,
+    },
+}
+
+
+def processes(cell: dict) -> int:
+    """One process drives all devices."""
+    return 1
+
+
+def parts(cell: dict) -> int:
+    """A batch is cut into its micro-batches."""
+    return cell["strategy"]["options"]["chunks"]
+
+
+def stages(cell: dict) -> int:
+    """torchgpipe's balance counts stages."""
+    return sum(cell["strategy"]["options"]["balance"])
+
+
+def launcher(cell: dict, python: str) -> list[str]:
+    """Started as it is: one process."""
+    return [python]
+
+
+def check(cell: dict) -> Iterator[str]:
+    """The balance names as many devices as the hardware has."""
+    balance, hardware = cell["strategy"]["options"]["balance"], cell["hardware"]
+    if hardware["nodes"] != 1:
+        yield f"torchgpipe works within one node, not {hardware['nodes']}; choose nodes: 1"
+    if len(balance) != hardware["devices"]:
+        yield (
+            f"balance {balance} places stages on {len(balance)} devices, but the hardware "
+            f"{hardware['name']} has {hardware['devices']}; make the two agree"
+        )
+
+
+def notes(cell: dict) -> dict[str, str]:
+    """On CPU several devices are one worker: a slowdown there says nothing about a pipeline."""
+    if cell["hardware"]["device"] == "cpu" and cell["hardware"]["devices"] > 1:
+        return {
+            "speedup": "torchgpipe gives all CPU devices one worker: this is the cost of "
+            "micro-batches, not a scaling result"
+        }
+    return {}
+
+
+def unavailable(cell: dict) -> str | None:
+    """Why this machine cannot run it although it has the devices; here nothing is in the way."""
+    return None
+
+
+class Strategy(eager.Strategy):
+    """One process, one device a partition."""
+
+    def setup(self) -> None:
+        """Take every device of the cell."""
+        self.devices = [self.device(index) for index in range(self.cell["hardware"]["devices"])]
+
+    def wrap(self, blocks: nn.Sequential) -> nn.Module:
+        """The stages, placed by the balance; input on the first device, output on the last."""
+        from torchgpipe import GPipe
+
+        return GPipe(self.staged(blocks), devices=self.devices, **self.cell["strategy"]["options"])

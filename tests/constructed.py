@@ -1,0 +1,352 @@
+"""Constructed studies for tests: plans, metrics.json files and tables with made-up numbers.
+
+Nothing here was ever measured. Write it into a test's temporary folder only, never into results/
+or docs/.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+COLUMNS = (
+    "study,group,model,variant,strategy,options,hardware,device,devices,nodes,dataset,stack,"
+    "deployment,machine,status,metric,unit,n_seeds,mean,std,ci_low,ci_high,min,max,published,"
+    "published_unit,published_table,ratio,verdict,reason,cells"
+).split(",")
+
+UNITS = {
+    "test_accuracy": "fraction",
+    "test_precision_macro": "fraction",
+    "test_recall_macro": "fraction",
+    "test_f1_macro": "fraction",
+    "test_specificity_macro": "fraction",
+    "train_seconds": "s",
+    "epoch_seconds": "s",
+    "samples_per_second": "samples/s",
+    "startup_seconds": "s",
+    "peak_memory_process_mib": "MiB",
+    "peak_memory_device_mib": "MiB",
+    "speedup": "x",
+    "noise_floor": "x",
+}
+
+CPU1 = {"name": "cpu1", "device": "cpu", "devices": 1, "nodes": 1, "gpu_model": None}
+CPU2 = {"name": "cpu2", "device": "cpu", "devices": 2, "nodes": 1, "gpu_model": None}
+A100X2 = {"name": "a100x2", "device": "cuda", "devices": 2, "nodes": 1, "gpu_model": "A100"}
+
+GPIPE_NOTE = (
+    "torchgpipe gives all CPU devices one worker: this is the cost of micro-batches, never a "
+    "scaling result"
+)
+
+
+@dataclass
+class Group:
+    """One configuration: what the plan says of it and what its cells measured."""
+
+    model: str
+    variant: str
+    hardware: dict
+    seconds: float = 12.0
+    accuracy: float = 0.93
+    options: dict = field(default_factory=dict)
+    status: str = "ok"
+    reason: str | None = None
+    not_run: str | None = None
+    seeds: tuple[int, ...] = (0, 1, 2)
+    published: dict[str, float] = field(default_factory=dict)
+    scaled: tuple[str, ...] = ()
+    notes: dict[str, str] = field(default_factory=dict)
+    epochs: int = 4
+
+    @property
+    def strategy(self) -> str:
+        return self.variant.split("-")[0]
+
+    @property
+    def id(self) -> str:
+        digest = hashlib.sha256(repr((self.model, self.variant, self.hardware)).encode())
+        plain = "".join(c for c in self.model if c.isalnum()) or "model"
+        return f"{plain}.{self.variant}.{self.hardware['name']}-{digest.hexdigest()[:8]}"
+
+    def cell_id(self, seed: int) -> str:
+        digest = hashlib.sha256(f"{self.id} {seed}".encode()).hexdigest()[:8]
+        return f"{self.id.rsplit('-', 1)[0]}.s{seed}-{digest}"
+
+    def cells(self) -> list[str]:
+        return [self.cell_id(seed) for seed in self.seeds]
+
+
+def usual_groups() -> list[Group]:
+    """Every kind of outcome: ok, not run, out of memory, diverged; with and without published."""
+    scaled = ("epochs 4 instead of 50",)
+    groups = []
+    for model, base, size in (("resnet18", 12.0, 512.0), ("vgg16", 21.0, 900.0)):
+        del size
+        groups += [
+            Group(model, "eager", CPU1, base, 0.93, published={"train_seconds": 3384.0,
+                  "test_accuracy": 0.8353}, scaled=scaled),
+            Group(model, "gpipe-1-1", CPU2, base * 1.3, 0.928, {"balance": [1, 1], "chunks": 4},
+                  published={"train_seconds": 2210.0, "speedup": 1.53},
+                  notes={"speedup": GPIPE_NOTE}, scaled=scaled),
+            Group(model, "ddp", CPU2, base * 0.62, 0.931, published={"speedup": 1.8}),
+            Group(model, "horovod", CPU2, base * 0.66, 0.929),
+            Group(model, "gpipe-2", A100X2, options={"balance": [2]}, not_run="needs 2x A100",
+                  published={"train_seconds": 1980.5}),
+        ]
+    groups += [
+        Group("swin", "eager", CPU1, status="out_of_memory",
+              reason="the kernel killed the process at 23.9 GiB", published={"train_seconds": 7236.0}),
+        Group("swin", "ddp", CPU2, status="diverged", reason="loss was NaN in epoch 2"),
+    ]
+    return groups
+
+
+def usual_study(name: str = "constructed", **changes: Any) -> dict:
+    """The study part of a plan, in the paper's shape; ``changes`` replace keys."""
+    study = {
+        "name": name,
+        "title": "Pipeline and data parallelism, constructed",
+        "description": "Made-up numbers that exercise every kind of row.",
+        "citation": {
+            "text": "A. Author, B. Writer. A constructed paper. Journal of Tests, 2024.",
+            "authors": ["A. Author", "B. Writer"],
+            "year": 2024,
+            "url": "https://example.org/paper",
+        },
+        "dataset": "digits",
+        "settings": {"global_batch": 64, "optimizer": "adamw", "precision": "fp32"},
+        "assumed": {"epochs": 50, "learning_rate": 0.002},
+        "published": name,
+        "tolerance": {"relative": 0.05, "accuracy": 0.01},
+        "tables": [
+            {"title": "Table 1. Serial training", "caption": "One device.", "variants": ["eager"],
+             "metrics": ["test_accuracy", "train_seconds"],
+             "units": {"train_seconds": "min", "test_accuracy": "percent"}},
+            {"title": "Table 2. Parallel training", "caption": "Two devices.",
+             "variants": ["gpipe-1-1", "gpipe-2", "ddp", "horovod"],
+             "metrics": ["test_accuracy", "train_seconds", "speedup"], "units": {}},
+        ],
+    }
+    return study | changes
+
+
+def cell_json(group: Group, seed: int) -> dict:
+    return {
+        "schema_version": 1,
+        "id": group.cell_id(seed),
+        "model": {"name": group.model, "options": {}},
+        "strategy": {"name": group.strategy, "options": group.options},
+        "hardware": group.hardware,
+        "dataset": {"name": "digits", "train_samples": None, "test_samples": None},
+        "training": {"epochs": group.epochs, "global_batch": 64, "min_tail": 16,
+                     "optimizer": "adamw", "learning_rate": 0.002, "momentum": 0.9,
+                     "weight_decay": 0.01, "schedule": "onecycle", "label_smoothing": 0.0,
+                     "precision": "fp32", "tf32": False, "augment": True, "image_size": 32,
+                     "warmup_steps": 2},
+        "seed": seed,
+        "stack": "current",
+        "deployment": "host",
+        "run": {"timeout_seconds": 1800},
+    }
+
+
+def values(group: Group, seed: int) -> dict[str, float]:
+    """The made-up measurements of one seed, by metric."""
+    shift = (seed - 1) * 0.011
+    seconds = group.seconds * (1 + shift)
+    accuracy = group.accuracy + shift / 5
+    return {
+        "test_accuracy": accuracy,
+        "test_precision_macro": accuracy + 0.0011,
+        "test_recall_macro": accuracy - 0.0007,
+        "test_f1_macro": accuracy - 0.0002,
+        "test_specificity_macro": 0.99 + shift / 20,
+        "train_seconds": seconds,
+        "epoch_seconds": seconds / group.epochs,
+        "samples_per_second": 1437 * group.epochs / seconds,
+        "startup_seconds": 4.2 + shift,
+        "peak_memory_process_mib": 812.0 * group.hardware["devices"] + 30 * shift,
+    }
+
+
+def metrics_json(group: Group, seed: int, classes: int = 10) -> dict:
+    """One metrics.json, as the contract describes it."""
+    good = group.status == "ok"
+    measured = values(group, seed)
+    epochs = range(1, group.epochs + 1)
+    history = [
+        {"epoch": epoch, "train_loss": 2.3 / epoch, "learning_rate": 0.002 / epoch,
+         "seconds": measured["epoch_seconds"], "elapsed_seconds": measured["epoch_seconds"] * epoch,
+         "samples_per_second": measured["samples_per_second"],
+         "test_accuracy": measured["test_accuracy"] * (1 - math.exp(-1.1 * epoch)),
+         "test_loss": 1.9 / epoch}
+        for epoch in epochs
+    ]
+    confusion = [[30 if row == column else (row * column) % 3 for column in range(classes)]
+                 for row in range(classes)]
+    keys = ("test_accuracy", "test_precision_macro", "test_recall_macro", "test_f1_macro",
+            "test_specificity_macro")
+    return {
+        "schema_version": 1,
+        "cell": cell_json(group, seed),
+        "status": group.status,
+        "reason": group.reason,
+        "train_seconds": measured["train_seconds"] if good else None,
+        "epoch_seconds": [measured["epoch_seconds"]] * group.epochs if good else [],
+        "warmup_steps": 2,
+        "steps_per_epoch": 23,
+        "samples_per_second": measured["samples_per_second"] if good else None,
+        "peak_memory_mib": {
+            "devices": [],
+            "processes": [{"rank": 0, "mib": measured["peak_memory_process_mib"]}] if good else [],
+        },
+        "startup_seconds": measured["startup_seconds"] if good else None,
+        "energy_joules": None,
+        **{key: measured[key] if good else None for key in keys},
+        "confusion": confusion if good else [],
+        "history": history if good else [],
+        "environment": {
+            "stack": "current", "deployment": "host", "image": None, "image_digest": None,
+            "python": "3.11.7",
+            "packages": {"torch": "2.15.0", "torchvision": "0.29.2", "torchgpipe": "0.0.7"},
+            "lock_mismatch": [],
+            "machine": {"fingerprint": "0123456789ab", "cpu": "Constructed CPU", "cores": 2,
+                        "memory_mib": 24000, "os": "Test OS 1", "kernel": "6.1",
+                        "accelerators": []},
+            "cores": [0, 1], "oversubscribed": False, "world_size": group.hardware["devices"], "backend": None,
+            "git_commit": "0" * 40, "git_dirty": False, "code_digest": "c0de" * 16,
+            "code": {"scripts/train.py": "ab" * 32}, "dataset_digest": "da7a" * 16,
+        },
+        "started": f"2030-01-0{seed + 1}T07:00:00Z",
+        "finished": f"2030-01-0{seed + 1}T07:01:00Z",
+        "resumed_from": None,
+    }
+
+
+def table_rows(study: str, groups: list[Group]) -> list[dict]:
+    """The rows of results/tables/<study>.csv for these groups."""
+    baselines = {group.model: group for group in groups if group.variant == "eager"}
+    rows = []
+    for group in groups:
+        for metric, unit in UNITS.items():
+            baseline = baselines.get(group.model)
+            if (metric == "noise_floor") != (group is baseline) and metric in (
+                "noise_floor", "speedup"
+            ):
+                continue
+            row = dict.fromkeys(COLUMNS, "") | {
+                "study": study, "group": group.id, "model": group.model, "variant": group.variant,
+                "strategy": group.strategy, "options": json.dumps(group.options),
+                "hardware": group.hardware["name"], "device": group.hardware["device"],
+                "devices": group.hardware["devices"], "nodes": group.hardware["nodes"],
+                "dataset": "digits", "stack": "current", "deployment": "host",
+                "status": "not run" if group.not_run else group.status, "metric": metric,
+                "unit": unit, "n_seeds": 0,
+            }
+            if not group.not_run:
+                row |= {"machine": "0123456789ab", "cells": " ".join(group.cells())}
+            published = group.published.get(metric)
+            if published is not None:
+                row |= {"published": published, "published_unit": unit,
+                        "published_table": "Table 1"}
+            row["verdict"] = "not run" if group.not_run else "no published value"
+            row["reason"] = group.not_run or group.reason or ""
+            if group.status == "ok" and not group.not_run:
+                row |= _numbers(group, metric, baseline)
+                row["reason"] = group.notes.get(metric, "")
+                if published is not None:
+                    ratio = float(row["mean"]) / published if row["mean"] != "" else ""
+                    comparable = metric == "speedup"
+                    row |= {"ratio": ratio,
+                            "verdict": ("not reproduced" if comparable else "not comparable")}
+                    row["reason"] = row["reason"] or (
+                        "" if comparable else "the source does not state the epochs")
+            elif published is not None and not group.not_run:
+                row["verdict"] = "not reproduced"
+            rows.append(row)
+    return rows
+
+
+def _numbers(group: Group, metric: str, baseline: Group | None) -> dict:
+    if metric == "peak_memory_device_mib":
+        return {}
+    if metric == "speedup":
+        samples = [baseline.seconds / group.seconds * (1 + 0.004 * seed) for seed in group.seeds]
+    elif metric == "noise_floor":
+        samples = [1.0 + 0.02 * (seed - 1) for seed in group.seeds]
+    else:
+        samples = [values(group, seed)[metric] for seed in group.seeds]
+    mean = statistics.fmean(samples)
+    std = statistics.stdev(samples) if len(samples) > 1 else None
+    half = 4.303 * std / math.sqrt(len(samples)) if std is not None else None
+    return {
+        "n_seeds": len(samples), "mean": mean, "std": "" if std is None else std,
+        "ci_low": "" if half is None else mean - half,
+        "ci_high": "" if half is None else mean + half,
+        "min": min(samples), "max": max(samples),
+    }
+
+
+def plan_json(study: dict, groups: list[Group]) -> dict:
+    """results/plan/<study>.json for these groups."""
+    baselines = {group.model: group for group in groups if group.variant == "eager"}
+    entries = []
+    for group in groups:
+        cell = cell_json(group, group.seeds[0])
+        baseline = baselines.get(group.model)
+        entries.append({
+            "id": group.id, "model": group.model, "variant": group.variant,
+            "strategy": group.strategy, "options": group.options, "hardware": group.hardware,
+            "dataset": cell["dataset"], "training": cell["training"], "seeds": list(group.seeds),
+            "cells": group.cells(), "not_run": group.not_run,
+            "baseline": baseline.id if baseline and baseline is not group else None,
+            "published": None, "scaled": list(group.scaled),
+        })
+    return {"schema_version": 1, "study": study, "stack": "current", "deployment": "host",
+            "groups": entries}
+
+
+def write_study(
+    folder: Path,
+    study: dict | None = None,
+    groups: list[Group] | None = None,
+    change: Callable[[dict], dict] = lambda metrics: metrics,
+    log: str = "epoch 1\nepoch 2\ndone\n",
+) -> dict[str, Path]:
+    """Write a whole constructed study under ``folder``.
+
+    ``change`` may alter each metrics.json. Returns the paths "plan", "table" and "cells".
+    """
+    study = study or usual_study()
+    groups = usual_groups() if groups is None else groups
+    paths = {
+        "plan": folder / "results" / "plan" / f"{study['name']}.json",
+        "table": folder / "results" / "tables" / f"{study['name']}.csv",
+        "cells": folder / "results" / "cells",
+    }
+    for path in paths.values():
+        path.parent.mkdir(parents=True, exist_ok=True)
+    paths["plan"].write_text(json.dumps(plan_json(study, groups)))
+    with open(paths["table"], "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table_rows(study["name"], groups))
+    for group in groups:
+        if group.not_run:
+            continue
+        for seed in group.seeds:
+            cell = paths["cells"] / group.cell_id(seed)
+            cell.mkdir(parents=True, exist_ok=True)
+            (cell / "cell.json").write_text(json.dumps(cell_json(group, seed)))
+            (cell / "metrics.json").write_text(json.dumps(change(metrics_json(group, seed))))
+            (cell / "log.txt").write_text(log)
+    return paths

@@ -1,0 +1,30 @@
+"""Tools that some tests need: skipped with the reason when absent, failed where they must be there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+# What a machine must offer for each name that PARBENCH_REQUIRE may list.
+COMMANDS = {
+    "apptainer": ("apptainer",),
+    "slurm": ("sbatch", "srun", "squeue", "scontrol"),
+    "chromium": ("chromium", "chromedriver"),
+}
+
+
+def require(tool: str) -> None:
+    """Skip the test when ``tool`` is missing; fail it when PARBENCH_REQUIRE names the tool.
+
+    ``tool`` is apptainer, slurm or chromium. PARBENCH_REQUIRE holds such names, separated by
+    blanks or commas, so that a machine that should have a tool cannot skip its tests unseen.
+    """
+    missing = [command for command in COMMANDS[tool] if shutil.which(command) is None]
+    if not missing:
+        return
+    reason = f"{tool} is not usable here: no {', '.join(missing)} on PATH"
+    if tool in os.environ.get("PARBENCH_REQUIRE", "").replace(",", " ").split():
+        pytest.fail(f"{reason}, and PARBENCH_REQUIRE names it")
+    pytest.skip(reason)
