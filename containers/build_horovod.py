@@ -1,14 +1,16 @@
 """Compile Horovod for the torch of a Python environment, and leave a wheel.
 
-    python containers/build_horovod.py --python <the environment's python> --out <folder for the wheel>
+    python containers/build_horovod.py --python <the environment's python> --out <folder for the
+    wheel>
 
-Horovod's last release (0.28.1, 2023) does not compile against today's torch as it stands. This program takes
-exactly that release from the package registry (pip, by hash), patches the few lines that stand in the way, and
-builds it with the Gloo back-end, or with NCCL too (``--gpu nccl``). Its build tools (an older setuptools and
-CMake) come from the same lock file and never enter the environment itself.
+Horovod's last release (0.28.1, 2023) does not compile against today's torch as it stands. This
+program takes exactly that release from the package registry (pip, by hash), patches the few lines
+that stand in the way, and builds it with the Gloo back-end, or with NCCL too (``--gpu nccl``). Its
+build tools (an older setuptools and CMake) come from the same lock file and never enter the
+environment itself.
 
-Standard library only, and no other module of the project: it runs on a bare host and inside an image's recipe.
-Standard output is the wheel's path; progress goes to standard error.
+Standard library only, and no other module of the project: it runs on a bare host and inside an
+image's recipe. Standard output is the wheel's path; progress goes to standard error.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ def build(
 ) -> Path:
     """Build the wheel for the environment of ``python`` into ``out`` and return its path.
 
-    ``work`` is an empty folder for this build alone; ``log`` receives everything that pip, CMake and the compiler
-    say; ``say`` receives the lines for people. Raises BuildError.
+    ``work`` is an empty folder for this build alone; ``log`` receives everything that pip, CMake
+    and the compiler say; ``say`` receives the lines for people. Raises BuildError.
     """
     python, out, work, lock = Path(python).absolute(), Path(out), Path(work).absolute(), Path(lock)
     started = time.monotonic()
@@ -112,7 +114,9 @@ def compilers() -> list[str]:
 
 
 def torch_cxx_standard(python: str | os.PathLike) -> int:
-    """The C++ standard that the headers of the environment's torch ask for (17, or 20 from torch 2.15 on)."""
+    """The C++ standard that the headers of the environment's torch ask for (17, or 20 from torch
+    2.15 on).
+    """
     folder = Path(
         _ask(
             python,
@@ -163,16 +167,8 @@ def _install_tools(python: Path, lock: Path, work: Path, log, tell: Say) -> Path
     (work / "tools.txt").write_text(others + "\n", encoding="utf-8")
     tools = work / "tools"
     _pip(
-        [
-            str(python),
-            "-m",
-            "pip",
-            "install",
-            "--no-deps",
-            "--require-hashes",
-            "--only-binary=:all:",
-        ]
-        + ["--target", str(tools), "-r", str(work / "tools.txt")],
+        python,
+        ["install", "--only-binary=:all:", "--target", str(tools), "-r", str(work / "tools.txt")],
         log,
         os.environ.copy(),
     )
@@ -183,9 +179,11 @@ def _download(python: Path, lock: Path, work: Path, tools: Path, log, tell: Say)
     tell("fetching the source archive")
     # pip asks the archive for its metadata, which takes the older setuptools.
     _pip(
-        [str(python), "-m", "pip", "download", "--no-deps", "--require-hashes"]
-        + ["--no-binary=horovod", "--no-build-isolation", "--dest", str(work / "source")]
-        + ["-r", str(work / "horovod.txt")],
+        python,
+        [
+            *("download", "--no-binary=horovod", "--no-build-isolation"),
+            *("--dest", str(work / "source"), "-r", str(work / "horovod.txt")),
+        ],
         log,
         {**os.environ, "PYTHONPATH": str(tools)},
     )
@@ -193,7 +191,8 @@ def _download(python: Path, lock: Path, work: Path, tools: Path, log, tell: Say)
     return archive
 
 
-def _pip(command: list[str], log, env: dict[str, str]) -> None:
+def _pip(python: Path, words: list[str], log, env: dict[str, str]) -> None:
+    command = [str(python), "-m", "pip", *words, "--no-deps", "--require-hashes"]
     output: list[str] = []
     if _run([*command, "--disable-pip-version-check"], log, env=env, on_line=output.append):
         errors = [line for line in output if line.startswith("ERROR")] or output[-1:]
@@ -210,7 +209,7 @@ def _unpack(archive: Path, work: Path) -> Path:
             member.mode = 0o755 if member.isdir() else 0o644
         # The filter does the same checks once more; Python 3.11.2 does not know it yet.
         options = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        tar.extractall(work / "source", **options)  # noqa: S202: every member was checked above
+        tar.extractall(work / "source", **options)  # noqa: S202 (every member was checked above)
     return work / "source" / f"horovod-{VERSION}"
 
 
@@ -218,7 +217,9 @@ def _unpack(archive: Path, work: Path) -> Path:
 
 
 def patch(source: Path, standard: int, *, gloo_only: bool) -> None:
-    """Patch the unpacked source. Raises BuildError where the text to replace is not there exactly once."""
+    """Patch the unpacked source. Raises BuildError where the text to replace is not there exactly
+    once.
+    """
     edits = [
         # torch's headers ask for a newer C++ than the project sets.
         ("CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 17)"),
@@ -240,14 +241,10 @@ def patch(source: Path, standard: int, *, gloo_only: bool) -> None:
         ),
     ]
     if gloo_only:
-        # A CUDA build of torch beside any nvcc turns Horovod's CUDA build on, which then wants the whole toolkit.
-        edits.append(
-            (
-                "cmake/Modules/FindPytorch.cmake",
-                "print(True if ((torch.version.cuda is not None) and (CUDA_HOME is not None)) else False)",
-                "print(False)",
-            )
-        )
+        # A CUDA build of torch beside any nvcc turns Horovod's CUDA build on, which then wants the
+        # whole toolkit.
+        test = "True if ((torch.version.cuda is not None) and (CUDA_HOME is not None)) else False"
+        edits.append(("cmake/Modules/FindPytorch.cmake", test, "False"))
     for name, old, new in edits:
         path = source / name
         text = path.read_text(encoding="utf-8")
@@ -283,7 +280,7 @@ def _build_environment(
 
 
 def _nccl_of_torch(python: Path, work: Path) -> Path | None:
-    """A folder as CMake expects NCCL's, made of links into the NCCL package that torch itself uses."""
+    """A folder as CMake expects NCCL's, made of links into the package that torch itself uses."""
     purelib = Path(_ask(python, "import sysconfig; print(sysconfig.get_paths()['purelib'])"))
     package = purelib / "nvidia" / "nccl"
     library = package / "lib" / "libnccl.so.2"
@@ -297,9 +294,11 @@ def _nccl_of_torch(python: Path, work: Path) -> Path | None:
 
 
 def _check_wheel(python: Path, wheel: Path, work: Path, gpu: str, log) -> None:
-    """Import the wheel beside the environment's torch: one that cannot be loaded must not be cached."""
+    """Import the wheel beside the environment's torch: one that cannot be loaded must not be
+    cached.
+    """
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(work / "check")
+        archive.extractall(work / "check")  # noqa: S202 (our own wheel)
     test = "nccl_built" if gpu == "nccl" else "gloo_built"
     code = f"import horovod.torch as hvd; assert hvd.{test}(), '{test} is false'"
     env = {**os.environ, "PYTHONPATH": str(work / "check")}
@@ -316,7 +315,9 @@ def _run(
     env: dict[str, str],
     on_line: Callable[[str], None],
 ) -> int:
-    """Run a program; its output goes to the log and, line by line, to ``on_line``. Returns its status."""
+    """Run a program; its output goes to the log and, line by line, to ``on_line``. Returns its
+    status.
+    """
     log.write("$ " + " ".join(command) + "\n")
     try:
         process = subprocess.Popen(

@@ -242,7 +242,7 @@ def _cross_check(cell: dict, where: str) -> None:
     for key in ("global_batch", "min_tail"):
         if training[key] < least:
             raise ParbenchError(
-                f"{where}: {key} {training[key]} is too small: {cell['strategy']['name']} divides a "
+                f"{where}: {key} {training[key]} is too small: {cell['strategy']['name']} cuts a "
                 f"batch into {strategy.parts(cell)} pieces (ranks x micro-batches) of at least 2 "
                 f"samples; choose {least} or more"
             )
@@ -424,9 +424,7 @@ def state(cell_id: str, result: Plan) -> tuple[str, list[str]]:
         reasons.append(f"the dataset {cell['dataset']['name']} is not there ({data})")
     elif (now := read_json(data)["sha256"]) != environment["dataset_digest"]:
         then = environment["dataset_digest"]
-        reasons.append(
-            f"the dataset {cell['dataset']['name']} changed ({then[:12]} to {now[:12]})"
-        )
+        reasons.append(f"the dataset {cell['dataset']['name']} changed ({then[:12]} to {now[:12]})")
     return ("stale" if reasons else "done"), reasons
 
 
@@ -558,11 +556,16 @@ def _say_provenance(metrics: dict) -> None:
     environment = metrics["environment"]
     packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
     dirty = " with uncommitted changes" if environment["git_dirty"] else ""
+    place, code = environment["machine"], environment["code_digest"][:12]
     print(f"It was run {metrics['started']} to {metrics['finished']}, status {metrics['status']}:")
-    print(f"  machine     {environment['machine'].get('cpu')} ({environment['machine']['fingerprint']})")
-    print(f"  software    stack {environment['stack']} on the {environment['deployment']}: {packages}")
-    print(f"  code        commit {environment['git_commit']}{dirty}, {environment['code_digest'][:12]}")
-    print(f"  data        {metrics['cell']['dataset']['name']}, {environment['dataset_digest'][:12]}")
+    print(f"  machine     {place.get('cpu')} ({place['fingerprint']})")
+    print(
+        f"  software    stack {environment['stack']} on the {environment['deployment']}: {packages}"
+    )
+    print(f"  code        commit {environment['git_commit']}{dirty}, {code}")
+    print(
+        f"  data        {metrics['cell']['dataset']['name']}, {environment['dataset_digest'][:12]}"
+    )
     for key, value in metrics["cell"]["training"].items():
         print(f"  {key:<15} {value}")
     for key, value in metrics["cell"]["strategy"]["options"].items():

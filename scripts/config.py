@@ -1,4 +1,4 @@
-"""Reads and checks config.yaml and studies/*.yaml: a typo ends with the file, key, value and fix."""
+"""Reads and checks config.yaml and studies/*.yaml: a typo ends with file, key, value, fix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMAS = ROOT / "rules" / "schemas"
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """YAML without tags, and without two values for one key (YAML would keep the last, silently)."""
+    """YAML without tags, and without two values for one key (it would keep the last, silently)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         seen: dict[Any, Any] = {}
@@ -59,7 +59,11 @@ def read_yaml(path: str | Path) -> dict:
 def shown(path: str | Path) -> str:
     """``path`` as a user types it: from the project's folder where it lies there."""
     path = Path(path)
-    return str(path.relative_to(ROOT)) if path.is_absolute() and path.is_relative_to(ROOT) else str(path)
+    return (
+        str(path.relative_to(ROOT))
+        if path.is_absolute() and path.is_relative_to(ROOT)
+        else str(path)
+    )
 
 
 def _sibling(path: Path) -> str:
@@ -105,7 +109,7 @@ def check(value: Any, name: str, where: str, keys: tuple = ()) -> None:
 def check_by(
     validator: jsonschema.protocols.Validator, value: Any, where: str, keys: tuple = ()
 ) -> None:
-    """Check ``value`` by ``validator``; ParbenchError names file, key, value and the nearest key."""
+    """Check ``value`` by ``validator``; ParbenchError names file, key, value, nearest key."""
     error = jsonschema.exceptions.best_match(validator.iter_errors(value))
     if error is None:
         return
@@ -155,7 +159,7 @@ def _words(value: Any) -> str:
 
 
 def merged(base: dict, change: dict) -> dict:
-    """``base`` with ``change`` laid over it, mappings key by key, as Snakemake's --configfile does."""
+    """``base`` with ``change`` laid over it, mappings key by key, as --configfile does it."""
     result = copy.deepcopy(base)
     for key, value in change.items():
         if isinstance(value, dict) and isinstance(result.get(key), dict):

@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import sys
 
-if sys.version_info < (3, 11):  # said before anything that an older Python cannot import
+if sys.hexversion < 0x030B0000:  # said before anything that an older Python cannot import
     sys.exit(
-        "error: parbench needs Python 3.11 or newer, this is {}.{} ({}); Debian and Ubuntu: "
-        "sudo apt install python3.11 python3.11-venv, then: make PYTHON=python3.11".format(
-            sys.version_info[0], sys.version_info[1], sys.executable
-        )
+        f"error: parbench needs Python 3.11 or newer, {sys.executable} is older; Debian and Ubuntu:"
+        " sudo apt install python3.11 python3.11-venv, then: make PYTHON=python3.11 ..."
     )
 
 import argparse
@@ -103,17 +101,17 @@ def environment_folder(stack: str) -> Path:
 
 
 def _python_identity() -> list[str]:
-    return [sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag, sysconfig.get_platform()]
+    abi = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag
+    return [abi, sysconfig.get_platform()]
 
 
 def recipe_digest() -> str:
     """What Horovod's build recipe does, by digest: a comment or docstring there changes nothing."""
     tree = ast.parse(RECIPE.read_bytes())
     for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
-            if isinstance(body[0].value, ast.Constant):
-                body[0] = ast.Pass()
+        owner = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        if owner and ast.get_docstring(node) is not None:
+            node.body[0] = ast.Pass()
     return digest(ast.dump(tree))
 
 
@@ -239,7 +237,8 @@ def _install_packages(folder: Path, stack: str, lock: int) -> float:
         environment = _clean_environment()
         environment.setdefault("TMPDIR", str(temporary))
         command = [str(_python_of(folder)), "-m", "pip", "install", "--no-deps"]
-        command += ["--require-hashes", "--disable-pip-version-check", "--no-input"]
+        # Compiling every module would take a minute; Python compiles what is imported by itself.
+        command += ["--no-compile", "--require-hashes", "--disable-pip-version-check", "--no-input"]
         command += ["--log", str(log), "-r", str(host)]
         if _run_pip(command, environment, lock):
             raise ParbenchError(_pip_failure(log, folder))
@@ -384,9 +383,9 @@ def _run_pip(command: list[str], environment: dict[str, str], lock: int) -> int:
     try:
         for line in process.stdout:
             words = line.split()
-            if line.startswith("Collecting"):
+            if line.startswith(("Collecting", "Processing")):
                 state["collected"] += 1
-                state["now"] = words[1].split("==")[0]
+                state["now"] = Path(words[1].split("==")[0]).name
             elif line.startswith("Installing collected packages"):
                 state["now"] = "installing"
         return process.wait()
@@ -560,7 +559,8 @@ def _install_wheel(folder: Path, wheel: Path) -> None:
         command, env=_clean_environment(), capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise _builder().BuildError(f"{wheel.name} cannot be installed: {done.stderr.strip()[-300:]}")
+        reason = f"{wheel.name} cannot be installed: {done.stderr.strip()[-300:]}"
+        raise _builder().BuildError(reason)
 
 
 # ---------------------------------------------------------------- exec
@@ -574,7 +574,7 @@ def execute(folder: Path, command: list[str]) -> None:
     environment = _clean_environment()
     environment["VIRTUAL_ENV"] = str(folder)
     environment["PATH"] = os.pathsep.join([str(folder / "bin"), os.environ.get("PATH", "")])
-    os.execve(program, command, environment)  # noqa: S606: no shell is the point
+    os.execve(program, command, environment)  # noqa: S606
 
 
 def release_stale_lock(folder: Path) -> None:
@@ -590,11 +590,12 @@ def release_stale_lock(folder: Path) -> None:
                 f"Snakemake already works in this folder (process {process}); wait for it, or stop"
                 f" it with: kill {process}"
             )
-        host = (state / "parbench.host").read_text() if (state / "parbench.host").exists() else None
-        if host not in (None, platform.node()):
+        holder = state / "parbench.host"
+        host = holder.read_text(encoding="utf-8") if holder.exists() else platform.node()
+        if host != platform.node():
             raise ParbenchError(
-                f"this folder is locked by a Snakemake on {host}; when it runs no more, unlock with:"
-                " python scripts/environment.py exec -- python -m snakemake --unlock"
+                f"this folder is locked by a Snakemake on {host}; when that runs no more: rm -r"
+                f" '{state / 'locks'}'"
             )
         say("an earlier run was killed; releasing its lock on this folder")
         shutil.rmtree(state / "locks")

@@ -1,4 +1,4 @@
-"""How every parbench program fails: one clear sentence, never a traceback, for what a user can cause."""
+"""How every program fails at what a user can cause: one clear sentence, never a traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ParbenchError(Exception):
 
 
 def run_main(main: Callable[[], int | None]) -> None:
-    """Run a program's ``main`` and exit: 0, its own status, 2 for a user's error, 130 for Ctrl-C."""
+    """Run a program's ``main`` and exit: 0, its own status, 2 for a user's error, 130 on Ctrl-C."""
     try:
         status = main()
     except ParbenchError as error:

@@ -1,4 +1,4 @@
-"""Files and digests, for every program: written aside and renamed, so that no half file is ever trusted."""
+"""Files and digests: written aside and renamed, so that no half file is ever trusted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from errors import ParbenchError
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; on success it becomes ``path``, on any failure it is deleted."""
+    """Yield a temporary path beside ``path``; it becomes ``path``, or nothing on failure."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
@@ -51,7 +51,7 @@ def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
-    """Write ``value`` as JSON, atomically. NaN and infinity are refused: JSON has no such numbers."""
+    """Write ``value`` as JSON, atomically. NaN and infinity are refused: JSON has none."""
     write_atomically(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 

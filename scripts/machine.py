@@ -1,4 +1,7 @@
-"""What this machine is, and what it can run. Imported whenever the workflow is parsed, so nothing heavy here."""
+"""What this machine is, and what it can run.
+
+Imported whenever the workflow is parsed, so nothing heavy happens here.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from pathlib import Path
 
 PROBE_SECONDS = 120  # importing torch from a cold network disk takes its time
 
-# Printed by a fresh interpreter: importing torch here would cost every start of the workflow seconds.
+# For a fresh interpreter: importing torch here would cost each start of the workflow seconds.
 NCCL_PROBES = {
     "ddp": "import torch.distributed as d; print(d.is_available() and d.is_nccl_available())",
     "horovod": "import horovod.torch as hvd; print(bool(hvd.nccl_built()))",
@@ -29,10 +32,11 @@ NCCL_FIXES = {
 
 
 def describe() -> dict:
-    """The machine as metrics.json records it: {fingerprint, cpu, cores, memory_mib, os, kernel, accelerators}.
+    """The machine as metrics.json records it.
 
-    ``cores`` are the machine's own, within a container's limit, and not those of this process: a cell is pinned to
-    a few of them. ``memory_mib`` is in MiB; ``accelerators`` are [{name, memory_mib, driver}].
+    {fingerprint, cpu, cores, memory_mib, os, kernel, accelerators: [{name, memory_mib, driver}]}.
+    ``cores`` are the machine's own, within a container's limit, and not those of this process: a
+    cell is pinned to a few of them.
     """
     accelerators = [
         {key: gpu[key] for key in ("name", "memory_mib", "driver")} for gpu in _accelerators()
@@ -51,8 +55,9 @@ def describe() -> dict:
 def _fingerprint(cpu: str, cores: int, memory_mib: int, accelerators: list[dict]) -> str:
     """12 hexadecimal digits: equal for machines whose times may be compared.
 
-    Steady over reboots, kernel and driver updates, which move the memory by a little, and over the number of
-    accelerators that a scheduler hands to one job. Not steady over another CPU, or another model of accelerator.
+    Steady over reboots, kernel and driver updates, which move the memory by a little, and over the
+    number of accelerators that a scheduler hands to one job. Not steady over another CPU, or
+    another model of accelerator.
     """
     models = sorted({(gpu["name"], _rounded(gpu["memory_mib"])) for gpu in accelerators})
     parts = [" ".join(cpu.split()), cores, _rounded(memory_mib), models]
@@ -70,8 +75,9 @@ def _rounded(mib: int) -> int:
 def available(config_override: dict | str | None = None) -> dict:
     """What cells may use: {"cpu": cores, "cuda": {"A100": 2, ...}}.
 
-    ``config_override`` is `available:` of config.yaml: a mapping of the same form is taken as it is; "auto" or None
-    looks at this process: its affinity, a container's CPU limit, CUDA_VISIBLE_DEVICES.
+    ``config_override`` is `available:` of config.yaml: a mapping of the same form is taken as it
+    is; "auto" or None looks at this process: its affinity, a container's CPU limit,
+    CUDA_VISIBLE_DEVICES.
     """
     if isinstance(config_override, dict):
         return {"cuda": {}, **config_override}
@@ -87,7 +93,7 @@ def cores() -> int:
 
 
 def missing(hardware: dict, available: dict) -> str | None:
-    """Why cells on ``hardware`` (of cell.json) cannot run on what is ``available``; None when they can."""
+    """Why cells on ``hardware`` (of cell.json) cannot run on what is ``available``; else None."""
     nodes, devices = hardware.get("nodes", 1), hardware["devices"]
     if nodes > available.get("nodes", 1):
         return f"needs {nodes} nodes"
@@ -112,7 +118,7 @@ def model_name(name: str) -> str:
 
 
 def is_model(name: str, model: str) -> bool:
-    """Whether an accelerator's ``name`` is of ``model``: as whole words, so that no A100 is an A10."""
+    """Whether an accelerator is of ``model``: as whole words, so that no A100 is an A10."""
 
     def words(text: str) -> str:
         return " " + " ".join(re.split(r"[^a-z0-9]+", text.lower())).strip() + " "
@@ -138,7 +144,7 @@ def horovod() -> str | None:
 
 @functools.cache
 def nccl_missing(strategy_name: str) -> str | None:
-    """Why ``strategy_name`` (ddp, horovod) cannot join GPUs: its library lacks NCCL. None when it has it.
+    """Why ``strategy_name`` (ddp, horovod) cannot join GPUs: its library lacks NCCL; else None.
 
     Only to be asked about cells on GPUs: it imports the library, in a process of its own.
     """
@@ -198,7 +204,7 @@ def _within_quota(count: int) -> int:
 
 
 def _cgroup(file: str, controller: str) -> list[str]:
-    """The contents of a control file in this process's cgroup and all above it (versions 1 and 2)."""
+    """A control file's contents in this process's cgroup and those above it (versions 1, 2)."""
     found = []
     for line in _read("/proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
@@ -285,7 +291,7 @@ def _from_nvidia_smi() -> list[dict]:
 
 
 def _visible(accelerators: tuple[dict, ...]) -> list[dict]:
-    """Those that CUDA_VISIBLE_DEVICES leaves; as CUDA does, whatever follows an unknown entry is hidden."""
+    """Those that CUDA_VISIBLE_DEVICES leaves; as in CUDA, an unknown entry hides what follows."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return list(accelerators)

@@ -13,7 +13,7 @@ import platform
 import re
 import resource
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ PACKAGES = ("torch", "torchvision", "torchgpipe", "horovod", "numpy", "scikit-le
 
 def now() -> str:
     """The time in UTC, as ISO 8601 with seconds."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def pin(local_rank: int, processes: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a running cell tells: its pulse and its last words to the launcher, its progress to a reader."""
+"""What a running cell tells: pulse and last words to the launcher, progress to a reader."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class Display:
-    """A bar where there is a terminal, a line an epoch where there is none; silent on other ranks."""
+    """A bar where there is a terminal, a line an epoch where there is none."""
 
     def __init__(self, shown: bool, epochs: int, steps_per_epoch: int, samples: int):
         self.shown = shown
@@ -86,7 +86,7 @@ class Display:
         self._asked = 0.0
 
     def wants_loss(self) -> bool:
-        """Whether a loss should be read now: that waits for the device, so at most twice a second."""
+        """Whether a loss should be read now: it waits for the device, so twice a second."""
         if not self.has_bar or time.monotonic() - self._asked < 0.5:
             return False
         self._asked = time.monotonic()

@@ -1,4 +1,4 @@
-"""What code a cell runs, by digest: a comment or a docstring changes nothing, a changed line does."""
+"""What code a cell runs, by digest: a comment or docstring changes nothing, a line of code does."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _module(name: str, stamp: tuple[int, int]) -> tuple[str, tuple[str, ...]]:
     tree = ast.parse((SCRIPTS / name).read_bytes(), filename=name)
     imports = tuple(sorted(set(_imports(tree))))

@@ -15,6 +15,7 @@ import io
 import json
 import math
 import re
+import shlex
 import string
 import xml.etree.ElementTree as ElementTree  # noqa: S405  (reads only what matplotlib wrote)
 from collections import Counter
@@ -32,8 +33,8 @@ TEMPLATES = Path(__file__).resolve().parent.parent / "reports"
 HTML_LIMIT = 3_000_000  # bytes; a report is mailed and opened on phones
 LOG_LINES = 60
 LOG_WIDTH = 160
-LOG_BUDGET = 900_000  # characters of all logs together
-HISTORY_BUDGET = 12_000  # rows of all histories together
+LOG_BUDGET = 300_000  # characters of all logs together
+HISTORY_BUDGET = 3_000  # rows of all histories together
 CONFUSION_CLASSES = 20  # a larger matrix is shown as its largest confusions
 
 TABLE_COLUMNS = (
@@ -194,6 +195,8 @@ def anchor(*words: str) -> str:
 
 def text_cell(text: str, **more: Any) -> dict:
     """A cell that shows ``text``; ``sort`` (a number), ``link``, ``tone``, ``span``, ``spoken``."""
+    if isinstance(more.get("sort"), float):
+        more["sort"] = float(f"{more['sort']:.6g}")  # enough to sort by
     return {"text": text} | {key: value for key, value in more.items() if value is not None}
 
 
@@ -732,7 +735,11 @@ def bar_label(study: Study, group: dict) -> str:
     text = group["variant"]
     if len(same) > 1:
         text += f", {hardware_text(group['hardware'])}"
-    return text if len(text) <= 30 else text[:29] + "…"
+    return _cut(text, 30)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def colours(study: Study) -> dict[str, tuple[str, str]]:
@@ -766,7 +773,8 @@ def draw_panels(
     import matplotlib
     from matplotlib.figure import Figure
 
-    across = 1 if len(panels) == 1 else 2
+    longest = max(len(bar_label(study, bar[0])) for bars in panels.values() for bar in bars)
+    across = 1 if len(panels) == 1 or longest > 16 else 2
     models = list(panels)
     lines = [models[i : i + across] for i in range(0, len(models), across)]
     height = [max(len(panels[model]) for model in line) * 0.27 + 0.75 for line in lines]
@@ -786,7 +794,7 @@ def draw_panels(
                     axes.set_axis_off()
                 for axes, model in zip(row, lines[index], strict=False):
                     bars = panels[model]
-                    axes.set_title(model)
+                    axes.set_title(_cut(model, 60 // across))
                     axes.set_yticks(range(len(bars)), [bar_label(study, bar[0]) for bar in bars])
                     axes.set_ylim(len(bars) - 0.4, -0.6)
                     axes.grid(visible=True, axis="x")
@@ -967,14 +975,14 @@ def _draw_curves(study: Study, curves: dict, alt: str, unit: str) -> list[dict]:
 
     palette, time_unit = colours(study), study.unit("train_seconds") or "s"
     models = list(curves)
-    each = max(1, int(PART_HEIGHT / 2.2) - 1)
+    each = max(1, int(PART_HEIGHT / 1.9) - 1)
     drawn = []
     with matplotlib.rc_context(STYLE | {"ytick.major.width": 0.6}):
         for number, start in enumerate(range(0, len(models), each), 1):
             part = models[start : start + each]
             names = list(dict.fromkeys(name for model in part for name, _ in curves[model]))
             legend_height = 0.2 * math.ceil(len(names) / 3) + 0.15
-            figure = Figure((FIGURE_WIDTH, 2.1 * len(part) + legend_height), layout="constrained")
+            figure = Figure((FIGURE_WIDTH, 1.8 * len(part) + legend_height), layout="constrained")
             grid = figure.subplots(len(part), 2, squeeze=False, sharey="row")
             handles = {}
             for (left, right), model in zip(grid, part, strict=True):
@@ -987,7 +995,7 @@ def _draw_curves(study: Study, curves: dict, alt: str, unit: str) -> list[dict]:
                             "marker": "o" if len(points) < 16 else ""}  # fmt: skip
                     (handles[name],) = left.plot(epochs, heights, **look)
                     right.plot(times, heights, **look)
-                left.set_title(model)
+                left.set_title(_cut(model, 30))
                 left.set_ylabel(heading("test_accuracy", unit))
                 left.set_xlabel("Epoch")
                 left.xaxis.get_major_locator().set_params(integer=True)
@@ -1016,6 +1024,7 @@ def svg_part(figure: Any, name: str, alt: str) -> dict:
     used |= {element.get(HREF, "")[1:] for element in root.iter()}
     for element in root.iter():
         _tidy(element, used, prefix)
+    root.set("fill", INK)
     root.set("font-family", "Libertinus Serif, DejaVu Sans, sans-serif")
     root.set("stroke-linejoin", "round")
     root.set("stroke-linecap", "butt")
@@ -1031,7 +1040,7 @@ def svg_part(figure: Any, name: str, alt: str) -> dict:
 
 
 def _tidy(element: ElementTree.Element, used: set[str], prefix: str) -> None:
-    """Unique ids, no xlink, short coordinates, text without a font of its own."""
+    """Unique ids, short numbers, text without a font of its own, no group without a purpose."""
     name = element.attrib.pop("id", None)
     if name in used:
         element.set("id", f"{prefix}-{name}")
@@ -1040,22 +1049,25 @@ def _tidy(element: ElementTree.Element, used: set[str], prefix: str) -> None:
         element.set("href", f"#{prefix}-{link[1:]}")
     for key in ("d", "transform", "x", "y", "points"):
         if key in element.attrib:
-            element.set(key, re.sub(r"-?\d+\.\d{3,}", _rounded, element.get(key)))
-    style = element.get("style")
-    if style:
-        style = re.sub(
-            r"font: (?:(bold|\d+) )?([\d.]+)px [^;]+",
-            lambda m: f"font-size: {m[2]}px" + (f"; font-weight: {m[1]}" if m[1] else ""),
-            style,
-        )
-        element.set("style", re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", style))
-    clip = element.get("clip-path")
-    if clip:
-        element.set("clip-path", re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", clip))
+            text = re.sub(r"-?\d+\.\d+", _rounded, element.get(key))
+            element.set(key, re.sub(r"\s+", " ", text).strip())
+    if re.match(r"rotate\(-?0 ", element.get("transform", "")):
+        del element.attrib["transform"]
+    for key in ("style", "clip-path"):
+        if key in element.attrib:
+            text = re.sub(r"font-family: [^;]+(; )?", "", element.get(key)).replace(": ", ":")
+            if element.tag == f"{{{SVG}}}text":
+                text = text.replace(f"; fill:{INK}", "")  # as the whole figure has
+            element.set(key, re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text))
+    for place, child in enumerate(list(element)):
+        while child.tag == f"{{{SVG}}}g" and not child.attrib.keys() - {"id"} and len(child) == 1:
+            if child.get("id") in used:
+                break
+            element[place] = child = child[0]
 
 
 def _rounded(match: re.Match) -> str:
-    return f"{float(match[0]):.2f}"
+    return f"{float(match[0]):.1f}".removesuffix(".0")
 
 
 # --------------------------------------------------------------------------- cells
@@ -1063,10 +1075,13 @@ def _rounded(match: re.Match) -> str:
 
 def group_panels(studies: list[Study], environments: dict[str, str]) -> list[dict]:
     """What stands behind every number: the groups' settings and their cells, each cell once."""
-    cells = [cell for study in studies for cell in study.metrics]
     wanted = sum(len(study.metrics[c]["history"]) for study in studies for c in study.metrics)
     thin = max(1, math.ceil(wanted / HISTORY_BUDGET))
-    lines = max(8, min(LOG_LINES, LOG_BUDGET // (LOG_WIDTH // 2 * max(1, len(cells)))))
+    logs = {
+        cell: _log(study.cells_folder / cell / "log.txt") for study in studies for cell in study.metrics
+    }
+    size = sum(len(line) + 1 for log in logs.values() for line in log)
+    lines = LOG_LINES if size <= LOG_BUDGET else max(5, LOG_LINES * LOG_BUDGET // size)
     panels, seen = [], set()
     for study in studies:
         for group in study.groups:
@@ -1089,7 +1104,8 @@ def group_panels(studies: list[Study], environments: dict[str, str]) -> list[dic
                 panel[where].append(
                     {"id": cell, "anchor": anchor("c", cell)}
                     if cell in seen
-                    else cell_panel(study, cell, environments, thin, lines)
+                    else cell_panel(study, cell, environments, thin)
+                    | {"log": logs[cell][-lines:]}
                 )
                 seen.add(cell)
             panels.append(panel)
@@ -1145,28 +1161,29 @@ def _yes(value: bool | None) -> str:
     return {True: "yes", False: "no", None: "unknown"}[value]
 
 
-METRIC_KEYS = (
-    ("train_seconds", "train_seconds", "s"),
-    ("samples_per_second", "samples_per_second", "samples/s"),
-    ("startup_seconds", "startup_seconds", "s"),
-    ("test_accuracy", "test_accuracy", "fraction"),
-    ("test_precision_macro", "test_precision_macro", "fraction"),
-    ("test_recall_macro", "test_recall_macro", "fraction"),
-    ("test_f1_macro", "test_f1_macro", "fraction"),
-    ("test_specificity_macro", "test_specificity_macro", "fraction"),
+CELL_NUMBERS = (  # key of metrics.json and its unit
+    ("train_seconds", "s"),
+    ("samples_per_second", "samples/s"),
+    ("startup_seconds", "s"),
+    ("test_accuracy", "fraction"),
+    ("test_precision_macro", "fraction"),
+    ("test_recall_macro", "fraction"),
+    ("test_f1_macro", "fraction"),
+    ("test_specificity_macro", "fraction"),
 )
 
 
-def cell_panel(study: Study, cell: str, environments: dict, thin: int, lines: int) -> dict:
-    """Everything about one cell, formatted."""
+def cell_panel(study: Study, cell: str, environments: dict, thin: int) -> dict:
+    """Everything about one cell but its log, formatted; every ``thin``-th epoch."""
     metrics = study.metrics[cell]
     environment = metrics["environment"]
     path = study.cells_folder / cell / "metrics.json"
     numbers = [
-        [label(name), f"{fixed(metrics[key], decimals([metrics[key]], unit))} {unit}"]
-        for key, name, unit in METRIC_KEYS
+        [label(key), fixed(metrics[key], decimals([metrics[key]], unit))
+         + ("" if unit == "fraction" else f" {unit}")]
+        for key, unit in CELL_NUMBERS
         if metrics[key] is not None
-    ]
+    ]  # fmt: skip
     for place in ("processes", "devices"):
         peaks = [fixed(entry["mib"], 1) for entry in metrics["peak_memory_mib"][place]]
         if peaks:
@@ -1202,9 +1219,8 @@ def cell_panel(study: Study, cell: str, environments: dict, thin: int, lines: in
         "environment": environments[environment_key(environment)],
         "history": _history(metrics["history"], thin),
         "confusion": _confusion(metrics["confusion"]),
-        "log": _log(path.with_name("log.txt"), lines),
-        "command": f"snakemake {path}",
-        "force": f"snakemake {path} --force",
+        "command": f"snakemake {shlex.quote(str(path))}",
+        "force": f"snakemake {shlex.quote(str(path))} --force",
     }
 
 
@@ -1251,7 +1267,7 @@ def _confusion(matrix: list[list[int]]) -> dict | None:
     return {"matrix": [], "largest": largest or ["no confusion"]}
 
 
-def _log(path: Path, lines: int) -> list[str]:
+def _log(path: Path) -> list[str]:
     """The last lines of a log as a terminal would show them."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -1260,11 +1276,11 @@ def _log(path: Path, lines: int) -> list[str]:
     except OSError as error:
         raise ParbenchError(f"{path}: cannot be read ({error})") from None
     shown = []
-    for line in text.rstrip().split("\n")[-lines:]:
+    for line in text.rstrip().split("\n")[-LOG_LINES:]:
         line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip("\r").rsplit("\r", 1)[-1]
         line = "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}"
                        for c in line)  # fmt: skip
-        shown.append(line if len(line) <= LOG_WIDTH else line[: LOG_WIDTH - 1] + "…")
+        shown.append(_cut(line, LOG_WIDTH))
     return shown
 
 

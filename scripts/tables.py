@@ -11,17 +11,19 @@ import math
 import shlex
 import statistics
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import files
-import measure
 import numpy as np
 import pandas as pd
-from errors import ParbenchError, run_main
 from scipy import stats  # scikit-learn, which parbench depends on, brings it
+
+import files
+import measure
+from errors import ParbenchError, run_main
 
 # fmt: off
 COLUMNS = [
@@ -389,9 +391,15 @@ class Group:
         ]
 
     def cautions(self, metric: Metric) -> list[str]:
-        """Why the metric means nothing for these runs, whatever it is set beside."""
-        shared = any(run["environment"].get("oversubscribed") for run in self.runs)
-        return ["its devices shared cores"] if shared and metric.depends_on_clock else []
+        """Why the metric means less than it seems, whatever it is set beside."""
+        # A strategy may know of more than the settings show: its module says so, the plan tells.
+        stated = (self.plan.get("comparable") or {}).get(metric.name)
+        cautions = [stated] if stated else []
+        if metric.depends_on_clock and any(
+            run["environment"]["oversubscribed"] for run in self.runs
+        ):
+            cautions.append("its devices shared cores")
+        return cautions
 
     def machines(self) -> list[str]:
         """Fingerprints of the machines that ran it."""
@@ -473,8 +481,11 @@ def _why_no_pair(run: Mapping, base: Mapping) -> str:
         if ours != theirs:
             return f"no speedup between {key}s: {ours} here, {theirs} for the baseline"
     ours, theirs = _work(run["cell"]), _work(base["cell"])
-    differ = [f"{key} {ours[key]} here, {theirs[key]} for the baseline" for key in ours]
-    differ = [text for key, text in zip(ours, differ, strict=True) if ours[key] != theirs[key]]
+    differ = [
+        f"{key} {ours[key]} here, {theirs[key]} for the baseline"
+        for key in ours
+        if ours[key] != theirs[key]
+    ]
     return f"no speedup between unequal work: {', '.join(differ)}" if differ else ""
 
 
@@ -529,9 +540,6 @@ def why_not_comparable(
 ) -> list[str]:
     """Reasons that forbid setting the metric beside its published value; empty when none does."""
     reasons = group.cautions(metric)
-    # A strategy may know of more than the settings show: its module says so, the plan carries it.
-    if stated := (group.plan.get("comparable") or {}).get(metric.name):
-        reasons.append(stated)
     if metric.kind == "ratio":
         if not group.has_layout_of(reference):
             reasons += _hardware_difference(group, reference)
@@ -551,7 +559,11 @@ def _caveats(metric: Metric, group: Group, study: Mapping, reference: Reference)
 
 
 def _scale_difference(group: Group, study: Mapping) -> list[str]:
-    reasons = [f"scaled: {', '.join(group.plan['scaled'])}"] if group.plan["scaled"] else []
+    changed = group.plan["scaled"] or [
+        f"{key} {value} by config.yaml"
+        for key, value in (study.get("override") or {}).get("settings", {}).items()
+    ]
+    reasons = [f"scaled: {', '.join(changed)}"] if changed else []
     source = study.get("source_dataset") or study["dataset"]
     ours = group.plan["dataset"]["name"]
     if ours != source:
@@ -786,9 +798,20 @@ def show(frame: pd.DataFrame) -> str:
     lines = [_show_line(group) for _, group in frame.groupby("group", sort=False)]
     text = _align([SHOW_HEAD, *lines])
     title = f"{first['study']} (stack {first['stack']}, deployment {first['deployment']})"
-    if "1 (" in text:
-        text += "\n1 (a-b): the ratio of two equal runs lies in a-b here (95 %)"
-    return f"{_fit(title, SHOW_WIDTH)}\n{text}\n"
+    notes = (
+        ["1 (a-b): the ratio of two equal runs lies in a-b here (95 %)"] if "1 (" in text else []
+    )
+    speedups = [row for _, row in frame.iterrows() if _is_warned_of(row)]
+    notes += [f"* {reason}" for reason in dict.fromkeys(row["reason"] for row in speedups)]
+    wrapped = [line for note in notes for line in textwrap.wrap(note, SHOW_WIDTH)]
+    return "\n".join([_fit(title, SHOW_WIDTH), text, *wrapped]) + "\n"
+
+
+def _is_warned_of(row: pd.Series) -> bool:
+    """Whether a speedup is shown that must not be read as one without its reason."""
+    unjudged = row["verdict"] in (NOT_COMPARABLE, NO_PUBLISHED_VALUE)
+    shown = row["metric"] == "speedup" and not math.isnan(row["mean"])
+    return bool(shown and unjudged and row["reason"])
 
 
 def _show_line(group: pd.DataFrame) -> list[str]:
@@ -840,7 +863,8 @@ def _show_seconds(row: pd.Series | None) -> str:
 
 def _show_speedup(rows: Mapping[str, pd.Series]) -> str:
     if "speedup" in rows and not math.isnan(rows["speedup"]["mean"]):
-        return f"{rows['speedup']['mean']:.2f}{_show_std(rows['speedup']['std'], '.2f')}"
+        mark = "*" if _is_warned_of(rows["speedup"]) else ""
+        return f"{rows['speedup']['mean']:.2f}{_show_std(rows['speedup']['std'], '.2f')}{mark}"
     if "noise_floor" in rows and not math.isnan(rows["noise_floor"]["ci_low"]):
         return f"1 ({rows['noise_floor']['ci_low']:.2f}-{rows['noise_floor']['ci_high']:.2f})"
     return ""

@@ -113,9 +113,7 @@ class Run:
         logits = self.model(images).float()
         labels = labels.to(logits.device, non_blocking=True)
         smoothing = self.training["label_smoothing"]
-        total = functional.cross_entropy(
-            logits, labels, reduction="sum", label_smoothing=smoothing
-        )
+        total = functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
         return total * weight
 
     def step(self, batch: torch.Tensor, epoch: int) -> torch.Tensor:

@@ -92,19 +92,46 @@ def usual_groups() -> list[Group]:
     for model, base, size in (("resnet18", 12.0, 512.0), ("vgg16", 21.0, 900.0)):
         del size
         groups += [
-            Group(model, "eager", CPU1, base, 0.93, published={"train_seconds": 3384.0,
-                  "test_accuracy": 0.8353}, scaled=scaled),
-            Group(model, "gpipe-1-1", CPU2, base * 1.3, 0.928, {"balance": [1, 1], "chunks": 4},
-                  published={"train_seconds": 2210.0, "speedup": 1.53},
-                  notes={"speedup": GPIPE_NOTE}, scaled=scaled),
+            Group(
+                model,
+                "eager",
+                CPU1,
+                base,
+                0.93,
+                published={"train_seconds": 3384.0, "test_accuracy": 0.8353},
+                scaled=scaled,
+            ),
+            Group(
+                model,
+                "gpipe-1-1",
+                CPU2,
+                base * 1.3,
+                0.928,
+                {"balance": [1, 1], "chunks": 4},
+                published={"train_seconds": 2210.0, "speedup": 1.53},
+                notes={"speedup": GPIPE_NOTE},
+                scaled=scaled,
+            ),
             Group(model, "ddp", CPU2, base * 0.62, 0.931, published={"speedup": 1.8}),
             Group(model, "horovod", CPU2, base * 0.66, 0.929),
-            Group(model, "gpipe-2", A100X2, options={"balance": [2]}, not_run="needs 2x A100",
-                  published={"train_seconds": 1980.5}),
+            Group(
+                model,
+                "gpipe-2",
+                A100X2,
+                options={"balance": [2]},
+                not_run="needs 2x A100",
+                published={"train_seconds": 1980.5},
+            ),
         ]
     groups += [
-        Group("swin", "eager", CPU1, status="out_of_memory",
-              reason="the kernel killed the process at 23.9 GiB", published={"train_seconds": 7236.0}),
+        Group(
+            "swin",
+            "eager",
+            CPU1,
+            status="out_of_memory",
+            reason="the kernel killed the process at 23.9 GiB",
+            published={"train_seconds": 7236.0},
+        ),
         Group("swin", "ddp", CPU2, status="diverged", reason="loss was NaN in epoch 2"),
     ]
     return groups
@@ -128,12 +155,20 @@ def usual_study(name: str = "constructed", **changes: Any) -> dict:
         "published": name,
         "tolerance": {"relative": 0.05, "accuracy": 0.01},
         "tables": [
-            {"title": "Table 1. Serial training", "caption": "One device.", "variants": ["eager"],
-             "metrics": ["test_accuracy", "train_seconds"],
-             "units": {"train_seconds": "min", "test_accuracy": "percent"}},
-            {"title": "Table 2. Parallel training", "caption": "Two devices.",
-             "variants": ["gpipe-1-1", "gpipe-2", "ddp", "horovod"],
-             "metrics": ["test_accuracy", "train_seconds", "speedup"], "units": {}},
+            {
+                "title": "Table 1. Serial training",
+                "caption": "One device.",
+                "variants": ["eager"],
+                "metrics": ["test_accuracy", "train_seconds"],
+                "units": {"train_seconds": "min", "test_accuracy": "percent"},
+            },
+            {
+                "title": "Table 2. Parallel training",
+                "caption": "Two devices.",
+                "variants": ["gpipe-1-1", "gpipe-2", "ddp", "horovod"],
+                "metrics": ["test_accuracy", "train_seconds", "speedup"],
+                "units": {},
+            },
         ],
     }
     return study | changes
@@ -147,11 +182,22 @@ def cell_json(group: Group, seed: int) -> dict:
         "strategy": {"name": group.strategy, "options": group.options},
         "hardware": group.hardware,
         "dataset": {"name": "digits", "train_samples": None, "test_samples": None},
-        "training": {"epochs": group.epochs, "global_batch": 64, "min_tail": 16,
-                     "optimizer": "adamw", "learning_rate": 0.002, "momentum": 0.9,
-                     "weight_decay": 0.01, "schedule": "onecycle", "label_smoothing": 0.0,
-                     "precision": "fp32", "tf32": False, "augment": True, "image_size": 32,
-                     "warmup_steps": 2},
+        "training": {
+            "epochs": group.epochs,
+            "global_batch": 64,
+            "min_tail": 16,
+            "optimizer": "adamw",
+            "learning_rate": 0.002,
+            "momentum": 0.9,
+            "weight_decay": 0.01,
+            "schedule": "onecycle",
+            "label_smoothing": 0.0,
+            "precision": "fp32",
+            "tf32": False,
+            "augment": True,
+            "image_size": 32,
+            "warmup_steps": 2,
+        },
         "seed": seed,
         "stack": "current",
         "deployment": "host",
@@ -184,17 +230,29 @@ def metrics_json(group: Group, seed: int, classes: int = 10) -> dict:
     measured = values(group, seed)
     epochs = range(1, group.epochs + 1)
     history = [
-        {"epoch": epoch, "train_loss": 2.3 / epoch, "learning_rate": 0.002 / epoch,
-         "seconds": measured["epoch_seconds"], "elapsed_seconds": measured["epoch_seconds"] * epoch,
-         "samples_per_second": measured["samples_per_second"],
-         "test_accuracy": measured["test_accuracy"] * (1 - math.exp(-1.1 * epoch)),
-         "test_loss": 1.9 / epoch}
+        {
+            "epoch": epoch,
+            "train_loss": 2.3 / epoch,
+            "learning_rate": 0.002 / epoch,
+            "seconds": measured["epoch_seconds"],
+            "elapsed_seconds": measured["epoch_seconds"] * epoch,
+            "samples_per_second": measured["samples_per_second"],
+            "test_accuracy": measured["test_accuracy"] * (1 - math.exp(-1.1 * epoch)),
+            "test_loss": 1.9 / epoch,
+        }
         for epoch in epochs
     ]
-    confusion = [[30 if row == column else (row * column) % 3 for column in range(classes)]
-                 for row in range(classes)]
-    keys = ("test_accuracy", "test_precision_macro", "test_recall_macro", "test_f1_macro",
-            "test_specificity_macro")
+    confusion = [
+        [30 if row == column else (row * column) % 3 for column in range(classes)]
+        for row in range(classes)
+    ]
+    keys = (
+        "test_accuracy",
+        "test_precision_macro",
+        "test_recall_macro",
+        "test_f1_macro",
+        "test_specificity_macro",
+    )
     return {
         "schema_version": 1,
         "cell": cell_json(group, seed),
@@ -215,16 +273,31 @@ def metrics_json(group: Group, seed: int, classes: int = 10) -> dict:
         "confusion": confusion if good else [],
         "history": history if good else [],
         "environment": {
-            "stack": "current", "deployment": "host", "image": None, "image_digest": None,
+            "stack": "current",
+            "deployment": "host",
+            "image": None,
+            "image_digest": None,
             "python": "3.11.7",
             "packages": {"torch": "2.15.0", "torchvision": "0.29.2", "torchgpipe": "0.0.7"},
             "lock_mismatch": [],
-            "machine": {"fingerprint": "0123456789ab", "cpu": "Constructed CPU", "cores": 2,
-                        "memory_mib": 24000, "os": "Test OS 1", "kernel": "6.1",
-                        "accelerators": []},
-            "cores": [0, 1], "oversubscribed": False, "world_size": group.hardware["devices"], "backend": None,
-            "git_commit": "0" * 40, "git_dirty": False, "code_digest": "c0de" * 16,
-            "code": {"scripts/train.py": "ab" * 32}, "dataset_digest": "da7a" * 16,
+            "machine": {
+                "fingerprint": "0123456789ab",
+                "cpu": "Constructed CPU",
+                "cores": 2,
+                "memory_mib": 24000,
+                "os": "Test OS 1",
+                "kernel": "6.1",
+                "accelerators": [],
+            },
+            "cores": [0, 1],
+            "oversubscribed": False,
+            "world_size": group.hardware["devices"],
+            "backend": None,
+            "git_commit": "0" * 40,
+            "git_dirty": False,
+            "code_digest": "c0de" * 16,
+            "code": {"scripts/train.py": "ab" * 32},
+            "dataset_digest": "da7a" * 16,
         },
         "started": f"2030-01-0{seed + 1}T07:00:00Z",
         "finished": f"2030-01-0{seed + 1}T07:01:00Z",
@@ -240,24 +313,38 @@ def table_rows(study: str, groups: list[Group]) -> list[dict]:
         for metric, unit in UNITS.items():
             baseline = baselines.get(group.model)
             if (metric == "noise_floor") != (group is baseline) and metric in (
-                "noise_floor", "speedup"
+                "noise_floor",
+                "speedup",
             ):
                 continue
             row = dict.fromkeys(COLUMNS, "") | {
-                "study": study, "group": group.id, "model": group.model, "variant": group.variant,
-                "strategy": group.strategy, "options": json.dumps(group.options),
-                "hardware": group.hardware["name"], "device": group.hardware["device"],
-                "devices": group.hardware["devices"], "nodes": group.hardware["nodes"],
-                "dataset": "digits", "stack": "current", "deployment": "host",
-                "status": "not run" if group.not_run else group.status, "metric": metric,
-                "unit": unit, "n_seeds": 0,
+                "study": study,
+                "group": group.id,
+                "model": group.model,
+                "variant": group.variant,
+                "strategy": group.strategy,
+                "options": json.dumps(group.options),
+                "hardware": group.hardware["name"],
+                "device": group.hardware["device"],
+                "devices": group.hardware["devices"],
+                "nodes": group.hardware["nodes"],
+                "dataset": "digits",
+                "stack": "current",
+                "deployment": "host",
+                "status": "not run" if group.not_run else group.status,
+                "metric": metric,
+                "unit": unit,
+                "n_seeds": 0,
             }
             if not group.not_run:
                 row |= {"machine": "0123456789ab", "cells": " ".join(group.cells())}
             published = group.published.get(metric)
             if published is not None:
-                row |= {"published": published, "published_unit": unit,
-                        "published_table": "Table 1"}
+                row |= {
+                    "published": published,
+                    "published_unit": unit,
+                    "published_table": "Table 1",
+                }
             row["verdict"] = "not run" if group.not_run else "no published value"
             row["reason"] = group.not_run or group.reason or ""
             if group.status == "ok" and not group.not_run:
@@ -266,10 +353,13 @@ def table_rows(study: str, groups: list[Group]) -> list[dict]:
                 if published is not None:
                     ratio = float(row["mean"]) / published if row["mean"] != "" else ""
                     comparable = metric == "speedup"
-                    row |= {"ratio": ratio,
-                            "verdict": ("not reproduced" if comparable else "not comparable")}
+                    row |= {
+                        "ratio": ratio,
+                        "verdict": ("not reproduced" if comparable else "not comparable"),
+                    }
                     row["reason"] = row["reason"] or (
-                        "" if comparable else "the source does not state the epochs")
+                        "" if comparable else "the source does not state the epochs"
+                    )
             elif published is not None and not group.not_run:
                 row["verdict"] = "not reproduced"
             rows.append(row)
@@ -289,10 +379,13 @@ def _numbers(group: Group, metric: str, baseline: Group | None) -> dict:
     std = statistics.stdev(samples) if len(samples) > 1 else None
     half = 4.303 * std / math.sqrt(len(samples)) if std is not None else None
     return {
-        "n_seeds": len(samples), "mean": mean, "std": "" if std is None else std,
+        "n_seeds": len(samples),
+        "mean": mean,
+        "std": "" if std is None else std,
         "ci_low": "" if half is None else mean - half,
         "ci_high": "" if half is None else mean + half,
-        "min": min(samples), "max": max(samples),
+        "min": min(samples),
+        "max": max(samples),
     }
 
 
@@ -303,16 +396,31 @@ def plan_json(study: dict, groups: list[Group]) -> dict:
     for group in groups:
         cell = cell_json(group, group.seeds[0])
         baseline = baselines.get(group.model)
-        entries.append({
-            "id": group.id, "model": group.model, "variant": group.variant,
-            "strategy": group.strategy, "options": group.options, "hardware": group.hardware,
-            "dataset": cell["dataset"], "training": cell["training"], "seeds": list(group.seeds),
-            "cells": group.cells(), "not_run": group.not_run,
-            "baseline": baseline.id if baseline and baseline is not group else None,
-            "published": None, "scaled": list(group.scaled),
-        })
-    return {"schema_version": 1, "study": study, "stack": "current", "deployment": "host",
-            "groups": entries}
+        entries.append(
+            {
+                "id": group.id,
+                "model": group.model,
+                "variant": group.variant,
+                "strategy": group.strategy,
+                "options": group.options,
+                "hardware": group.hardware,
+                "dataset": cell["dataset"],
+                "training": cell["training"],
+                "seeds": list(group.seeds),
+                "cells": group.cells(),
+                "not_run": group.not_run,
+                "baseline": baseline.id if baseline and baseline is not group else None,
+                "published": None,
+                "scaled": list(group.scaled),
+            }
+        )
+    return {
+        "schema_version": 1,
+        "study": study,
+        "stack": "current",
+        "deployment": "host",
+        "groups": entries,
+    }
 
 
 def write_study(

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import tables
-from errors import ParbenchError
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+
+import tables
+from errors import ParbenchError
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "studies" / "published" / "published_results.csv"
@@ -798,6 +799,7 @@ def test_accuracy_is_judged_on_other_hardware_and_with_assumptions():
         ({"scaled": ["epochs 2 instead of 50"]}, {}, "scaled: epochs 2 instead of 50"),
         ({}, {"source_dataset": "cifar100"}, "the dataset cifar100, here on cifar10"),
         ({}, {"dataset": "digits"}, "the dataset digits, here on cifar10"),
+        ({}, {"override": {"settings": {"epochs": 1}}}, "scaled: epochs 1 by config.yaml"),
     ],
 )
 def test_accuracy_that_is_not_comparable(changes, study, reason):
@@ -852,6 +854,8 @@ def test_plan_may_forbid_a_comparison_and_note_something():
     why = "torchgpipe gives all CPU devices one worker: micro-batch cost, not scaling"
     found = speedup_case(comparable={"speedup": why}, note=why)
     assert (found["verdict"], found["reason"]) == (tables.NOT_COMPARABLE, why)
+    found = speedup_case(comparable={"speedup": why}, published=None)
+    assert (found["verdict"], found["reason"]) == (tables.NO_PUBLISHED_VALUE, why)
     found = speedup_case(note="a note")
     assert found["verdict"] == tables.SUSPICIOUS
     assert found["reason"].endswith("; a note")
@@ -878,6 +882,7 @@ def write_study(folder: Path) -> list[str]:
         "gpipe-1-1-1-1-with-a-rather-long-name",
         baseline=base["id"],
         hardware=make_hardware("cpu", 4, name="cpu4-oversubscribed"),
+        comparable={"speedup": "one worker: " + "no scaling " * 12},
     )
     absent = make_group(
         "horovod", baseline=base["id"], hardware=make_hardware(devices=2), not_run="needs 2x A100"
@@ -945,7 +950,9 @@ def test_show_is_narrow_and_says_everything(study, capsys):
     assert "73.00 ± 1.00" in ddp
     assert "not run: needs 2x A100" in by_strategy["horovod"]
     assert "diverged 1 of 3" in lines[5]
-    assert "the ratio of two equal runs" in lines[-1]
+    assert "73.50 ± 0.71*" in lines[5]
+    assert "the ratio of two equal runs" in lines[7]
+    assert " ".join(lines[8:]).startswith("* seed 0 diverged (at step 3); one worker: no scaling")
 
 
 def test_show_of_a_study_that_could_not_run_at_all(study, capsys):
@@ -1013,3 +1020,12 @@ def test_show_prints_on_a_terminal_without_unicode(study):
     done = run_program("--show", str(folder / "tables" / "paper.csv"), PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     assert "90.0 ? 0.0 %" in done.stdout
+
+
+def test_every_verdict_and_metric_is_documented():
+    text = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
+    for name in (tables.NOT_RUN, *tables.GRAVITY):
+        assert f"| {name} |" in text
+    for metric in tables.METRICS.values():
+        if metric.clocked:
+            assert f"`{metric.name}`" in text

@@ -1,4 +1,4 @@
-"""What the ResNets of torchvision share (He et al. 2016): their blocks in a row, and where to cut them."""
+"""What torchvision's ResNets share (He et al. 2016): blocks in a row, and where to cut them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ if TYPE_CHECKING:
 
 
 def blocks(resnet: nn.Module) -> nn.Sequential:
-    """A torchvision ResNet as a row of blocks: stem, every residual block, head. Same parameters, same order."""
+    """A torchvision ResNet as a row of blocks; same parameters, same order."""
     from torch import nn
 
-    stem = OrderedDict(
-        conv1=resnet.conv1, bn1=resnet.bn1, relu=resnet.relu, maxpool=resnet.maxpool
-    )
+    stem = OrderedDict(conv1=resnet.conv1, bn1=resnet.bn1, relu=resnet.relu, maxpool=resnet.maxpool)
     row = OrderedDict(stem=nn.Sequential(stem))
     for layer in ("layer1", "layer2", "layer3", "layer4"):
         for index, block in enumerate(getattr(resnet, layer)):

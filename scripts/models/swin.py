@@ -60,24 +60,8 @@ def _names(depths: list[int]) -> list[str]:
     ]
 
 
-def cuts(stages: int, options: dict) -> list[str]:
-    """Names of the blocks that begin the 2nd, 3rd, ... stage.
-
-    Every transformer block costs about the same (a merging quarters the patches and doubles the
-    width), so that equal numbers of blocks are balanced. ParbenchError when there are fewer blocks
-    than stages.
-    """
-    names = _names(options["depths"])
-    if stages > len(names):
-        raise ParbenchError(
-            f"swin with depths {options['depths']} has {len(names)} transformer blocks and cannot "
-            f"be cut into {stages} stages; lower the sum of the balance or add blocks"
-        )
-    return [names[round(index * len(names) / stages)] for index in range(1, stages)]
-
-
-def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """[B, 3, S, S] float -> [B, num_classes] logits. ParbenchError when the options do not fit."""
+def _check(options: dict) -> None:
+    """ParbenchError for options that contradict each other."""
     depths, heads = options["depths"], options["num_heads"]
     if len(depths) != len(heads):
         raise ParbenchError(
@@ -89,6 +73,29 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
             f"model swin: embed_dim {options['embed_dim']} (doubling each stage) is not divisible "
             f"by num_heads {heads}; choose divisors"
         )
+
+
+def cuts(stages: int, options: dict) -> list[str]:
+    """Names of the blocks that begin the 2nd, 3rd, ... stage.
+
+    Every transformer block costs about the same (a merging quarters the patches and doubles the
+    width), so that equal numbers of blocks are balanced. ParbenchError when there are fewer blocks
+    than stages.
+    """
+    _check(options)
+    names = _names(options["depths"])
+    if stages > len(names):
+        raise ParbenchError(
+            f"swin with depths {options['depths']} has {len(names)} transformer blocks and cannot "
+            f"be cut into {stages} stages; lower the sum of the balance or add blocks"
+        )
+    return [names[round(index * len(names) / stages)] for index in range(1, stages)]
+
+
+def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
+    """[B, 3, S, S] float -> [B, num_classes] logits. ParbenchError when the options do not fit."""
+    _check(options)
+    depths = options["depths"]
     from torch import nn
     from torchvision.models.swin_transformer import SwinTransformer
 
@@ -96,7 +103,7 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         patch_size=[options["patch_size"]] * 2,
         embed_dim=options["embed_dim"],
         depths=depths,
-        num_heads=heads,
+        num_heads=options["num_heads"],
         window_size=[options["window_size"]] * 2,
         stochastic_depth_prob=options["stochastic_depth"],
         num_classes=num_classes,

@@ -1,4 +1,4 @@
-"""DistributedDataParallel (Li et al. 2020): a whole model on every rank, gradients averaged in buckets."""
+"""DistributedDataParallel (Li et al. 2020): whole models, gradients averaged in buckets."""
 
 from __future__ import annotations
 

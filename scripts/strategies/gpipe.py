@@ -1,4 +1,4 @@
-"""GPipe (Huang et al. 2019) by torchgpipe: stages on devices, a batch as micro-batches in a pipeline."""
+"""GPipe (Huang et al. 2019) by torchgpipe: stages on devices, micro-batches in a pipeline."""
 
 from __future__ import annotations
 

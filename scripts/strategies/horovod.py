@@ -1,4 +1,4 @@
-"""Horovod (Sergeev and Del Balso 2018): a whole model on every rank, gradients averaged by ring all-reduce."""
+"""Horovod (Sergeev and Del Balso 2018): whole models, gradients averaged by all-reduce."""
 
 from __future__ import annotations
 

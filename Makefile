@@ -1,0 +1,69 @@
+# Everything here runs from a bare Python 3.11 or newer: the environment is set up on first use, outside
+# this folder, and entered by each target. Recipes name no absolute path, so that blanks in this folder's
+# name do no harm.
+
+STACK ?= current
+
+# The first of these that runs and is new enough; `make PYTHON=...` chooses another.
+PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
+	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& { echo "$$name"; exit; }; done)
+PYTHON := $(PYTHON)
+
+ENTER = $(CHECK) && "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
+ifeq ($(PYTHON),)
+CHECK := { echo "error: no Python 3.11 or newer was found; Debian and Ubuntu: sudo apt install" \
+	"python3.11 python3.11-venv; or: make PYTHON=<its path>" >&2; exit 2; }
+else
+CHECK := true
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help report test lint format bench doctor clean lock
+
+help: ## list the targets
+	@echo "make <target>, where <target> is one of"
+	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile
+	@echo "The environment is kept in PARBENCH_CACHE (default: ~/.cache/parbench)."
+
+report: ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf
+	@$(ENTER) --unlock -- python -m snakemake --rerun-incomplete reports/final.html reports/final.pdf $(ARGS)
+
+test: lint ## set up if need be, lint, test; TESTS='tests/test_x.py -k word' chooses
+	@$(ENTER) -- python -m pytest $(TESTS)
+
+lint: ## check style and the workflow's rules
+	@$(ENTER) -- python -m ruff check --quiet .
+	@$(ENTER) -- python -m ruff format --check --quiet .
+	@$(ENTER) -- snakefmt --check --quiet Snakefile rules
+	@$(ENTER) -- python -m snakemake --lint
+
+format: ## format the code
+	@$(ENTER) -- python -m ruff format .
+	@$(ENTER) -- snakefmt Snakefile rules
+
+bench: SHELL := /bin/bash
+bench: ## what parbench itself costs: a repeated set-up, the list of cells, a dry run
+	@echo "a set-up that is there already"; time $(ENTER) -- true
+	@echo "the list of cells"; time $(ENTER) -- python scripts/cells.py list >/dev/null
+	@echo "a dry run"; time $(ENTER) -- python -m snakemake --dry-run --quiet all >/dev/null
+
+doctor: ## what this machine can run, and the command that mends what it cannot
+	@$(CHECK) && "$(PYTHON)" scripts/doctor.py $(ARGS)
+
+clean: ## delete results and reports; never the cache
+	@rm -rf -- results reports/final.html reports/final.pdf
+
+# `fewest`: one version of a package for all Pythons, so that a lock names each package once.
+COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+	--fork-strategy fewest --no-config --no-header --no-emit-index-url $(ARGS)
+UV ?= uv
+LOCKS := containers/locks/$(STACK)
+
+lock: ## renew the lock files from pyproject.toml (needs uv); ARGS=--upgrade takes newer versions
+	@$(COMPILE) --extra dev pyproject.toml $(LOCKS)/host.in --output-file $(LOCKS)/host.txt
+	@# The tools that compile Horovod need an older setuptools; all else has the environment's version.
+	@sed -n '/^setuptools==/d; s/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' $(LOCKS)/host.txt >$(LOCKS)/.host.part
+	@$(COMPILE) --no-annotate --no-binary horovod --constraints $(LOCKS)/.host.part \
+		$(LOCKS)/horovod.in --output-file $(LOCKS)/horovod.txt; \
+		status=$$?; rm -f $(LOCKS)/.host.part; exit $$status

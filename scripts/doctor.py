@@ -1,0 +1,344 @@
+"""What this machine can run, what each missing thing costs, and the command that mends it.
+
+Works with a bare Python, before anything is set up. Exit status 1 when something is missing that
+even the quickstart needs, else 0.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -I` leaves it out
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+GIB_FOR_RESULTS = 1
+GIB_OF_MEMORY = 4
+PROBE_SECONDS = 10
+
+OK, LIMITED, MISSING = "ok", "limited", "missing"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: what was found; where that is not all, what it costs and what mends it."""
+
+    check: str
+    state: str
+    found: str
+    costs: str = ""
+    mend: str = ""
+    essential: bool = False  # missing: nothing runs at all
+
+
+def examine() -> list[Finding]:
+    """All checks, in the order in which they are worth reading."""
+    python = _python()
+    if python.essential:
+        return [python]  # what follows is written for a newer Python
+    return [
+        python,
+        _pip(),
+        *_disk(),
+        _memory(),
+        _cores(),
+        _accelerators(),
+        _compiler(),
+        *_environment(),
+        *_apptainer(),
+        _slurm(),
+        _git(),
+        _browser(),
+    ]
+
+
+# ---------------------------------------------------------------- the checks
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()} ({sys.executable})"
+    if sys.hexversion >= 0x030B0000:
+        return Finding("Python", OK, found)
+    return Finding(
+        "Python",
+        MISSING,
+        found,
+        "nothing runs: 3.11 or newer is needed",
+        "sudo apt install python3.11 python3.11-venv; then: make PYTHON=python3.11 report",
+        essential=True,
+    )
+
+
+def _pip() -> Finding:
+    if importlib.util.find_spec("ensurepip"):
+        return Finding("pip", OK, "comes with this Python")
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return Finding(
+        "pip",
+        LIMITED,
+        "this Python comes without one",
+        "the set-up fetches pip itself, from the index that pip.conf or PIP_INDEX_URL names",
+        f"sudo apt install {version}-venv",
+    )
+
+
+def _disk() -> Iterator[Finding]:
+    import environment
+
+    cache = environment.cache_folder()
+    need = GIB_FOR_RESULTS if _ready_environment() else environment.GIB_NEEDED
+    places = [
+        ("disk, work folder", Path.cwd(), GIB_FOR_RESULTS, "run in a folder on a larger disk"),
+        ("disk, cache", cache, need, "export PARBENCH_CACHE=<a folder on a larger disk>"),
+    ]
+    for check, folder, gib, mend in places:
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        free = shutil.disk_usage(existing).free / 2**30
+        found = f"{free:.0f} GiB free in {folder}"
+        if not os.access(existing, os.W_OK):
+            costs = f"nothing runs: {existing} may not be written"
+            yield Finding(check, MISSING, found, costs, mend, essential=True)
+        elif free < gib:
+            costs = f"nothing runs: {gib} GiB are needed"
+            yield Finding(check, MISSING, found, costs, mend, essential=True)
+        else:
+            yield Finding(check, OK, found)
+
+
+def _memory() -> Finding:
+    import machine
+
+    gib = machine.describe()["memory_mib"] / 1024
+    if gib >= GIB_OF_MEMORY:
+        return Finding("memory", OK, f"{gib:.0f} GiB")
+    costs = f"below {GIB_OF_MEMORY} GiB cells of several processes may end as out_of_memory"
+    return Finding("memory", LIMITED, f"{gib:.1f} GiB", costs, "add memory, or raise the job's")
+
+
+def _cores() -> Finding:
+    import machine
+
+    cores = machine.cores()
+    found = f"{cores} of {os.cpu_count()} may be used ({machine.describe()['cpu']})"
+    if cores >= 2:
+        return Finding("cores", OK, found)
+    return Finding(
+        "cores",
+        LIMITED,
+        found,
+        "cells on cpu2 (GPipe [1,1], DDP, Horovod) are rows 'not run: needs 2 cores'",
+        "run where there are two; in a job: sbatch --cpus-per-task=2",
+    )
+
+
+def _accelerators() -> Finding:
+    import machine
+
+    found = machine.describe()["accelerators"]
+    if found:
+        cards = ", ".join(f"{card['name']} ({card['memory_mib']} MiB)" for card in found)
+        visible = sum(machine.available()["cuda"].values())
+        state = OK if visible == len(found) else LIMITED
+        hidden = "" if state == OK else f"; CUDA_VISIBLE_DEVICES leaves {visible}"
+        return Finding(
+            "accelerators",
+            state,
+            f"{cards}, driver {found[0]['driver']}{hidden}",
+            "" if state == OK else "cells use only those that are left",
+            "" if state == OK else "unset CUDA_VISIBLE_DEVICES",
+        )
+    costs = "cells on GPUs are rows 'not run: needs ...'; the quickstart needs none"
+    if _nvidia_on_the_bus():
+        found_text = "an NVIDIA device without a working driver"
+        return Finding("accelerators", MISSING, found_text, costs, "sudo apt install nvidia-driver")
+    mend = "run where there are some, such as a cluster: snakemake --profile slurm"
+    return Finding("accelerators", MISSING, "none", costs, mend)
+
+
+def _nvidia_on_the_bus() -> bool:
+    for device in Path("/sys/bus/pci/devices").glob("*"):
+        try:
+            vendor, kind = (device / "vendor").read_text(), (device / "class").read_text()
+        except OSError:
+            continue
+        if vendor.strip() == "0x10de" and kind.startswith("0x03"):
+            return True
+    return False
+
+
+def _compiler() -> Finding:
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    compiler = _first(os.environ.get("CXX", "").split()[:1] or ["c++", "g++", "clang++"])
+    packages = []
+    if compiler is None:
+        packages.append("g++")
+    if shutil.which("make") is None:
+        packages.append("make")
+    if not header.is_file():
+        packages.append(f"{version}-dev")
+    if not packages:
+        return Finding("compiler", OK, f"{_first_line([compiler, '--version'])}, make, Python.h")
+    return Finding(
+        "compiler",
+        MISSING,
+        f"lacking: {', '.join(packages)}",
+        "Horovod cannot be compiled: its cells are rows 'not run'; all else goes on",
+        f"sudo apt install {' '.join(packages)}",
+    )
+
+
+def _ready_environment() -> Path | None:
+    import environment
+
+    folder = environment.environment_folder("current")
+    return folder if (folder / ".complete").is_file() else None
+
+
+def _environment() -> Iterator[Finding]:
+    folder = _ready_environment()
+    if folder is None:
+        costs = "the first `make report` or `make test` takes some minutes longer, once"
+        mend = "make report"
+        yield Finding("environment", LIMITED, "not set up yet", costs, mend)
+        yield Finding("Horovod", LIMITED, "not compiled yet", "the same", mend)
+        return
+    yield Finding("environment", OK, str(folder))
+    state = json.loads((folder / "horovod.json").read_text(encoding="utf-8"))
+    if state["available"]:
+        gpu = "Gloo and NCCL" if state.get("gpu") == "nccl" else "Gloo"
+        yield Finding("Horovod", OK, f"{state.get('version')}, {gpu}")
+    else:
+        yield Finding(
+            "Horovod",
+            MISSING,
+            state["reason"],
+            "its cells are rows 'not run' with this reason",
+            "python scripts/environment.py ensure --retry-horovod",
+        )
+
+
+def _apptainer() -> Iterator[Finding]:
+    costs = "cells run in the host environment, not in images"
+    program = _first(["apptainer", "singularity"])
+    if program is None:
+        mend = "install it: https://apptainer.org/docs/admin/latest/installation.html"
+        yield Finding("Apptainer", MISSING, "not on PATH", costs, mend)
+    else:
+        yield Finding("Apptainer", OK, _first_line([program, "--version"]))
+    if _works(["unshare", "--user", "--map-root-user", "true"]):
+        yield Finding("user namespaces", OK, "may be created")
+    else:
+        mend = "sudo sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000"
+        if Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").exists():
+            mend = "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+        costs = "Apptainer runs and builds images only as root or set-uid"
+        yield Finding("user namespaces", MISSING, "may not be created", costs, mend)
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+        yield Finding("/dev/fuse", OK, "may be opened")
+    except OSError as error:
+        costs = "Apptainer unpacks an image at each start (--unsquash), which is slow"
+        mend = "sudo modprobe fuse; sudo chmod 666 /dev/fuse"
+        yield Finding("/dev/fuse", MISSING, error.strerror, costs, mend)
+
+
+def _slurm() -> Finding:
+    costs = "no `snakemake --profile slurm` from here; cells run on this machine"
+    if shutil.which("sbatch") is None:
+        mend = "run on a login node; a cluster of one's own: sudo apt install slurm-wlm munge"
+        return Finding("Slurm", MISSING, "no sbatch on PATH", costs, mend)
+    if not _works(["sinfo", "--noheader"]):
+        mend = "ask the cluster's operators; try: sinfo"
+        return Finding("Slurm", LIMITED, "sbatch, but no answer from a cluster", costs, mend)
+    return Finding("Slurm", OK, _first_line(["sbatch", "--version"]))
+
+
+def _git() -> Finding:
+    if shutil.which("git"):
+        return Finding("git", OK, _first_line(["git", "--version"]))
+    costs = "results do not name the commit that they were made with"
+    return Finding("git", MISSING, "not on PATH", costs, "sudo apt install git")
+
+
+def _browser() -> Finding:
+    packages = {
+        "chromium": "chromium",
+        "chromedriver": "chromium-driver",
+        "pdftotext": "poppler-utils",
+    }
+    lacking = [name for name in packages if shutil.which(name) is None]
+    if not lacking:
+        return Finding("browser, for tests", OK, "chromium, chromedriver, pdftotext")
+    mend = "sudo apt install " + " ".join(packages[name] for name in lacking)
+    costs = "the tests that open the report in a browser are skipped; reports need none"
+    return Finding("browser, for tests", MISSING, f"no {', '.join(lacking)}", costs, mend)
+
+
+# ---------------------------------------------------------------- asking programs
+
+
+def _first(names: list[str]) -> str | None:
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess | None:
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _works(command: list[str]) -> bool:
+    done = _run(command)
+    return done is not None and done.returncode == 0
+
+
+def _first_line(command: list[str]) -> str:
+    done = _run(command)
+    lines = done.stdout.strip().splitlines() if done else []
+    return lines[0] if lines else f"{command[0]}, which does not say its version"
+
+
+# ---------------------------------------------------------------- the program
+
+
+def table(findings: list[Finding]) -> str:
+    """The findings for people: one line each, and two more where something is lacking."""
+    width = max(len(finding.check) for finding in findings)
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.check:<{width}}  {finding.state:<7}  {finding.found}")
+        for word, text in (("costs", finding.costs), ("mend", finding.mend)):
+            if text:
+                lines.append(f"{'':<{width}}  {'':<7}  {word + ':':<6} {text}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--json", action="store_true", help="for programs")
+    arguments = parser.parse_args()
+    findings = examine()
+    if arguments.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=1))
+    else:
+        print(table(findings))
+    return int(any(f.state == MISSING and f.essential for f in findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,269 @@
+"""The HTML report in a browser: phone and desk, light and dark, keyboard, paper, no JavaScript.
+
+PARBENCH_PICTURES=<folder> keeps the screenshots.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import constructed
+import pytest
+import report
+from constructed import A100X2, Group
+from PIL import Image
+from require import require
+
+SIZES = {"phone": 375, "desk": 1280}
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("a report")
+    paths = constructed.write_study(folder)
+    none = [Group("vit", "gpipe-2", A100X2, not_run="needs 2x A100")]
+    other = constructed.write_study(folder, constructed.usual_study("nothing-ran"), none)
+    data = report.collect(
+        [paths["plan"], other["plan"]], [paths["table"], other["table"]], paths["cells"]
+    )
+    html = folder / "final.html"
+    html.write_text(report.render_html(data), encoding="utf-8")
+    return html
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """Headless Chromium, steered by Debian's driver; nothing is downloaded."""
+    require("chromium")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                 "--disable-dev-shm-usage", "--force-prefers-reduced-motion"):  # fmt: skip
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options, Service(shutil.which("chromedriver")))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def view(chromium, page):
+    """Open the report: ``view(width, scheme, scripts)``."""
+
+    def open_report(
+        width: int = 1280, scheme: str = "light", scripts: bool = True, anchor: str = ""
+    ):
+        command = chromium.execute_cdp_cmd
+        command("Emulation.setDeviceMetricsOverride",
+                {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})  # fmt: skip
+        command("Emulation.setEmulatedMedia",
+                {"features": [{"name": "prefers-color-scheme", "value": scheme}]})  # fmt: skip
+        command("Emulation.setScriptExecutionDisabled", {"value": not scripts})
+        chromium.get("about:blank")  # so that another anchor of the same file loads it anew
+        chromium.get(page.as_uri() + anchor)
+        return chromium
+
+    yield open_report
+    chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def keep(driver, name: str) -> bytes:
+    """A screenshot of the whole page, also kept where PARBENCH_PICTURES says."""
+    size = driver.execute_script(
+        "const e = document.documentElement; return [e.clientWidth, e.scrollHeight]"
+    )
+    clip = {"x": 0, "y": 0, "width": size[0], "height": min(size[1], 16000), "scale": 1}
+    picture = base64.b64decode(
+        driver.execute_cdp_cmd(
+            "Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True}
+        )["data"]
+    )
+    if folder := os.environ.get("PARBENCH_PICTURES"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / f"{name}.png").write_bytes(picture)
+    return picture
+
+
+def press(driver, key: str) -> None:
+    """Press a key where the focus is, as a keyboard does."""
+    from selenium.webdriver import ActionChains
+
+    ActionChains(driver).send_keys(key).perform()
+
+
+def column(driver, table: str, index: int) -> list[str]:
+    return driver.execute_script(
+        "return [...document.getElementById(arguments[0]).tBodies[0].rows]"
+        ".filter(r => !r.hidden).map(r => r.cells[arguments[1]].textContent)",
+        table, index,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_no_horizontal_scrolling_and_the_right_theme(view, size, scheme):
+    driver = view(SIZES[size], scheme)
+    width, wide = driver.execute_script(
+        "return [document.documentElement.scrollWidth, [...document.querySelectorAll('main *')]"
+        ".filter(e => !e.closest('.scroll, pre, .spoken') && e.getBoundingClientRect().right >"
+        " innerWidth + 1).map(e => e.outerHTML.slice(0, 80))]"
+    )
+    assert width == SIZES[size]
+    assert wide == []
+    picture = Image.open(io.BytesIO(keep(driver, f"{size}-{scheme}"))).convert("L")
+    corner = picture.getpixel((2, 2))
+    assert corner > 240 if scheme == "light" else corner < 50
+    assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_contrast(view, scheme):
+    """Every text is at least 4.5 times as bright as its ground, or the other way round."""
+    driver = view(1280, scheme)
+    driver.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
+    worst = driver.execute_script("""
+      const light = c => { const [r, g, b] = c.match(/[\\d.]+/g).slice(0, 3).map(v => (v /= 255)
+          <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126*r + .7152*g + .0722*b; };
+      const ground = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e)
+          .backgroundColor; if (!/, 0\\)$/.test(c)) return c; } return 'rgb(255, 255, 255)'; };
+      const found = {};
+      for (const e of document.querySelectorAll('body *')) {
+        if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
+        if (e.closest('script, style, dialog, title, desc')) continue;
+        const style = getComputedStyle(e);
+        const [a, b] = [light(e.closest('svg') ? style.fill : style.color), light(ground(e))];
+        const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+        if (ratio < 4.5) found[e.tagName + '.' + e.getAttribute('class')] = ratio;
+      }
+      return found;
+    """)
+    assert worst == {}
+
+
+def test_sorting_by_keyboard_goes_by_value(view):
+    driver = view()
+    table = "t-constructed-speedup"
+    before = column(driver, table, 3)
+    driver.execute_script(f"document.querySelectorAll('#{table} thead button')[3].focus()")
+    press(driver, "\ue007")
+    head = f"document.querySelectorAll('#{table} .columns th')[3].getAttribute('aria-sort')"
+    up = column(driver, table, 3)
+    assert driver.execute_script(f"return {head}") == "ascending"
+    press(driver, "\ue007")
+    down = column(driver, table, 3)
+    assert driver.execute_script(f"return {head}") == "descending"
+    numbers = [float(text.split(" ")[0]) for text in before if text[0].isdigit()]
+    size = len(numbers)
+    assert [float(text.split(" ")[0]) for text in up[:size]] == sorted(numbers)
+    assert [float(text.split(" ")[0]) for text in down[:size]] == sorted(numbers, reverse=True)
+    assert all(not text[0].isdigit() for text in up[size:] + down[size:])
+
+
+def test_filtering_hides_rows_and_says_how_many_are_left(view):
+    driver = view()
+    box = driver.execute_script(
+        "return document.getElementById('t-cells').closest('.table').querySelector('.filter input')"
+    )
+    box.send_keys("vgg16 ddp")
+    assert all("vgg16.ddp" in text for text in column(driver, "t-cells", 0))
+    assert len(column(driver, "t-cells", 0)) == 3
+    assert driver.execute_script(
+        "return document.getElementById('t-cells').closest('.table')"
+        ".querySelector('[role=status]').textContent"
+    ) == "3 of 30 rows"  # fmt: skip
+    box.clear()
+    box.send_keys(" ")
+    assert len(column(driver, "t-cells", 0)) == 30
+
+
+def test_the_keyboard_opens_and_closes_a_cells_details(view):
+    driver = view()
+    link = driver.find_element("css selector", "#t-constructed-2 td a")
+    name = link.get_attribute("href").split("#")[1]
+    driver.execute_script("arguments[0].focus()", link)
+    press(driver, "\ue007")
+    inside = (
+        "return document.querySelector('dialog[open] .panel > details[open]')?.parentElement.id"
+    )
+    assert driver.execute_script(inside) == name
+    keep(driver, "dialog")
+    shot = driver.get_screenshot_as_png()
+    if folder := os.environ.get("PARBENCH_PICTURES"):
+        (Path(folder) / "dialog-view.png").write_bytes(shot)
+    assert driver.execute_script("return document.querySelector('dialog').contains("
+                                 "document.activeElement)")  # fmt: skip
+    press(driver, "\ue00c")
+    time.sleep(0.1)
+    assert driver.execute_script("return document.querySelector('dialog[open]')") is None
+    # The panel is back in its place, and the focus on the number.
+    assert driver.execute_script("return !!document.querySelector('#cells > .panel')")
+    assert driver.execute_script(f"return document.getElementById({json.dumps(name)})"
+                                 ".closest('dialog')") is None  # fmt: skip
+    assert driver.switch_to.active_element == link
+
+
+def test_a_cell_opens_from_the_table_of_cells_and_has_its_command(view):
+    driver = view(375)
+    driver.find_element("css selector", "#t-cells a").click()
+    text = driver.find_element("css selector", "dialog[open]").text
+    assert "snakemake" in text
+    assert "Confusion matrix" in text
+    assert driver.execute_script("return document.documentElement.scrollWidth") == 375
+    shot = driver.get_screenshot_as_png()
+    if folder := os.environ.get("PARBENCH_PICTURES"):
+        (Path(folder) / "dialog-phone.png").write_bytes(shot)
+    driver.find_element("css selector", "dialog .close").click()
+
+
+def test_without_javascript_a_number_is_an_anchor(view):
+    cell = constructed.usual_groups()[0].cell_id(0)
+    driver = view(scripts=False, anchor=f"#c-{cell}")
+    assert driver.find_elements("css selector", "dialog[open]") == []
+    assert driver.find_elements("css selector", "th button") == []
+    target = driver.find_element("id", f"c-{cell}")
+    # The cell lies in a closed group: the browser opens what holds the target of an anchor.
+    assert target.is_displayed()
+    assert target.find_element("tag name", "summary").text.startswith("Seed 0")
+
+
+def test_an_anchor_from_elsewhere_opens_its_cell(view):
+    cell = constructed.usual_groups()[0].cell_id(0)
+    driver = view(anchor=f"#c-{cell}")
+    assert "snakemake" in driver.find_element("id", f"c-{cell}").text
+
+
+def test_the_skip_link_comes_first_and_leads_to_the_report(view):
+    driver = view()
+    press(driver, "\ue004")
+    assert driver.switch_to.active_element.text == "Skip to the report"
+    press(driver, "\ue007")
+    assert driver.switch_to.active_element.get_attribute("id") == "main"
+
+
+def test_paper_has_no_controls_and_black_text(view):
+    driver = view(scheme="dark")
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    shown = driver.execute_script(
+        "return ['nav', '.filter'].map(s => getComputedStyle(document.querySelector(s)).display)"
+    )
+    assert shown == ["none", "none"]
+    assert driver.execute_script("return getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+    printed = driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
+    if folder := os.environ.get("PARBENCH_PICTURES"):
+        (Path(folder) / "paper.pdf").write_bytes(base64.b64decode(printed["data"]))
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_nothing_is_asked_of_the_network(view):
+    driver = view()
+    entries = driver.execute_script("return performance.getEntriesByType('resource').length")
+    assert entries == 0

@@ -1,0 +1,352 @@
+"""Studies become cells: what is in an identity, what contradicts itself, what a user is told."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import yaml
+
+import cells
+import config
+import machine
+import strategies
+from errors import ParbenchError
+from workspace import Workspace
+
+
+@pytest.fixture
+def base(monkeypatch):
+    """The project's configuration on a machine of two cores, Horovod at hand."""
+    monkeypatch.setattr(machine, "horovod", lambda: None)
+    value = config.load()
+    value["available"] = {"cpu": 2}
+    return value
+
+
+@pytest.fixture
+def with_study(base, tmp_path, monkeypatch):
+    """Expands a changed copy of a study."""
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "containers").symlink_to(config.ROOT / "containers")
+    originals = {p.stem: yaml.safe_load(p.read_text()) for p in config.ROOT.glob("studies/*.yaml")}
+
+    def expand(change, name="quickstart"):
+        value = copy.deepcopy(originals[name])
+        change(value)
+        for study, content in {**originals, name: value}.items():
+            (tmp_path / "studies" / f"{study}.yaml").write_text(yaml.safe_dump(content))
+        monkeypatch.setattr(config, "ROOT", tmp_path)
+        monkeypatch.setattr(cells, "ROOT", tmp_path)
+        base["studies"] = [name]
+        return cells.plan(config.checked(base))
+
+    return expand
+
+
+def test_quickstart_is_thirty_cells(base):
+    plan = cells.plan(config.checked(base))
+    assert len(plan.cells) == 30
+    assert not plan.not_run
+    assert len(plan.studies["quickstart"]["groups"]) == 10
+    ids = [group["id"] for group in plan.studies["quickstart"]["groups"]]
+    assert len(set(ids)) == 10
+
+
+def test_every_cell_fits_the_schema(base):
+    base["studies"] = sorted(path.stem for path in config.ROOT.glob("studies/*.yaml"))
+    plan = cells.plan(config.checked(base))
+    for cell in plan.cells.values():
+        config.check(cell, "cell", cell["id"])
+
+
+def test_cells_without_their_hardware_are_not_run(base):
+    base["studies"] = ["gorantla2024"]
+    plan = cells.plan(config.checked(base))
+    assert set(plan.not_run) == set(plan.cells)
+    reasons = set(plan.not_run.values())
+    assert {"needs 1x A100", "needs 2x A100", "needs 2x A30"} <= reasons
+    assert plan.runnable("gorantla2024") == []
+
+
+def test_cells_run_where_the_hardware_exists(base):
+    base["studies"] = ["gorantla2024"]
+    base["available"] = {"cpu": 8, "cuda": {"A100": 1}}
+    plan = cells.plan(config.checked(base))
+    runnable = plan.runnable("gorantla2024")
+    assert runnable
+    assert all(plan.cells[cell]["hardware"]["name"] == "a100x1" for cell in runnable)
+
+
+def test_horovod_that_cannot_be_built_is_a_row(base, monkeypatch):
+    monkeypatch.setattr(machine, "horovod", lambda: "g++: fatal error: no space")
+    plan = cells.plan(config.checked(base))
+    assert len(plan.not_run) == 6
+    assert all("horovod" in cell for cell in plan.not_run)
+    assert set(plan.not_run.values()) == {"g++: fatal error: no space"}
+
+
+def test_what_does_not_change_a_measurement_changes_no_id(base):
+    before = set(cells.plan(config.checked(base)).cells)
+    base["timeout_seconds"] = 7
+    base["hardware"]["cpu9"] = {"device": "cpu", "devices": 9}
+    base["datasets"]["more"] = {"kind": "digits"}
+    base["available"] = {"cpu": 64}
+    assert set(cells.plan(config.checked(base)).cells) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "touched"),
+    [
+        (lambda s: s["variants"]["ddp"].update(settings={"learning_rate": 0.1}), "ddp"),
+        (lambda s: s["variants"]["horovod"].update(options={"compression": "fp16"}), "horovod"),
+        (lambda s: s["models"]["swin"].update(settings={"epochs": 9}), "swin"),
+    ],
+)
+def test_a_setting_changes_its_own_cells(with_study, change, touched):
+    before = set(with_study(lambda s: None).cells)
+    after = set(with_study(change).cells)
+    assert all(touched in cell for cell in before ^ after)
+    assert len(before - after) == sum(touched in cell for cell in before)
+
+
+def test_two_studies_share_a_cell(base):
+    base["studies"] = ["quickstart"]
+    one = cells.plan(config.checked(base))
+    group = one.studies["quickstart"]["groups"][0]
+    assert "quickstart" not in group["cells"][0]  # a cell does not know its study
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda s: s["variants"]["ddp"].update(strategy="dpd"),
+            "unknown value 'dpd'; did you mean 'ddp'",
+        ),
+        (
+            lambda s: s["variants"]["ddp"].update(hardware="cpu3"),
+            "unknown value 'cpu3'; did you mean",
+        ),
+        (
+            lambda s: s["models"].update(resnet19={}),
+            "unknown value 'resnet19'; did you mean 'resnet18'",
+        ),
+        (lambda s: s.update(dataset="digit"), "unknown value 'digit'; did you mean 'digits'"),
+        (
+            lambda s: s["variants"]["gpipe-1-1"]["options"].update(balance=[1, 1, 1]),
+            r"variants.gpipe-1-1 .*balance \[1, 1, 1\] places stages on 3 devices, .* cpu2 has 2",
+        ),
+        (
+            lambda s: s["variants"]["gpipe-2"]["options"].update(balance=[3]),
+            "resnet18.py states cuts for 1, 2, 4 stages, not for 3",
+        ),
+        (
+            lambda s: s["variants"]["gpipe-2"]["options"].update(chunks=32),
+            "min_tail 16 is too small|global_batch 32 is too small",
+        ),
+        (
+            lambda s: s["variants"]["gpipe-2"]["options"].update(chunk=2),
+            "'chunk'.*did you mean 'chunks'",
+        ),
+        (
+            lambda s: s["variants"]["eager"].update(hardware="cpu2"),
+            "eager training uses one device",
+        ),
+        (
+            lambda s: s["variants"]["ddp"].update(options={"backend": "nccl"}),
+            "nccl works between GPUs only",
+        ),
+        (
+            lambda s: s["variants"].update(again=dict(s["variants"]["ddp"])),
+            "the same cells as variant",
+        ),
+        (lambda s: s["settings"].update(min_tail=64), "min_tail 64 is larger than global_batch 32"),
+        (lambda s: s["settings"].update(precision="fp16"), "fp16 needs an accelerator"),
+        (lambda s: s["settings"].pop("learning_rate"), "setting 'learning_rate' .* is missing"),
+        (lambda s: s["tables"][0].update(variants=["egaer"]), "did you mean 'eager'"),
+        (lambda s: s["variants"]["ddp"].update(baseline="eagr"), "baseline: unknown value 'eagr'"),
+        (
+            lambda s: s["models"]["swin"]["options"].update(num_heads=[3]),
+            r"depths \[2, 2\] and num_heads \[3\] have different lengths",
+        ),
+        (lambda s: s["variants"]["ddp"].update(published={"hardware": "A100"}), "key `published`"),
+    ],
+)
+def test_contradictions_are_refused(with_study, change, words):
+    with pytest.raises(ParbenchError, match=words) as caught:
+        with_study(change)
+    assert "studies/quickstart.yaml" in str(caught.value)
+
+
+def test_unknown_stack_and_override(base):
+    base["stack"] = "curent"
+    with pytest.raises(ParbenchError, match="did you mean 'current'"):
+        cells.plan(config.checked(base))
+    base["stack"] = "current"
+    base["override"] = {"quickstrat": {}}
+    with pytest.raises(ParbenchError, match="did you mean 'quickstart'"):
+        cells.plan(config.checked(base))
+
+
+def test_override_changes_dataset_and_says_so(base):
+    base["studies"] = ["gorantla2024-cpu"]
+    base["datasets"]["cifar10-jpeg"] = {"kind": "image-folder", "path": "somewhere"}
+    base["override"] = {"gorantla2024-cpu": {"dataset": "cifar10-jpeg", "settings": {"epochs": 1}}}
+    plan = cells.plan(config.checked(base))
+    study = plan.studies["gorantla2024-cpu"]
+    assert study["study"]["dataset"] == "cifar10-jpeg"
+    assert study["study"]["source_dataset"] == "cifar10"
+    for group in study["groups"]:
+        assert "epochs 1 instead of 50" in group["scaled"]
+        assert "train_samples 2048 instead of all" in group["scaled"]
+    swin = next(g for g in study["groups"] if g["model"] == "swin")
+    assert any("embed_dim 48 instead of 96" in words for words in swin["scaled"])
+
+
+def test_baseline_and_published_rows(base):
+    base["studies"] = ["gorantla2024"]
+    groups = cells.plan(config.checked(base)).studies["gorantla2024"]["groups"]
+    by_variant = {g["variant"]: g for g in groups if g["model"] == "swin"}
+    assert by_variant["horovod"]["baseline"] == by_variant["eager"]["id"]
+    assert by_variant["horovod"]["published"]["hardware"] == "A100"
+    assert by_variant["ddp"]["published"] is None
+    # a note about CPU pipelines does not belong on a GPU
+    assert by_variant["gpipe-1-1-a100"]["comparable"] == {}
+
+
+def test_pipeline_on_cpu_is_never_a_scaling_result(base):
+    groups = cells.plan(config.checked(base)).studies["quickstart"]["groups"]
+    noted = {g["variant"] for g in groups if "speedup" in g["comparable"]}
+    assert noted == {"gpipe-1-1"}
+
+
+def test_every_strategy_and_model_file_keeps_the_contract():
+    """A new file is picked up without a test being edited."""
+    for name in cells._modules("strategies"):
+        module = strategies.load(name)
+        for (
+            part
+        ) in "OPTIONS processes parts stages launcher check notes unavailable Strategy".split():
+            assert hasattr(module, part), f"strategies/{name}.py lacks {part}"
+        for option in module.OPTIONS.values():
+            assert option["description"]
+    for name in cells._modules("models"):
+        module = cells.models.load(name)
+        assert all(hasattr(module, part) for part in ("OPTIONS", "cuts", "build")), name
+        defaults = {key: part["default"] for key, part in module.OPTIONS.items()}
+        assert module.cuts(1, defaults) == []
+        assert len(module.cuts(2, defaults)) == 1
+
+
+def test_planning_never_imports_torch(tmp_path):
+    copy_ = Workspace(tmp_path / "work folder")
+    program = (
+        "import sys; sys.path.insert(0, 'scripts'); import cells, config; "
+        "cells.plan(config.checked(config.load())); assert 'torch' not in sys.modules"
+    )
+    copy_.run("-c", program)
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def work(tmp_path):
+    return Workspace(tmp_path / "work folder")
+
+
+def metrics_of(plan, cell_id, dataset_digest="0" * 64):
+    cell = plan.cells[cell_id]
+    code = cells.provenance.cell_code(cell["strategy"]["name"], cell["model"]["name"])
+    environment = {
+        "code": code,
+        "code_digest": cells.provenance.combined(code),
+        "dataset_digest": dataset_digest,
+        "packages": {"torch": "2.15.0"},
+        "machine": {"cpu": "a processor", "fingerprint": "f" * 12},
+        "stack": "current",
+        "deployment": "host",
+        "git_commit": "c" * 40,
+        "git_dirty": False,
+    }
+    return {
+        "cell": cell,
+        "status": "ok",
+        "started": "2026-01-01T00:00:00Z",
+        "finished": "2026-01-01T00:01:00Z",
+        "environment": environment,
+    }
+
+
+@pytest.fixture
+def trained(work, base):
+    """A work folder in which one cell stands as trained (constructed; no number is reported)."""
+    plan = cells.plan(config.checked(base))
+    cell_id = next(iter(plan.cells))
+    home = work.folder / "results/cells" / cell_id
+    home.mkdir(parents=True)
+    (home / "metrics.json").write_text(json.dumps(metrics_of(plan, cell_id)))
+    data = work.folder / "results/data/digits"
+    data.mkdir(parents=True)
+    (data / "digest.json").write_text(json.dumps({"sha256": "0" * 64}))
+    return work, cell_id
+
+
+def test_list_tells_each_state(trained):
+    work, cell_id = trained
+    out = work.run("scripts/cells.py", "list").stdout
+    assert f"{cell_id} " in out
+    assert "30 cells: 1 done, 29 missing" in out
+
+
+def test_why_of_a_finished_cell_tells_what_it_was_run_with(trained):
+    work, cell_id = trained
+    out = work.run("scripts/cells.py", "why", cell_id).stdout
+    assert "done" in out
+    assert "torch 2.15.0" in out
+    assert "learning_rate" in out
+
+
+def test_why_names_the_changed_code(trained):
+    work, cell_id = trained
+    work.edit("scripts/loader.py", "def order(", "def order_(x):\n    return x\n\n\ndef order(")
+    out = work.run("scripts/cells.py", "why", cell_id).stdout
+    assert "scripts/loader.py changed since it was trained" in out
+
+
+def test_why_names_the_changed_data(trained):
+    work, cell_id = trained
+    digest = work.folder / "results/data/digits/digest.json"
+    digest.write_text(json.dumps({"sha256": "1" * 64}))
+    assert "the dataset digits changed" in work.run("scripts/cells.py", "why", cell_id).stdout
+
+
+def test_why_names_the_changed_setting(trained):
+    work, _ = trained
+    work.edit("studies/quickstart.yaml", "learning_rate: 0.002", "learning_rate: 0.004")
+    out = work.run("scripts/cells.py", "why", "resnet18.eager.cpu1.s0").stdout
+    assert "training.learning_rate: 0.002 became 0.004" in out
+
+
+def test_command_prints_what_trains_a_cell(work):
+    out = work.run("scripts/cells.py", "command", "resnet18.ddp.cpu2.s1").stdout
+    assert "torch.distributed.run" in out
+    assert "scripts/train.py" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["why", "nothing"], "unknown cell 'nothing'"),
+        (["why", "ddp"], "means 6 cells"),
+        (["--study", "gorantla2024", "command", "swin.ddp.a100x2.s0"], "needs 2x A100"),
+        (["--configfile", "missing.yaml", "list"], "missing.yaml: no such file"),
+    ],
+)
+def test_mistakes_on_the_command_line(work, words, message):
+    result = work.run("scripts/cells.py", *words, check=False)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr

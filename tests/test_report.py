@@ -1,0 +1,543 @@
+"""The report: what it shows, that HTML and PDF agree, and how it fails."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shlex
+from html import escape as html_escape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import constructed
+import pypdf
+import pytest
+import report
+from constructed import A100X2, CPU1, CPU2, Group
+from errors import ParbenchError
+
+
+def collect(folder: Path, *studies: dict[str, Path]) -> Path:
+    """Write report.json of studies that `constructed.write_study` wrote."""
+    out = folder / "results" / "report.json"
+    report.main([
+        "collect", "--plan", *[str(paths["plan"]) for paths in studies],
+        "--table", *[str(paths["table"]) for paths in studies],
+        "--cells", str(studies[0]["cells"]), "--out", str(out),
+    ])  # fmt: skip
+    return out
+
+
+def render(folder: Path, data: Path) -> tuple[str, bytes]:
+    """The HTML and the PDF of a report.json."""
+    html, pdf = folder / "reports" / "final.html", folder / "reports" / "final.pdf"
+    report.main(["html", "--data", str(data), "--out", str(html)])
+    report.main(["pdf", "--data", str(data), "--out", str(pdf)])
+    return html.read_text(encoding="utf-8"), pdf.read_bytes()
+
+
+def pdf_text(pdf: bytes) -> str:
+    return "\n".join(page.extract_text() for page in pypdf.PdfReader(io.BytesIO(pdf)).pages)
+
+
+def squeezed(text: str) -> str:
+    """Text without blanks and break opportunities: where a line ends says nothing."""
+    return re.sub(r"[\s\u200b]+", "", text)
+
+
+class Page(HTMLParser):
+    """Visible text, elements and attributes of a page."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.text, self.elements, self._silent = [], [], None
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag in ("script", "style"):
+            self._silent = tag
+
+    def handle_endtag(self, tag):
+        if tag == self._silent:
+            self._silent = None
+
+    def handle_data(self, data):
+        if self._silent is None:
+            self.text.append(data)
+
+
+def all_tables(data: dict) -> list[dict]:
+    tables = [data["summary"]["table"], data["verdicts"], data["cells"]]
+    return tables + [table for study in data["studies"] for table in study["tables"]]
+
+
+def row_of(table: dict, *start: str) -> list[dict]:
+    """The row whose first cells read ``start``."""
+    return next(r for r in table["rows"] if tuple(c["text"] for c in r[: len(start)]) == start)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A report in a folder whose name has blanks: (data, html, pdf, folder)."""
+    folder = tmp_path_factory.mktemp("a work folder with blanks")
+    none = [Group("vit", "gpipe-2", A100X2, not_run="needs 2x A100",
+                  published={"train_seconds": 2000.0})]  # fmt: skip
+    data = collect(
+        folder,
+        constructed.write_study(folder),
+        constructed.write_study(folder, constructed.usual_study("nothing-ran"), none),
+    )
+    html, pdf = render(folder, data)
+    return json.loads(data.read_text()), html, pdf, folder
+
+
+# ---------------------------------------------------------------- what it shows
+
+
+def test_tables_have_the_papers_shape(made):
+    first, second = made[0]["studies"][0]["tables"][:2]
+    assert first["title"] == "Table 1. Serial training"
+    assert [head["title"] for head in first["heads"]] == [
+        "", "Test accuracy (%)", "Training time (min)"
+    ]  # fmt: skip
+    assert {row[1]["text"] for row in first["rows"]} == {"eager"}
+    variants = [row[1]["text"] for row in second["rows"] if row[0]["text"] == "resnet18"]
+    assert variants == ["gpipe-1-1", "gpipe-2", "ddp", "horovod"]
+
+
+def test_a_number_stands_beside_its_published_value_in_the_tables_unit(made):
+    row = row_of(made[0]["studies"][0]["tables"][0], "resnet18", "eager")
+    accuracy, seconds = [cell["text"] for cell in row[3:7]], [cell["text"] for cell in row[7:11]]
+    assert accuracy == ["83.53", "93.00 ± 0.22 (3)", "1.11", "not comparable"]
+    assert seconds == ["56.4", "0.200 ± 0.002 (3)", "0.0035", "not comparable"]
+
+
+def test_no_published_value_is_a_dash_with_words(made):
+    row = row_of(made[0]["studies"][0]["tables"][1], "resnet18", "ddp")
+    assert row[3] == {"text": "–", "spoken": "no published value"}
+    assert '<span aria-hidden="true">–</span><span class="spoken">no published value' in made[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["not run: needs 2x A100", "out of memory: the kernel killed the process at 23.9 GiB",
+     "diverged: loss was NaN in epoch 2"],
+)  # fmt: skip
+def test_what_has_no_number_says_why(made, words):
+    assert words in made[1]
+    assert squeezed(words) in squeezed(pdf_text(made[2]))
+
+
+def test_speedup_stands_beside_bound_and_noise_floor(made):
+    table = next(t for t in made[0]["studies"][0]["tables"] if t["id"].endswith("speedup"))
+    columns = [name for head in table["heads"] for name in head["columns"]]
+    row = row_of(table, "resnet18", "ddp")
+    shown = dict(zip(columns, (cell["text"] for cell in row), strict=True))
+    assert shown["Bound"] == "2×"
+    assert shown["Noise floor"] == "0.95 to 1.05"
+    assert shown["Speedup"].startswith("1.619 ± ")
+    assert shown["Reading"] == "faster than eager"
+
+
+def test_the_note_of_gpipe_on_cpu_stands_under_its_tables(made):
+    table = next(t for t in made[0]["studies"][0]["tables"] if t["id"].endswith("speedup"))
+    assert [note["text"] for note in table["notes"]] == [constructed.GPIPE_NOTE]
+    marked = [row[1]["text"] for row in table["rows"] if any("marks" in cell for cell in row)]
+    assert marked == ["gpipe-1-1", "gpipe-1-1"]
+    assert constructed.GPIPE_NOTE in made[1]
+
+
+@pytest.mark.parametrize(
+    ("speedup", "bound", "band", "says"),
+    [
+        (1.02, 2, (0.95, 1.05), "no difference from eager beyond noise"),
+        (0.77, 2, (0.95, 1.05), "slower than eager"),
+        (1.62, 2, (0.95, 1.05), "faster than eager"),
+        (2.05, 2, (0.95, 1.05), "faster than eager"),
+        (2.30, 2, (0.95, 1.05), "above the bound: suspect the clock"),
+        (1.62, 2, None, "faster than eager; noise unknown"),
+    ],
+)
+def test_reading_of_a_speedup(speedup, bound, band, says):
+    assert report.reading(speedup, bound, band, "eager") == says
+
+
+def test_a_table_of_cpu_and_gpu_cells_says_so(made):
+    first, second = made[0]["studies"][0]["tables"][:2]
+    assert "both CPU and GPU" not in first["context"]
+    assert "both CPU and GPU" in second["context"]
+    assert "Stack current, host" in first["context"]
+    assert "Constructed CPU, 2 cores" in first["context"]
+
+
+def test_a_study_of_which_nothing_ran_has_tables_and_no_figure(made):
+    study = made[0]["studies"][1]
+    assert study["figures"] == []
+    assert [row[3]["text"] for row in study["tables"][1]["rows"]] == ["–"]
+    assert len(made[0]["studies"][0]["figures"]) == 4
+
+
+def test_figures_are_titled_with_questions_and_answered(made):
+    figures = made[0]["studies"][0]["figures"]
+    assert [figure["title"] for figure in figures] == [
+        "Which strategy trains fastest?",
+        "Does it scale?",
+        "Does it learn the same?",
+        "What does it cost in memory?",
+    ]
+    assert figures[0]["caption"].startswith("Least training time: ddp for resnet18 (0.124 ± 0.001")
+    assert "1.619× against eager and a bound of 2×" in figures[1]["caption"]
+
+
+def test_figures_have_text_titles_and_ids_of_their_own(made):
+    svgs = [part["svg"] for f in made[0]["studies"][0]["figures"] for part in f["parts"]]
+    ids = [name for svg in svgs for name in re.findall(r'\bid="([^"]+)"', svg)]
+    assert len(ids) == len(set(ids))
+    for svg in svgs:
+        assert "<title" in svg
+        assert "<desc" in svg
+        assert "<text" in svg
+        assert "currentColor" in svg
+        assert "<style" not in svg  # a style inside an SVG holds for the whole page
+        used = re.findall(r'(?:url\(#|href="#)([^)"]+)', svg)
+        assert set(used) <= set(ids)
+
+
+def test_many_models_are_drawn_in_parts_that_fit_a_page(tmp_path):
+    groups = [
+        Group(f"model{m:02}", variant, CPU1 if variant == "eager" else CPU2, 10 + m, seeds=(0,))
+        for m in range(16)
+        for variant in ("eager", "ddp", "horovod", "gpipe-1-1", "gpipe-2", "eager-b", "eager-c")
+    ]
+    data = json.loads(
+        collect(tmp_path, constructed.write_study(tmp_path, groups=groups)).read_text()
+    )
+    for figure in data["studies"][0]["figures"]:
+        assert len(figure["parts"]) > 1
+        for part in figure["parts"]:
+            height = float(re.search(r'<svg [^>]*height="([\d.]+)pt"', part["svg"])[1])
+            assert height <= 72 * 8.6
+
+
+def test_every_reproduced_number_leads_to_its_cells(made):
+    data, html = made[0], made[1]
+    targets = {attributes.get("id") for _, attributes in Page(html).elements}
+    links = [cell["link"] for t in all_tables(data) for row in t["rows"] for cell in row
+             if "link" in cell]  # fmt: skip
+    assert set(links) <= targets
+    numbers = [cell for study in data["studies"] for t in study["tables"] for row in t["rows"]
+               for cell in row if re.fullmatch(r".* \(3\)", cell["text"])]  # fmt: skip
+    assert numbers
+    assert all("link" in cell for cell in numbers)
+
+
+def test_a_cells_details_hold_what_rebuilds_and_explains_it(made):
+    html, folder = made[1], made[3]
+    cell = constructed.usual_groups()[0].cell_id(1)
+    start = html.index(f'id="c-{cell}"')
+    part = html[start : html.index("</details>", start)]
+    path = folder / "results" / "cells" / cell / "metrics.json"
+    for words in (f"snakemake {html_escape(shlex.quote(str(path)))}", "c0de" * 16, "da7a" * 16, "0" * 40, "Confusion matrix",
+                  "History", "epoch 2\ndone", "0.9300"):  # fmt: skip
+        assert words in part
+
+
+def test_summary_counts_every_verdict_of_the_table(made):
+    data = made[0]
+    counts = {entry["verdict"]: int(entry["count"]) for entry in data["summary"]["counts"]}
+    assert sum(counts.values()) == len(data["verdicts"]["rows"])
+    facts = dict(data["summary"]["facts"])
+    assert facts["Runs"] == "2030-01-01 07:00 to 2030-01-03 07:01 UTC"
+    assert facts["Machine"] == "Constructed CPU, 2 cores, 23 GiB [0123456789ab]"
+
+
+def test_a_cell_of_two_studies_is_shown_once(tmp_path):
+    groups = [Group("resnet18", "eager", CPU1), Group("resnet18", "ddp", CPU2)]
+    paths = [
+        constructed.write_study(tmp_path, constructed.usual_study(name), groups)
+        for name in ("one", "two")
+    ]
+    html, _ = render(tmp_path, collect(tmp_path, *paths))
+    assert html.count(f'id="c-{groups[0].cell_id(0)}"') == 1
+    names = [attributes["id"] for _, attributes in Page(html).elements if "id" in attributes]
+    assert len(names) == len(set(names))
+
+
+# ---------------------------------------------------------------- HTML and PDF
+
+
+def test_html_and_pdf_show_every_string_of_every_table(made):
+    data, html, pdf, _ = made
+    in_html, in_pdf = squeezed("".join(Page(html).text)), squeezed(pdf_text(pdf))
+    for table in all_tables(data):
+        for row in table["rows"]:
+            for cell in row:
+                assert squeezed(cell["text"]) in in_html
+                assert squeezed(cell["text"]) in in_pdf
+    for study in data["studies"]:
+        for figure in study["figures"]:
+            assert squeezed(figure["caption"]) in in_html
+            assert squeezed(figure["caption"]) in in_pdf
+
+
+def test_html_and_pdf_show_the_same_count_of_numbers(made):
+    """Each `± ` of a table is in both as often as report.json has it."""
+    data, html, pdf, _ = made
+    wanted = [
+        c["text"] for t in all_tables(data) for row in t["rows"] for c in row if "±" in c["text"]
+    ]
+    rows = "".join(re.findall(r"<tbody>.*?</tbody>", html, re.DOTALL))
+    for number in set(wanted):
+        assert rows.count(f">{number}<") == wanted.count(number)
+        assert squeezed(pdf_text(pdf)).count(squeezed(number)) >= wanted.count(number)
+
+
+def test_html_has_no_outside_reference(made):
+    html = made[1]
+    for tag, attributes in Page(html).elements:
+        for name in ("src", "srcset", "poster", "data", "action", "background", "xlink:href"):
+            assert name not in attributes, (tag, name)
+        assert tag not in ("link", "base", "iframe", "object", "embed", "img")
+        if "href" in attributes and not attributes["href"].startswith("#"):
+            assert (tag, attributes["href"]) == ("a", "https://example.org/paper")
+    style = "".join(re.findall(r"<style>(.*?)</style>", html, re.DOTALL))
+    assert "url(" not in style
+    assert "@import" not in style
+    assert "default-src 'none'" in html
+    assert len(re.findall("https?://", html)) == 2 * html.count('rel="noreferrer external"')
+
+
+def test_two_renderings_are_equal_byte_for_byte(made, tmp_path):
+    _, html, pdf, folder = made
+    names = ("constructed", "nothing-ran")
+    plans = [folder / "results" / "plan" / f"{name}.json" for name in names]
+    tables = [folder / "results" / "tables" / f"{name}.csv" for name in names]
+    again = report.collect(plans, tables, folder / "results" / "cells")
+    data = tmp_path / "report.json"
+    data.write_text(json.dumps(again))
+    assert render(tmp_path, data) == (html, pdf)
+
+
+def test_pdf_is_tagged_titled_and_numbered(made):
+    reader = pypdf.PdfReader(io.BytesIO(made[2]))
+    assert reader.metadata.title == "parbench: published and reproduced"
+    assert "/MarkInfo" in reader.trailer["/Root"]
+    assert reader.outline
+    total = len(reader.pages)
+    for number, page in enumerate(reader.pages, 1):
+        assert f"{number} / {total}" in page.extract_text()
+        assert float(page.mediabox.width) == pytest.approx(595, abs=1)
+
+
+def test_large_report_stays_below_three_megabytes(tmp_path):
+    groups = [
+        Group(f"model{m}", variant, CPU1 if variant == "eager" else CPU2, 10 + m, epochs=50)
+        for m in range(20)
+        for variant in ("eager", "ddp", "horovod", "gpipe-1-1", "gpipe-2")
+    ]
+    log = "".join(f"epoch {i}: " + "x" * 150 + "\n" for i in range(500))
+    data = collect(tmp_path, constructed.write_study(tmp_path, groups=groups, log=log))
+    html = report.render_html(json.loads(data.read_text()))
+    assert html.count('class="cell"') == 300
+    assert len(html.encode()) < 3_000_000
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_few_seeds(tmp_path, seeds):
+    groups = [
+        Group("resnet18", "eager", CPU1, seeds=seeds),
+        Group("resnet18", "ddp", CPU2, seeds=seeds),
+    ]
+    data = collect(tmp_path, constructed.write_study(tmp_path, groups=groups))
+    html, _ = render(tmp_path, data)
+    assert f"({len(seeds)})" in html
+    if len(seeds) == 1:
+        assert "noise unknown" in html
+
+
+# ---------------------------------------------------------------- hostile text
+
+HOSTILE = '<script>alert("x")</script> #typst[*b*] $x^2$ {{ 7*7 }} \\ & " \' `r` _u_ @y'
+
+
+def test_markup_in_any_text_is_shown_as_text(tmp_path):
+    groups = [
+        Group("<b>$m$</b>", "eager", CPU1, seeds=(0, 1, 2), scaled=(HOSTILE,)),
+        Group("<b>$m$</b>", "ddp", CPU2, status="diverged", reason=HOSTILE),
+        Group("<b>$m$</b>", "gpipe-2", A100X2, not_run=HOSTILE),
+    ]
+    study = constructed.usual_study(title=HOSTILE, description=HOSTILE, settings={HOSTILE: HOSTILE})
+    study["citation"] = {"text": HOSTILE, "authors": [], "year": 2024, "url": "javascript:alert(1)"}
+    study["tables"][0]["title"] = HOSTILE
+    paths = constructed.write_study(tmp_path, study, groups, log=HOSTILE + "\x1b[31m\x00\n")
+    html, pdf = render(tmp_path, collect(tmp_path, paths))
+    page = Page(html)
+    assert [tag for tag, _ in page.elements].count("script") == 1
+    assert [tag for tag, _ in page.elements].count("b") == 0
+    assert "javascript:" not in html
+    shown, drawn = squeezed("".join(page.text)), squeezed(pdf_text(pdf))
+    assert shown.count(squeezed(HOSTILE)) >= 6
+    assert drawn.count(squeezed(HOSTILE)) >= 5
+    assert squeezed("<b>$m$</b>") in drawn
+
+
+def test_long_and_foreign_names_are_laid_out(tmp_path):
+    groups = [Group("m" * 90, "eager", CPU1), Group("модель Ω 模型", "eager", CPU1)]
+    study = constructed.usual_study(title="Ünïcode " + "w" * 120)
+    html, pdf = render(
+        tmp_path, collect(tmp_path, constructed.write_study(tmp_path, study, groups))
+    )
+    assert "m" * 90 in squeezed(pdf_text(pdf))
+    assert "модель Ω 模型" in html
+
+
+# ---------------------------------------------------------------- failures
+
+
+def rewrite_table(path: Path, change) -> None:
+    rows = list(csv.DictReader(path.open(newline="")))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, constructed.COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row for row in map(change, rows) if row)
+
+
+def blank_mean(row):
+    chosen = (
+        row["metric"] == "train_seconds" and row["variant"] == "ddp" and row["model"] == "vgg16"
+    )
+    return row | {"mean": ""} if chosen else row
+
+
+def drop_row(row):
+    return None if row["metric"] == "test_accuracy" and row["variant"] == "ddp" else row
+
+
+@pytest.mark.parametrize("change", [blank_mean, drop_row])
+def test_a_missing_number_fails(tmp_path, change):
+    paths = constructed.write_study(tmp_path)
+    rewrite_table(paths["table"], change)
+    with pytest.raises(ParbenchError, match=r"constructed\.csv: no number for metric .*snakemake"):
+        collect(tmp_path, paths)
+
+
+def test_a_planned_cell_without_metrics_fails(tmp_path):
+    paths = constructed.write_study(tmp_path)
+    cell = constructed.usual_groups()[0].cell_id(2)
+    (paths["cells"] / cell / "metrics.json").unlink()
+    with pytest.raises(ParbenchError, match=f"{cell}.*no metrics; run: snakemake"):
+        collect(tmp_path, paths)
+
+
+def test_a_missing_log_is_no_failure(tmp_path):
+    paths = constructed.write_study(tmp_path)
+    for log in paths["cells"].glob("*/log.txt"):
+        log.unlink()
+    assert collect(tmp_path, paths).exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no column study, group"),
+        ("study,group\n1,2\n", "no column model"),
+        ("\xff\xfe broken", "no column"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_broken_table_fails(tmp_path, text, message):
+    paths = constructed.write_study(tmp_path)
+    paths["table"].unlink()
+    if text is not None:
+        paths["table"].write_text(text)
+    with pytest.raises(ParbenchError, match=message):
+        collect(tmp_path, paths)
+
+
+def test_a_number_that_is_none_fails_with_its_line(tmp_path):
+    paths = constructed.write_study(tmp_path)
+    rewrite_table(paths["table"], lambda row: row | {"mean": "12,5"})
+    with pytest.raises(ParbenchError, match="line 2, mean: '12,5' is not a number"):
+        collect(tmp_path, paths)
+
+
+def test_a_cut_line_fails(tmp_path):
+    paths = constructed.write_study(tmp_path)
+    text = paths["table"].read_text().splitlines()
+    paths["table"].write_text("\n".join([*text[:3], text[3][: len(text[3]) // 2]]) + "\n")
+    with pytest.raises(ParbenchError, match="line 4: not as many fields"):
+        collect(tmp_path, paths)
+
+
+def test_a_study_without_table_fails(tmp_path):
+    paths = constructed.write_study(tmp_path)
+    with pytest.raises(ParbenchError, match="no table for study constructed"):
+        report.collect([paths["plan"]], [], paths["cells"])
+
+
+def test_a_broken_plan_fails(tmp_path):
+    paths = constructed.write_study(tmp_path)
+    plan = json.loads(paths["plan"].read_text())
+    del plan["study"]["tables"]
+    paths["plan"].write_text(json.dumps(plan))
+    with pytest.raises(ParbenchError, match="no key 'tables'"):
+        collect(tmp_path, paths)
+
+
+def test_a_unit_that_measures_something_else_fails(tmp_path):
+    study = constructed.usual_study()
+    study["tables"][0]["units"] = {"train_seconds": "MiB"}
+    with pytest.raises(ParbenchError, match="cannot show 's' as 'MiB'"):
+        collect(tmp_path, constructed.write_study(tmp_path, study))
+
+
+def test_a_foreign_report_json_fails(tmp_path):
+    data = tmp_path / "report.json"
+    data.write_text("[1]")
+    with pytest.raises(ParbenchError, match="not a report.json"):
+        report.main(["html", "--data", str(data), "--out", str(tmp_path / "x.html")])
+    assert not (tmp_path / "x.html").exists()
+
+
+# ---------------------------------------------------------------- numbers as text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "into", "result"),
+    [(90, "s", "min", 1.5), (0.5, "fraction", "percent", 50.0), (2048, "MiB", "GiB", 2.0)],
+)
+def test_convert(value, unit, into, result):
+    assert report.convert(value, unit, into) == pytest.approx(result)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0035, "0.0035"), (1.104, "1.10"), (0, "0.00"), (0.5, "0.50")]
+)
+def test_ratio_text(value, text):
+    assert report.ratio_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "spreads", "places"),
+    [
+        ([7.44, 15.6], "s", [0.08], 2),
+        ([940.1], "samples/s", [3.0], 0),
+        ([940.1], "samples/s", [0.2], 1),
+        ([0.93], "fraction", [0.1], 4),
+        ([1.62], "x", [0.003], 3),
+        ([1.62], "x", [0.03], 2),
+        ([], "s", [], 1),
+    ],
+)
+def test_decimals(values, unit, spreads, places):
+    assert report.decimals(values, unit, spreads) == places
+
+
+def test_the_table_of_tables_py_is_read(tmp_path):
+    """The columns that this reads are those that tables.py writes."""
+    tables = pytest.importorskip("tables")
+    assert set(report.TABLE_COLUMNS) <= set(tables.COLUMNS)
+    assert list(constructed.COLUMNS) == list(tables.COLUMNS)

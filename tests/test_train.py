@@ -1,0 +1,149 @@
+"""One loop for every strategy: the same data, the same mathematics, honest metrics."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+import measure
+import train
+from training import cell, run
+
+CASES = {
+    "eager": cell(),
+    "gpipe [2]": cell("gpipe", balance=[2], chunks=4),
+    "gpipe [1,1]": cell("gpipe", 2, balance=[1, 1], chunks=4),
+    "ddp": cell("ddp", 2),
+    "ddp of 3": cell("ddp", 3),
+    "horovod": cell("horovod", 2),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(digits, tmp_path_factory):
+    """Metrics of each case, trained once."""
+    done = {}
+
+    def of(name):
+        if name not in done:
+            if name == "horovod" and importlib.util.find_spec("horovod") is None:
+                pytest.skip("Horovod could not be built here")
+            folder = tmp_path_factory.mktemp("cell")
+            done[name] = run(CASES[name], digits, folder)[0]
+        return done[name]
+
+    return of
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_strategy_computes_what_eager_does(runs, name):
+    """Same weights, samples, order and loss: with LayerNorm only, the losses agree to rounding."""
+    metrics, eager = runs(name), runs("eager")
+    for ours, theirs in zip(metrics["history"], eager["history"], strict=True):
+        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-4)
+        assert ours["test_loss"] == pytest.approx(theirs["test_loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_metrics_are_whole(runs, name):
+    metrics = runs(name)
+    assert metrics["status"] == "ok"
+    assert metrics["cell"] == CASES[name]
+    # 217 samples in batches of 48: the tail of 25 stands by itself
+    assert metrics["steps_per_epoch"] == 5
+    assert len(metrics["history"]) == len(metrics["epoch_seconds"]) == 2
+    assert metrics["train_seconds"] == pytest.approx(sum(metrics["epoch_seconds"]))
+    rate = 2 * 217 / metrics["train_seconds"]
+    assert metrics["samples_per_second"] == pytest.approx(rate)
+    confusion = np.array(metrics["confusion"])
+    assert confusion.sum() == 101  # the test set, each image once
+    assert metrics["test_accuracy"] == pytest.approx(np.trace(confusion) / 101)
+    world_size = CASES[name]["hardware"]["devices"] if name[0] in "dh" else 1
+    assert metrics["environment"]["world_size"] == world_size
+    assert [p["rank"] for p in metrics["peak_memory_mib"]["processes"]] == list(range(world_size))
+    assert metrics["environment"]["backend"] == ("gloo" if world_size > 1 else None)
+    assert metrics["startup_seconds"] > 0
+    assert metrics["energy_joules"] is None
+
+
+def test_warm_up_leaves_no_trace(digits, tmp_path, runs):
+    without = run(cell(warmup_steps=0), digits, tmp_path)[0]
+    losses = [entry["train_loss"] for entry in without["history"]]
+    assert losses == [entry["train_loss"] for entry in runs("eager")["history"]]
+
+
+def test_batch_norm_statistics_of_ranks_agree_before_evaluation(digits, tmp_path):
+    """Ranks that evaluated with their own running statistics would give other predictions."""
+    metrics = run(cell("ddp", 2, model="resnet18", epochs=1), digits, tmp_path)[0]
+    assert np.array(metrics["confusion"]).sum() == 101
+
+
+def test_adamw_and_schedules_run(digits, tmp_path):
+    for schedule in ("cosine", "onecycle"):
+        settings = {"optimizer": "adamw", "schedule": schedule, "learning_rate": 0.003}
+        metrics = run(cell(**settings), digits, tmp_path / schedule)[0]
+        assert metrics["history"][-1]["learning_rate"] < 0.003
+
+
+def test_bf16_runs(digits, tmp_path):
+    metrics = run(cell(precision="bf16"), digits, tmp_path)[0]
+    assert metrics["status"] == "ok"
+
+
+@pytest.mark.parametrize("strategy", ["eager", "ddp"])
+def test_a_diverged_run_is_a_result(digits, tmp_path, strategy):
+    value = cell(strategy, 2 if strategy == "ddp" else 1, learning_rate=1e30, momentum=0.0)
+    metrics, _ = run(value, digits, tmp_path)
+    assert metrics["status"] == "diverged"
+    assert "training loss became" in metrics["reason"]
+    assert metrics["test_accuracy"] is None
+    assert metrics["confusion"] == []
+
+
+def test_a_line_an_epoch_where_there_is_no_terminal(digits, tmp_path):
+    _, process = run(cell(), digits, tmp_path)
+    lines = [line for line in process.stdout.splitlines() if line.startswith("epoch ")]
+    assert len(lines) == 2
+    assert "images/s" in lines[0]
+    assert "left" in lines[0]
+
+
+def test_out_of_memory_is_recognised():
+    assert train.Pulse(0)  # started by hand: no state folder, nothing written
+    from progress import is_out_of_memory
+
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 2 TB")
+    )
+    assert not is_out_of_memory(RuntimeError("shapes do not match"))
+    assert not is_out_of_memory(ValueError("not enough memory of the past"))
+
+
+def test_classification_against_a_count_by_hand():
+    truth = np.array([0, 0, 1, 1, 2, 2, 2])
+    predicted = np.array([0, 1, 1, 1, 2, 0, 2])
+    scores = measure.classification(truth, predicted, 3)
+    assert scores["confusion"] == [[1, 1, 0], [0, 2, 0], [1, 0, 2]]
+    assert scores["test_accuracy"] == pytest.approx(5 / 7)
+    assert scores["test_recall_macro"] == pytest.approx((1 / 2 + 1 + 2 / 3) / 3)
+    assert scores["test_precision_macro"] == pytest.approx((1 / 2 + 2 / 3 + 1) / 3)
+    # true negatives over all that are not of the class
+    assert scores["test_specificity_macro"] == pytest.approx((4 / 5 + 4 / 5 + 4 / 4) / 3)
+
+
+def test_broken_metrics_are_refused(tmp_path):
+    path = tmp_path / "metrics.json"
+    path.write_text("{")
+    with pytest.raises(measure.ParbenchError, match="not valid JSON"):
+        measure.read_metrics(path)
+    path.write_text("{}")
+    with pytest.raises(measure.ParbenchError, match="required property"):
+        measure.read_metrics(path)
+
+
+def test_versions_that_differ_from_the_lock_are_named():
+    found = measure.lock_mismatch("current", {"torch": "2.11.0+cu128", "numpy": "0.1"})
+    assert any(text.startswith("torch 2.11.0+cu128 instead of 2.15.0") for text in found)

@@ -1,0 +1,67 @@
+"""A copy of the project to work in: tests edit it, run Snakemake in it and count jobs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("Snakefile", "config.yaml", "rules", "scripts", "studies", "profiles", "containers")
+
+
+class Workspace:
+    """The project's own files, copied to ``folder``; results are its own."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in PARTS:
+            source, target = ROOT / part, folder / part
+            if source.is_dir():
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(source, target, ignore=ignored, dirs_exist_ok=True)
+            else:
+                shutil.copy2(source, target)
+        shutil.copytree(
+            ROOT / "reports",
+            folder / "reports",
+            ignore=shutil.ignore_patterns("final.*", "evidence"),
+        )
+
+    def run(
+        self, *words: str, check: bool = True, **environment: str
+    ) -> subprocess.CompletedProcess:
+        """Run this Python with ``words`` in the copy."""
+        result = subprocess.run(
+            [sys.executable, *words],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        )
+        if check and result.returncode != 0:
+            raise AssertionError(
+                f"{words} ended with {result.returncode}:\n{result.stdout}{result.stderr}"
+            )
+        return result
+
+    def snakemake(self, *words: str, check: bool = True, **environment: str):
+        """Run Snakemake in the copy."""
+        return self.run("-m", "snakemake", *words, check=check, **environment)
+
+    def jobs(self, *words: str) -> dict[str, int]:
+        """Jobs by rule that a dry run would do; empty where nothing is to be done."""
+        result = self.snakemake("-n", "--quiet", "host", *words)
+        counts = re.findall(r"^(\w+) +(\d+)$", result.stdout + result.stderr, re.M)
+        return {name: int(number) for name, number in counts if name not in ("total", "all")}
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        """Replace ``old``, which must be there, by ``new``."""
+        path = self.folder / file
+        text = path.read_text()
+        assert old in text, f"{old!r} is not in {file}"
+        path.write_text(text.replace(old, new, 1))
