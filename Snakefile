@@ -41,4 +41,7 @@ onsuccess:
 
 
 onerror:
-    print("The run stopped: see the error above. What is finished is kept; start it again to go on.", file=sys.stderr)
+    print(
+        "The run stopped: see the error above. What is finished is kept; start it again to go on.",
+        file=sys.stderr,
+    )

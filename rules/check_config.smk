@@ -16,4 +16,11 @@ def or_stop(function, *arguments):
         raise WorkflowError(f"error: {error}") from None
 
 
+if Path.cwd().resolve() != configuration.ROOT:
+    # Results, studies and scripts belong together: a checkout is a work folder.
+    raise WorkflowError(
+        f"error: run Snakemake in the project's folder {configuration.ROOT} "
+        f"(this is {Path.cwd()}); a second checkout is a second work folder"
+    )
+
 or_stop(configuration.read_yaml, configuration.ROOT / "config.yaml")

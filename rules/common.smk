@@ -8,7 +8,9 @@ import files
 import provenance
 
 # `python` in a rule is the one that runs Snakemake, also where nobody activated its environment.
-os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+os.environ.update(
+    PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+)
 
 configuration_files = [configuration.ROOT / "config.yaml", *workflow.configfiles[1:]]
 CONFIG = or_stop(configuration.checked, config, configuration_files)
@@ -17,7 +19,8 @@ PLAN = or_stop(cells.plan, CONFIG)
 
 def entered_by_launcher(wildcards):
     """No container directive's image: scripts/launch.py enters it, where srun can stand outside
-    and GPU and isolation flags are a cell's own. Nor does `--sdm apptainer` rerun anything."""
+    and GPU and isolation flags are a cell's own. Nor does `--sdm apptainer` rerun anything.
+    """
     return None
 
 
@@ -28,7 +31,9 @@ def planned_cell(wildcards):
         raise WorkflowError(f"error: unknown cell {wildcards.cell!r}{near}")
     if wildcards.cell in PLAN.not_run:
         reason = PLAN.not_run[wildcards.cell]
-        raise WorkflowError(f"error: {wildcards.cell} is not run on this machine: {reason}")
+        raise WorkflowError(
+            f"error: {wildcards.cell} is not run on this machine: {reason}"
+        )
     return PLAN.cells[wildcards.cell]
 
 
@@ -49,16 +54,19 @@ def cell_threads(wildcards):
 
 def cell_priority(wildcards):
     """Seeds in turn: strategies that are compared run near each other in time."""
-    group_seeds = PLAN.cells[wildcards.cell]["seed"]
-    return -group_seeds
+    return -PLAN.cells[wildcards.cell]["seed"]
 
 
 def study_metrics(wildcards):
     """metrics.json of all the study's cells that this machine can run."""
     if wildcards.study not in PLAN.studies:
         near = configuration.nearest(wildcards.study, list(PLAN.studies))
-        raise WorkflowError(f"error: study {wildcards.study!r} is not in `studies`{near}")
-    return [f"results/cells/{cell}/metrics.json" for cell in PLAN.runnable(wildcards.study)]
+        raise WorkflowError(
+            f"error: study {wildcards.study!r} is not in `studies`{near}"
+        )
+    return [
+        f"results/cells/{cell}/metrics.json" for cell in PLAN.runnable(wildcards.study)
+    ]
 
 
 def plan_digest(wildcards):
@@ -85,7 +93,9 @@ def begin(workflow):
     methods = workflow.deployment_settings.deployment_method
     cells.say_deployment(CONFIG, any(method.name == "APPTAINER" for method in methods))
     jobs = list(workflow.dag.needrun_jobs())
-    cells.write_progress(PLAN, [job.wildcards.cell for job in jobs if job.rule.name == "train"])
+    cells.write_progress(
+        PLAN, [job.wildcards.cell for job in jobs if job.rule.name == "train"]
+    )
 
 
 def finish():
@@ -93,7 +103,7 @@ def finish():
     tables = [f"results/tables/{study}.csv" for study in CONFIG["studies"]]
     there = [table for table in tables if Path(table).exists()]
     if there:
-        command = [sys.executable, f"{workflow.basedir}/scripts/tables.py", "--show", *there]
+        command = [sys.executable, "scripts/tables.py", "--show", *there]
         subprocess.run(command, check=False)
     for report in ("reports/final.html", "reports/final.pdf"):
         if Path(report).exists():

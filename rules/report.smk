@@ -17,17 +17,17 @@ rule report:
             category="Report",
             labels={"form": "PDF"},
         ),
+    log:
+        "results/report.log",
+    localrule: True
+    container:
+        entered_by_launcher
     params:
         plans=expand("results/plan/{study}.json", study=CONFIG["studies"]),
         code=code_of("report.py"),
-    log:
-        "results/report.log",
-    container:
-        entered_by_launcher
-    localrule: True
     shell:
-        "(python {workflow.basedir:q}/scripts/report.py collect --plan {params.plans:q} --table {input.tables:q}"
+        "(python scripts/report.py collect --plan {params.plans:q} --table {input.tables:q}"
         " --cells results/cells --out {output.data:q}"
-        " && python {workflow.basedir:q}/scripts/report.py html --data {output.data:q} --out {output.html:q}"
-        " && python {workflow.basedir:q}/scripts/report.py pdf --data {output.data:q} --out {output.pdf:q}"
+        " && python scripts/report.py html --data {output.data:q} --out {output.html:q}"
+        " && python scripts/report.py pdf --data {output.data:q} --out {output.pdf:q}"
         ") 2>&1 | tee {log:q}"

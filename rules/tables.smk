@@ -9,14 +9,14 @@ rule table:
             category="Tables",
             labels={"study": "{study}"},
         ),
+    log:
+        "results/tables/{study}.log",
+    localrule: True
+    container:
+        entered_by_launcher
     params:
         plan=plan_digest,
         code=code_of("tables.py"),
-    log:
-        "results/tables/{study}.log",
-    container:
-        entered_by_launcher
-    localrule: True
     shell:
-        "python {workflow.basedir:q}/scripts/tables.py --plan results/plan/{wildcards.study:q}.json --cells results/cells"
+        "python scripts/tables.py --plan results/plan/{wildcards.study:q}.json --cells results/cells"
         " --published {input.published:q} --out {output:q} 2>&1 | tee {log:q}"

@@ -17,7 +17,7 @@ import math
 import re
 import shlex
 import string
-import xml.etree.ElementTree as ElementTree  # noqa: S405  (reads only what matplotlib wrote)
+import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -37,10 +37,13 @@ LOG_BUDGET = 300_000  # characters of all logs together
 HISTORY_BUDGET = 3_000  # rows of all histories together
 CONFUSION_CLASSES = 20  # a larger matrix is shown as its largest confusions
 
-TABLE_COLUMNS = (
-    "study group model variant hardware device devices nodes stack deployment machine status "
-    "metric unit n_seeds mean std ci_low ci_high published published_unit ratio verdict reason"
-).split()
+# fmt: off
+TABLE_COLUMNS = [
+    "study", "group", "model", "variant", "hardware", "device", "devices", "nodes", "stack",
+    "deployment", "machine", "status", "metric", "unit", "n_seeds", "mean", "std", "ci_low",
+    "ci_high", "published", "published_unit", "ratio", "verdict", "reason",
+]
+# fmt: on
 
 # What a reader sees; a metric that is not here is shown under its own name.
 LABELS = {
@@ -337,10 +340,13 @@ class Study:
         states = Counter(self.metrics[cell]["status"] for cell in group["cells"])
         states.pop("ok", None)
         total = len(group["cells"])
-        return ", ".join(
-            STATUS.get(state, state) + ("" if number == total else f" {number} of {total}")
-            for state, number in states.items()
-        ) or "ok"  # fmt: skip
+        return (
+            ", ".join(
+                STATUS.get(state, state) + ("" if number == total else f" {number} of {total}")
+                for state, number in states.items()
+            )
+            or "ok"
+        )
 
     def unit(self, metric: str) -> str:
         """The unit that the study shows a metric in, unless a table says otherwise."""
@@ -499,13 +505,16 @@ def context(study: Study, groups: list[dict]) -> str:
             machines.setdefault(machine_text(environment["machine"]))
     text = f"Reproduced: mean ± standard deviation (seeds). Stack {study.stack}, {study.deployment}"
     where = listed(list(machines)) or "no cell of this table ran"
-    text += f"; {'machines' if len(machines) > 1 else 'machine'}: {where}." if machines else (
-        f"; {where}."
+    text += (
+        f"; {'machines' if len(machines) > 1 else 'machine'}: {where}."
+        if machines
+        else (f"; {where}.")
     )
     kinds = {group["hardware"]["device"] for group in groups}
     if len(kinds) > 1:
         text += (
-            " This table holds both CPU and GPU cells: numbers of one kind say nothing of the other."
+            " This table holds both CPU and GPU cells: "
+            "numbers of one kind say nothing of the other."
         )
     if len(machines) > 1:
         text += " Numbers of different machines are not to be divided by each other."
@@ -561,17 +570,20 @@ def speedup_table(study: Study) -> dict | None:
         has = row is not None and row["mean"] is not None
         says = reading(row["mean"], bound, band, against) if has else ABSENT
         why = row["reason"] if has else ""
-        rows.append([
-            *key_cells(study, group),
-            outcome,
-            _interval(study, row, unit) if has else absent_cell("not measured"),
-            text_cell(f"{bound}×", sort=bound),
-            text_cell(band_text(band), sort=band[1] if band else None),
-            text_cell(says, marks=notes.mark(why) or None)
-            if has else absent_cell("not measured"),
-            published_cell(row, unit),
-            verdict_cell(row, group, []),
-        ])  # fmt: skip
+        rows.append(
+            [
+                *key_cells(study, group),
+                outcome,
+                _interval(study, row, unit) if has else absent_cell("not measured"),
+                text_cell(f"{bound}×", sort=bound),
+                text_cell(band_text(band), sort=band[1] if band else None),
+                text_cell(says, marks=notes.mark(why) or None)
+                if has
+                else absent_cell("not measured"),
+                published_cell(row, unit),
+                verdict_cell(row, group, []),
+            ]
+        )
     if not rows:
         return None
     columns = ["Speedup", "95 % interval", "Bound", "Noise floor", "Reading", "Published"]
@@ -628,21 +640,24 @@ def judged(study: Study) -> list[tuple[dict, str, dict | None]]:
     for key, row in study.rows.items():
         if row["published"] is not None:
             wanted.setdefault(key)
-    return [(study.by_id[group], metric, study.rows.get((group, metric)))
-            for group, metric in wanted]  # fmt: skip
+    return [
+        (study.by_id[group], metric, study.rows.get((group, metric))) for group, metric in wanted
+    ]
 
 
 def verdict_table(studies: list[Study]) -> dict:
     """Every verdict of the report in one table."""
     rows = []
     for study in studies:
-        for group, metric, row in judged(study):
+        for group, metric, _ in judged(study):
             cells = metric_cells(study, group, metric, study.unit(metric), Notes())
             cells[-1].pop("marks", None)
             name = heading(metric, study.unit(metric))
             rows.append([text_cell(study.name), *key_cells(study, group), text_cell(name), *cells])
     heads = [("", ["Study", *KEYS, "Metric"]), ("", FOUR)]
-    return make_table("t-verdicts", "Published beside reproduced", heads, rows, empty="No study has a table.")
+    return make_table(
+        "t-verdicts", "Published beside reproduced", heads, rows, empty="No study has a table."
+    )
 
 
 def _settings_pairs(settings: dict | None) -> list[list[str]]:
@@ -681,8 +696,15 @@ def study_json(study: Study) -> dict:
 
 INK = "#010203"  # becomes currentColor, so that a figure is read in the dark and on paper
 COLOURS = (  # each with a contrast of 3 or more on white and on the dark page
-    "#3b7dd8", "#d0700d", "#1a9480", "#c2559d", "#8a6fd1", "#d14b45", "#7f8a1a", "#7b8894",
-)  # fmt: skip
+    "#3b7dd8",
+    "#d0700d",
+    "#1a9480",
+    "#c2559d",
+    "#8a6fd1",
+    "#d14b45",
+    "#7f8a1a",
+    "#7b8894",
+)
 DASHES = ("-", "--", ":", "-.")
 FIGURE_WIDTH = 6.3  # inches, the text width of an A4 page
 PART_HEIGHT = 8.2  # inches; what is taller is continued in another part
@@ -708,9 +730,14 @@ STYLE = {
     **{
         key: INK
         for key in (
-            "text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color",
-            "ytick.color", "grid.color",
-        )  # fmt: skip
+            "text.color",
+            "axes.edgecolor",
+            "axes.labelcolor",
+            "axes.titlecolor",
+            "xtick.color",
+            "ytick.color",
+            "grid.color",
+        )
     },
 }
 SVG = "http://www.w3.org/2000/svg"
@@ -850,10 +877,11 @@ def time_figure(study: Study) -> dict | None:
             gap = second[1]["mean"] - best[1]["mean"]
             close = gap <= (best[1]["std"] or 0) + (second[1]["std"] or 0)
             text += (
-                f"; {bar_label(study, second[0])} is within the spread" if close
+                f"; {bar_label(study, second[0])} is within the spread"
+                if close
                 else f"; next {bar_label(study, second[0])}, "
                 f"{ratio_text(second[1]['mean'] / best[1]['mean'])} times as long"
-            )  # fmt: skip
+            )
         answers.append(text + ")")
     caption = f"Least training time: {listed(answers)}."
     draw = bars_drawer(study, metric, unit)
@@ -879,8 +907,17 @@ def speedup_figure(study: Study) -> dict | None:
             axes.plot([bound] * 2, [place - 0.34, place + 0.34], color=INK, lw=1.6)
             spread = row["std"] or 0.0
             colour = palette[bar_label(study, group)][0]
-            axes.errorbar(row["mean"], place, xerr=spread, fmt="o", ms=5, color=colour,
-                          ecolor=INK, capsize=2.5, lw=0.9)  # fmt: skip
+            axes.errorbar(
+                row["mean"],
+                place,
+                xerr=spread,
+                fmt="o",
+                ms=5,
+                color=colour,
+                ecolor=INK,
+                capsize=2.5,
+                lw=0.9,
+            )
             top = max(top, bound, row["mean"] + spread, band[1] if band else 1.0)
         axes.axvline(1, color=INK, lw=0.7, ls=":")
         axes.set_xlim(0, top * 1.06)
@@ -991,8 +1028,13 @@ def _draw_curves(study: Study, curves: dict, alt: str, unit: str) -> list[dict]:
                     heights = [convert(p["test_accuracy"], "fraction", unit) for p in points]
                     epochs = [p["epoch"] for p in points]
                     times = [convert(p["elapsed_seconds"], "s", time_unit) for p in points]
-                    look = {"color": colour, "ls": dash, "lw": 1.4, "ms": 2.6,
-                            "marker": "o" if len(points) < 16 else ""}  # fmt: skip
+                    look = {
+                        "color": colour,
+                        "ls": dash,
+                        "lw": 1.4,
+                        "ms": 2.6,
+                        "marker": "o" if len(points) < 16 else "",
+                    }
                     (handles[name],) = left.plot(epochs, heights, **look)
                     right.plot(times, heights, **look)
                 left.set_title(_cut(model, 30))
@@ -1078,7 +1120,9 @@ def group_panels(studies: list[Study], environments: dict[str, str]) -> list[dic
     wanted = sum(len(study.metrics[c]["history"]) for study in studies for c in study.metrics)
     thin = max(1, math.ceil(wanted / HISTORY_BUDGET))
     logs = {
-        cell: _log(study.cells_folder / cell / "log.txt") for study in studies for cell in study.metrics
+        cell: _log(study.cells_folder / cell / "log.txt")
+        for study in studies
+        for cell in study.metrics
     }
     size = sum(len(line) + 1 for log in logs.values() for line in log)
     lines = LOG_LINES if size <= LOG_BUDGET else max(5, LOG_LINES * LOG_BUDGET // size)
@@ -1104,8 +1148,7 @@ def group_panels(studies: list[Study], environments: dict[str, str]) -> list[dic
                 panel[where].append(
                     {"id": cell, "anchor": anchor("c", cell)}
                     if cell in seen
-                    else cell_panel(study, cell, environments, thin)
-                    | {"log": logs[cell][-lines:]}
+                    else cell_panel(study, cell, environments, thin) | {"log": logs[cell][-lines:]}
                 )
                 seen.add(cell)
             panels.append(panel)
@@ -1115,10 +1158,12 @@ def group_panels(studies: list[Study], environments: dict[str, str]) -> list[dic
 def _settings(cell: dict) -> list[list[str]]:
     pairs = [
         ["model", f"{cell['model']['name']}; options: {mapping_text(cell['model']['options'])}"],
-        ["strategy",
-         f"{cell['strategy']['name']}; options: {mapping_text(cell['strategy']['options'])}"],
+        [
+            "strategy",
+            f"{cell['strategy']['name']}; options: {mapping_text(cell['strategy']['options'])}",
+        ],
         ["hardware", f"{cell['hardware']['name']}: {hardware_text(cell['hardware'])}"],
-    ]  # fmt: skip
+    ]
     data = cell["dataset"]
     parts = [
         f"{part}: {'all' if data[f'{part}_samples'] is None else data[f'{part}_samples']}"
@@ -1131,8 +1176,16 @@ def _settings(cell: dict) -> list[list[str]]:
 
 def environment_key(environment: dict) -> str:
     """What tells one software and hardware environment from another."""
-    keys = ("stack", "deployment", "image", "image_digest", "python", "packages", "lock_mismatch",
-            "machine")  # fmt: skip
+    keys = (
+        "stack",
+        "deployment",
+        "image",
+        "image_digest",
+        "python",
+        "packages",
+        "lock_mismatch",
+        "machine",
+    )
     return canonical_json({key: environment[key] for key in keys})
 
 
@@ -1179,11 +1232,14 @@ def cell_panel(study: Study, cell: str, environments: dict, thin: int) -> dict:
     environment = metrics["environment"]
     path = study.cells_folder / cell / "metrics.json"
     numbers = [
-        [label(key), fixed(metrics[key], decimals([metrics[key]], unit))
-         + ("" if unit == "fraction" else f" {unit}")]
+        [
+            label(key),
+            fixed(metrics[key], decimals([metrics[key]], unit))
+            + ("" if unit == "fraction" else f" {unit}"),
+        ]
         for key, unit in CELL_NUMBERS
         if metrics[key] is not None
-    ]  # fmt: skip
+    ]
     for place in ("processes", "devices"):
         peaks = [fixed(entry["mib"], 1) for entry in metrics["peak_memory_mib"][place]]
         if peaks:
@@ -1278,8 +1334,9 @@ def _log(path: Path) -> list[str]:
     shown = []
     for line in text.rstrip().split("\n")[-LOG_LINES:]:
         line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip("\r").rsplit("\r", 1)[-1]
-        line = "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}"
-                       for c in line)  # fmt: skip
+        line = "".join(
+            c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in line
+        )
         shown.append(_cut(line, LOG_WIDTH))
     return shown
 
@@ -1296,26 +1353,42 @@ def cells_table(studies: list[Study], environments: dict[str, str]) -> dict:
                 metrics = study.metrics[cell]
                 environment = metrics["environment"]
                 seconds, accuracy = metrics["train_seconds"], metrics["test_accuracy"]
-                rows.append([
-                    text_cell(cell, link=anchor("c", cell)),
-                    text_cell(str(metrics["cell"]["seed"]), sort=metrics["cell"]["seed"]),
-                    text_cell(STATUS.get(metrics["status"], metrics["status"]),
-                              tone="plain" if metrics["status"] == "ok" else "bad"),
-                    _plain(seconds, 2),
-                    _plain(accuracy, 4),
-                    text_cell(moment(metrics["started"])),
-                    text_cell(environments[environment_key(environment)],
-                              link=environments[environment_key(environment)].lower()),
-                    text_cell(environment["code_digest"][:8]),
-                ])  # fmt: skip
-    columns = ["Seed", "Status", "Training time (s)", "Test accuracy", "Started (UTC)", "Environment",
-               "Code"]  # fmt: skip
-    return make_table("t-cells", "All cells", [("", ["Cell"]), ("", columns)], rows,
-                      empty="No cell has run.")  # fmt: skip
+                rows.append(
+                    [
+                        text_cell(cell, link=anchor("c", cell)),
+                        text_cell(str(metrics["cell"]["seed"]), sort=metrics["cell"]["seed"]),
+                        text_cell(
+                            STATUS.get(metrics["status"], metrics["status"]),
+                            tone="plain" if metrics["status"] == "ok" else "bad",
+                        ),
+                        _plain(seconds, 2),
+                        _plain(accuracy, 4),
+                        text_cell(moment(metrics["started"])),
+                        text_cell(
+                            environments[environment_key(environment)],
+                            link=environments[environment_key(environment)].lower(),
+                        ),
+                        text_cell(environment["code_digest"][:8]),
+                    ]
+                )
+    columns = [
+        "Seed",
+        "Status",
+        "Training time (s)",
+        "Test accuracy",
+        "Started (UTC)",
+        "Environment",
+        "Code",
+    ]
+    return make_table(
+        "t-cells", "All cells", [("", ["Cell"]), ("", columns)], rows, empty="No cell has run."
+    )
 
 
 def _plain(value: float | None, places: int) -> dict:
-    return absent_cell("no number") if value is None else text_cell(fixed(value, places), sort=value)
+    return (
+        absent_cell("no number") if value is None else text_cell(fixed(value, places), sort=value)
+    )
 
 
 # --------------------------------------------------------------------------- collect
@@ -1331,10 +1404,10 @@ def summary(studies: list[Study], verdicts: dict) -> dict:
     finished = sorted(run["finished"] for run in runs.values())
     environments = [run["environment"] for run in runs.values()]
     commits = Counter(
-        (env["git_commit"] or "unknown")[:12] + (" with uncommitted changes" if env["git_dirty"]
-                                                  else "")
+        (env["git_commit"] or "unknown")[:12]
+        + (" with uncommitted changes" if env["git_dirty"] else "")
         for env in environments
-    )  # fmt: skip
+    )
     differs = sorted({text for env in environments for text in env["lock_mismatch"]})
     states = Counter(study.status(group) for study in studies for group in study.groups)
     groups = sum(states.values())
@@ -1383,12 +1456,13 @@ def _count_table(studies: list[Study], order: list[str]) -> dict:
         total = Counter(row[-1]["verdict"] for row in verdict_table([study])["rows"])
         cells = [text_cell(str(total[name]), sort=total[name]) for name in order]
         rows.append([text_cell(study.study["title"], link=anchor("study", study.name)), *cells])
-    return make_table("t-counts", "Verdicts by study", [("", ["Study"]), ("", order)], rows,
-                      empty="No study.")  # fmt: skip
+    return make_table(
+        "t-counts", "Verdicts by study", [("", ["Study"]), ("", order)], rows, empty="No study."
+    )
 
 
 def timestamp(studies: list[Study]) -> int:
-    """Seconds since 1970 of the last run's end: the only date that enters a file; 0 without runs."""
+    """Seconds since 1970 of the last run's end, the only date in a file; 0 without runs."""
     ends = [run["finished"] for study in studies for run in study.metrics.values()]
     return int(datetime.fromisoformat(max(ends)).timestamp()) if ends else 0
 
@@ -1400,7 +1474,8 @@ def collect(plans: list[Path], tables: list[Path], cells: Path) -> dict:
     for plan in plans:
         if plan.stem not in by_name:
             raise ParbenchError(
-                f"{plan}: no table for study {plan.stem}; add --table results/tables/{plan.stem}.csv"
+                f"{plan}: no table for study {plan.stem}; "
+                f"add --table results/tables/{plan.stem}.csv"
             )
         studies.append(Study(plan, by_name[plan.stem], cells))
     environments, described = {}, []
@@ -1466,9 +1541,7 @@ def render_pdf(data: dict) -> bytes:
             ignore_system_fonts=True,  # the same bytes on every machine
             sys_inputs={"data": json.dumps(data, ensure_ascii=False)},
         )
-        return compiler.compile(
-            format="pdf", pdf_standards=["ua-1"], timestamp=data["timestamp"]
-        )
+        return compiler.compile(format="pdf", pdf_standards=["ua-1"], timestamp=data["timestamp"])
     except typst.TypstError as error:
         raise ParbenchError(
             f"{TEMPLATES / 'template.typ'}: Typst cannot lay out the report ({error}); "

@@ -1,4 +1,4 @@
-"""Tools that some tests need: skipped with the reason when absent, failed where they must be there."""
+"""Tools that some tests need: skipped with a reason when absent, failed where they must be."""
 
 from __future__ import annotations
 

@@ -13,11 +13,12 @@ import shutil
 import time
 from pathlib import Path
 
-import constructed
 import pytest
+from PIL import Image
+
+import constructed
 import report
 from constructed import A100X2, Group
-from PIL import Image
 from require import require
 
 SIZES = {"phone": 375, "desk": 1280}
@@ -47,8 +48,14 @@ def chromium():
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-                 "--disable-dev-shm-usage", "--force-prefers-reduced-motion"):  # fmt: skip
+    for flag in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--disable-dev-shm-usage",
+        "--force-prefers-reduced-motion",
+    ):
         options.add_argument(flag)
     driver = webdriver.Chrome(options, Service(shutil.which("chromedriver")))
     yield driver
@@ -63,10 +70,14 @@ def view(chromium, page):
         width: int = 1280, scheme: str = "light", scripts: bool = True, anchor: str = ""
     ):
         command = chromium.execute_cdp_cmd
-        command("Emulation.setDeviceMetricsOverride",
-                {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})  # fmt: skip
-        command("Emulation.setEmulatedMedia",
-                {"features": [{"name": "prefers-color-scheme", "value": scheme}]})  # fmt: skip
+        command(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+        )
+        command(
+            "Emulation.setEmulatedMedia",
+            {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+        )
         command("Emulation.setScriptExecutionDisabled", {"value": not scripts})
         chromium.get("about:blank")  # so that another anchor of the same file loads it anew
         chromium.get(page.as_uri() + anchor)
@@ -104,8 +115,9 @@ def column(driver, table: str, index: int) -> list[str]:
     return driver.execute_script(
         "return [...document.getElementById(arguments[0]).tBodies[0].rows]"
         ".filter(r => !r.hidden).map(r => r.cells[arguments[1]].textContent)",
-        table, index,
-    )  # fmt: skip
+        table,
+        index,
+    )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -132,7 +144,8 @@ def test_text_has_contrast(view, scheme):
     driver.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
     worst = driver.execute_script("""
       const light = c => { const [r, g, b] = c.match(/[\\d.]+/g).slice(0, 3).map(v => (v /= 255)
-          <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126*r + .7152*g + .0722*b; };
+          <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); 
+          return .2126*r + .7152*g + .0722*b; };
       const ground = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e)
           .backgroundColor; if (!/, 0\\)$/.test(c)) return c; } return 'rgb(255, 255, 255)'; };
       const found = {};
@@ -176,10 +189,13 @@ def test_filtering_hides_rows_and_says_how_many_are_left(view):
     box.send_keys("vgg16 ddp")
     assert all("vgg16.ddp" in text for text in column(driver, "t-cells", 0))
     assert len(column(driver, "t-cells", 0)) == 3
-    assert driver.execute_script(
-        "return document.getElementById('t-cells').closest('.table')"
-        ".querySelector('[role=status]').textContent"
-    ) == "3 of 30 rows"  # fmt: skip
+    assert (
+        driver.execute_script(
+            "return document.getElementById('t-cells').closest('.table')"
+            ".querySelector('[role=status]').textContent"
+        )
+        == "3 of 30 rows"
+    )
     box.clear()
     box.send_keys(" ")
     assert len(column(driver, "t-cells", 0)) == 30
@@ -199,15 +215,20 @@ def test_the_keyboard_opens_and_closes_a_cells_details(view):
     shot = driver.get_screenshot_as_png()
     if folder := os.environ.get("PARBENCH_PICTURES"):
         (Path(folder) / "dialog-view.png").write_bytes(shot)
-    assert driver.execute_script("return document.querySelector('dialog').contains("
-                                 "document.activeElement)")  # fmt: skip
+    assert driver.execute_script(
+        "return document.querySelector('dialog').contains(document.activeElement)"
+    )
     press(driver, "\ue00c")
     time.sleep(0.1)
     assert driver.execute_script("return document.querySelector('dialog[open]')") is None
     # The panel is back in its place, and the focus on the number.
     assert driver.execute_script("return !!document.querySelector('#cells > .panel')")
-    assert driver.execute_script(f"return document.getElementById({json.dumps(name)})"
-                                 ".closest('dialog')") is None  # fmt: skip
+    assert (
+        driver.execute_script(
+            f"return document.getElementById({json.dumps(name)}).closest('dialog')"
+        )
+        is None
+    )
     assert driver.switch_to.active_element == link
 
 

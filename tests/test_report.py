@@ -7,13 +7,14 @@ import io
 import json
 import re
 import shlex
-from html import escape as html_escape
 from html.parser import HTMLParser
 from pathlib import Path
 
-import constructed
 import pypdf
 import pytest
+from markupsafe import escape
+
+import constructed
 import report
 from constructed import A100X2, CPU1, CPU2, Group
 from errors import ParbenchError
@@ -22,11 +23,19 @@ from errors import ParbenchError
 def collect(folder: Path, *studies: dict[str, Path]) -> Path:
     """Write report.json of studies that `constructed.write_study` wrote."""
     out = folder / "results" / "report.json"
-    report.main([
-        "collect", "--plan", *[str(paths["plan"]) for paths in studies],
-        "--table", *[str(paths["table"]) for paths in studies],
-        "--cells", str(studies[0]["cells"]), "--out", str(out),
-    ])  # fmt: skip
+    report.main(
+        [
+            "collect",
+            "--plan",
+            *[str(paths["plan"]) for paths in studies],
+            "--table",
+            *[str(paths["table"]) for paths in studies],
+            "--cells",
+            str(studies[0]["cells"]),
+            "--out",
+            str(out),
+        ]
+    )
     return out
 
 
@@ -83,8 +92,11 @@ def row_of(table: dict, *start: str) -> list[dict]:
 def made(tmp_path_factory):
     """A report in a folder whose name has blanks: (data, html, pdf, folder)."""
     folder = tmp_path_factory.mktemp("a work folder with blanks")
-    none = [Group("vit", "gpipe-2", A100X2, not_run="needs 2x A100",
-                  published={"train_seconds": 2000.0})]  # fmt: skip
+    none = [
+        Group(
+            "vit", "gpipe-2", A100X2, not_run="needs 2x A100", published={"train_seconds": 2000.0}
+        )
+    ]
     data = collect(
         folder,
         constructed.write_study(folder),
@@ -101,8 +113,10 @@ def test_tables_have_the_papers_shape(made):
     first, second = made[0]["studies"][0]["tables"][:2]
     assert first["title"] == "Table 1. Serial training"
     assert [head["title"] for head in first["heads"]] == [
-        "", "Test accuracy (%)", "Training time (min)"
-    ]  # fmt: skip
+        "",
+        "Test accuracy (%)",
+        "Training time (min)",
+    ]
     assert {row[1]["text"] for row in first["rows"]} == {"eager"}
     variants = [row[1]["text"] for row in second["rows"] if row[0]["text"] == "resnet18"]
     assert variants == ["gpipe-1-1", "gpipe-2", "ddp", "horovod"]
@@ -123,9 +137,12 @@ def test_no_published_value_is_a_dash_with_words(made):
 
 @pytest.mark.parametrize(
     "words",
-    ["not run: needs 2x A100", "out of memory: the kernel killed the process at 23.9 GiB",
-     "diverged: loss was NaN in epoch 2"],
-)  # fmt: skip
+    [
+        "not run: needs 2x A100",
+        "out of memory: the kernel killed the process at 23.9 GiB",
+        "diverged: loss was NaN in epoch 2",
+    ],
+)
 def test_what_has_no_number_says_why(made, words):
     assert words in made[1]
     assert squeezed(words) in squeezed(pdf_text(made[2]))
@@ -225,11 +242,22 @@ def test_many_models_are_drawn_in_parts_that_fit_a_page(tmp_path):
 def test_every_reproduced_number_leads_to_its_cells(made):
     data, html = made[0], made[1]
     targets = {attributes.get("id") for _, attributes in Page(html).elements}
-    links = [cell["link"] for t in all_tables(data) for row in t["rows"] for cell in row
-             if "link" in cell]  # fmt: skip
+    links = [
+        cell["link"]
+        for t in all_tables(data)
+        for row in t["rows"]
+        for cell in row
+        if "link" in cell
+    ]
     assert set(links) <= targets
-    numbers = [cell for study in data["studies"] for t in study["tables"] for row in t["rows"]
-               for cell in row if re.fullmatch(r".* \(3\)", cell["text"])]  # fmt: skip
+    numbers = [
+        cell
+        for study in data["studies"]
+        for t in study["tables"]
+        for row in t["rows"]
+        for cell in row
+        if re.fullmatch(r".* \(3\)", cell["text"])
+    ]
     assert numbers
     assert all("link" in cell for cell in numbers)
 
@@ -240,8 +268,17 @@ def test_a_cells_details_hold_what_rebuilds_and_explains_it(made):
     start = html.index(f'id="c-{cell}"')
     part = html[start : html.index("</details>", start)]
     path = folder / "results" / "cells" / cell / "metrics.json"
-    for words in (f"snakemake {html_escape(shlex.quote(str(path)))}", "c0de" * 16, "da7a" * 16, "0" * 40, "Confusion matrix",
-                  "History", "epoch 2\ndone", "0.9300"):  # fmt: skip
+    command = f"snakemake {escape(shlex.quote(str(path)))}"
+    for words in (
+        command,
+        "c0de" * 16,
+        "da7a" * 16,
+        "0" * 40,
+        "Confusion matrix",
+        "History",
+        "epoch 2\ndone",
+        "0.9300",
+    ):
         assert words in part
 
 
@@ -290,9 +327,10 @@ def test_html_and_pdf_show_the_same_count_of_numbers(made):
         c["text"] for t in all_tables(data) for row in t["rows"] for c in row if "±" in c["text"]
     ]
     rows = "".join(re.findall(r"<tbody>.*?</tbody>", html, re.DOTALL))
+    text = squeezed(pdf_text(pdf))
     for number in set(wanted):
         assert rows.count(f">{number}<") == wanted.count(number)
-        assert squeezed(pdf_text(pdf)).count(squeezed(number)) >= wanted.count(number)
+        assert text.count(squeezed(number)) >= wanted.count(number)
 
 
 def test_html_has_no_outside_reference(made):
@@ -341,7 +379,7 @@ def test_large_report_stays_below_three_megabytes(tmp_path):
     log = "".join(f"epoch {i}: " + "x" * 150 + "\n" for i in range(500))
     data = collect(tmp_path, constructed.write_study(tmp_path, groups=groups, log=log))
     html = report.render_html(json.loads(data.read_text()))
-    assert html.count('class="cell"') == 300
+    assert len(re.findall('<details class="cell">', html)) == 300
     assert len(html.encode()) < 3_000_000
 
 

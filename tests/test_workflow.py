@@ -1,0 +1,219 @@
+"""What runs again is exactly what changed: dry runs are counted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from training import ROOT
+from workspace import Workspace
+
+# Two models, three strategies, one seed each, and little data: a whole run takes half a minute.
+STUDY = """
+title: Six cells
+description: A small study for tests.
+citation: null
+dataset: digits
+seeds: [0]
+settings: {epochs: 1, global_batch: 32, optimizer: sgd, schedule: constant, learning_rate: 0.05,
+           train_samples: 100, test_samples: 50, warmup_steps: 0}
+models:
+  resnet18: {}
+  swin: {options: {embed_dim: 12, depths: [1, 1], num_heads: [2, 2], window_size: 4}}
+variants:
+  eager: {strategy: eager, hardware: cpu1}
+  gpipe-2: {strategy: gpipe, options: {balance: [2]}, hardware: cpu1, baseline: eager}
+  ddp: {strategy: ddp, hardware: cpu2, baseline: eager}
+tables:
+  - {title: All, variants: [eager, gpipe-2, ddp], metrics: [test_accuracy, train_seconds]}
+"""
+AFTER = {"table": 1, "report": 1}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A work folder, its name with blanks, in which the small study has been run to the report."""
+    work = Workspace(tmp_path_factory.mktemp("base") / "a work folder")
+    (work.folder / "studies/six.yaml").write_text(STUDY)
+    work.edit("config.yaml", "studies: [quickstart]", "studies: [six]")
+    assert work.jobs() == {"dataset": 1, "train": 6, "table": 1, "report": 1}
+    result = work.snakemake()
+    return work, result
+
+
+@pytest.fixture
+def work(finished):
+    """The finished folder, put back as it was after the test's edits."""
+    folder = finished[0].folder
+    before = {
+        path: (path.read_bytes(), path.stat())
+        for part in ("config.yaml", "rules", "scripts", "studies", "reports", "Snakefile")
+        for path in ([folder / part] if (folder / part).is_file() else (folder / part).rglob("*"))
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    yield finished[0]
+    import os
+
+    for path, (content, status) in before.items():
+        if not path.exists() or path.read_bytes() != content:
+            path.write_bytes(content)
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_run_ends_with_the_report_and_a_short_table(finished):
+    work, result = finished
+    for file in ("reports/final.html", "reports/final.pdf", "results/tables/six.csv"):
+        assert (work.folder / file).stat().st_size > 0
+        assert file in result.stdout + result.stderr
+    assert "swin" in result.stdout
+    assert "ddp" in result.stdout
+
+
+def test_nothing_changed_nothing_runs(work):
+    assert work.jobs() == {}
+
+
+def test_sdm_apptainer_typed_or_not(work):
+    assert work.jobs("--sdm", "apptainer") == {}
+
+
+def test_learning_rate_of_one_strategy(work):
+    work.edit(
+        "studies/six.yaml",
+        "gpipe-2: {strategy: gpipe,",
+        "gpipe-2: {settings: {learning_rate: 0.1}, strategy: gpipe,",
+    )
+    assert work.jobs() == {"train": 2, **AFTER}
+
+
+def test_comment_and_docstring_in_a_strategy(work):
+    work.edit(
+        "scripts/strategies/gpipe.py",
+        '    """One process drives all devices."""',
+        '    """Other words."""\n    # and a comment',
+    )
+    assert work.jobs() == {}
+
+
+def test_code_of_gpipe(work):
+    work.edit(
+        "scripts/strategies/gpipe.py", '"default": False', '"default": True if False else False'
+    )
+    # (the value is the same: what counts is that the code is another)
+    assert work.jobs() == {"train": 2, **AFTER}
+
+
+def test_a_model_file(work):
+    work.edit(
+        "scripts/models/resnet18.py",
+        "    return _resnet.blocks(",
+        "    unused = 0\n    return _resnet.blocks(",
+    )
+    assert work.jobs() == {"train": 3, **AFTER}
+
+
+def test_the_loop(work):
+    work.edit("scripts/train.py", "EVALUATION_BATCH = 256", "EVALUATION_BATCH = 128")
+    assert work.jobs() == {"train": 6, **AFTER}
+
+
+def test_the_template(work):
+    path = work.folder / "reports/template.html.j2"
+    path.write_text(path.read_text() + "\n<!-- more -->\n")
+    assert work.jobs() == {"report": 1}
+
+
+def test_a_published_value(work):
+    path = work.folder / "studies/published/published_results.csv"
+    path.write_text(path.read_text().replace("56.4", "56.5", 1))
+    assert work.jobs() == AFTER
+
+
+def test_a_touched_file_is_not_a_change(work):
+    for file in ("scripts/train.py", "studies/six.yaml", "studies/published/published_results.csv"):
+        (work.folder / file).touch()
+    assert work.jobs() == {}
+
+
+def test_a_study_more(work):
+    work.edit("config.yaml", "studies: [six]", "studies: [six, gorantla2024]")
+    # nothing to train: its hardware is not here, its rows say so
+    assert work.jobs() == {"table": 1, "report": 1}
+
+
+def test_seed_more(work):
+    work.edit("studies/six.yaml", "seeds: [0]", "seeds: [0, 1]")
+    assert work.jobs() == {"train": 6, **AFTER}
+
+
+def test_one_cell_alone(work):
+    cell = "results/cells/resnet18.eager.cpu1.s0-00000000/metrics.json"
+    result = work.snakemake("-n", cell, check=False)
+    assert result.returncode != 0
+    assert "did you mean 'resnet18.eager.cpu1.s0-" in result.stdout + result.stderr
+
+
+def test_a_finished_cell_tells_what_it_was_run_with(work):
+    out = work.run("scripts/cells.py", "list").stdout
+    assert "6 cells: 6 done" in out
+    out = work.run("scripts/cells.py", "why", "swin.ddp.cpu2").stdout
+    assert "done" in out
+    assert "bucket_cap_mb" in out
+
+
+def test_another_work_folder_with_the_same_code_asks_for_the_same_cells(work, tmp_path):
+    other = Workspace(tmp_path / "elsewhere")
+    (other.folder / "studies/six.yaml").write_text(STUDY)
+    here = {path.name for path in (work.folder / "results/cells").iterdir() if "-" in path.name}
+    out = other.run("scripts/cells.py", "--study", "six", "list").stdout
+    assert all(name in out for name in here)
+
+
+def test_snakemake_report_has_captions(work):
+    work.snakemake("--report", "overview.html")
+    text = (work.folder / "overview.html").read_text()
+    assert "final.html" in text
+    assert "six.csv" in text
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "words"),
+    [
+        ("config.yaml", "timeout_seconds:", "timeout_second:", ["config.yaml", "did you mean"]),
+        ("config.yaml", "studies: [six]", "studies: [sxi]", ["unknown study 'sxi'", "'six'"]),
+        ("config.yaml", "studies: [six]", "studies: [six", ["config.yaml, line", "not valid YAML"]),
+        ("studies/six.yaml", "optimizer: sgd", "optimiser: sgd", ["six.yaml", "'optimizer'"]),
+        ("studies/six.yaml", "strategy: ddp", "strategy: dpp", ["variants.ddp", "'ddp'"]),
+        ("studies/six.yaml", "  swin:", "  swim:", ["unknown value 'swim'", "'swin'"]),
+    ],
+)
+def test_mistakes_end_with_one_clear_message(work, file, old, new, words):
+    work.edit(file, old, new)
+    result = work.snakemake("-n", check=False)
+    assert result.returncode != 0
+    text = result.stdout + result.stderr
+    assert "Traceback" not in text
+    for word in words:
+        assert word in text, text
+
+
+def test_broken_overlay_and_missing_overlay(work, tmp_path):
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("studies: [six\n")
+    for file in (broken, tmp_path / "missing.yaml"):
+        result = work.snakemake("-n", "--configfile", str(file), check=False)
+        assert result.returncode != 0
+        text = result.stdout + result.stderr
+        assert "Traceback" not in text
+        assert file.name in text
+
+
+def test_lint_is_clean():
+    command = [sys.executable, "-m", "snakemake", "--lint", "json"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    found = json.loads(result.stdout[result.stdout.index("{") :] or "{}")
+    assert not found.get("rules"), found
+    assert not found.get("snakefiles"), found
