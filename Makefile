@@ -44,9 +44,9 @@ format: ## format the code
 
 bench: SHELL := /bin/bash
 bench: ## what parbench itself costs: a repeated set-up, the list of cells, a dry run
-	@echo "a set-up that is there already"; time $(ENTER) -- true
-	@echo "the list of cells"; time $(ENTER) -- python scripts/cells.py list >/dev/null
-	@echo "a dry run"; time $(ENTER) -- python -m snakemake --dry-run --quiet all >/dev/null
+	@echo "a set-up that is there already"; time { $(ENTER) -- true; }
+	@echo "the list of cells"; time { $(ENTER) -- python scripts/cells.py list >/dev/null; }
+	@echo "a dry run"; time { $(ENTER) -- python -m snakemake --dry-run --quiet all >/dev/null; }
 
 doctor: ## what this machine can run, and the command that mends what it cannot
 	@$(CHECK) && "$(PYTHON)" scripts/doctor.py $(ARGS)

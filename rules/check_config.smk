@@ -9,16 +9,18 @@ from errors import ParbenchError
 
 
 def or_stop(function, *arguments):
-    """Call ``function``; a user's error ends Snakemake with its one sentence."""
+    """Call ``function``; a user's error ends Snakemake with its one sentence and status 2."""
     try:
         return function(*arguments)
     except ParbenchError as error:
-        raise WorkflowError(f"error: {error}") from None
+        # Not a WorkflowError: Snakemake would print the lines of this file with it.
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 if Path.cwd().resolve() != configuration.ROOT:
     # Results, studies and scripts belong together: a checkout is a work folder.
-    raise WorkflowError(
+    sys.exit(
         f"error: run Snakemake in the project's folder {configuration.ROOT} "
         f"(this is {Path.cwd()}); a second checkout is a second work folder"
     )

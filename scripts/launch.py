@@ -36,6 +36,9 @@ from files import read_json, write_json
 
 # Seconds between asking the processes to end and killing them.
 GRACE_SECONDS = 5.0
+# Seconds that a failed run has to end by itself. A rank that raised may hang in its libraries'
+# teardown, and torchrun waits half a minute for ranks that do not listen.
+SETTLE_SECONDS = 10.0
 LOOK_SECONDS = 0.2
 # A rank that is killed takes the others' connections with it. Their errors are older than the
 # launcher's knowledge of the death by no more than this.
@@ -353,6 +356,7 @@ class Watch:
         self.state = Path(state)
         now = time.monotonic()
         self.ranks = [Rank(number, now) for number in range(count)]
+        self._failed: float | None = None
         self._selector = selector
 
     def look(self) -> None:
@@ -367,6 +371,12 @@ class Watch:
                     self._follow(rank, int(rank.beat["pid"]))
             if rank.pid is not None and rank.ended is None:
                 self._see_death(rank)
+        if self._failed is None and (self.errors() or any(rank.code for rank in self.ranks)):
+            self._failed = time.monotonic()
+
+    def failed_for(self) -> float | None:
+        """Seconds since a rank was first seen to have failed."""
+        return None if self._failed is None else time.monotonic() - self._failed
 
     def _follow(self, rank: Rank, pid: int) -> None:
         if rank.pid is None:
@@ -687,7 +697,7 @@ def _attend(
             raise Stopped(stop.received)
         if hung is not None:
             return Failure(hung)
-        if process.returncode == 0:
+        if process.returncode == 0 and watch.failed_for() is None:
             return None
         failure = find_failure(watch, process.returncode, "\n".join(output.lines))
         if failure.killed and kernel_killed():
@@ -710,7 +720,10 @@ def _follow(
     timeout: float,
     stop: Stop,
 ) -> str | None:
-    """Returns when the process has ended or a signal came; a sentence when a rank hangs."""
+    """Wait until the process ends, a rank has failed, or a signal comes.
+
+    Returns a sentence when a rank hangs.
+    """
     while process.poll() is None and stop.received is None:
         for key, _ in selector.select(LOOK_SECONDS):
             if key.data == "output":
@@ -720,9 +733,13 @@ def _follow(
                 selector.unregister(key.fileobj)
                 os.close(key.fd)
         watch.look()
-        hung = watch.hung(timeout)
-        if hung is not None:
-            return hung
+        failed_for = watch.failed_for()
+        if failed_for is None:
+            hung = watch.hung(timeout)
+            if hung is not None:
+                return hung
+        elif failed_for > SETTLE_SECONDS:
+            return None
     return None
 
 

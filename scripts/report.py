@@ -17,6 +17,8 @@ import math
 import re
 import shlex
 import string
+import sys
+import warnings
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -307,7 +309,7 @@ class Study:
                 if not path.exists():
                     raise ParbenchError(
                         f"{path}: cell {cell} of study {self.name} is planned but has no metrics; "
-                        f"run: snakemake {path}"
+                        f"run: snakemake {shlex.quote(str(path))}"
                     )
                 found[cell] = read_metrics(path)
         return found
@@ -449,9 +451,10 @@ def verdict_cell(row: dict | None, group: dict, marks: list[str]) -> dict:
     """A verdict, never blank."""
     verdict = row["verdict"] if row else ("not run" if group["not_run"] else "")
     if verdict in ("", "no published value"):
-        return absent_cell(verdict or "no verdict") | {"verdict": verdict or "no verdict"}
-    tone = TONES.get(verdict, "plain")
-    return text_cell(verdict, tone=tone, marks=marks or None, verdict=verdict)
+        cell = absent_cell(verdict or "no verdict") | {"verdict": verdict or "no verdict"}
+    else:
+        cell = text_cell(verdict, tone=TONES.get(verdict, "plain"), verdict=verdict)
+    return cell | ({"marks": marks} if marks else {})
 
 
 def metric_cells(study: Study, group: dict, metric: str, unit: str, notes: Notes) -> list[dict]:
@@ -466,7 +469,7 @@ def metric_cells(study: Study, group: dict, metric: str, unit: str, notes: Notes
             text_cell(ratio_text(ratio), sort=ratio) if has_ratio else absent_cell("no ratio")
         )
     reason = row["reason"] if row and "span" not in outcome else ""
-    return [*cells, verdict_cell(row, group, notes.mark(reason))]
+    return [*cells, verdict_cell(row, group, notes.mark(*reason.split("; ")))]
 
 
 FOUR = ["Published", "Reproduced", "Ratio", "Verdict"]
@@ -478,7 +481,7 @@ def paper_table(study: Study, index: int, table: dict) -> dict:
     units = {m: table.get("units", {}).get(m) or study.unit(m) for m in table["metrics"]}
     groups = study.table_groups(table)
     for group in groups:
-        scaled = "scaled down: " + ", ".join(group["scaled"]) if group["scaled"] else ""
+        scaled = "scaled: " + ", ".join(group["scaled"]) if group["scaled"] else ""
         row = key_cells(study, group, notes.mark(scaled))
         for metric, unit in units.items():
             row += metric_cells(study, group, metric, unit, notes)
@@ -568,8 +571,14 @@ def speedup_table(study: Study) -> dict | None:
         against = study.by_id.get(group["baseline"], {}).get("variant", "the baseline")
         outcome = outcome_cell(study, group, row, unit)
         has = row is not None and row["mean"] is not None
-        says = reading(row["mean"], bound, band, against) if has else ABSENT
-        why = row["reason"] if has else ""
+        says = (
+            text_cell(reading(row["mean"], bound, band, against))
+            if has
+            else (absent_cell("not measured"))
+        )
+        # What did not run or failed says why in the speedup's own place.
+        explained = outcome["text"] != ABSENT and not has
+        marks = notes.mark(*row["reason"].split("; ")) if row and not explained else []
         rows.append(
             [
                 *key_cells(study, group),
@@ -577,9 +586,7 @@ def speedup_table(study: Study) -> dict | None:
                 _interval(study, row, unit) if has else absent_cell("not measured"),
                 text_cell(f"{bound}×", sort=bound),
                 text_cell(band_text(band), sort=band[1] if band else None),
-                text_cell(says, marks=notes.mark(why) or None)
-                if has
-                else absent_cell("not measured"),
+                says | ({"marks": marks} if marks else {}),
                 published_cell(row, unit),
                 verdict_cell(row, group, []),
             ]
@@ -612,7 +619,13 @@ def every_metric_table(study: Study) -> dict | None:
     named = dict.fromkeys(metric for _, metric in study.rows)
     have = {metric for (_, metric), row in study.rows.items() if row["mean"] is not None}
     metrics = [metric for metric in named if metric in have and metric not in ("speedup",)]
-    groups = [group for group in study.groups if study.status(group) == "ok"]
+    groups = [
+        group
+        for group in study.groups
+        if any(
+            row["mean"] is not None for (name, _), row in study.rows.items() if name == group["id"]
+        )
+    ]
     if not metrics or not groups:
         return None
     rows = []
@@ -660,6 +673,15 @@ def verdict_table(studies: list[Study]) -> dict:
     )
 
 
+def _citation(citation: dict | None) -> dict | None:
+    """The text, and the address where it is one that a browser may safely open."""
+    if citation is None:
+        return None
+    url = citation.get("url") or ""
+    web = url.startswith(("https://", "http://"))
+    return {"text": citation["text"], "url": url if web else None}
+
+
 def _settings_pairs(settings: dict | None) -> list[list[str]]:
     return [[key.replace("_", " "), mapping_text(v)] for key, v in (settings or {}).items()]
 
@@ -677,7 +699,7 @@ def study_json(study: Study) -> dict:
         "name": study.name,
         "title": text["title"],
         "description": text.get("description") or "",
-        "citation": text.get("citation"),
+        "citation": _citation(text.get("citation")),
         "facts": [
             ["Dataset", str(text["dataset"])],
             ["Groups", f"{len(study.groups)}: {ran}" if study.groups else "none"],
@@ -1054,7 +1076,9 @@ def svg_part(figure: Any, name: str, alt: str) -> dict:
     import matplotlib
 
     buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": name}):
+    with matplotlib.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
+        # Text stays text: the reader's fonts draw it, whatever DejaVu lacks.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314  (our own)
     prefix = anchor("svg", hashlib.sha256(name.encode()).hexdigest()[:8])
@@ -1302,7 +1326,16 @@ def _history(history: list[dict], thin: int) -> dict | None:
         ]
         for entry in kept
     ]
-    columns = ["epoch", "train loss", "test loss", "accuracy", "rate", "s", "total s", "samples/s"]
+    columns = [
+        "epoch",
+        "train loss",
+        "test loss",
+        "accuracy",
+        "learning rate",
+        "seconds",
+        "total seconds",
+        "samples/s",
+    ]
     return {"columns": columns, "rows": rows, "note": note}
 
 
@@ -1581,7 +1614,8 @@ def main(argv: list[str] | None = None) -> None:
         html = render_html(_read_report(options.data))
         size = len(html.encode())
         if size > HTML_LIMIT:
-            print(f"warning: {options.out} has {size / 1e6:.1f} MB: fewer studies make it smaller")
+            text = f"warning: {options.out} has {size / 1e6:.1f} MB: fewer studies make it smaller"
+            print(text, file=sys.stderr)
         write_atomically(options.out, html)
     else:
         write_atomically(options.out, render_pdf(_read_report(options.data)))

@@ -129,6 +129,15 @@ def test_a_number_stands_beside_its_published_value_in_the_tables_unit(made):
     assert seconds == ["56.4", "0.200 ± 0.002 (3)", "0.0035", "not comparable"]
 
 
+@pytest.mark.parametrize("citation", [None, {"text": "A paper.", "authors": [], "year": 2024}])
+def test_a_citation_may_lack_an_address_or_be_missing(tmp_path, citation):
+    groups = [Group("resnet18", "eager", CPU1, seeds=(0,))]
+    study = constructed.usual_study(citation=citation)
+    html, _ = render(tmp_path, collect(tmp_path, constructed.write_study(tmp_path, study, groups)))
+    assert ("A paper." in html) == (citation is not None)
+    assert "external" not in html
+
+
 def test_no_published_value_is_a_dash_with_words(made):
     row = row_of(made[0]["studies"][0]["tables"][1], "resnet18", "ddp")
     assert row[3] == {"text": "–", "spoken": "no published value"}
@@ -574,8 +583,96 @@ def test_decimals(values, unit, spreads, places):
     assert report.decimals(values, unit, spreads) == places
 
 
-def test_the_table_of_tables_py_is_read(tmp_path):
-    """The columns that this reads are those that tables.py writes."""
+PUBLISHED = (
+    "study,document,table,model,strategy,options,hardware,nodes,devices_per_node,batch_size,"
+    "precision,metric,value,unit,published_value,published_unit,note\n"
+    "constructed,d,Table 1,resnet18,eager,,A100,1,1,,,train_seconds,120.0,s,2.0,minutes,\n"
+    "constructed,d,Table 2,resnet18,ddp,,A100,1,2,,,speedup,1.6,x,1.6,x,\n"
+)
+
+
+def tables_py(folder, paths, change=lambda group: None) -> None:
+    """Let tables.py write the table; ``change`` may alter each group of the plan."""
     tables = pytest.importorskip("tables")
-    assert set(report.TABLE_COLUMNS) <= set(tables.COLUMNS)
+    plan = json.loads(paths["plan"].read_text())
+    for group in plan["groups"]:
+        group["published"] = {"model": group["model"], "strategy": group["strategy"]}
+        change(group)
+    paths["plan"].write_text(json.dumps(plan))
+    (folder / "published.csv").write_text(PUBLISHED)
+    tables.main(
+        [
+            "--plan",
+            str(paths["plan"]),
+            "--cells",
+            str(paths["cells"]),
+            "--published",
+            str(folder / "published.csv"),
+            "--out",
+            str(paths["table"]),
+        ]
+    )
+
+
+def test_seeds_that_failed_are_named_beside_the_others_mean(tmp_path):
+    groups = [Group("resnet18", "eager", CPU1), Group("resnet18", "ddp", CPU2)]
+    failed = constructed.metrics_json(
+        Group("resnet18", "ddp", CPU2, status="diverged", reason="loss was NaN"), 2
+    )
+
+    def change(metrics):
+        return failed if metrics["cell"]["id"] == groups[1].cell_id(2) else metrics
+
+    paths = constructed.write_study(tmp_path, groups=groups, change=change)
+    tables_py(tmp_path, paths)
+    data = json.loads(collect(tmp_path, paths).read_text())
+    table = data["studies"][0]["tables"][1]
+    assert row_of(table, "resnet18", "ddp")[4]["text"].endswith("(2)")
+    assert "seed 2 diverged (loss was NaN)" in [note["text"] for note in table["notes"]]
+    assert "1 diverged 1 of 3" in dict(data["summary"]["facts"])["Groups"]
+    assert len(data["studies"][0]["tables"][3]["rows"]) == 2
+
+
+def test_every_note_is_marked_in_its_table(tmp_path):
+    def change(group):
+        if group["strategy"] == "gpipe":
+            group["note"] = constructed.GPIPE_NOTE
+
+    paths = constructed.write_study(tmp_path)
+    tables_py(tmp_path, paths, change)
+    for table in json.loads(collect(tmp_path, paths).read_text())["studies"][0]["tables"]:
+        marks = {mark for row in table["rows"] for cell in row for mark in cell.get("marks", [])}
+        assert marks == {note["mark"] for note in table["notes"]}
+        noted = [note["mark"] for note in table["notes"] if note["text"] == constructed.GPIPE_NOTE]
+        if noted:
+            rows = [r for r in table["rows"] if any(noted[0] in c.get("marks", []) for c in r)]
+            assert {row[1]["text"] for row in rows} == {"gpipe-1-1"}
+
+
+def test_a_failed_baseline_says_why_there_is_no_speedup(tmp_path):
+    groups = [
+        Group("resnet18", "eager", CPU1, status="out_of_memory", reason="killed"),
+        Group("resnet18", "ddp", CPU2),
+    ]
+    paths = constructed.write_study(tmp_path, groups=groups)
+    tables_py(tmp_path, paths)
+    data = json.loads(collect(tmp_path, paths).read_text())
+    table = next(t for t in data["studies"][0]["tables"] if t["id"].endswith("speedup"))
+    assert row_of(table, "resnet18", "ddp")[3]["text"] == "–"
+    assert any("baseline" in note["text"] for note in table["notes"])
+
+
+def test_a_table_that_tables_py_wrote_is_read(tmp_path):
+    tables = pytest.importorskip("tables")
     assert list(constructed.COLUMNS) == list(tables.COLUMNS)
+    paths = constructed.write_study(tmp_path)
+    tables_py(tmp_path, paths)
+    data = json.loads(collect(tmp_path, paths).read_text())
+    first, second = data["studies"][0]["tables"][:2]
+    row = row_of(first, "resnet18", "eager")
+    assert [cell["text"] for cell in row[7:9]] == ["2", "0.200 ± 0.002 (3)"]
+    assert row_of(second, "resnet18", "ddp")[11]["text"] == "1.6"
+    assert row_of(first, "swin", "eager")[4]["text"].startswith("out of memory: the kernel")
+    html, pdf = render(tmp_path, tmp_path / "results" / "report.json")
+    assert "not run: needs 2x A100" in html
+    assert pdf.startswith(b"%PDF")

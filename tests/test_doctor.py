@@ -1,0 +1,113 @@
+"""The doctor: works on a bare Python, and says what each missing thing costs and what mends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import doctor
+import environment
+import machine
+
+ROOT = Path(__file__).resolve().parent.parent
+CHECKS = [
+    "Python", "pip", "disk, work folder", "disk, cache", "memory", "cores", "accelerators",
+    "compiler", "environment", "Horovod", "Apptainer", "user namespaces", "/dev/fuse", "Slurm",
+    "git", "browser, for tests",
+]  # fmt: skip
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """Run the doctor without site-packages and with nothing on PATH."""
+
+    def run(*words: str) -> subprocess.CompletedProcess:
+        env = {"PATH": str(tmp_path), "PARBENCH_CACHE": str(tmp_path / "a cache"), "HOME": "/"}
+        command = [sys.executable, "-I", "-S", str(ROOT / "scripts" / "doctor.py"), *words]
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+
+    return run
+
+
+def test_it_needs_nothing_but_python(bare):
+    done = bare("--json")
+    findings = json.loads(done.stdout)
+    assert done.stderr == ""
+    assert [finding["check"] for finding in findings] == CHECKS
+    states = {finding["check"]: finding["state"] for finding in findings}
+    assert states["Python"] == "ok"
+    for check in ("compiler", "Apptainer", "Slurm", "git", "browser, for tests"):
+        assert states[check] == "missing"
+
+
+def test_whatever_is_lacking_has_a_price_and_a_remedy(bare):
+    for finding in json.loads(bare("--json").stdout):
+        lacking = finding["state"] != "ok"
+        assert bool(finding["costs"]) == lacking, finding
+        assert bool(finding["mend"]) == lacking, finding
+
+
+def test_nothing_of_that_stops_the_quickstart(bare):
+    done = bare()
+    assert done.returncode == 0
+    assert "mend:  sudo apt install g++ make" in done.stdout
+
+
+def test_the_table_names_every_check(bare):
+    lines = bare().stdout.splitlines()
+    for check in CHECKS:
+        assert any(line.startswith(check + " ") for line in lines)
+
+
+def test_a_full_disk_stops_the_quickstart(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PARBENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(environment, "GIB_NEEDED", 10**9)
+    monkeypatch.setattr(sys, "argv", ["doctor.py"])
+    assert doctor.main() == 1
+    assert "export PARBENCH_CACHE=" in capsys.readouterr().out
+
+
+def test_an_older_python_stops_everything_and_is_all_that_is_said(monkeypatch):
+    monkeypatch.setattr(sys, "hexversion", 0x030A0000)
+    (finding,) = doctor.examine()
+    assert (finding.state, finding.essential) == ("missing", True)
+    assert "3.11" in finding.costs
+
+
+def test_one_core_is_limited(monkeypatch):
+    monkeypatch.setattr(machine, "cores", lambda: 1)
+    assert doctor._cores().state == "limited"
+    assert "needs 2 cores" in doctor._cores().costs
+
+
+def test_hidden_accelerators_are_mentioned(monkeypatch):
+    card = {"name": "NVIDIA A100", "memory_mib": 40960, "driver": "580.1", "uuid": "GPU-aa"}
+    monkeypatch.setattr(machine, "_accelerators", lambda: (card, card))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert doctor._accelerators().state == "limited"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert doctor._accelerators().state == "ok"
+
+
+def test_a_horovod_that_could_not_be_built_has_its_reason(monkeypatch, tmp_path):
+    reason = {"available": False, "reason": "x.cc:1: error: no"}
+    (tmp_path / "horovod.json").write_text(json.dumps(reason))
+    monkeypatch.setattr(doctor, "_ready_environment", lambda: tmp_path)
+    ready, horovod = doctor._environment()
+    assert (ready.state, horovod.state) == ("ok", "missing")
+    assert horovod.found == "x.cc:1: error: no"
+    assert "--retry-horovod" in horovod.mend
+
+
+def test_a_cache_that_may_not_be_written_is_essential(monkeypatch, tmp_path):
+    if os.geteuid() == 0:
+        monkeypatch.setattr(os, "access", lambda path, mode: "locked" not in str(path))
+    (tmp_path / "locked").mkdir(mode=0o500)
+    monkeypatch.setenv("PARBENCH_CACHE", str(tmp_path / "locked"))
+    cache = next(found for found in doctor._disk() if found.check == "disk, cache")
+    assert (cache.state, cache.essential) == ("missing", True)

@@ -1,0 +1,209 @@
+"""What the machine is, and what it can run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import machine
+
+ROOT = Path(__file__).resolve().parent.parent
+A100 = {"name": "NVIDIA A100-SXM4-40GB", "memory_mib": 40960, "driver": "580.1", "uuid": "GPU-aa"}
+H100 = {"name": "NVIDIA H100 80GB HBM3", "memory_mib": 81559, "driver": "580.1", "uuid": "GPU-bb"}
+
+
+def hardware(device: str, devices: int, model: str | None = None, nodes: int = 1) -> dict:
+    return {
+        "name": "x", "device": device, "devices": devices, "nodes": nodes, "gpu_model": model,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def cards(monkeypatch):
+    """Pretend that the machine has these accelerators."""
+
+    def pretend(*found: dict) -> None:
+        monkeypatch.setattr(machine, "_accelerators", lambda: found)
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return pretend
+
+
+def test_the_description_has_the_shape_of_metrics_json():
+    described = machine.describe()
+    assert list(described) == [
+        "fingerprint", "cpu", "cores", "memory_mib", "os", "kernel", "accelerators",
+    ]  # fmt: skip
+    assert len(described["fingerprint"]) == 12
+    assert described["cores"] >= 1
+    assert described["memory_mib"] > 100
+    json.dumps(described)
+
+
+def test_accelerators_are_described_without_their_serial_numbers(cards):
+    cards(A100)
+    assert machine.describe()["accelerators"] == [
+        {"name": "NVIDIA A100-SXM4-40GB", "memory_mib": 40960, "driver": "580.1"}
+    ]
+
+
+def test_pinning_a_process_does_not_make_another_machine():
+    """A training cell is pinned to its cores before it describes the machine."""
+    code = (
+        "import os, json, machine\n"
+        "if hasattr(os, 'sched_setaffinity'):\n"
+        "    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "print(json.dumps([machine.describe(), machine.cores()]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "scripts")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    described, cores = json.loads(done.stdout)
+    assert described == machine.describe()
+    if hasattr(os, "sched_setaffinity"):
+        assert cores == 1
+
+
+def test_the_fingerprint_is_steady_where_times_stay_comparable(cards):
+    def of(cpu="EPYC", cores=64, memory=256_000, accelerators=(A100,)):
+        return machine._fingerprint(cpu, cores, memory, list(accelerators))
+
+    assert of() == of(memory=255_100)  # another kernel reserves a little more
+    assert of() == of(accelerators=[{**A100, "driver": "590.0"}])
+    assert of() == of(accelerators=[A100, A100])  # another job was given two
+    different = [of(), of(cpu="Xeon"), of(cores=32), of(memory=128_000), of(accelerators=[H100])]
+    assert len(set(different)) == len(different)
+
+
+def test_a_containers_cpu_limit_counts(monkeypatch):
+    files = {"cpu.max": ["150000 100000", "max 100000"]}
+    monkeypatch.setattr(machine, "_cgroup", lambda file, controller: files.get(file, []))
+    assert machine._within_quota(8) == 1
+    files["cpu.max"] = ["400000 100000"]
+    assert machine._within_quota(8) == 4
+    assert machine._within_quota(2) == 2
+    files.clear()
+    files.update({"cpu.cfs_quota_us": ["-1", "200000"], "cpu.cfs_period_us": ["100000", "100000"]})
+    assert machine._within_quota(8) == 2
+
+
+# ---------------------------------------------------------------- available and missing
+
+
+def test_available_looks_at_affinity_and_accelerators(cards):
+    cards(A100, A100, H100)
+    assert machine.available() == {"cpu": machine.cores(), "cuda": {"A100": 2, "H100": 1}}
+    assert machine.available("auto") == machine.available(None)
+
+
+def test_available_takes_what_is_stated():
+    assert machine.available({"cpu": 4}) == {"cpu": 4, "cuda": {}}
+    assert machine.available({"cpu": 4, "cuda": {"A100": 8}})["cuda"] == {"A100": 8}
+
+
+@pytest.mark.parametrize(
+    ("visible", "models"),
+    [
+        ("", {}),
+        ("-1", {}),
+        ("1", {"H100": 1}),
+        ("0,1", {"A100": 1, "H100": 1}),
+        ("0,9,1", {"A100": 1}),
+        ("GPU-bb", {"H100": 1}),
+        ("MIG-1234", {"A100": 1}),
+    ],
+)
+def test_hidden_accelerators_are_not_available(cards, monkeypatch, visible, models):
+    cards(A100, H100)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert machine.available()["cuda"] == models
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "reason"),
+    [
+        (hardware("cpu", 2), {"cpu": 2, "cuda": {}}, None),
+        (hardware("cpu", 4), {"cpu": 2, "cuda": {}}, "needs 4 cores"),
+        (hardware("cuda", 2, "A100"), {"cpu": 2, "cuda": {}}, "needs 2x A100"),
+        (hardware("cuda", 2, "A100"), {"cpu": 2, "cuda": {"A100": 1}}, "needs 2x A100"),
+        (hardware("cuda", 2, "A100"), {"cpu": 2, "cuda": {"A100": 2}}, None),
+        (hardware("cuda", 1, "A100"), {"cpu": 2, "cuda": {"NVIDIA A100-SXM4-40GB": 1}}, None),
+        (hardware("cuda", 1, "A10"), {"cpu": 2, "cuda": {"A100": 4}}, "needs 1x A10"),
+        (hardware("cuda", 1, "rtx 4090"), {"cpu": 2, "cuda": {"RTX 4090": 1}}, None),
+        (hardware("cuda", 1), {"cpu": 2, "cuda": {"T4": 1}}, None),
+        (hardware("cuda", 1), {"cpu": 2, "cuda": {}}, "needs 1 GPU"),
+        (hardware("cuda", 2), {"cpu": 2, "cuda": {"T4": 1, "A100": 1}}, "needs 2 GPUs"),
+        (hardware("cuda", 1, "A100", nodes=2), {"cpu": 2, "cuda": {"A100": 1}}, "needs 2 nodes"),
+        (hardware("cpu", 1, nodes=2), {"cpu": 2, "cuda": {}, "nodes": 2}, None),
+    ],
+)
+def test_missing(wanted, there, reason):
+    assert machine.missing(wanted, there) == reason
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "A100"),
+        ("NVIDIA A100 80GB PCIe", "A100"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 NVL", "H100"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("Tesla V100-SXM2-16GB", "V100"),
+        ("NVIDIA RTX A6000", "RTX A6000"),
+        ("NVIDIA", "NVIDIA"),
+    ],
+)
+def test_model_name(name, model):
+    assert machine.model_name(name) == model
+
+
+# ---------------------------------------------------------------- Horovod and NCCL
+
+
+def test_horovods_absence_has_the_compilers_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    state = {"available": False, "reason": "x.cc:1: error: no"}
+    (tmp_path / "horovod.json").write_text(json.dumps(state))
+    assert machine.horovod() == "Horovod could not be built: x.cc:1: error: no"
+
+
+def test_horovod_elsewhere_is_looked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None)
+    assert "not installed" in machine.horovod()
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: object())
+    assert machine.horovod() is None
+
+
+@pytest.mark.parametrize(("answer", "is_missing"), [("True", False), ("False", True), ("", True)])
+def test_nccl_is_asked_for_in_another_process(monkeypatch, answer, is_missing):
+    monkeypatch.setitem(machine.NCCL_PROBES, "ddp", f"print('a warning'); print({answer!r})")
+    machine.nccl_missing.cache_clear()
+    try:
+        assert bool(machine.nccl_missing("ddp")) == is_missing
+    finally:
+        machine.nccl_missing.cache_clear()
+
+
+def test_importing_it_imports_nothing_heavy():
+    code = (
+        "import sys, machine; print([m for m in ('torch', 'numpy', 'pynvml') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "scripts")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
