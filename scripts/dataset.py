@@ -36,12 +36,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-import files
 import jsonschema
 import numpy as np
 import yaml
-from errors import ParbenchError, run_main
 from tqdm import tqdm
+
+import files
+from errors import ParbenchError, run_main
 
 SCHEMA = Path(__file__).resolve().parent.parent / "rules" / "schemas" / "dataset.schema.yaml"
 
@@ -264,16 +265,14 @@ def download(url: str, part: Path, size: int) -> None:
     if have == size:
         return
     demand_space(part.parent, size - have, "free some, or set PARBENCH_CACHE to a larger place")
-    request = urllib.request.Request(  # noqa: S310: the opener knows http and https only
-        url, headers={"User-Agent": "parbench", "Accept-Encoding": "identity"}
-    )
+    headers = {"User-Agent": "parbench", "Accept-Encoding": "identity"}
     if have:
-        request.add_header("Range", f"bytes={have}-")
+        headers["Range"] = f"bytes={have}-"
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310
     try:
         with opener().open(request, timeout=TIMEOUT) as response:
             have = accepted_offset(response, have, size)
-            with open(part, "ab" if have else "wb") as file:
-                receive(response, file, have, size)
+            receive(response, part, have, size)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
@@ -285,7 +284,7 @@ def download(url: str, part: Path, size: int) -> None:
         raise MirrorError(f"stalled: nothing for {TIMEOUT:g} seconds") from None
     except http.client.IncompleteRead:
         raise CutOffError(f"cut off after {size_of(part):,} of {size:,} bytes") from None
-    except (ConnectionError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException) as error:
         raise CutOffError(f"connection lost ({type(error).__name__}: {error})") from None
     if (have := size_of(part)) > size:
         part.unlink()
@@ -311,15 +310,18 @@ def accepted_offset(response: http.client.HTTPResponse, have: int, size: int) ->
     return have
 
 
-def receive(response: http.client.HTTPResponse, file: BinaryIO, have: int, size: int) -> None:
-    """Write the body to ``file``; stop after more than ``size`` bytes in all.
+def receive(response: http.client.HTTPResponse, part: Path, have: int, size: int) -> None:
+    """Write the body to ``part`` from byte ``have`` on; stop after more than ``size`` in all.
 
     TimeoutError also for a trickle: a byte now and then would never time out by itself.
     """
-    with progress("download", size, "B", have) as advance:
+    with (
+        writable(part, "ab" if have else "wb") as write,
+        progress("download", size, "B", have) as advance,
+    ):
         since, window = time.monotonic(), 0
         while have <= size and (block := response.read1(BLOCK)):
-            write(file, block)
+            write(block)
             advance(len(block))
             have += len(block)
             window += len(block)
@@ -329,17 +331,36 @@ def receive(response: http.client.HTTPResponse, file: BinaryIO, have: int, size:
                 since, window = time.monotonic(), 0
 
 
-def write(file: BinaryIO, block: bytes) -> None:
-    """Write to the download; a full disk takes the download with it, so that nothing half stays."""
-    try:
-        file.write(block)
-        file.flush()
-    except OSError as error:
+@contextlib.contextmanager
+def writable(part: Path, mode: str) -> Iterator[Callable[[bytes], None]]:
+    """Yield a function that appends bytes to ``part``.
+
+    What it cannot write is the user's disk, never the mirror's fault: ParbenchError, and the
+    download goes with it, so that a full disk is not kept full by half a file.
+    """
+
+    def failed(error: OSError) -> ParbenchError:
         with contextlib.suppress(OSError):
-            os.unlink(file.name)
-        raise ParbenchError(
-            f"{file.name}: {error.strerror}; free some space, or set PARBENCH_CACHE to another place"
-        ) from None
+            part.unlink(missing_ok=True)
+        return ParbenchError(
+            f"{part}: {error.strerror}; free some space, or set PARBENCH_CACHE to another place"
+        )
+
+    try:
+        file = open(part, mode, buffering=0)  # noqa: SIM115
+    except OSError as error:
+        raise failed(error) from None
+
+    def write(block: bytes) -> None:
+        rest = memoryview(block)
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError as error:
+            raise failed(error) from None
+
+    with file:
+        yield write
 
 
 # ---- CIFAR-10, binary version --------------------------------------------------------------------
@@ -496,12 +517,12 @@ def cifar_images(
     blobs: dict[str, bytes], place: Path, records: int, source: str, source_sha256: str
 ) -> Images:
     """The dataset from the bytes of its files, by base name."""
-    if (text := blobs.get(CIFAR_TEXTS[0])) is not None:
-        if (names := text.decode(errors="replace").split()) != CIFAR_CLASSES:
-            raise ParbenchError(
-                f"{place}/{CIFAR_TEXTS[0]}: it names the classes {names[:20]}, "
-                f"CIFAR-10 has {CIFAR_CLASSES}"
-            )
+    text = blobs.get(CIFAR_TEXTS[0])
+    if text is not None and (names := text.decode(errors="replace").split()) != CIFAR_CLASSES:
+        raise ParbenchError(
+            f"{place}/{CIFAR_TEXTS[0]}: it names the classes {names[:20]}, "
+            f"CIFAR-10 has {CIFAR_CLASSES}"
+        )
     parts = [parse_records(blobs[name], f"{place}/{name}", records) for name in CIFAR_TRAIN]
     test_images, test_labels = parse_records(blobs[CIFAR_TEST], f"{place}/{CIFAR_TEST}", records)
     return Images(
@@ -530,9 +551,9 @@ def identify_digits(spec: dict) -> str | None:
 def read_digits(spec: dict) -> Images:
     """1,797 handwritten digits, 8x8 with values 0..16, brought to the shape of CIFAR-10.
 
-    Enlarged four times by linear interpolation, the values 0..255, the three channels equal. 360 images, the same share of every class, are the
-    test set: those whose index has the smallest hashes, so that the split never depends on the
-    random stream of a NumPy release.
+    Enlarged four times by linear interpolation, the values 0..255, the three channels equal. 360
+    images, the same share of every class, are the test set: those whose index has the smallest
+    hashes, so that the split never depends on the random stream of a NumPy release.
     """
     try:
         from sklearn.datasets import load_digits
@@ -646,14 +667,13 @@ def read_image_folder(spec: dict) -> Images:
     total = math.prod(shape) * len(members)
     if total > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         raise ParbenchError(
-            f"{root}: {len(members):,} images of {shape[2]}x{shape[1]} are {total:,} bytes decoded, "
-            "more than this machine's memory; use smaller or fewer images"
+            f"{root}: {len(members):,} images of {shape[2]}x{shape[1]} are {total:,} bytes "
+            "decoded, more than this machine's memory; use smaller or fewer images"
         )
     images = np.empty((len(members), *shape), dtype=np.uint8)
     digests: list[str] = []
     with progress("decode", len(members), "images") as advance:
-        work = lambda member: decode(member[2], (first, shape))  # noqa: E731
-        for chunk in in_threads(members, work, advance):
+        for chunk in in_threads(members, lambda item: decode(item[2], (first, shape)), advance):
             for digest, pixels in chunk:
                 images[len(digests)] = pixels
                 digests.append(digest)
@@ -685,7 +705,7 @@ def list_images(root: Path) -> tuple[list[str], list[tuple[str, int, Path]]]:
         found[part] = {}
         for path in entries(root, folder):
             if not path.is_dir():
-                raise ParbenchError(f"{path!s}: not a folder; images lie in {part}/<class>/")
+                raise ParbenchError(f"{path}: not a folder; images lie in {part}/<class>/")
             found[part][path.name] = list_class(root, path)
     for here, there in (("train", "test"), ("test", "train")):
         if missing := sorted(set(found[here]) - set(found[there])):
@@ -721,7 +741,7 @@ def list_class(root: Path, folder: Path) -> list[Path]:
 def entries(root: Path, folder: Path) -> list[Path]:
     """What lies in ``folder``, by name; ParbenchError for a link that leads out of ``root``."""
     with os.scandir(folder) as scan:
-        found = sorted(entry for entry in scan_visible(scan))
+        found = sorted((entry.name, entry.is_symlink()) for entry in scan if entry.name[0] != ".")
     for name, is_link in found:
         path = folder / name
         try:
@@ -731,11 +751,6 @@ def entries(root: Path, folder: Path) -> list[Path]:
         if is_link and not path.resolve().is_relative_to(root.resolve()):
             raise ParbenchError(f"{path}: a link to {path.resolve()}, which is outside of {root}")
     return [folder / name for name, _ in found]
-
-
-def scan_visible(scan: Iterator[os.DirEntry]) -> Iterator[tuple[str, bool]]:
-    """(name, whether it is a link) of the entries that are not hidden."""
-    return ((entry.name, entry.is_symlink()) for entry in scan if entry.name[0] != ".")
 
 
 def decode(path: Path, like: tuple[Path, tuple] | None) -> tuple[str, np.ndarray]:
@@ -789,12 +804,16 @@ KINDS = {
 def check_spec(name: str, spec: Any) -> None:
     """ParbenchError, with the key and its value, when ``spec`` is not what the schema describes."""
     schema = yaml.safe_load(SCHEMA.read_text(encoding="utf-8"))
-    error = jsonschema.exceptions.best_match(
-        jsonschema.Draft202012Validator(schema).iter_errors(spec)
-    )
-    if error is not None:
-        key = ".".join(["datasets", name, *map(str, error.absolute_path)])
-        raise ParbenchError(f"{key}: {error.message}; see {SCHEMA.name}")
+    validator = jsonschema.Draft202012Validator(schema)
+    error = jsonschema.exceptions.best_match(validator.iter_errors(spec))
+    if error is None:
+        return
+    key = ".".join(["datasets", name, *map(str, error.absolute_path)])
+    message = error.message
+    if "propertyNames" in error.absolute_schema_path:
+        allowed = ", ".join(error.validator_value)
+        message = f"kind {spec['kind']} has no key {error.instance!r}; it has {allowed}"
+    raise ParbenchError(f"{key}: {message}; see rules/schemas/{SCHEMA.name}")
 
 
 def channel_moments(images: np.ndarray) -> tuple[list[float], list[float]]:

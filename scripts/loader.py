@@ -11,10 +11,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import files
 import torch
-from errors import ParbenchError
 from safetensors import SafetensorError, safe_open
+
+import files
+from errors import ParbenchError
 
 PADDING = 4  # zero pixels on every side before a random crop: the usual CIFAR augmentation
 

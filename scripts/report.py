@@ -140,9 +140,10 @@ def fixed(value: float, places: int) -> str:
     return f"{value:,.{places}f}".replace("-", "−")
 
 
-def short(value: float) -> str:
-    """A number as a source prints it: no decimals that it did not have."""
-    return f"{value:.6g}".replace("-", "−")
+def short(value: float, unit: str = "") -> str:
+    """A number as a source prints it; a ratio, which may be computed from two, has four digits."""
+    digits = 4 if UNITS.get(unit, ("",))[0] == "ratio" else 6
+    return f"{value:.{digits}g}".replace("-", "−")
 
 
 def ratio_text(value: float) -> str:
@@ -424,7 +425,7 @@ def published_cell(row: dict | None, unit: str) -> dict:
     if row is None or row["published"] is None:
         return absent_cell("no published value")
     value = convert(row["published"], row["published_unit"] or row["unit"], unit)
-    return text_cell(short(value), sort=value)
+    return text_cell(short(value, unit), sort=value)
 
 
 def outcome_cell(study: Study, group: dict, row: dict | None, unit: str, span: int = 1) -> dict:

@@ -568,6 +568,14 @@ def test_ratio_text(value, text):
 
 
 @pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [(120.6, "min", "120.6"), (1980.5, "s", "1980.5"), (1.4387755, "x", "1.439"), (2.0, "h", "2")],
+)
+def test_published_numbers_are_shown_as_printed(value, unit, text):
+    assert report.short(value, unit) == text
+
+
+@pytest.mark.parametrize(
     ("values", "unit", "spreads", "places"),
     [
         ([7.44, 15.6], "s", [0.08], 2),
