@@ -10,46 +10,44 @@ PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
 	&& { echo "$$name"; exit; }; done)
 PYTHON := $(PYTHON)
 
-ENTER = $(CHECK) && "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
-ifeq ($(PYTHON),)
-CHECK := { echo "error: no Python 3.11 or newer was found; Debian and Ubuntu: sudo apt install" \
-	"python3.11 python3.11-venv; or: make PYTHON=<its path>" >&2; exit 2; }
-else
-CHECK := true
-endif
+ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help report test lint format bench doctor clean lock
+.PHONY: help report test lint format bench doctor clean lock .python
+
+.python:
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer was found; Debian and Ubuntu: sudo apt" \
+		"install python3.11 python3.11-venv; or: make PYTHON=<its path> ..." >&2; exit 2; }
 
 help: ## list the targets
 	@echo "make <target>, where <target> is one of"
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile
 	@echo "The environment is kept in PARBENCH_CACHE (default: ~/.cache/parbench)."
 
-report: ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf
+report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf
 	@$(ENTER) --unlock -- python -m snakemake --rerun-incomplete reports/final.html reports/final.pdf $(ARGS)
 
 test: lint ## set up if need be, lint, test; TESTS='tests/test_x.py -k word' chooses
 	@$(ENTER) -- python -m pytest $(TESTS)
 
-lint: ## check style and the workflow's rules
+lint: .python ## check style and the workflow's rules
 	@$(ENTER) -- python -m ruff check --quiet .
 	@$(ENTER) -- python -m ruff format --check --quiet .
-	@$(ENTER) -- snakefmt --check --quiet Snakefile rules
+	@$(ENTER) -- snakefmt --check Snakefile rules
 	@$(ENTER) -- python -m snakemake --lint
 
-format: ## format the code
+format: .python ## format the code
 	@$(ENTER) -- python -m ruff format .
 	@$(ENTER) -- snakefmt Snakefile rules
 
 bench: SHELL := /bin/bash
-bench: ## what parbench itself costs: a repeated set-up, the list of cells, a dry run
+bench: .python ## what parbench itself costs: a repeated set-up, the list of cells, a dry run
 	@echo "a set-up that is there already"; time { $(ENTER) -- true; }
 	@echo "the list of cells"; time { $(ENTER) -- python scripts/cells.py list >/dev/null; }
 	@echo "a dry run"; time { $(ENTER) -- python -m snakemake --dry-run --quiet all >/dev/null; }
 
-doctor: ## what this machine can run, and the command that mends what it cannot
-	@$(CHECK) && "$(PYTHON)" scripts/doctor.py $(ARGS)
+doctor: .python ## what this machine can run, and the command that mends what it cannot
+	@"$(PYTHON)" scripts/doctor.py $(ARGS)
 
 clean: ## delete results and reports; never the cache
 	@rm -rf -- results reports/final.html reports/final.pdf

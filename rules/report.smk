@@ -1,7 +1,7 @@
 rule report:
     input:
         tables=expand("results/tables/{study}.csv", study=CONFIG["studies"]),
-        html=["reports/template.html.j2"],
+        html=multiext("reports/", "template.html.j2", "style.css", "table.js"),
         pdf="reports/template.typ",
     output:
         data="results/report.json",

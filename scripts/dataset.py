@@ -282,6 +282,8 @@ def download(url: str, part: Path, size: int) -> None:
         raise MirrorError(f"not reachable ({error.reason})") from None
     except TimeoutError:
         raise MirrorError(f"stalled: nothing for {TIMEOUT:g} seconds") from None
+    except ValueError as error:  # a port or host name that cannot be one
+        raise MirrorError(f"not an address ({error})") from None
     except http.client.IncompleteRead:
         raise CutOffError(f"cut off after {size_of(part):,} of {size:,} bytes") from None
     except (OSError, http.client.HTTPException) as error:

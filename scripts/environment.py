@@ -580,16 +580,21 @@ def execute(folder: Path, command: list[str]) -> None:
 def release_stale_lock(folder: Path) -> None:
     """Take away the workflow's lock on ``folder`` when the Snakemake that held it was killed.
 
-    ParbenchError when a Snakemake works in the folder, or may do so on another machine.
+    A Snakemake that still works in the folder (whose `make` alone was killed, say) is waited for.
+    ParbenchError when the lock was taken on another machine, where nobody can be seen from here.
     """
     state = folder / ".snakemake"
     held = list((state / "locks").glob("*")) if (state / "locks").is_dir() else []
     if held:
-        if process := _live_snakemake(folder, held[0].stat().st_uid):
-            raise ParbenchError(
-                f"Snakemake already works in this folder (process {process}); wait for it, or stop"
-                f" it with: kill {process}"
+        owner = held[0].stat().st_uid
+        if process := _live_snakemake(folder, owner):
+            say(
+                f"Snakemake already works in this folder (process {process}); waiting for its end"
+                f" (to stop it: kill {process})"
             )
+            while _live_snakemake(folder, owner):
+                time.sleep(0.5)
+            return release_stale_lock(folder)
         holder = state / "parbench.host"
         host = holder.read_text(encoding="utf-8") if holder.exists() else platform.node()
         if host != platform.node():

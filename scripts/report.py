@@ -219,12 +219,9 @@ class Notes:
 
     def mark(self, *texts: str) -> list[str]:
         """The letters of these notes; blank texts are left out."""
-        letters = []
-        for text in filter(None, texts):
-            if text not in self.texts:
-                self.texts.append(text)
-            letters.append(_letters(self.texts.index(text)))
-        return letters
+        wanted = dict.fromkeys(filter(None, texts))
+        self.texts += [text for text in wanted if text not in self.texts]
+        return [_letters(index) for index in sorted(map(self.texts.index, wanted))]
 
     def as_json(self) -> list[dict]:
         """Letter and text of every note."""

@@ -567,6 +567,13 @@ def test_ratio_text(value, text):
     assert report.ratio_text(value) == text
 
 
+def test_a_note_has_one_letter_however_often_it_is_said():
+    notes = report.Notes()
+    assert notes.mark("one", "", "two", "one") == ["a", "b"]
+    assert notes.mark("two", "three", "one") == ["a", "b", "c"]
+    assert [note["text"] for note in notes.as_json()] == ["one", "two", "three"]
+
+
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [(120.6, "min", "120.6"), (1980.5, "s", "1980.5"), (1.4387755, "x", "1.439"), (2.0, "h", "2")],
