@@ -7,6 +7,8 @@ import cells
 import files
 import provenance
 
+# Jobs inherit the terminal, and the bars of cells that run at once would overwrite each other.
+os.environ.update(PARBENCH_QUIET="1")
 # `python` in a rule is the one that runs Snakemake, also where nobody activated its environment.
 os.environ.update(
     PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

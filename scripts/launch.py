@@ -261,9 +261,9 @@ def _start(
 
 def oom_kills() -> int:
     """How often the kernel has killed for lack of memory: on this machine and in our cgroups."""
-    texts = [machine._read("/proc/vmstat")]
-    texts += machine._cgroup("memory.events", "memory")
-    texts += machine._cgroup("memory.oom_control", "memory")
+    texts = [machine.read("/proc/vmstat")]
+    texts += machine.cgroup("memory.events", "memory")
+    texts += machine.cgroup("memory.oom_control", "memory")
     return sum(int(n) for text in texts for n in re.findall(r"^oom_kill (\d+)$", text, re.M))
 
 

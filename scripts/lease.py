@@ -116,7 +116,7 @@ def gpus(number: int, model: str | None, holder: str) -> AbstractContextManager[
 
 def usable_gpus(model: str | None = None) -> list[str]:
     """UUIDs of the GPUs that this process may use, all of one model."""
-    visible = machine._visible(machine._accelerators())
+    visible = machine.visible(machine.accelerators())
     # An entry that names a slice must stay one: the UUID of its GPU would mean another slice.
     entries = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     entries += [""] * (len(visible) - len(entries))

@@ -38,28 +38,28 @@ def describe() -> dict:
     ``cores`` are the machine's own, within a container's limit, and not those of this process: a
     cell is pinned to a few of them.
     """
-    accelerators = [
-        {key: gpu[key] for key in ("name", "memory_mib", "driver")} for gpu in _accelerators()
+    cards = [
+        {key: gpu[key] for key in ("name", "memory_mib", "driver")} for gpu in accelerators()
     ]
     return {
-        "fingerprint": _fingerprint(_cpu_model(), os.cpu_count() or 1, _memory_mib(), accelerators),
+        "fingerprint": _fingerprint(_cpu_model(), os.cpu_count() or 1, _memory_mib(), cards),
         "cpu": _cpu_model(),
         "cores": _within_quota(os.cpu_count() or 1),
         "memory_mib": min(filter(None, (_memory_mib(), _memory_limit_mib())), default=0),
         "os": _operating_system(),
         "kernel": platform.release(),
-        "accelerators": accelerators,
+        "accelerators": cards,
     }
 
 
-def _fingerprint(cpu: str, cores: int, memory_mib: int, accelerators: list[dict]) -> str:
+def _fingerprint(cpu: str, cores: int, memory_mib: int, cards: list[dict]) -> str:
     """12 hexadecimal digits: equal for machines whose times may be compared.
 
     Steady over reboots, kernel and driver updates, which move the memory by a little, and over the
     number of accelerators that a scheduler hands to one job. Not steady over another CPU, or
     another model of accelerator.
     """
-    models = sorted({(gpu["name"], _rounded(gpu["memory_mib"])) for gpu in accelerators})
+    models = sorted({(gpu["name"], _rounded(gpu["memory_mib"])) for gpu in cards})
     parts = [" ".join(cpu.split()), cores, _rounded(memory_mib), models]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
@@ -81,7 +81,7 @@ def available(config_override: dict | str | None = None) -> dict:
     """
     if isinstance(config_override, dict):
         return {"cuda": {}, **config_override}
-    names = [model_name(gpu["name"]) for gpu in _visible(_accelerators())]
+    names = [model_name(gpu["name"]) for gpu in visible(accelerators())]
     return {"cpu": cores(), "cuda": dict(Counter(names))}
 
 
@@ -163,7 +163,7 @@ def nccl_missing(strategy_name: str) -> str | None:
 
 
 def _cpu_model() -> str:
-    info = _read("/proc/cpuinfo")
+    info = read("/proc/cpuinfo")
     match = re.search(r"^(?:model name|Hardware|cpu model|cpu)\s*:\s*(.+)$", info, re.MULTILINE)
     if match:
         return " ".join(match[1].split())
@@ -183,37 +183,37 @@ def _memory_mib() -> int:
 
 def _memory_limit_mib() -> int | None:
     """A container's or job's memory limit, in MiB."""
-    limits = [int(text) for text in _cgroup("memory.max", "memory") if text.isdigit()]
-    limits += [int(text) for text in _cgroup("memory.limit_in_bytes", "memory") if text.isdigit()]
+    limits = [int(text) for text in cgroup("memory.max", "memory") if text.isdigit()]
+    limits += [int(text) for text in cgroup("memory.limit_in_bytes", "memory") if text.isdigit()]
     return min(limits) // 2**20 if limits else None
 
 
 def _within_quota(count: int) -> int:
     """``count`` cores, or fewer where a cgroup grants less time than that."""
     quotas = []
-    for text in _cgroup("cpu.max", "cpu"):
+    for text in cgroup("cpu.max", "cpu"):
         words = text.split()
         if len(words) == 2 and words[0].isdigit():
             quotas.append(int(words[0]) / int(words[1]))
     for quota, period in zip(
-        _cgroup("cpu.cfs_quota_us", "cpu"), _cgroup("cpu.cfs_period_us", "cpu"), strict=False
+        cgroup("cpu.cfs_quota_us", "cpu"), cgroup("cpu.cfs_period_us", "cpu"), strict=False
     ):
         if quota.isdigit() and period.isdigit():  # "-1": no limit
             quotas.append(int(quota) / int(period))
     return max(1, min([count, *(math.floor(quota + 0.01) for quota in quotas)]))
 
 
-def _cgroup(file: str, controller: str) -> list[str]:
+def cgroup(file: str, controller: str) -> list[str]:
     """A control file's contents in this process's cgroup and those above it (versions 1, 2)."""
     found = []
-    for line in _read("/proc/self/cgroup").splitlines():
+    for line in read("/proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
         if names and controller not in names.split(","):
             continue
         root = Path("/sys/fs/cgroup") / (names and controller)
         folder = root / path.lstrip("/")
         while folder.is_relative_to(root):
-            text = _read(folder / file).strip()
+            text = read(folder / file).strip()
             if text:
                 found.append(text)
             folder = folder.parent
@@ -227,7 +227,8 @@ def _operating_system() -> str:
         return f"{platform.system()} {platform.release()}"
 
 
-def _read(path: str | os.PathLike) -> str:
+def read(path: str | os.PathLike) -> str:
+    """A small file's text; empty where it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -238,7 +239,7 @@ def _read(path: str | os.PathLike) -> str:
 
 
 @functools.cache
-def _accelerators() -> tuple[dict, ...]:
+def accelerators() -> tuple[dict, ...]:
     """NVIDIA's accelerators: {name, memory_mib, driver, uuid}, in the order of their bus."""
     # Asked first because loading the driver's library costs time that most machines need not spend.
     if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
@@ -290,7 +291,7 @@ def _from_nvidia_smi() -> list[dict]:
     return found
 
 
-def _visible(accelerators: tuple[dict, ...]) -> list[dict]:
+def visible(accelerators: tuple[dict, ...]) -> list[dict]:
     """Those that CUDA_VISIBLE_DEVICES leaves; as in CUDA, an unknown entry hides what follows."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:

@@ -272,11 +272,10 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
     torch.backends.cuda.matmul.allow_tf32 = training["tf32"]
     torch.backends.cudnn.allow_tf32 = training["tf32"]
 
+    pulse.beat("start-up")
     strategy.setup()
-    pulse.rank = strategy.rank
     module = strategies.load(cell["strategy"]["name"])
     cores = measure.pin(strategy.local_rank, module.processes(cell))
-    pulse.beat("start-up")
     run = Run(cell, data_folder, strategy, pulse)
     energy = measure.Energy(strategy.devices)
     run.warm_up()

@@ -87,7 +87,7 @@ def test_one_core_is_limited(monkeypatch):
 
 def test_hidden_accelerators_are_mentioned(monkeypatch):
     card = {"name": "NVIDIA A100", "memory_mib": 40960, "driver": "580.1", "uuid": "GPU-aa"}
-    monkeypatch.setattr(machine, "_accelerators", lambda: (card, card))
+    monkeypatch.setattr(machine, "accelerators", lambda: (card, card))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert doctor._accelerators().state == "limited"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")

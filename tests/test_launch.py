@@ -367,7 +367,7 @@ def test_the_shown_command_can_be_pasted(monkeypatch):
     assert words[0] == "PARBENCH_CORES=5,6"
     assert "a b/cell.json" in words
     # On a machine without GPUs the line is for another one, and hides none of its GPUs.
-    monkeypatch.setattr(machine, "_accelerators", lambda: ())
+    monkeypatch.setattr(machine, "accelerators", lambda: ())
     assert "CUDA_VISIBLE" not in launch.shown_command(real_cell("eager", 1, "cuda"), **PATHS)
 
 

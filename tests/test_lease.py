@@ -307,7 +307,7 @@ A30 = "NVIDIA A30"
 def accelerators(monkeypatch):
     names = [A30, A100, A100]
     found = tuple({"name": name, "uuid": f"GPU-{index}"} for index, name in enumerate(names))
-    monkeypatch.setattr(machine, "_accelerators", lambda: found)
+    monkeypatch.setattr(machine, "accelerators", lambda: found)
 
 
 @pytest.mark.usefixtures("accelerators")

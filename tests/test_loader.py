@@ -8,13 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import loader
 import numpy as np
 import pytest
 import torch
-from errors import ParbenchError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import loader
+from errors import ParbenchError
 
 ROOT = Path(__file__).resolve().parent.parent
 MEAN, STD = [0.49, 0.48, 0.44], [0.25, 0.24, 0.26]
@@ -315,7 +316,7 @@ def test_more_samples_than_there_are(digits, wanted):
         loader.load(digits, "cpu", **wanted)
 
 
-@pytest.fixture()
+@pytest.fixture
 def copied(digits, tmp_path) -> Path:
     shutil.copytree(digits, tmp_path / "a copy")
     return tmp_path / "a copy"

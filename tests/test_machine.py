@@ -28,7 +28,7 @@ def cards(monkeypatch):
     """Pretend that the machine has these accelerators."""
 
     def pretend(*found: dict) -> None:
-        monkeypatch.setattr(machine, "_accelerators", lambda: found)
+        monkeypatch.setattr(machine, "accelerators", lambda: found)
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return pretend
@@ -86,7 +86,7 @@ def test_the_fingerprint_is_steady_where_times_stay_comparable(cards):
 
 def test_a_containers_cpu_limit_counts(monkeypatch):
     files = {"cpu.max": ["150000 100000", "max 100000"]}
-    monkeypatch.setattr(machine, "_cgroup", lambda file, controller: files.get(file, []))
+    monkeypatch.setattr(machine, "cgroup", lambda file, controller: files.get(file, []))
     assert machine._within_quota(8) == 1
     files["cpu.max"] = ["400000 100000"]
     assert machine._within_quota(8) == 4

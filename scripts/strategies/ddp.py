@@ -35,9 +35,12 @@ stages = _data_parallel.stages
 
 
 def launcher(cell: dict, python: str) -> list[str]:
-    """torchrun, with a rendezvous of its own: a fixed port would clash on shared machines."""
-    number = str(processes(cell))
-    return [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", number]
+    """torchrun, with a rendezvous of its own: a fixed port would clash on shared machines.
+
+    The address is stated because torchrun hangs where the machine's name does not resolve.
+    """
+    run = [python, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    return [*run, "--nproc-per-node", str(processes(cell))]
 
 
 def check(cell: dict) -> Iterator[str]:
@@ -81,7 +84,8 @@ class Strategy(eager.Strategy):
             )
         if on_gpu:
             torch.cuda.set_device(self.devices[0])
-        timeout = timedelta(seconds=self.cell["run"]["timeout_seconds"])
+        # Later than the launcher, which says which rank hung where.
+        timeout = timedelta(seconds=self.cell["run"]["timeout_seconds"] + 60)
         distributed.init_process_group(self.backend, timeout=timeout)
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:

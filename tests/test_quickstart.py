@@ -1,0 +1,82 @@
+"""The default study, whole: thirty cells on real data, to the report that a user opens."""
+
+from __future__ import annotations
+
+import json
+
+import measure
+import pandas
+import pytest
+from workspace import Workspace
+
+# Whoever tests the workflow's rules need not wait for it: pytest -m "not whole"
+pytestmark = pytest.mark.whole
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    work = Workspace(tmp_path_factory.mktemp("quick") / "quick start")
+    result = work.snakemake("reports/final.html", "reports/final.pdf")
+    return work, result
+
+
+@pytest.fixture(scope="module")
+def metrics(finished):
+    folder = finished[0].folder / "results/cells"
+    return {path.parent.name: measure.read_metrics(path) for path in folder.glob("*/metrics.json")}
+
+
+def test_every_cell_learns(finished, metrics):
+    plan = json.loads((finished[0].folder / "results/plan/quickstart.json").read_text())
+    groups = plan["groups"]
+    runnable = [cell for group in groups if not group["not_run"] for cell in group["cells"]]
+    assert sum(len(group["cells"]) for group in groups) == 30
+    assert set(runnable) == set(metrics)
+    # Only a Horovod that cannot be compiled may be missing, and it says why.
+    assert all(group["strategy"] == "horovod" for group in groups if group["not_run"])
+    for cell, values in metrics.items():
+        assert values["status"] == "ok", cell
+        assert values["test_accuracy"] >= 0.80, cell
+
+
+def test_every_cell_saw_the_same_work(metrics):
+    for values in metrics.values():
+        assert sum(map(sum, values["confusion"])) == 360
+        assert values["steps_per_epoch"] == 45  # 1,437 images in batches of 32
+        assert not values["environment"]["oversubscribed"]
+        hardware = values["cell"]["hardware"]
+        assert len(set(values["environment"]["cores"])) == hardware["devices"]
+
+
+def test_table_is_tidy_and_whole(finished):
+    table = pandas.read_csv(finished[0].folder / "results/tables/quickstart.csv")
+    assert table.groupby("group").ngroups == 10
+    assert not table.duplicated(["group", "metric"]).any()
+    done = table[table.status == "ok"]
+    assert (done[done.metric == "test_accuracy"].n_seeds == 3).all()
+    speedup = done[done.metric == "speedup"]
+    assert set(speedup.variant) >= {"gpipe-2", "gpipe-1-1", "ddp"}
+    assert set(done[done.metric == "noise_floor"].variant) == {"eager"}
+
+
+def test_report_shows_each_number(finished):
+    work, result = finished
+    html = (work.folder / "reports/final.html").read_text()
+    assert len(html.encode()) < 3_000_000
+    for line in ("reports/final.html", "reports/final.pdf"):
+        assert line in result.stdout + result.stderr
+    table = pandas.read_csv(work.folder / "results/tables/quickstart.csv")
+    for cells in table[table.metric == "test_accuracy"].cells.dropna():
+        assert all(cell in html for cell in cells.split())
+
+
+def test_repeated_at_no_cost(finished):
+    work, _ = finished
+    assert work.jobs() == {}
+
+
+def test_one_lost_cell_comes_back_alone(finished):
+    work, _ = finished
+    cell = next(path for path in (work.folder / "results/cells").glob("swin.eager*/metrics.json"))
+    cell.unlink()
+    assert work.jobs() == {"train": 1, "table": 1, "report": 1}
