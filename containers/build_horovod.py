@@ -228,6 +228,12 @@ def patch(source: Path, standard: int, *, gloo_only: bool) -> None:
             "set(CMAKE_CXX_STANDARD 14)",
             f"set(CMAKE_CXX_STANDARD {standard})",
         ),
+        # A build folder whose name has blanks.
+        (
+            "CMakeLists.txt",
+            "-Wl,--version-script=${CMAKE_SOURCE_DIR}/horovod.lds",
+            r"-Wl,--version-script=\"${CMAKE_SOURCE_DIR}/horovod.lds\"",
+        ),
         # distutils left Python's standard library with 3.12.
         (
             "horovod/torch/CMakeLists.txt",
@@ -362,7 +368,9 @@ def _progress(tell: Say) -> Callable[[str], None]:
 def first_error(text: str, work: Path) -> str:
     """The first line of a build's log that says why it failed, without the build folder's name."""
     lines = [line.strip() for line in text.replace(f"{work}/", "").splitlines()]
-    for pattern in (r"(fatal )?error: ", r"CMake Error", r"[A-Za-z]*Error: ", r"\*\*\* "):
+    # collect2 only says that the linker failed; ld itself says why.
+    compiler, linker = r"(?<!collect2: )(fatal )?error: ", r"\bld(\.\w+)?: (?!warning)"
+    for pattern in (compiler, linker, r"CMake Error", r"[A-Za-z]*Error: ", r"\*\*\* "):
         for number, line in enumerate(lines):
             if re.search(pattern, line) and "subprocess-exited" not in line:
                 if pattern == "CMake Error":  # the message stands on the lines below

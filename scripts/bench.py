@@ -16,6 +16,7 @@ import math
 import os
 import platform
 import re
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -28,6 +29,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tqdm import tqdm
+
 import config
 import launch
 import lease
@@ -37,12 +40,11 @@ import provenance
 import strategies
 from errors import ParbenchError, run_main
 from files import read_json, write_json
-from tqdm import tqdm
 
 if TYPE_CHECKING:
     import torch
-    import train
     from torch import nn
+
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (*measure.PACKAGES, "snakemake", "pillow")
@@ -51,9 +53,9 @@ CONFIDENCE = 0.95
 # What a copy of the project needs to run its workflow.
 PARTS = ("Snakefile", "config.yaml", "rules", "scripts", "studies", "profiles", "containers")
 
-# Of an epoch: short, so that the two sides of a pair meet the same load of the machine.
-STEPS = 2
+# A slice is an epoch of two steps: short, so that both sides of a pair meet the same load.
 BATCH = 64
+IMAGES = 2 * BATCH
 INPUT_BATCH = 128
 INPUT_IMAGES = 6400
 INPUT_EPOCHS = 8  # of the faster side, so that its slices are not over in an instant
@@ -246,7 +248,7 @@ def cell(strategy: str, devices: int = 1, model: str = "resnet50", **changes: An
     schema = config.settings_schema()
     settings = {key: part["default"] for key, part in schema.items() if "default" in part}
     settings |= {"epochs": 1, "optimizer": "sgd", "schedule": "constant", "learning_rate": 0.01}
-    settings |= {"global_batch": BATCH, "train_samples": STEPS * BATCH, "test_samples": BATCH}
+    settings |= {"global_batch": BATCH, "train_samples": IMAGES, "test_samples": BATCH}
     for key, value in changes.items():
         (options if key in options else settings)[key] = value
     samples = {key: settings.pop(key) for key in ("train_samples", "test_samples")}
@@ -273,8 +275,9 @@ def cell(strategy: str, devices: int = 1, model: str = "resnet50", **changes: An
 
 def synthetic(folder: Path, train_images: int, test_images: int = BATCH) -> Path:
     """A dataset of noise, 3 x 32 x 32 and 10 classes, in the loader's own files; its folder."""
-    import dataset
     import numpy as np
+
+    import dataset
 
     random = np.random.default_rng(0)
 
@@ -308,7 +311,7 @@ def missing(value: dict) -> str | None:
 
 def bench_eager(context: Context) -> list[Row]:
     """images per second of an eager ResNet-50 cell over a bare hand-written loop"""
-    synthetic(context.folder, STEPS * BATCH)
+    synthetic(context.folder, IMAGES)
     slices = run_worker(context, "loops", cell("eager"))
     return [
         ratio_row(
@@ -324,7 +327,7 @@ def bench_ddp(context: Context) -> list[Row]:
     what = "over a bare DDP script, batches in memory"
     if reason := missing(value):
         return [Row("ddp", what, "x", bound=reaches(0.97), reason=reason)]
-    synthetic(context.folder, STEPS * BATCH)
+    synthetic(context.folder, IMAGES)
     slices = run_worker(context, "loops", value)
     return [
         ratio_row("ddp", what, slices, "in_memory", reaches(0.97)),
@@ -354,35 +357,50 @@ def run_worker(context: Context, name: str, value: dict) -> dict[str, list[list[
         _, environment = launch.command(value, **paths, out=out, devices=held.devices)
         words = [*module.launcher(value, sys.executable), str(Path(__file__))]
         words += ["--worker", name, "--folder", str(context.folder), "--pairs", str(context.pairs)]
-        call(words, environment, held.descriptors)
+        call(words, environment=environment, descriptors=held.descriptors)
     return {
         contender: [[Slice(*part) for part in pair] for pair in pairs]
         for contender, pairs in read_json(out).items()
     }
 
 
-def call(words: list[str], environment: dict[str, str], descriptors: list[int]) -> None:
-    """Run a command to its end; nothing of it lives on when this process is asked to end.
+def call(
+    words: list[str],
+    *,
+    folder: Path = ROOT,
+    environment: dict[str, str] | None = None,
+    descriptors: Iterable[int] = (),
+) -> str:
+    """Run a command in ``folder`` to its end, and return what it printed.
 
-    ParbenchError with the end of its output when it fails.
+    Nothing of it lives on when this process is asked to end. ParbenchError with the end of its
+    output when it fails.
     """
     state = tempfile.mkdtemp(prefix="parbench-")
-    environment = {**os.environ, **environment, "PARBENCH_STATE": state}
-    with tempfile.TemporaryFile("w+") as output:
-        # Its errors are kept; a terminal sees its bar.
-        errors = None if sys.stderr.isatty() else output
+    variables = {**os.environ, **(environment or {}), "PARBENCH_STATE": state}
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            words, env=environment, stdout=output, stderr=errors, pass_fds=descriptors
+            words,
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=None if sys.stderr.isatty() else errors,  # a terminal sees the bar
+            pass_fds=tuple(descriptors),
         )
         try:
             process.wait()
         finally:
             launch.end_all(state, launch.GRACE_SECONDS)
             shutil.rmtree(state, ignore_errors=True)
+        output.seek(0)
+        errors.seek(0)
+        text = output.read()
         if process.returncode != 0:
-            output.seek(0)
-            last = "\n".join(output.read().splitlines()[-15:])
-            raise ParbenchError(f"{words} ended with status {process.returncode}:\n{last}")
+            last = "\n".join((text + errors.read()).splitlines()[-15:])
+            status = process.returncode
+            raise ParbenchError(f"{shlex.join(words)}: ended with status {status}:\n{last}")
+        return text
 
 
 def work_loops(folder: Path, pairs: int) -> None:
@@ -395,8 +413,9 @@ def work_loops(folder: Path, pairs: int) -> None:
     strategy = module.Strategy(value)
     strategy.setup()
     measure.pin(strategy.local_rank, module.processes(value))
+    samples = value["dataset"]["train_samples"]
     contenders = {
-        name: _timed(strategy, partial(make, value, folder / "synthetic", strategy))
+        name: _timed(strategy, samples, make(value, folder / "synthetic", strategy))
         for name, make in (
             ("product", _product),
             ("itself", _product),
@@ -431,20 +450,23 @@ def _bare(value: dict, data: Path, strategy: Any, *, in_memory: bool) -> Callabl
 
     Same weights, same batches. ``in_memory``: they lie there, cropped, flipped and normalised.
     """
-    import loader
     import torch
     from torch.nn.parallel import DistributedDataParallel
     from torchvision.models import resnet50
 
+    import loader
+
     training = value["training"]
     images = loader.load(data, "cpu", train_samples=value["dataset"]["train_samples"])
     augment = loader.Augment(images, value["seed"], training["image_size"], training["augment"])
-    order = loader.order(value["seed"], 0, len(images.train_labels))
-    shares = [part.tensor_split(strategy.world_size) for part in order.split(BATCH)]
+    samples = len(images.train_labels)
+    order = loader.order(value["seed"], 0, samples)
+    bounds = loader.batches(samples, training["global_batch"], training["min_tail"])
 
     def batches() -> Iterator[tuple]:
-        for parts in shares:
-            yield augment.train_batch(parts[strategy.rank], 0)
+        for start, stop in bounds:
+            share = order[start:stop].tensor_split(strategy.world_size)[strategy.rank]
+            yield augment.train_batch(share, 0)
 
     torch.manual_seed(value["seed"])
     model: nn.Module = resnet50(num_classes=CLASSES)
@@ -471,18 +493,16 @@ def bare_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iter
         optimizer.step()
 
 
-def _timed(strategy: Any, make: Callable[[], Callable[[], None]]) -> Callable[[], Slice]:
+def _timed(strategy: Any, images: int, epoch: Callable[[], None]) -> Callable[[], Slice]:
     """A contender out of an epoch: ranks start together, and the slowest one's time counts."""
     import torch
-
-    epoch = make()
 
     def work() -> Slice:
         strategy.reduce(torch.zeros(1))
         cpu, begun = time.process_time(), time.perf_counter()
         epoch()
         spent = torch.tensor([time.perf_counter() - begun, time.process_time() - cpu])
-        return Slice(STEPS * BATCH, *strategy.reduce(spent, "max").tolist())
+        return Slice(images, *strategy.reduce(spent, "max").tolist())
 
     return work
 
@@ -502,8 +522,9 @@ def _write_slices(folder: Path, slices: dict[str, list[list[Slice]]]) -> None:
 
 def work_inputs(folder: Path, pairs: int) -> None:
     """The process of bench_input: the product's batches, and torchvision's."""
-    import loader
     import torch
+
+    import loader
 
     value = read_json(folder / "cell.json")
     torch.set_num_threads(1)
@@ -588,7 +609,7 @@ def _torchvision_batches(images: Any) -> Callable[[int], Iterable]:
 def bench_startup(context: Context) -> list[Row]:
     """seconds from job start to the first timed step of a cell, by strategy"""
     runs = context.runs or 3
-    synthetic(context.folder, STEPS * BATCH)
+    synthetic(context.folder, IMAGES)
     rows = [_import_row(runs)]
     for strategy, devices, options in (
         ("eager", 1, {}),
@@ -630,10 +651,8 @@ def _start(folder: Path, value: dict) -> dict[str, float]:
     words = [sys.executable, str(ROOT / "scripts/launch.py"), "--cell", str(home / "cell.json")]
     words += ["--data", str(folder / "synthetic"), "--out", str(out), "--progress", "lines"]
     begun = time.monotonic()
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    call(words)
     total = time.monotonic() - begun
-    if done.returncode != 0:
-        raise ParbenchError(f"{value['id']}: {done.stderr.strip()[-2000:]}")
     return {
         "launcher": total - read_json(home / "wall.json")["seconds"],
         "startup_seconds": read_json(out)["startup_seconds"],
@@ -669,13 +688,13 @@ def run_measured(words: list[str], folder: Path, held: lease.Lease) -> Measured:
     """Run ``words`` in ``folder`` on the leased core. ParbenchError when it fails."""
     cores = json.dumps([int(core) for core in held.devices])
     shim = [sys.executable, "-S", "-c", MEASURE, cores, *words]
-    done = subprocess.run(
-        shim, cwd=folder, check=True, stdout=subprocess.PIPE, pass_fds=held.descriptors
-    )
-    status, seconds, mb, output = json.loads(done.stdout)
+    # As it is for users: compiled files of the last run are there.
+    variables = {"PYTHONDONTWRITEBYTECODE": ""}
+    text = call(shim, folder=folder, environment=variables, descriptors=held.descriptors)
+    status, seconds, mb, output = json.loads(text)
     if status != 0:
         last = "\n".join(output.splitlines()[-15:])
-        raise ParbenchError(f"{words} in {folder} ended with status {status}:\n{last}")
+        raise ParbenchError(f"{shlex.join(words)} in {folder}: status {status}:\n{last}")
     return Measured(seconds, mb, output)
 
 
@@ -835,14 +854,19 @@ def conditions() -> dict:
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             packages[name] = importlib.metadata.version(name)
+    scripts = [str(path.relative_to(provenance.SCRIPTS)) for path in _own_files()]
     return {
         "machine": machine.describe(),
         "usable_cores": lease.usable_cores(),
         "python": platform.python_version(),
         "packages": packages,
         **provenance.git_state(),
-        "code": provenance.closure("bench.py", "train.py", "models/resnet50.py"),
+        "code_digest": provenance.combined(provenance.closure(*scripts)),
     }
+
+
+def _own_files() -> list[Path]:
+    return sorted(provenance.SCRIPTS.rglob("*.py"))
 
 
 def run_all(names: list[str], pairs: int, runs: int | None, out: Path) -> None:

@@ -222,6 +222,9 @@ def _open_file(folder: int, name: str) -> int:
         try:
             descriptor = _open_or_make(folder, name)
         except (FileExistsError, FileNotFoundError):
+            if not os.fstat(folder).st_nlink:  # in a deleted folder nothing can be made, ever
+                path = os.environ.get("PARBENCH_LEASES", DEFAULT_FOLDER)
+                raise ParbenchError(f"{path}: deleted while waiting for it; start again") from None
             continue  # somebody made or deleted it in between
         except OSError as error:
             raise _unusable(name, error.strerror) from None

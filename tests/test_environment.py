@@ -381,6 +381,7 @@ def test_the_compilers_own_reason_is_what_is_reported(tmp_path, monkeypatch):
 
 
 BY_COMPILER = "[ 3%] Building\n/w/x.cc:7:1: fatal error: a.h: No such file\nmake: *** Error 1"
+BY_LINKER = "[9%] Linking\n/usr/bin/ld: cannot find -lx\ncollect2: error: ld returned 1 exit status"
 BY_CMAKE = "CMake Error at x.txt:3 (project):\n\n  No CMAKE_CXX_COMPILER could be found."
 
 
@@ -388,6 +389,7 @@ BY_CMAKE = "CMake Error at x.txt:3 (project):\n\n  No CMAKE_CXX_COMPILER could b
     ("log", "reason"),
     [
         (BY_COMPILER, "x.cc:7:1: fatal error: a.h: No such file"),
+        (BY_LINKER, "/usr/bin/ld: cannot find -lx"),
         (BY_CMAKE, "CMake Error at x.txt:3 (project): No CMAKE_CXX_COMPILER could be found."),
         ("all well until\nkilled", "killed"),
         ("", "the compiler said nothing"),

@@ -285,6 +285,18 @@ def test_a_deleted_lock_file_keeps_nobody_out_and_nobody_in(leases, four_cores):
             assert not is_free("core-0")
 
 
+def test_who_waits_in_a_deleted_folder_is_told(leases, four_cores):
+    """It waited for ever, and busily, for locks that nobody could give back."""
+    os.mkdir(leases)
+    folder = os.open(leases, os.O_RDONLY)
+    os.rmdir(leases)
+    try:
+        with pytest.raises(ParbenchError, match="deleted while waiting"):
+            lease._open_file(folder, "core-0")
+    finally:
+        os.close(folder)
+
+
 def test_what_others_wrote_is_shown_without_control_characters(leases):
     leases.mkdir()
     file = leases / "core-0"

@@ -375,3 +375,23 @@ def test_the_loader_downloads_nothing():
         check=True,
     )
     assert "dataset" not in listed.stdout.split()
+
+
+def test_a_loaded_dataset_does_not_need_its_file(copied):
+    # In a process of its own: a tensor that were the mapped file would kill it with SIGBUS.
+    code = (
+        "import sys, loader; data = loader.load(sys.argv[1], 'cpu')\n"
+        "open(sys.argv[1] + '/data.safetensors', 'w').close()\n"
+        "print(int(data.train_images.sum()), int(data.test_labels.sum()))"
+    )
+    whole = loader.load(copied, "cpu")
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(copied)],
+        cwd=ROOT / "scripts",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.returncode
+    assert done.stdout.split() == [
+        str(int(t.sum())) for t in (whole.train_images, whole.test_labels)
+    ]
