@@ -40,11 +40,8 @@ format: .python ## format the code
 	@$(ENTER) -- python -m ruff format .
 	@$(ENTER) -- snakefmt Snakefile rules
 
-bench: SHELL := /bin/bash
-bench: .python ## what parbench itself costs: a repeated set-up, the list of cells, a dry run
-	@echo "a set-up that is there already"; time { $(ENTER) -- true; }
-	@echo "the list of cells"; time { $(ENTER) -- python scripts/cells.py list >/dev/null; }
-	@echo "a dry run"; time { $(ENTER) -- python -m snakemake --dry-run --quiet all >/dev/null; }
+bench: .python ## measure what parbench itself costs; docs/bench.md says what each row means
+	@$(ENTER) -- python scripts/bench.py $(ARGS)
 
 doctor: .python ## what this machine can run, and the command that mends what it cannot
 	@"$(PYTHON)" scripts/doctor.py $(ARGS)

@@ -452,7 +452,7 @@ def _bare(value: dict, data: Path, strategy: Any, *, in_memory: bool) -> Callabl
     """
     import torch
     from torch.nn.parallel import DistributedDataParallel
-    from torchvision.models import resnet50
+    from torchvision.models import get_model
 
     import loader
 
@@ -469,7 +469,7 @@ def _bare(value: dict, data: Path, strategy: Any, *, in_memory: bool) -> Callabl
             yield augment.train_batch(share, 0)
 
     torch.manual_seed(value["seed"])
-    model: nn.Module = resnet50(num_classes=CLASSES)
+    model: nn.Module = get_model(value["model"]["name"], num_classes=CLASSES)
     if strategy.world_size > 1:
         model = DistributedDataParallel(model)
     model.train()

@@ -145,7 +145,7 @@ def test_ratios_are_of_images_per_second():
 
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_the_bare_loop_computes_what_the_product_does(tmp_path, monkeypatch, in_memory):
-    value = bench.cell("eager", **SMALL)
+    value = bench.cell("eager", model="resnet18", **SMALL)
     data = bench.synthetic(tmp_path, 16)
     strategy = strategies.load("eager").Strategy(value)
     strategy.setup()
@@ -193,7 +193,8 @@ def test_both_inputs_give_normalised_batches_of_all_images(tmp_path):
 def test_loops_of_a_worker(tmp_path, strategy, devices):
     context = bench.Context(tmp_path, pairs=1)
     bench.synthetic(tmp_path, 16)
-    slices = bench.run_worker(context, "loops", bench.cell(strategy, devices, **SMALL))
+    value = bench.cell(strategy, devices, "resnet18", **SMALL)
+    slices = bench.run_worker(context, "loops", value)
     assert set(slices) == {"product", "itself", "in_memory", "same_input"}
     for pairs in slices.values():
         assert [part.images for part in pairs[0]] == [16, 16]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
-import measure
 import pandas
 import pytest
+
+import measure
 from workspace import Workspace
 
 # Whoever tests the workflow's rules need not wait for it: pytest -m "not whole"
