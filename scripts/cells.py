@@ -438,9 +438,7 @@ def write(result: Plan) -> None:
 
 
 def _write_changed(path: Path, value: dict) -> None:
-    # Few bytes, no fsync: 5,000 cells must not take minutes to begin.
-    text = canonical_json(value)
-    if not path.exists() or canonical_json(read_json(path)) != text:
+    if not path.exists() or canonical_json(read_json(path)) != canonical_json(value):
         write_json(path, value)
 
 

@@ -95,7 +95,7 @@ def test_what_could_not_run_says_why():
 # --- taking turns
 
 
-def test_each_pair_goes_there_and_back_and_begins_with_another():
+def test_each_pair_goes_there_and_back_in_another_order():
     calls = []
 
     def contender(name):
@@ -105,10 +105,15 @@ def test_each_pair_goes_there_and_back_and_begins_with_another():
 
         return work
 
-    slices = bench.interleave({name: contender(name) for name in "abc"}, 3, shown=False)
-    assert "".join(calls) == "abc" + "abccba" + "bcaacb" + "cabbac"
-    assert {name: [len(pair) for pair in pairs] for name, pairs in slices.items()} == {
-        name: [2, 2, 2] for name in "abc"
+    slices = bench.interleave({name: contender(name) for name in "abc"}, 6, shown=False)
+    assert calls[:3] == ["a", "b", "c"]  # unmeasured
+    pairs = ["".join(calls[start : start + 6]) for start in range(3, len(calls), 6)]
+    assert len(pairs) == len(set(pairs)) == 6  # every order once
+    for pair in pairs:
+        assert pair == pair[::-1]
+        assert set(pair) == set("abc")
+    assert {name: [len(pair) for pair in found] for name, found in slices.items()} == {
+        name: [2] * 6 for name in "abc"
     }
 
 

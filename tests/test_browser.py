@@ -19,6 +19,7 @@ from PIL import Image
 import constructed
 import report
 from constructed import A100X2, Group
+from reporting.render import render_html
 from require import require
 
 SIZES = {"phone": 375, "desk": 1280}
@@ -34,7 +35,7 @@ def page(tmp_path_factory) -> Path:
         [paths["plan"], other["plan"]], [paths["table"], other["table"]], paths["cells"]
     )
     html = folder / "final.html"
-    html.write_text(report.render_html(data), encoding="utf-8")
+    html.write_text(render_html(data), encoding="utf-8")
     return html
 
 

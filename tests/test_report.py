@@ -18,6 +18,10 @@ import constructed
 import report
 from constructed import A100X2, CPU1, CPU2, Group
 from errors import ParbenchError
+from reporting import render as layout
+from reporting import text
+from reporting.study import reading
+from reporting.table import Notes
 
 
 def collect(folder: Path, *studies: dict[str, Path]) -> Path:
@@ -188,7 +192,7 @@ def test_the_note_of_gpipe_on_cpu_stands_under_its_tables(made):
     ],
 )
 def test_reading_of_a_speedup(speedup, bound, band, says):
-    assert report.reading(speedup, bound, band, "eager") == says
+    assert reading(speedup, bound, band, "eager") == says
 
 
 def test_a_table_of_cpu_and_gpu_cells_says_so(made):
@@ -216,6 +220,16 @@ def test_figures_are_titled_with_questions_and_answered(made):
     ]
     assert figures[0]["caption"].startswith("Least training time: ddp for resnet18 (0.124 ± 0.001")
     assert "1.619× against eager and a bound of 2×" in figures[1]["caption"]
+
+
+def test_a_failed_group_is_named_in_the_time_figure(made):
+    times, speedups = made[0]["studies"][0]["figures"][:2]
+    drawn = [
+        re.findall(r">([^<]+)</text>", p["svg"]) for p in (*times["parts"], *speedups["parts"])
+    ]
+    assert {"swin", "out of memory", "diverged"} <= set(drawn[0])
+    assert "swin" not in drawn[1]  # a speedup needs two numbers
+    assert "swin" not in times["caption"]
 
 
 def test_figures_have_text_titles_and_ids_of_their_own(made):
@@ -387,9 +401,27 @@ def test_large_report_stays_below_three_megabytes(tmp_path):
     ]
     log = "".join(f"epoch {i}: " + "x" * 150 + "\n" for i in range(500))
     data = collect(tmp_path, constructed.write_study(tmp_path, groups=groups, log=log))
-    html = report.render_html(json.loads(data.read_text()))
+    html = layout.render_html(json.loads(data.read_text()))
     assert len(re.findall('<details class="cell">', html)) == 300
     assert len(html.encode()) < 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("log", "note"),
+    [
+        ("x\n" * 60, None),
+        ("x\n" * 61, "[last 60 lines; the whole log lies in {}]"),
+        ("x" * 161, "[long lines cut; the whole log lies in {}]"),
+        ("x" * 161 + "\n" + "y\n" * 60, "[last 60 lines; the whole log lies in {}]"),
+    ],
+)
+def test_a_shortened_log_says_where_the_whole_one_lies(tmp_path, log, note):
+    groups = [Group("resnet18", "eager", CPU1, seeds=(0,))]
+    paths = constructed.write_study(tmp_path, groups=groups, log=log)
+    data = json.loads(collect(tmp_path, paths).read_text())
+    first = data["groups"][0]["cells"][0]["log"][0]
+    path = paths["cells"] / groups[0].cell_id(0) / "log.txt"
+    assert first == (note.format(path) if note else "x")
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
@@ -557,29 +589,29 @@ def test_a_foreign_report_json_fails(tmp_path):
     [(90, "s", "min", 1.5), (0.5, "fraction", "percent", 50.0), (2048, "MiB", "GiB", 2.0)],
 )
 def test_convert(value, unit, into, result):
-    assert report.convert(value, unit, into) == pytest.approx(result)
+    assert text.convert(value, unit, into) == pytest.approx(result)
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.0035, "0.0035"), (1.104, "1.10"), (0, "0.00"), (0.5, "0.50")]
+    ("value", "shown"), [(0.0035, "0.0035"), (1.104, "1.10"), (0, "0.00"), (0.5, "0.50")]
 )
-def test_ratio_text(value, text):
-    assert report.ratio_text(value) == text
+def test_ratio_text(value, shown):
+    assert text.ratio_text(value) == shown
 
 
 def test_a_note_has_one_letter_however_often_it_is_said():
-    notes = report.Notes()
+    notes = Notes()
     assert notes.mark("one", "", "two", "one") == ["a", "b"]
     assert notes.mark("two", "three", "one") == ["a", "b", "c"]
     assert [note["text"] for note in notes.as_json()] == ["one", "two", "three"]
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "text"),
+    ("value", "unit", "shown"),
     [(120.6, "min", "120.6"), (1980.5, "s", "1980.5"), (1.4387755, "x", "1.439"), (2.0, "h", "2")],
 )
-def test_published_numbers_are_shown_as_printed(value, unit, text):
-    assert report.short(value, unit) == text
+def test_published_numbers_are_shown_as_printed(value, unit, shown):
+    assert text.short(value, unit) == shown
 
 
 @pytest.mark.parametrize(
@@ -595,7 +627,7 @@ def test_published_numbers_are_shown_as_printed(value, unit, text):
     ],
 )
 def test_decimals(values, unit, spreads, places):
-    assert report.decimals(values, unit, spreads) == places
+    assert text.decimals(values, unit, spreads) == places
 
 
 PUBLISHED = (

@@ -1,12 +1,12 @@
 """What the report is made of, a module a room; scripts/report.py is the program.
 
-    study         what is read: a study's plan, table and metrics, checked against each other
-    text          numbers, units and names as text, each formatted once
-    table         one table and its cells, as HTML and PDF both lay it out
-    paper_tables  the tables of published beside reproduced numbers, speedups and verdicts
-    figures       the four figures of a study, each a question with its answer
-    svg           a drawn figure as an SVG that may stand in a page with others
-    panels        what stands behind every number: cells, environments, histories, logs
-    sections      the first page and the section of a study, put together
-    render        report.json as HTML and as PDF
+- ``study``: what is read: a study's plan, table and metrics, checked against each other
+- ``text``: numbers, units and names as text, each formatted once
+- ``table``: one table and its cells, as HTML and PDF both lay it out
+- ``paper_tables``: the tables of published beside reproduced numbers, speedups and verdicts
+- ``figures``: the four figures of a study, each a question with its answer
+- ``svg``: a drawn figure as an SVG that may stand in a page with others
+- ``panels``: what stands behind every number: cells, environments, histories, logs
+- ``sections``: the first page and the section of a study, put together
+- ``render``: report.json as HTML and as PDF
 """

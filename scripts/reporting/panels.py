@@ -1,0 +1,353 @@
+"""What stands behind every number: each group's cells, their environments, histories and logs."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from pathlib import Path
+
+from errors import ParbenchError
+from files import canonical_json
+from reporting.study import Study
+from reporting.table import absent_cell, make_table, text_cell
+from reporting.text import (
+    ABSENT,
+    anchor,
+    cut,
+    decimals,
+    fixed,
+    hardware_text,
+    label,
+    machine_text,
+    mapping_text,
+    moment,
+    settings_pairs,
+    status_text,
+)
+
+LOG_LINES = 60
+LOG_WIDTH = 160
+LOG_BUDGET = 300_000  # characters of all logs together
+HISTORY_BUDGET = 3_000  # rows of all histories together
+CONFUSION_CLASSES = 20  # a larger matrix is shown as its largest confusions
+
+CELL_NUMBERS = (  # key of metrics.json and its unit
+    ("train_seconds", "s"),
+    ("samples_per_second", "samples/s"),
+    ("startup_seconds", "s"),
+    ("test_accuracy", "fraction"),
+    ("test_precision_macro", "fraction"),
+    ("test_recall_macro", "fraction"),
+    ("test_f1_macro", "fraction"),
+    ("test_specificity_macro", "fraction"),
+)
+HISTORY = (  # heading, key of an epoch, decimals
+    ("train loss", "train_loss", 4),
+    ("test loss", "test_loss", 4),
+    ("accuracy", "test_accuracy", 4),
+    ("learning rate", "learning_rate", None),  # three significant digits
+    ("seconds", "seconds", 2),
+    ("total seconds", "elapsed_seconds", 2),
+    ("samples/s", "samples_per_second", 0),
+)
+
+
+# --------------------------------------------------------------------------- environments
+
+
+class Environments:
+    """The different environments of the studies' cells, named E1, E2, ... as they appear.
+
+    ``described`` is the list for the report.
+    """
+
+    def __init__(self, studies: list[Study]):
+        self._names: dict[str, str] = {}
+        self.described: list[dict] = []
+        for study in studies:
+            for metrics in study.metrics.values():
+                environment = metrics["environment"]
+                key = _environment_key(environment)
+                if key not in self._names:
+                    number = len(self.described) + 1
+                    self.described.append(_environment_json(number, environment))
+                    self._names[key] = self.described[-1]["name"]
+
+    def name(self, environment: dict) -> str:
+        """The name of a cell's environment."""
+        return self._names[_environment_key(environment)]
+
+
+def _environment_key(environment: dict) -> str:
+    """What tells one software and hardware environment from another."""
+    keys = (
+        "stack",
+        "deployment",
+        "image",
+        "image_digest",
+        "python",
+        "packages",
+        "lock_mismatch",
+        "machine",
+    )
+    return canonical_json({key: environment[key] for key in keys})
+
+
+def _environment_json(number: int, environment: dict) -> dict:
+    """One environment, in words."""
+    machine = environment["machine"]
+    image = environment["image"]
+    packages = (f"{name} {version}" for name, version in sorted(environment["packages"].items()))
+    drivers = dict.fromkeys(
+        card["driver"] for card in machine.get("accelerators") or [] if card.get("driver")
+    )
+    pairs = [
+        ["Machine", machine_text(machine)],
+        ["System", ", ".join(filter(None, (machine.get("os"), machine.get("kernel"))))],
+        ["Driver", ", ".join(drivers)],
+        ["Stack", f"{environment['stack']} on {environment['deployment']}"],
+        ["Image", f"{image} ({environment['image_digest']})" if image else ""],
+        ["Python", environment["python"]],
+        ["Packages", ", ".join(packages)],
+        ["Differs from the lock", ", ".join(environment["lock_mismatch"]) or "no"],
+    ]
+    return {"id": f"e{number}", "name": f"E{number}", "pairs": [pair for pair in pairs if pair[1]]}
+
+
+# --------------------------------------------------------------------------- all cells
+
+
+def cells_table(studies: list[Study], environments: Environments) -> dict:
+    """Every cell in a row."""
+    columns = [
+        "Seed",
+        "Status",
+        "Training time (s)",
+        "Test accuracy",
+        "Started (UTC)",
+        "Environment",
+        "Code",
+    ]
+    runs = {cell: metrics for study in studies for cell, metrics in study.metrics.items()}
+    rows = [_cell_row(cell, metrics, environments) for cell, metrics in runs.items()]
+    return make_table(
+        "t-cells", "All cells", [("", ["Cell"]), ("", columns)], rows, empty="No cell has run."
+    )
+
+
+def _cell_row(cell: str, metrics: dict, environments: Environments) -> list[dict]:
+    seed, status = metrics["cell"]["seed"], metrics["status"]
+    environment = environments.name(metrics["environment"])
+    return [
+        text_cell(cell, link=anchor("c", cell)),
+        text_cell(str(seed), sort=seed),
+        text_cell(status_text(status), tone="plain" if status == "ok" else "bad"),
+        _number_cell(metrics["train_seconds"], 2),
+        _number_cell(metrics["test_accuracy"], 4),
+        text_cell(moment(metrics["started"])),
+        text_cell(environment, link=environment.lower()),
+        text_cell(metrics["environment"]["code_digest"][:8]),
+    ]
+
+
+def _number_cell(value: float | None, places: int) -> dict:
+    if value is None:
+        return absent_cell("no number")
+    return text_cell(fixed(value, places), sort=value)
+
+
+# --------------------------------------------------------------------------- groups and cells
+
+
+def group_panels(studies: list[Study], environments: Environments) -> list[dict]:
+    """What stands behind every number: the groups' settings and their cells, each cell once."""
+    wanted = sum(len(run["history"]) for study in studies for run in study.metrics.values())
+    thin = max(1, math.ceil(wanted / HISTORY_BUDGET))
+    logs = _logs(studies)
+    panels, seen = [], set()
+    for study in studies:
+        for group in study.groups:
+            if group["not_run"]:
+                continue
+            hardware = hardware_text(group["hardware"])
+            panel = {
+                "id": study.panel(group),
+                "study": study.name,
+                "title": f"{group['model']}, {group['variant']}, {hardware}",
+                "status": study.status(group),
+                "group": group["id"],
+                "settings": _settings(study.metrics[group["cells"][0]]["cell"]),
+                "cells": [],
+                "elsewhere": [],
+            }
+            for cell in group["cells"]:
+                if cell in seen:
+                    panel["elsewhere"].append({"id": cell, "anchor": anchor("c", cell)})
+                else:
+                    shown = _cell_panel(study, cell, environments, thin)
+                    panel["cells"].append(shown | {"log": logs[cell]})
+                seen.add(cell)
+            panels.append(panel)
+    return panels
+
+
+def _settings(cell: dict) -> list[list[str]]:
+    data = cell["dataset"]
+    samples = (
+        f"{part}: {'all' if data[f'{part}_samples'] is None else data[f'{part}_samples']}"
+        for part in ("train", "test")
+    )
+    return [
+        *(
+            [key, f"{cell[key]['name']}; options: {mapping_text(cell[key]['options'])}"]
+            for key in ("model", "strategy")
+        ),
+        ["hardware", f"{cell['hardware']['name']}: {hardware_text(cell['hardware'])}"],
+        ["dataset", f"{data['name']} ({', '.join(samples)})"],
+        *settings_pairs(cell["training"]),
+        ["stack", cell["stack"]],
+        ["deployment", cell["deployment"]],
+    ]
+
+
+def _cell_panel(study: Study, cell: str, environments: Environments, thin: int) -> dict:
+    """Everything about one cell but its log, formatted; every ``thin``-th epoch."""
+    metrics = study.metrics[cell]
+    status, reason = status_text(metrics["status"]), metrics["reason"]
+    command = f"snakemake {shlex.quote(str(study.metrics_path(cell)))}"
+    return {
+        "id": cell,
+        "anchor": anchor("c", cell),
+        "seed": str(metrics["cell"]["seed"]),
+        "status": f"{status}: {reason}" if reason else status,
+        "tone": "good" if metrics["status"] == "ok" else "bad",
+        "numbers": _cell_numbers(metrics),
+        "facts": _cell_facts(metrics),
+        "environment": environments.name(metrics["environment"]),
+        "history": _history(metrics["history"], thin),
+        "confusion": _confusion(metrics["confusion"]),
+        "command": command,
+        "force": f"{command} --force",
+    }
+
+
+def _cell_numbers(metrics: dict) -> list[list[str]]:
+    numbers = []
+    for key, unit in CELL_NUMBERS:
+        if metrics[key] is not None:
+            text = fixed(metrics[key], decimals([metrics[key]], unit))
+            numbers.append([label(key), text if unit == "fraction" else f"{text} {unit}"])
+    for place in ("processes", "devices"):
+        peaks = [fixed(entry["mib"], 1) for entry in metrics["peak_memory_mib"][place]]
+        if peaks:
+            numbers.append([f"Peak memory, {place}", ", ".join(peaks) + " MiB"])
+    if metrics["energy_joules"] is not None:
+        numbers.append(["Energy", f"{fixed(metrics['energy_joules'], 1)} J"])
+    if metrics["steps_per_epoch"] is not None:
+        steps = f"{metrics['steps_per_epoch']} an epoch, {metrics['warmup_steps']} warm-up"
+        numbers.append(["Steps", steps])
+    return numbers
+
+
+def _cell_facts(metrics: dict) -> list[list[str]]:
+    environment = metrics["environment"]
+    dirty = environment["git_dirty"]
+    facts = [
+        ["processes", mapping_text(environment["world_size"])],
+        ["backend", mapping_text(environment["backend"])],
+        ["cores", ", ".join(map(str, environment["cores"])) or "not pinned"],
+        ["started", f"{moment(metrics['started'])} UTC"],
+        ["finished", f"{moment(metrics['finished'])} UTC"],
+        ["resumed from epoch", mapping_text(metrics["resumed_from"])],
+        ["git commit", environment["git_commit"] or "unknown"],
+        ["uncommitted changes", "unknown" if dirty is None else mapping_text(dirty)],
+        ["code digest", environment["code_digest"]],
+        ["dataset digest", environment["dataset_digest"]],
+    ]
+    if environment.get("oversubscribed"):
+        facts.insert(0, ["cores shared", "yes: its times mean nothing"])
+    return facts
+
+
+def _history(history: list[dict], thin: int) -> dict | None:
+    """Every ``thin``-th epoch and the last."""
+    if not history:
+        return None
+    kept = [e for i, e in enumerate(history) if i % thin == 0 or i == len(history) - 1]
+    return {
+        "columns": ["epoch", *(title for title, _, _ in HISTORY)],
+        "rows": [
+            [str(entry["epoch"]), *(_epoch_number(entry[key], p) for _, key, p in HISTORY)]
+            for entry in kept
+        ],
+        "note": "" if thin == 1 else f"Every {thin}th epoch; all of them are in metrics.json.",
+    }
+
+
+def _epoch_number(value: float | None, places: int | None) -> str:
+    if value is None:
+        return ABSENT
+    return f"{value:.3g}" if places is None else fixed(value, places)
+
+
+def _confusion(matrix: list[list[int]]) -> dict | None:
+    """The matrix, or the largest confusions of one that is too large to read."""
+    if not matrix:
+        return None
+    if len(matrix) <= CONFUSION_CLASSES:
+        return {"matrix": [[str(value) for value in row] for row in matrix], "largest": []}
+    wrong = [
+        (value, true, said)
+        for true, row in enumerate(matrix)
+        for said, value in enumerate(row)
+        if true != said and value
+    ]
+    wrong.sort(key=lambda entry: (-entry[0], entry[1], entry[2]))
+    largest = [f"{value} of class {true} taken for {said}" for value, true, said in wrong[:10]]
+    return {"matrix": [], "largest": largest or ["no confusion"]}
+
+
+# --------------------------------------------------------------------------- logs
+
+
+def _logs(studies: list[Study]) -> dict[str, list[str]]:
+    """The end of every cell's log, shorter where many cells share the budget."""
+    paths = {
+        cell: study.metrics_path(cell).with_name("log.txt")
+        for study in studies
+        for cell in study.metrics
+    }
+    ends = {cell: _log_end(path) for cell, path in paths.items()}
+    size = sum(len(line) + 1 for lines, _ in ends.values() for line in lines)
+    most = LOG_LINES if size <= LOG_BUDGET else max(5, LOG_LINES * LOG_BUDGET // size)
+    return {
+        cell: _noted(lines[-most:], total, paths[cell]) for cell, (lines, total) in ends.items()
+    }
+
+
+def _log_end(path: Path) -> tuple[list[str], int]:
+    """The last lines of a log as a terminal would show them, and how many lines it has."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return [], 0
+    except OSError as error:
+        raise ParbenchError(f"{path}: cannot be read ({error})") from None
+    lines = text.rstrip().split("\n")
+    shown = []
+    for line in lines[-LOG_LINES:]:
+        line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip("\r").rsplit("\r", 1)[-1]
+        line = "".join(
+            c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in line
+        )
+        shown.append(cut(line, LOG_WIDTH))
+    return shown, len(lines)
+
+
+def _noted(lines: list[str], total: int, path: Path) -> list[str]:
+    """The lines, below a note where they are not the whole of the log's ``total`` lines."""
+    said = [f"last {len(lines)} lines"] if len(lines) < total else []
+    if any(len(line) == LOG_WIDTH and line.endswith("…") for line in lines):
+        said.append("long lines cut")
+    return [f"[{', '.join(said)}; the whole log lies in {path}]", *lines] if said else lines
