@@ -83,8 +83,12 @@ def verdict_cell(row: dict | None, group: dict, marks: list[str]) -> dict:
 
 
 def metric_cells(study: Study, group: dict, metric: str, unit: str, notes: Notes) -> list[dict]:
-    """published | reproduced | ratio | verdict of one number."""
+    """published | reproduced | ratio | verdict of one number; reproduced alone without a source."""
     row = study.row(group, metric)
+    if not study.has_source:
+        outcome = outcome_cell(study, group, row, unit)
+        marks = notes.mark(*row["reason"].split("; ")) if row and "link" in outcome else []
+        return [outcome | ({"marks": marks} if marks and row["mean"] is not None else {})]
     outcome = outcome_cell(study, group, row, unit, span=2)
     cells, reason = [published_cell(row, unit), outcome], ""
     if "span" not in outcome:
@@ -112,13 +116,18 @@ def paper_table(study: Study, index: int, table: dict) -> dict:
     return make_table(
         f"t-{study.name}-{index}",
         table["title"],
-        [("", KEYS)] + [(heading(metric, unit), FOUR) for metric, unit in units.items()],
+        [("", KEYS)]
+        + [_metric_head(study, heading(metric, unit)) for metric, unit in units.items()],
         rows,
         caption=table.get("caption", ""),
         context=context(study, groups),
         notes=notes,
         empty="The plan has no group of this table.",
     )
+
+
+def _metric_head(study: Study, title: str) -> tuple[str, list[str]]:
+    return (title, FOUR) if study.has_source else ("", [title])
 
 
 def context(study: Study, groups: list[dict]) -> str:
@@ -146,11 +155,12 @@ def speedup_table(study: Study) -> dict | None:
     groups = [group for group in study.groups if group["baseline"]]
     if not groups:
         return None
-    columns = ["Speedup", "95 % interval", "Bound", "Noise floor", "Reading", "Published"]
+    columns = ["Speedup", "95 % interval", "Bound", "Noise floor", "Reading"]
+    columns += ["Published", "Verdict"] if study.has_source else []
     return make_table(
         f"t-{study.name}-speedup",
         "Speedup, its bound and its noise floor",
-        [("", KEYS), ("", [*columns, "Verdict"])],
+        [("", KEYS), ("", columns)],
         [_speedup_row(study, group, notes) for group in groups],
         caption="Training time of the baseline over that of the variant, paired by seed. The "
         "bound is the number of devices. The noise floor is the baseline against itself: a "
@@ -181,8 +191,7 @@ def _speedup_row(study: Study, group: dict, notes: Notes) -> list[dict]:
         text_cell(f"{most}×", sort=most),
         text_cell(band_text(band), sort=band[1] if band else None),
         says | ({"marks": marks} if marks else {}),
-        published_cell(row, unit),
-        verdict_cell(row, group, []),
+        *([published_cell(row, unit), verdict_cell(row, group, [])] if study.has_source else []),
     ]
 
 
@@ -217,9 +226,9 @@ def every_metric_table(study: Study) -> dict | None:
 
 
 def verdict_table(studies: list[Study]) -> dict:
-    """Every verdict of the report in one table."""
+    """Every verdict of the report in one table; a study without a source has none."""
     rows = []
-    for study in studies:
+    for study in filter(lambda study: study.has_source, studies):
         for group, metric in _judged(study):
             unit = study.unit(metric)
             cells = metric_cells(study, group, metric, unit, Notes())
@@ -228,7 +237,11 @@ def verdict_table(studies: list[Study]) -> dict:
             rows.append([text_cell(study.name), *key_cells(group), name, *cells])
     heads = [("", ["Study", *KEYS, "Metric"]), ("", FOUR)]
     return make_table(
-        "t-verdicts", "Published beside reproduced", heads, rows, empty="No study has a table."
+        "t-verdicts",
+        "Published beside reproduced",
+        heads,
+        rows,
+        empty="No study of this report has a published source.",
     )
 
 

@@ -62,7 +62,7 @@ def study_section(study: Study) -> dict:
             ["Groups", f"{len(study.groups)}: {counted(states)}" if study.groups else "none"],
             ["Stack", study.stack],
             ["Deployment", study.deployment],
-            ["Tolerance", mapping_text(text.get("tolerance") or {})],
+            *([["Tolerance", mapping_text(text["tolerance"])]] if study.has_source else []),
         ],
         "settings": settings_pairs(text["settings"]),
         "assumed": settings_pairs(text["assumed"]),

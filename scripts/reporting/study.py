@@ -41,6 +41,7 @@ class Study:
             self.study, self.groups = plan["study"], plan["groups"]
             self.stack, self.deployment = plan["stack"], plan["deployment"]
             self.name = self.study["name"]
+            self.has_source = self.study["published"] is not None
             self.by_id = {group["id"]: group for group in self.groups}
             self.rows = self._read_table()
             self.metrics = self._read_cells()

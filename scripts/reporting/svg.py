@@ -33,8 +33,11 @@ def svg_part(figure: Any, name: str, alt: str) -> dict:
                 parent.remove(child)
     used = set(re.findall(r"url\(#([^)]+)\)", buffer.getvalue().decode()))
     used |= {element.get(HREF, "")[1:] for element in root.iter()}
+    # Numbered as they appear: matplotlib's own ids hash coordinates whose last bits may differ.
+    named = [name for element in root.iter() if (name := element.get("id")) in used]
+    ids = {name: f"{prefix}-{number}" for number, name in enumerate(dict.fromkeys(named))}
     for element in root.iter():
-        _tidy(element, used, prefix)
+        _tidy(element, ids)
     root.set("fill", INK)
     root.set("font-family", "Libertinus Serif, DejaVu Sans, sans-serif")
     root.set("stroke-linejoin", "round")
@@ -55,15 +58,15 @@ def inline(svg: str) -> str:
     return svg.replace(f' xmlns="{SVG}"', "")
 
 
-def _tidy(element: ElementTree.Element, used: set[str], prefix: str) -> None:
+def _tidy(element: ElementTree.Element, ids: dict[str, str]) -> None:
     """Unique ids, short numbers, text without a font of its own, no group without a purpose."""
     name = element.attrib.pop("id", None)
-    if name in used:
-        element.set("id", f"{prefix}-{name}")
+    if name in ids:
+        element.set("id", ids[name])
     link = element.attrib.pop(HREF, None)
     if link is not None:
-        element.set("href", f"#{prefix}-{link[1:]}")
-    for key in ("d", "transform", "x", "y", "points"):
+        element.set("href", f"#{ids[link[1:]]}")
+    for key in ("d", "transform", "x", "y", "width", "height", "points"):
         if key in element.attrib:
             text = re.sub(r"-?\d+\.\d+", _rounded, element.get(key))
             element.set(key, re.sub(r"\s+", " ", text).strip())
@@ -74,10 +77,11 @@ def _tidy(element: ElementTree.Element, used: set[str], prefix: str) -> None:
             text = re.sub(r"font-family: [^;]+(; )?", "", element.get(key)).replace(": ", ":")
             if element.tag == f"{{{SVG}}}text":
                 text = text.replace(f"; fill:{INK}", "")  # as the whole figure has
-            element.set(key, re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text))
+            text = re.sub(r"url\(#([^)]+)\)", lambda match: f"url(#{ids[match[1]]})", text)
+            element.set(key, text)
     for place, child in enumerate(list(element)):
         while child.tag == f"{{{SVG}}}g" and not child.attrib.keys() - {"id"} and len(child) == 1:
-            if child.get("id") in used:
+            if child.get("id") in ids.values() or child.get("id") in ids:
                 break
             element[place] = child = child[0]
 
