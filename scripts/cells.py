@@ -150,7 +150,7 @@ def _expand_study(name: str, config: dict, available: dict, result: Plan) -> dic
             "citation": study["citation"],
             "dataset": dataset,
             "source_dataset": study["dataset"],
-            "settings": study.get("settings", {}),
+            "settings": _shown_settings(study, override),
             "assumed": study.get("assumed", {}),
             "override": override,
             "published": study.get("published"),
@@ -161,6 +161,16 @@ def _expand_study(name: str, config: dict, available: dict, result: Plan) -> dic
         "deployment": "host",
         "groups": list(groups.values()),
     }
+
+
+def _shown_settings(study: dict, override: dict) -> dict:
+    """What the report shows: the study's settings, and those of single models and variants."""
+    shown = {**study.get("settings", {}), **override.get("settings", {})}
+    for part in ("models", "variants"):
+        for name, entry in study[part].items():
+            for key, value in entry.get("settings", {}).items():
+                shown[f"{key} of {name}"] = value
+    return shown
 
 
 def _check_tables(study: dict, where: str) -> None:

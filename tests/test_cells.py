@@ -111,6 +111,14 @@ def test_a_setting_changes_its_own_cells(with_study, change, touched):
     assert len(before - after) == sum(touched in cell for cell in before)
 
 
+def test_the_report_is_told_of_settings_of_one_model_or_variant(with_study):
+    plan = with_study(lambda s: s["variants"]["ddp"].update(settings={"learning_rate": 0.1}))
+    shown = plan.studies["quickstart"]["study"]["settings"]
+    assert shown["epochs"] == 8
+    assert shown["epochs of resnet18"] == 2
+    assert shown["learning_rate of ddp"] == 0.1
+
+
 def test_two_studies_share_a_cell(base):
     base["studies"] = ["quickstart"]
     one = cells.plan(config.checked(base))
