@@ -631,13 +631,10 @@ def bench_startup(context: Context) -> list[Row]:
 
 def _import_row(runs: int) -> Row:
     """Beside the starts: what no program that uses torch can do without."""
-    seconds = []
+    words = [sys.executable, "-c", "import torch, torchvision"]
     with lease.cores(1, "bench startup") as held:
-        for _ in range(runs + 1):
-            words = [sys.executable, "-c", "import torch, torchvision"]
-            seconds.append(run_measured(words, ROOT, held).seconds)
-    found = interval(seconds[1:])
-    return Row("startup", "import torch, torchvision alone", "s", found, more={"seconds": seconds})
+        results = [run_measured(words, ROOT, held) for _ in range(runs + 1)]
+    return _seconds_row("startup", "import torch, torchvision alone", results[1:])
 
 
 def _start(folder: Path, value: dict) -> dict[str, float]:
@@ -665,9 +662,10 @@ def _start(folder: Path, value: dict) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Measured:
-    """A command's wall ``seconds``, the largest peak of its processes in ``mb``, its output."""
+    """A command's wall and processor seconds, its largest process's peak in MB, its output."""
 
     seconds: float
+    cpu: float
     mb: float
     output: str
 
@@ -679,9 +677,10 @@ os.sched_setaffinity(0, json.loads(sys.argv[1]))
 begun = time.perf_counter()
 done = subprocess.run(sys.argv[2:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 seconds = time.perf_counter() - begun
-peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
 output = done.stdout.decode(errors="replace")
-print(json.dumps([done.returncode, seconds, peak * 1024 / 1e6, output]))
+print(json.dumps([done.returncode, seconds, used.ru_utime + used.ru_stime,
+                  used.ru_maxrss * 1024 / 1e6, output]))
 """
 
 
@@ -692,11 +691,11 @@ def run_measured(words: list[str], folder: Path, held: lease.Lease) -> Measured:
     # As it is for users: compiled files of the last run are there.
     variables = {"PYTHONDONTWRITEBYTECODE": ""}
     text = call(shim, folder=folder, environment=variables, descriptors=held.descriptors)
-    status, seconds, mb, output = json.loads(text)
+    status, seconds, cpu, mb, output = json.loads(text)
     if status != 0:
         last = "\n".join(output.splitlines()[-15:])
         raise ParbenchError(f"{shlex.join(words)} in {folder}: status {status}:\n{last}")
-    return Measured(seconds, mb, output)
+    return Measured(seconds, cpu, mb, output)
 
 
 def work_folder(folder: Path, studies: dict[str, dict]) -> Path:
@@ -753,20 +752,19 @@ def bench_noop(context: Context) -> list[Row]:
             lambda: run_measured(command, bare, held),
         )
     cells = len(list((folder / "results/cells").glob("*/metrics.json")))
-    found = interval(run.seconds for run in ours)
-    rows = [
-        Row(
-            "noop",
-            f"snakemake -n, quickstart, {cells} cells done",
-            "s",
-            found,
-            None,
-            at_most(3, "s"),
-        )
+    what = f"snakemake -n, quickstart, {cells} cells done"
+    return [
+        _seconds_row("noop", what, ours, at_most(3, "s")),
+        _seconds_row("noop", "snakemake -n, a bare Snakefile, 1 job done", theirs),
     ]
-    beside = interval(run.seconds for run in theirs)
-    rows.append(Row("noop", "snakemake -n, a bare Snakefile, 1 job done", "s", beside))
-    return rows
+
+
+def _seconds_row(
+    benchmark: str, what: str, results: list[Measured], bound: Bound | None = None
+) -> Row:
+    found = interval(result.seconds for result in results)
+    samples = {"seconds": [r.seconds for r in results], "cpu_seconds": [r.cpu for r in results]}
+    return Row(benchmark, what, "s", found, bound=bound, more=samples)
 
 
 def _finish(folder: Path, held: lease.Lease) -> None:
@@ -815,8 +813,8 @@ def bench_cells5000(context: Context, seeds: int = MANY_SEEDS) -> list[Row]:
         (f"dry run, {cells:,} cells", ours, (at_most(15, "s"), at_most(500, "MB"))),
         (f"dry run, a bare Snakefile of {cells:,} jobs", theirs, (None, None)),
     ):
-        seconds, peaks = interval(r.seconds for r in results), interval(r.mb for r in results)
-        rows.append(Row("cells5000", what, "s", seconds, bound=bounds[0]))
+        rows.append(_seconds_row("cells5000", what, results, bounds[0]))
+        peaks = interval(result.mb for result in results)
         rows.append(Row("cells5000", f"{what}, peak memory", "MB", peaks, bound=bounds[1]))
     return rows
 
