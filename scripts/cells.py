@@ -288,7 +288,7 @@ def _short_options(cell: dict) -> str:
             if value != schema[key].get("default") and kind == "strategies":
                 words = "-".join(map(str, value)) if isinstance(value, list) else str(value)
                 parts.append(f"{key}-{words}")
-    return re.sub(r"[^A-Za-z0-9_-]", "", ".".join(parts)[:48])
+    return re.sub(r"[^A-Za-z0-9_.-]", "", ".".join(parts)[:48]).strip(".")
 
 
 def _group(
