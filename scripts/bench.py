@@ -377,29 +377,29 @@ def call(
     Nothing of it lives on when this process is asked to end. ParbenchError with the end of its
     output when it fails.
     """
-    state = tempfile.mkdtemp(prefix="parbench-")
-    variables = {**os.environ, **(environment or {}), "PARBENCH_STATE": state}
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
-            words,
-            cwd=folder,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=None if sys.stderr.isatty() else errors,  # a terminal sees the bar
-            pass_fds=tuple(descriptors),
-        )
+    with (
+        tempfile.TemporaryDirectory(prefix="parbench-") as state,
+        tempfile.TemporaryFile("w+") as output,
+        tempfile.TemporaryFile("w+") as errors,
+    ):
         try:
-            process.wait()
-        finally:
+            process = subprocess.Popen(
+                words,
+                cwd=folder,
+                env={**os.environ, **(environment or {}), "PARBENCH_STATE": state},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=None if sys.stderr.isatty() else errors,  # a terminal sees the bar
+                pass_fds=tuple(descriptors),
+            )
+            status = process.wait()
+        finally:  # found by their environment: the end may come before a start has returned
             launch.end_all(state, launch.GRACE_SECONDS)
-            shutil.rmtree(state, ignore_errors=True)
         output.seek(0)
         errors.seek(0)
         text = output.read()
-        if process.returncode != 0:
+        if status != 0:
             last = "\n".join((text + errors.read()).splitlines()[-15:])
-            status = process.returncode
             raise ParbenchError(f"{shlex.join(words)}: ended with status {status}:\n{last}")
         return text
 

@@ -55,8 +55,17 @@ LAYOUT = 1  # raised when this program makes environments that older ones cannot
 
 GIB_NEEDED = 8  # torch with its CUDA libraries is 5.4 GB unpacked, and pip holds the archives
 SECONDS_BETWEEN_LINES = 10
-# Settings of other environments that would bend what the lock file says.
-FOREIGN = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_CONSTRAINT")
+# Settings of other environments that would bend what the lock file says; and modules that are never
+# kept compiled would cost every cell ten seconds at its start.
+FOREIGN = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONDONTWRITEBYTECODE",
+    "PIP_TARGET",
+    "PIP_PREFIX",
+    "PIP_ROOT",
+    "PIP_CONSTRAINT",
+)
 
 
 def say(text: str) -> None:

@@ -38,9 +38,7 @@ def describe() -> dict:
     ``cores`` are the machine's own, within a container's limit, and not those of this process: a
     cell is pinned to a few of them.
     """
-    cards = [
-        {key: gpu[key] for key in ("name", "memory_mib", "driver")} for gpu in accelerators()
-    ]
+    cards = [{key: gpu[key] for key in ("name", "memory_mib", "driver")} for gpu in accelerators()]
     return {
         "fingerprint": _fingerprint(_cpu_model(), os.cpu_count() or 1, _memory_mib(), cards),
         "cpu": _cpu_model(),

@@ -41,7 +41,7 @@ class Workspace:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+            env={**os.environ, **environment},
         )
         if check and result.returncode != 0:
             raise AssertionError(
