@@ -142,6 +142,21 @@ def test_a_citation_may_lack_an_address_or_be_missing(tmp_path, citation):
     assert "external" not in html
 
 
+def test_a_report_without_any_source_has_no_empty_columns(tmp_path):
+    """As quickstart: nothing is published, so there are no verdicts to show, or to fail at."""
+    study = constructed.usual_study("alone", published=None, citation=None)
+    groups = [Group("resnet18", "eager", CPU1), Group("resnet18", "ddp", CPU2)]
+    made = collect(tmp_path, constructed.write_study(tmp_path, study, groups))
+    html, pdf = render(tmp_path, made)
+    data = json.loads(made.read_text())
+    for table in data["studies"][0]["tables"]:
+        columns = [name for head in table["heads"] for name in head["columns"]]
+        assert not {"Published", "Ratio", "Verdict"} & set(columns)
+    assert data["summary"]["counts"] == []
+    assert "Verdicts by study" not in html
+    assert "Verdicts by study" not in pdf_text(pdf)
+
+
 def test_no_published_value_is_a_dash_with_words(made):
     row = row_of(made[0]["studies"][0]["tables"][1], "resnet18", "ddp")
     assert row[3] == {"text": "–", "spoken": "no published value"}
