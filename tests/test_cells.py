@@ -114,7 +114,7 @@ def test_a_setting_changes_its_own_cells(with_study, change, touched):
 def test_the_report_is_told_of_settings_of_one_model_or_variant(with_study):
     plan = with_study(lambda s: s["variants"]["ddp"].update(settings={"learning_rate": 0.1}))
     shown = plan.studies["quickstart"]["study"]["settings"]
-    assert shown["epochs"] == 6
+    assert shown["epochs"] == 5
     assert shown["epochs of resnet18"] == 1
     assert shown["learning_rate of ddp"] == 0.1
 
@@ -333,9 +333,9 @@ def test_why_names_the_changed_data(trained):
 
 def test_why_names_the_changed_setting(trained):
     work, _ = trained
-    work.edit("studies/quickstart.yaml", "learning_rate: 0.0015", "learning_rate: 0.004")
+    work.edit("studies/quickstart.yaml", "learning_rate: 0.001", "learning_rate: 0.004")
     out = work.run("scripts/cells.py", "why", "resnet18.eager.cpu1.s0").stdout
-    assert "training.learning_rate: 0.0015 became 0.004" in out
+    assert "training.learning_rate: 0.001 became 0.004" in out
 
 
 def test_command_prints_what_trains_a_cell(work):
