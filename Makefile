@@ -25,7 +25,9 @@ help: ## list the targets
 	@echo "The environment is kept in PARBENCH_CACHE (default: ~/.cache/parbench)."
 
 report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf
-	@$(ENTER) --unlock -- python -m snakemake --quiet all --rerun-incomplete reports/final.html reports/final.pdf $(ARGS)
+	@export PARBENCH_CLOSING=make; $(ENTER) --unlock -- python -m snakemake --quiet all --rerun-incomplete \
+		reports/final.html reports/final.pdf $(ARGS)
+	@$(ENTER) -- python scripts/closing.py
 
 test: lint ## set up if need be, lint, test; TESTS='tests/test_x.py -k word' chooses
 	@$(ENTER) -- python -m pytest $(TESTS)

@@ -14,7 +14,11 @@ os.environ.update(
     PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 )
 
-configuration_files = [configuration.ROOT / "config.yaml", *workflow.configfiles[1:]]
+# Snakemake lists the files of --configfile before the one that they are laid over.
+configuration_files = [
+    configuration.ROOT / "config.yaml",
+    *workflow.overwrite_configfiles,
+]
 CONFIG = or_stop(configuration.checked, config, configuration_files)
 PLAN = or_stop(cells.plan, CONFIG)
 
@@ -76,12 +80,18 @@ def plan_digest(wildcards):
     return files.digest(PLAN.studies[wildcards.study])
 
 
-def dataset_spec(wildcards):
-    """Where a dataset comes from, as one line of JSON."""
+def dataset_source(wildcards):
+    """What decides a dataset's bytes: not the mirrors, nor the code that fetches it.
+
+    A change of the conversion itself raises CONVERSION in scripts/dataset.py.
+    """
     if wildcards.dataset not in CONFIG["datasets"]:
         near = configuration.nearest(wildcards.dataset, list(CONFIG["datasets"]))
         raise WorkflowError(f"error: unknown dataset {wildcards.dataset!r}{near}")
-    return json.dumps(CONFIG["datasets"][wildcards.dataset], sort_keys=True)
+    spec = CONFIG["datasets"][wildcards.dataset]
+    kept = {key: value for key, value in spec.items() if key != "urls"}
+    conversion = provenance.constant("dataset.py", "CONVERSION")
+    return json.dumps([kept, conversion], sort_keys=True)
 
 
 def code_of(*scripts):
@@ -101,12 +111,7 @@ def begin(workflow):
 
 
 def finish():
-    """At the end of a run: the results in short, and where the report lies."""
-    tables = [f"results/tables/{study}.csv" for study in CONFIG["studies"]]
-    there = [table for table in tables if Path(table).exists()]
-    if there:
-        command = [sys.executable, "scripts/tables.py", "--show", *there]
-        subprocess.run(command, check=False)
-    for report in ("reports/final.html", "reports/final.pdf"):
-        if Path(report).exists():
-            print(f"{report}  {Path(report).stat().st_size / 1e6:.1f} MB")
+    """At the end of a run: the results in short. `make` prints them itself, also when Snakemake
+    found nothing to do and calls nobody."""
+    if os.environ.get("PARBENCH_CLOSING") != "make":
+        subprocess.run([sys.executable, "scripts/closing.py"], check=False)

@@ -8,8 +8,7 @@ rule dataset:
     container:
         entered_by_launcher
     params:
-        spec=dataset_spec,
-        code=code_of("dataset.py"),
+        source=dataset_source,
     shell:
-        "python scripts/dataset.py --name {wildcards.dataset:q} --spec {params.spec:q}"
+        "python scripts/dataset.py --name {wildcards.dataset:q} --datasets results/plan/datasets/specs.json"
         " --out {output.data:q} --digest {output.digest:q} 2>&1 | tee {log:q}"

@@ -37,12 +37,14 @@ class Plan:
     """What a configuration asks for.
 
     ``cells``: every cell by id. ``not_run``: the ids of those that this machine cannot run, with
-    the reason. ``studies``: the content of results/plan/<study>.json by study.
+    the reason. ``studies``: the content of results/plan/<study>.json by study. ``datasets``:
+    where each comes from.
     """
 
     cells: dict[str, dict] = field(default_factory=dict)
     not_run: dict[str, str] = field(default_factory=dict)
     studies: dict[str, dict] = field(default_factory=dict)
+    datasets: dict[str, dict] = field(default_factory=dict)
 
     def runnable(self, study: str) -> list[str]:
         """Ids of the study's cells that this machine can run."""
@@ -61,7 +63,7 @@ def plan(config: dict) -> Plan:
         if not (ROOT / "studies" / f"{study}.yaml").exists():
             configuration.study(study)  # its message names the nearest study
     available = machine.available(config["available"])
-    result = Plan()
+    result = Plan(datasets=config["datasets"])
     for name in config["studies"]:
         result.studies[name] = _expand_study(name, config, available, result)
     return result
@@ -134,7 +136,7 @@ def _expand_study(name: str, config: dict, available: dict, result: Plan) -> dic
             groups[model, variant] = group
     _link(study, groups, where)
     if "scaled_from" in study:
-        _compare_scale(study, override, groups, config)
+        _compare_scale(study, groups, where)
     defaults = {
         key: part["default"]
         for key, part in configuration.schema("study")["properties"]["tolerance"][
@@ -151,7 +153,11 @@ def _expand_study(name: str, config: dict, available: dict, result: Plan) -> dic
             "dataset": dataset,
             "source_dataset": study["dataset"],
             "settings": _shown_settings(study, override),
-            "assumed": study.get("assumed", {}),
+            "assumed": {
+                key: value
+                for key, value in study.get("assumed", {}).items()
+                if key not in override.get("settings", {})
+            },
             "override": override,
             "published": study.get("published"),
             "tolerance": {**defaults, **study.get("tolerance", {})},
@@ -165,11 +171,13 @@ def _expand_study(name: str, config: dict, available: dict, result: Plan) -> dic
 
 def _shown_settings(study: dict, override: dict) -> dict:
     """What the report shows: the study's settings, and those of single models and variants."""
-    shown = {**study.get("settings", {}), **override.get("settings", {})}
+    final = override.get("settings", {})  # laid over everything
+    shown = {**study.get("settings", {}), **final}
     for part in ("models", "variants"):
         for name, entry in study[part].items():
             for key, value in entry.get("settings", {}).items():
-                shown[f"{key} of {name}"] = value
+                if key not in final:
+                    shown[f"{key} of {name}"] = value
     return shown
 
 
@@ -359,11 +367,12 @@ def _link(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:
                 )
 
 
-def _compare_scale(
-    study: dict, override: dict, groups: dict[tuple[str, str], dict], config: dict
-) -> None:
+def _compare_scale(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:
     """Say in words how each group differs from the same model at published scale."""
-    source = configuration.study(study["scaled_from"])
+    try:
+        source = configuration.study(study["scaled_from"])
+    except ParbenchError as error:
+        raise ParbenchError(f"{where}: scaled_from: {error}") from None
     for (model, variant), group in groups.items():
         layers = [
             source.get("settings", {}),
@@ -445,6 +454,7 @@ def write(result: Plan) -> None:
             _write_changed(folder(cell_id) / "cell.json", cell)
     for name, content in result.studies.items():
         _write_changed(RESULTS / "plan" / f"{name}.json", content)
+    _write_changed(RESULTS / "plan" / "datasets" / "specs.json", result.datasets)
 
 
 def _write_changed(path: Path, value: dict) -> None:

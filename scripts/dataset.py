@@ -44,6 +44,10 @@ from tqdm import tqdm
 import files
 from errors import ParbenchError, run_main
 
+# Raised when the bytes that come out for the same source change: datasets are then converted again,
+# and their cells trained again. Other changes of this file concern nobody's numbers.
+CONVERSION = 1
+
 SCHEMA = Path(__file__).resolve().parent.parent / "rules" / "schemas" / "dataset.schema.yaml"
 
 
@@ -456,12 +460,13 @@ def read_cifar_archive(path: Path, records: int) -> dict[str, bytes]:
         ):
             for member in archive:
                 # The standard library's own guard too: absolute names, .., links, devices.
-                tarfile.data_filter(member, ".")
+                if hasattr(tarfile, "data_filter"):  # Python 3.11.4 and Debian's 3.11.2
+                    tarfile.data_filter(member, ".")
                 if member.name == CIFAR_FOLDER and member.isdir():
                     continue
                 name = check_member(path, member, sizes, blobs)
                 blobs[name] = archive.extractfile(member).read()
-    except tarfile.FilterError as error:
+    except getattr(tarfile, "FilterError", tarfile.TarError) as error:
         raise ParbenchError(f"{path}: a member is refused: {error}") from None
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise ParbenchError(f"{path}: not a readable tar.gz archive ({error})") from None
@@ -948,18 +953,26 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     say(f"{name}: {found['train']:,} training and {found['test']:,} test images in {out}")
 
 
+def _spec(arguments: argparse.Namespace) -> dict:
+    if arguments.datasets is not None:
+        return files.read_json(arguments.datasets)[arguments.name]
+    try:
+        return json.loads(arguments.spec)
+    except json.JSONDecodeError as error:
+        raise ParbenchError(f"--spec: not valid JSON ({error}): {arguments.spec}") from None
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Download, verify and convert one dataset.")
     parser.add_argument("--name", required=True, help="the dataset's key in config.yaml")
-    parser.add_argument("--spec", required=True, help="its entry there, as JSON")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--spec", help="its entry there, as JSON")
+    source.add_argument("--datasets", type=Path, help="JSON file of all entries, by key")
     parser.add_argument("--out", required=True, type=Path, help="data.safetensors to write")
     parser.add_argument("--digest", required=True, type=Path, help="digest.json to write")
     arguments = parser.parse_args()
-    try:
-        spec = json.loads(arguments.spec)
-    except json.JSONDecodeError as error:
-        raise ParbenchError(f"--spec: not valid JSON ({error}): {arguments.spec}") from None
+    spec = _spec(arguments)
     # A scheduler ends a job with SIGTERM: leave as on any error, temporary files deleted.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     prepare(arguments.name, spec, arguments.out, arguments.digest)

@@ -161,7 +161,7 @@ def _accelerators() -> Finding:
     if _nvidia_on_the_bus():
         found_text = "an NVIDIA device without a working driver"
         return Finding("accelerators", MISSING, found_text, costs, "sudo apt install nvidia-driver")
-    mend = "run where there are some, such as a cluster: snakemake --profile slurm"
+    mend = "run on a machine that has some"
     return Finding("accelerators", MISSING, "none", costs, mend)
 
 
@@ -229,7 +229,7 @@ def _environment() -> Iterator[Finding]:
 
 
 def _apptainer() -> Iterator[Finding]:
-    costs = "cells run in the host environment, not in images"
+    costs = "nothing in this version: cells run in the host environment"
     program = _first(["apptainer", "singularity"])
     if program is None:
         mend = "install it: https://apptainer.org/docs/admin/latest/installation.html"
@@ -254,7 +254,7 @@ def _apptainer() -> Iterator[Finding]:
 
 
 def _slurm() -> Finding:
-    costs = "no `snakemake --profile slurm` from here; cells run on this machine"
+    costs = "nothing in this version: cells run on this machine"
     if shutil.which("sbatch") is None:
         mend = "run on a login node; a cluster of one's own: sudo apt install slurm-wlm munge"
         return Finding("Slurm", MISSING, "no sbatch on PATH", costs, mend)
@@ -341,4 +341,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from errors import run_main
+
+    run_main(main)

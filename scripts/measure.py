@@ -100,7 +100,7 @@ def peak_memory_mib(devices: list[torch.device]) -> tuple[float, list[float]]:
 
 
 class Energy:
-    """Energy of the cell's accelerators, from NVML's own counters.
+    """Energy of this process's accelerators, from NVML's own counters.
 
     ``joules()`` is None where no counter can be read. A processor's counter covers the whole
     package, other cells included, so that no CPU cell has an energy.
@@ -120,11 +120,13 @@ class Energy:
             return None
         try:
             import pynvml
-
+        except ImportError:
+            return None
+        try:
             pynvml.nvmlInit()
             handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in self._uuids]
             return sum(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in handles)
-        except (ImportError, pynvml.NVMLError):  # old GPUs and virtual ones have no counter
+        except pynvml.NVMLError:  # old GPUs and virtual ones have no counter
             return None
 
 

@@ -38,6 +38,14 @@ def combined(digests: dict[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
+def constant(file: str, name: str) -> object:
+    """The literal that ``file`` (below scripts/) gives to ``name``, read without importing it."""
+    for node in ast.parse((SCRIPTS / file).read_bytes()).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == name:
+            return ast.literal_eval(node.value)
+    raise LookupError(f"{file} has no {name}")
+
+
 def git_state(folder: Path = SCRIPTS) -> dict:
     """{"git_commit", "git_dirty"} of the checkout; both None where there is none."""
     try:

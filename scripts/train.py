@@ -43,7 +43,11 @@ SCHEDULES = {
         optimizer, steps
     ),
     "onecycle": lambda optimizer, rate, steps: torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, rate, total_steps=steps
+        # The stated momentum holds.
+        optimizer,
+        rate,
+        total_steps=steps,
+        cycle_momentum=False,
     ),
 }
 EVALUATION_BATCH = 256
@@ -167,6 +171,8 @@ class Run:
             elapsed += seconds
             rate = self.scheduler.get_last_lr()[0]
             predictions, test_loss = self.evaluate(epoch)
+            if test_loss is None:
+                raise Diverged(f"the test loss is no number after epoch {epoch + 1} of {epochs}")
             accuracy = (predictions == self.data.test_labels.cpu()).double().mean().item()
             self.history.append(
                 {
@@ -241,6 +247,11 @@ class Run:
             torch.tensor(values, dtype=torch.float64, device=device), op
         ).tolist()
 
+    def total_or_none(self, value: float | None) -> float | None:
+        """The sum of ``value`` over ranks; None where any rank has none."""
+        total, missing = self.reduced([value or 0.0, float(value is None)], "sum")
+        return None if missing else total
+
     def peak_memory(self) -> dict:
         """Peak memory of every process and accelerator of the cell, in MiB."""
         process, accelerators = measure.peak_memory_mib(self.strategy.devices)
@@ -277,8 +288,8 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
     module = strategies.load(cell["strategy"]["name"])
     cores = measure.pin(strategy.local_rank, module.processes(cell))
     run = Run(cell, data_folder, strategy, pulse)
-    energy = measure.Energy(strategy.devices)
     run.warm_up()
+    energy = measure.Energy(strategy.devices)
     startup = run.reduced([time.time() - launched], "max")[0]
 
     display = Display(strategy.rank == 0, training["epochs"], len(run.bounds), run.samples)
@@ -289,6 +300,7 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
         reason = str(error)
     display.close()
 
+    joules = run.total_or_none(energy.joules())
     known = {
         "epoch_seconds": [entry["seconds"] for entry in run.history],
         "warmup_steps": training["warmup_steps"],
@@ -321,7 +333,7 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
             "reason": None,
             "train_seconds": seconds,
             "samples_per_second": run.samples * training["epochs"] / seconds,
-            "energy_joules": energy.joules(),
+            "energy_joules": joules,
             **scores,
             **known,
             "started": started,

@@ -118,6 +118,23 @@ def test_the_loop(work):
     assert work.jobs() == {"train": 6, **AFTER}
 
 
+def test_code_that_only_fetches_data(work):
+    work.edit("scripts/dataset.py", "import files", "import files\n\nUNUSED = 1")
+    assert work.jobs() == {}
+
+
+def test_another_conversion(work):
+    work.edit("scripts/dataset.py", "CONVERSION = 1", "CONVERSION = 2")
+    assert work.jobs() == {"dataset": 1, "train": 6, **AFTER}
+
+
+def test_the_results_are_told_again_when_nothing_was_to_do(work):
+    out = work.run("scripts/closing.py").stdout
+    assert "six (stack current" in out
+    assert "swin" in out
+    assert "reports/final.html" in out
+
+
 def test_the_template(work):
     path = work.folder / "reports/template.html.j2"
     path.write_text(path.read_text() + "\n<!-- more -->\n")

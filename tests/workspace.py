@@ -55,7 +55,7 @@ class Workspace:
 
     def jobs(self, *words: str) -> dict[str, int]:
         """Jobs by rule that a dry run would do; empty where nothing is to be done."""
-        result = self.snakemake("-n", "--quiet", "host", *words)
+        result = self.snakemake("-n", *words, "--quiet", "host")
         counts = re.findall(r"^(\w+) +(\d+)$", result.stdout + result.stderr, re.M)
         return {name: int(number) for name, number in counts if name not in ("total", "all")}
 

@@ -215,7 +215,8 @@ def _cell_panel(study: Study, cell: str, environments: Environments, thin: int) 
     """Everything about one cell but its log, formatted; every ``thin``-th epoch."""
     metrics = study.metrics[cell]
     status, reason = status_text(metrics["status"]), metrics["reason"]
-    command = f"snakemake {shlex.quote(str(study.metrics_path(cell)))}"
+    chosen = shlex.quote(f"studies=[{study.name}]")
+    command = f"snakemake {shlex.quote(str(study.metrics_path(cell)))} --config {chosen}"
     return {
         "id": cell,
         "anchor": anchor("c", cell),

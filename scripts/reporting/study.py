@@ -48,7 +48,7 @@ class Study:
             self._check_numbers()
         except (KeyError, TypeError) as error:
             raise ParbenchError(
-                f"{plan_path}: no key {error}; rebuild it: snakemake --forcerun {plan_path}"
+                f"{plan_path}: no key {error}; delete it and run again: make report"
             ) from None
         self._decimals: dict[tuple[str, str], int] = {}
 
