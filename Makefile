@@ -13,7 +13,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help report test lint format bench doctor clean lock .python
+.PHONY: help env report test lint format bench doctor clean lock .python
 
 .python:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer was found; Debian and Ubuntu: sudo apt" \
@@ -23,6 +23,9 @@ help: ## list the targets
 	@echo "make <target>, where <target> is one of"
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile
 	@echo "The environment is kept in PARBENCH_CACHE (default: ~/.cache/parbench)."
+
+env: .python ## set up if need be, print the environment's folder, to be entered: its bin/activate
+	@"$(PYTHON)" scripts/environment.py ensure --stack "$(STACK)"
 
 report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf
 	@export PARBENCH_CLOSING=make; $(ENTER) --unlock -- python -m snakemake --quiet all --rerun-incomplete \
