@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas
-
 import tables
 from errors import run_main
 from files import read_json
@@ -20,7 +18,7 @@ def main() -> None:
     for study in studies:
         table = Path(f"results/tables/{study}.csv")
         if table.exists():
-            print(f"{tables.show(pandas.read_csv(table))}\n")
+            print(f"{tables.show(tables.read_table(table))}\n")
     for report in filter(Path.exists, REPORTS):
         print(f"{report}  {report.stat().st_size / 1e6:.1f} MB")
 

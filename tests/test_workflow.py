@@ -133,6 +133,7 @@ def test_the_results_are_told_again_when_nothing_was_to_do(work):
     assert "six (stack current" in out
     assert "swin" in out
     assert "reports/final.html" in out
+    assert "nan" not in out
 
 
 def test_the_template(work):
