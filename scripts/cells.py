@@ -24,7 +24,7 @@ import provenance
 import strategies
 from config import ROOT, nearest
 from errors import ParbenchError, run_main
-from files import canonical_json, digest, read_json, write_atomically, write_json
+from files import canonical_json, digest, read_json, write_json
 
 CELL_SCHEMA_VERSION = 1
 PLAN_SCHEMA_VERSION = 1
@@ -595,8 +595,8 @@ def _command(cell_id: str, result: Plan) -> None:
 
     if cell_id in result.not_run:
         raise ParbenchError(f"{cell_id} is not run on this machine: {result.not_run[cell_id]}")
-    write_atomically(folder(cell_id) / "cell.json", canonical_json(result.cells[cell_id]) + "\n")
     cell = result.cells[cell_id]
+    _write_changed(folder(cell_id) / "cell.json", cell)
     print(launch.shown_command(cell, **launch_paths(cell)))
 
 

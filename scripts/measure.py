@@ -1,7 +1,7 @@
 """What is measured and how it is written: clocks, memory, energy, environment, metrics.json.
 
-metrics.json is written and read here and nowhere else; rules/schemas/metrics.schema.yaml is its
-shape.
+metrics.json is written here and nowhere else, and checked here by its shape,
+rules/schemas/metrics.schema.yaml, before a table or a report trusts it.
 """
 
 from __future__ import annotations
