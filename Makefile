@@ -62,6 +62,9 @@ LOCKS := containers/locks/$(STACK)
 
 lock: ## renew the lock files from pyproject.toml (needs uv); ARGS=--upgrade takes newer versions
 	@$(COMPILE) --extra dev pyproject.toml $(LOCKS)/host.in --output-file $(LOCKS)/host.txt
+	@# What the images hold has the versions of the host.
+	@for name in torch report; do \
+		$(COMPILE) --constraints $(LOCKS)/host.txt $(LOCKS)/$$name.in --output-file $(LOCKS)/$$name.txt || exit; done
 	@# The tools that compile Horovod need an older setuptools; all else has the environment's version.
 	@sed -n '/^setuptools==/d; s/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' $(LOCKS)/host.txt >$(LOCKS)/.host.part
 	@$(COMPILE) --no-annotate --no-binary horovod --constraints $(LOCKS)/.host.part \
