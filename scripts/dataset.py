@@ -41,6 +41,7 @@ import numpy as np
 import yaml
 from tqdm import tqdm
 
+import cache
 import files
 from errors import ParbenchError, run_main
 
@@ -139,20 +140,13 @@ class CutOffError(MirrorError):
     """A transfer that ended early: what has come stays, and the rest may be asked for."""
 
 
-def cache_folder() -> Path:
-    """``$PARBENCH_CACHE``, else ``$XDG_CACHE_HOME/parbench``, else ``~/.cache/parbench``."""
-    if given := os.environ.get("PARBENCH_CACHE"):
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parbench"
-
-
 def fetch(urls: list[str], size: int, sha256: str) -> Path:
     """Path of a verified copy of the archive: from the cache, or from the first mirror that has it.
 
     An interrupted download lies in the cache as <sha256>.part and is continued, by whichever
     mirror answers. Raises ParbenchError that lists every mirror with its reason.
     """
-    folder = cache_folder() / "downloads"
+    folder = cache.folder() / "downloads"
     final, part = folder / sha256, folder / f"{sha256}.part"
     with locked(folder / f"{sha256}.lock", "downloads the same archive"):
         if final.exists():

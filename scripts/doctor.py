@@ -93,13 +93,13 @@ def _pip() -> Finding:
 
 
 def _disk() -> Iterator[Finding]:
+    import cache
     import environment
 
-    cache = environment.cache_folder()
     need = GIB_FOR_RESULTS if _ready_environment() else environment.GIB_NEEDED
     places = [
         ("disk, work folder", Path.cwd(), GIB_FOR_RESULTS, "run in a folder on a larger disk"),
-        ("disk, cache", cache, need, "export PARBENCH_CACHE=<a folder on a larger disk>"),
+        ("disk, cache", cache.folder(), need, "export PARBENCH_CACHE=<a folder on a larger disk>"),
     ]
     for check, folder, gib, mend in places:
         existing = next(path for path in (folder, *folder.parents) if path.exists())

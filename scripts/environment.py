@@ -25,8 +25,6 @@ if sys.hexversion < 0x030B0000:  # said before anything that an older Python can
 import argparse
 import ast
 import configparser
-import contextlib
-import fcntl
 import functools
 import html
 import importlib.util
@@ -42,10 +40,10 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import cache
 from errors import ParbenchError, run_main
 from files import digest, read_json, sha256_file, write_atomically, write_json
 
@@ -71,12 +69,6 @@ FOREIGN = (
 def say(text: str) -> None:
     """A line for people."""
     print(f"parbench: {text}", file=sys.stderr, flush=True)
-
-
-def cache_folder() -> Path:
-    """`$PARBENCH_CACHE`, by default `$XDG_CACHE_HOME/parbench` or `~/.cache/parbench`."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(os.environ.get("PARBENCH_CACHE") or Path(base) / "parbench").absolute()
 
 
 def locks(stack: str) -> Path:
@@ -106,7 +98,7 @@ def environment_folder(stack: str) -> Path:
         "recipe": recipe_digest(),
         "gpu": horovod_gpu(),
     }
-    return cache_folder() / "envs" / f"{stack}-{digest(identity)[:12]}"
+    return cache.folder() / "envs" / f"{stack}-{digest(identity)[:12]}"
 
 
 def _python_identity() -> list[str]:
@@ -135,7 +127,7 @@ def ensure(stack: str, *, retry_horovod: bool = False) -> Path:
     folder = environment_folder(stack)
     if _is_complete(folder) and not _horovod_may_change(folder, retry_horovod):
         return folder
-    with _locked(folder.with_name(folder.name + ".lock"), "the same environment") as lock:
+    with cache.locked(folder.with_name(folder.name + ".lock"), "the same environment") as lock:
         if not _is_complete(folder):
             _set_up(folder, stack, lock)
         elif _horovod_may_change(folder, retry_horovod):
@@ -198,32 +190,6 @@ def _disk_message(folder: Path, free: float) -> str:
         f"{folder}: {free:.1f} GiB are free, the environment needs {GIB_NEEDED};"
         " free some, or point PARBENCH_CACHE at a larger disk"
     )
-
-
-@contextlib.contextmanager
-def _locked(path: Path, what: str) -> Iterator[int]:
-    """Hold a lock file; the kernel lets go of it when the last process that holds it ends."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise ParbenchError(
-            f"{path}: {error.strerror}; point PARBENCH_CACHE at a folder that is yours"
-        ) from None
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"another process sets up {what}; waiting for it")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError as error:
-            raise ParbenchError(
-                f"{path}: this file system has no locks ({error.strerror});"
-                " point PARBENCH_CACHE at a local disk"
-            ) from None
-        yield handle
-    finally:
-        os.close(handle)
 
 
 # ---------------------------------------------------------------- packages
@@ -488,9 +454,9 @@ def _add_horovod(folder: Path, stack: str) -> float:
 
 def _horovod_state(folder: Path, lock_file: Path) -> dict:
     builder = _builder()
-    place = cache_folder() / "wheels" / f"horovod-{_wheel_key(folder, lock_file)}"
+    place = cache.folder() / "wheels" / f"horovod-{_wheel_key(folder, lock_file)}"
     log = place / "build.log"
-    with _locked(place.with_name(place.name + ".lock"), "the same Horovod"):
+    with cache.locked(place.with_name(place.name + ".lock"), "the same Horovod"):
         place.mkdir(parents=True, exist_ok=True)
         wheel = _cached_wheel(place)
         try:
@@ -666,8 +632,8 @@ def main() -> int:
     except OSError as error:
         if error.errno not in (28, 122):  # no space, quota
             raise
-        free = shutil.disk_usage(cache_folder().parent).free / 2**30
-        raise ParbenchError(_disk_message(cache_folder(), free)) from None
+        free = shutil.disk_usage(cache.folder().parent).free / 2**30
+        raise ParbenchError(_disk_message(cache.folder(), free)) from None
     return 0
 
 

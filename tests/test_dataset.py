@@ -405,17 +405,6 @@ def test_a_disk_that_fills_up_keeps_nothing_half(server, own_cache, tmp_path):
     assert leftovers(tmp_path / "out") == set()
 
 
-def test_cache_folder(monkeypatch):
-    monkeypatch.setenv("PARBENCH_CACHE", "/a")
-    assert dataset.cache_folder() == Path("/a")
-    monkeypatch.delenv("PARBENCH_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
-    assert dataset.cache_folder() == Path("/b/parbench")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/c")
-    assert dataset.cache_folder() == Path("/c/.cache/parbench")
-
-
 # ---- the archive ----
 
 
