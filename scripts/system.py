@@ -20,6 +20,7 @@ import collections
 import contextlib
 import fcntl
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -120,9 +121,7 @@ def _apptainer(prefix: Path) -> Iterator[Lack]:
         wanted = ".".join(map(str, APPTAINER_NEEDED))
         yield Lack("apptainer", f"Apptainer {wanted} or newer", "apptainer")
     yield from _lacking_programs("apptainer", HELPERS)
-    for file in SUBID_FILES:
-        if not has_subids(_text(file)):
-            yield Lack("apptainer", f"range of sub-ids for root in {file}", mend="sudo make system")
+    yield from _lacking_subids()
 
 
 def _slurm(prefix: Path) -> list[Lack]:
@@ -295,9 +294,21 @@ def debian_mirror(targets: str, codename: str) -> str | None:
     return next(iter([*archives, *named]), None)
 
 
-# ---------------------------------------------------------------- sub-ids of root
+# ---------------------------------------------------------------- sub-ids
 
-SUBID_FILES = (Path("/etc/subuid"), Path("/etc/subgid"))
+SUBID_FILES = {Path("/etc/subuid"): "--add-subuids", Path("/etc/subgid"): "--add-subgids"}
+
+
+def builders() -> list[tuple[str, int]]:
+    """Who builds images here, with their ids: who calls this; also root's caller by sudo."""
+    ids = [os.geteuid()]
+    if ids == [0] and os.environ.get("SUDO_UID", "").isdigit():
+        ids.append(int(os.environ["SUDO_UID"]))
+    known = []
+    for uid in dict.fromkeys(ids):
+        with contextlib.suppress(KeyError):
+            known.append((pwd.getpwuid(uid).pw_name, uid))
+    return known
 
 
 def _ranges(text: str) -> list[tuple[str, int, int]]:
@@ -306,9 +317,9 @@ def _ranges(text: str) -> list[tuple[str, int, int]]:
     return [(owner, int(first), int(count)) for owner, first, count in numbers]
 
 
-def has_subids(text: str) -> bool:
-    """Does this /etc/subuid or /etc/subgid give root a range that is long enough?"""
-    return any(owner in ("root", "0") and count >= SUBIDS for owner, _, count in _ranges(text))
+def has_subids(text: str, name: str, uid: int) -> bool:
+    """Does this /etc/subuid or /etc/subgid give a user a range that is long enough?"""
+    return any(who in (name, str(uid)) and count >= SUBIDS for who, _, count in _ranges(text))
 
 
 def free_subids(text: str) -> int:
@@ -318,23 +329,34 @@ def free_subids(text: str) -> int:
         if first < start + SUBIDS and start < first + count:
             start = first + count
     if start + SUBIDS > 2**32 - 1:
-        raise ParbenchError(f"no {SUBIDS} sub-ids are free for root; clear out /etc/subuid")
+        raise ParbenchError(f"no {SUBIDS} sub-ids in a row are free: see /etc/subuid, /etc/subgid")
     return start
 
 
+def _lacking_subids() -> Iterator[Lack]:
+    for file in SUBID_FILES:
+        for name, uid in builders():
+            if not has_subids(text := _text(file), name, uid):
+                mend = f"sudo make system, or this line in it: {name}:{free_subids(text)}:{SUBIDS}"
+                yield Lack("apptainer", f"range of ids for {name} in {file}", mend=mend)
+
+
 def add_subids() -> None:
-    """Give root a range of sub-ids, without which it cannot build where capabilities are fewer."""
-    for file, option in zip(SUBID_FILES, ("--add-subuids", "--add-subgids"), strict=True):
-        text = _text(file)
-        if has_subids(text):
-            continue
-        first = free_subids(text)
-        file.touch()
-        status, last = _stream(["usermod", option, f"{first}-{first + SUBIDS - 1}", "root"], None)
-        if status:
-            line = f"root:{first}:{SUBIDS}"
-            raise ParbenchError(f"{file}: usermod failed ({last}); add this line to it: {line}")
-        say(f"{file}: root may use {SUBIDS} ids from {first} on")
+    """Give who builds images a range of ids.
+
+    Without one, an ordinary user's build cannot set the owners of files, and root cannot build at
+    all where it has fewer capabilities than root usually has.
+    """
+    for file, option in SUBID_FILES.items():
+        for name, uid in builders():
+            if has_subids(text := _text(file), name, uid):
+                continue
+            first = free_subids(text)
+            file.touch()
+            span = f"{first}-{first + SUBIDS - 1}"
+            status, last = _stream(["usermod", option, span, name], None)
+            done = f"usermod failed: {last}" if status else f"{name} may use {span}"
+            say(f"{file}: {done}")
 
 
 def _text(path: Path) -> str:
@@ -578,18 +600,20 @@ def try_out(program: Path) -> None:
         for name in ("bin", "dev", "etc", "proc", "sys", "tmp", "var/tmp", "root", "home"):
             (tree / name).mkdir(parents=True)
         shutil.copy(loader, tree / "bin" / "loader")  # a program that needs no library
-        image = str(Path(folder, "image.sif"))
-        run = [str(program), "-s", "exec", "--userns", "--containall", "--no-home"]
-        for command in (
-            [str(program), "-s", "build", image, str(tree)],
-            [*run, image, "/bin/loader", "--version"],
-        ):
-            status, last = _stream(command, Path(folder))
-            if status:
-                reason = re.sub(r"\x1b\[\d+m", "", last)
-                say(f"Apptainer is installed but cannot run an image here: {reason}")
-                return
-    say("Apptainer builds an image and runs it")
+
+        def fails(*words: str) -> str:
+            status, last = _stream([str(program), "-s", *words], Path(folder))
+            return re.sub(r"\x1b\[\d+m", "", last) or f"status {status}" if status else ""
+
+        flags = ["--userns", "--containall", "--no-home"]
+        run = ["image.sif", "/bin/loader", "--version"]
+        reason = fails("build", "image.sif", "tree") or fails("exec", *flags, *run)
+        if not reason:
+            say("Apptainer builds an image and runs it")
+        elif not fails("exec", "--unsquash", *flags, *run):
+            say(f"Apptainer runs an image only unpacked at each start (--unsquash): {reason}")
+        else:
+            say(f"Apptainer is installed but cannot run an image here: {reason}")
 
 
 # ---------------------------------------------------------------- the program
