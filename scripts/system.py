@@ -166,16 +166,20 @@ def _stream(command: list[str], folder: Path | None) -> tuple[int, str]:
     """Run a program; now and then say its newest line. Returns its status and last lines."""
     last: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
     said = time.monotonic()
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        env=_apt_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=_apt_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        return 127, f"{command[0]}: {error.strerror}"
+    with process:
         for line in process.stdout or ():
             if line.strip():
                 last.append(line.strip())
@@ -192,7 +196,8 @@ def persist(
 
     Raises ParbenchError with the command's last lines.
     """
-    what = " ".join(word for word in command[:2] + command[-1:] if not word.startswith("-"))
+    verb = next((word for word in command if word in ("update", "install", "download")), "")
+    what = f"{command[0]} {verb}".strip()
     for pause in (*PAUSES, None):
         status, last = _stream(command, folder)
         if not status:
@@ -639,7 +644,7 @@ def _as_root(lacks: list[Lack], prefix: Path) -> None:
             try_out(program)
     for package in sorted(packages - offered):
         if package.startswith("chromium"):
-            say(f"{package}: apt has only a snap, or nothing; sudo snap install chromium")
+            say(f"{package}: apt has no package but perhaps a snap; sudo snap install chromium")
         elif package == "apptainer" and not is_debian():
             say(f"apptainer: not in this system's archive; its authors' is: {PPA}")
 
