@@ -13,7 +13,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench doctor clean lock .python
+.PHONY: help env report test lint format bench system doctor clean lock .python
 
 .python:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer was found; Debian and Ubuntu: sudo apt" \
@@ -47,6 +47,10 @@ format: .python ## format the code
 
 bench: .python ## measure what parbench itself costs; docs/bench.md says what each row means
 	@$(ENTER) -- python scripts/bench.py $(ARGS)
+
+# -B: run by root, it would leave files of root's in a user's checkout.
+system: .python ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium
+	@"$(PYTHON)" -B scripts/system.py $(ARGS)
 
 doctor: .python ## what this machine can run, and the command that mends what it cannot
 	@"$(PYTHON)" scripts/doctor.py $(ARGS)

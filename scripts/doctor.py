@@ -232,7 +232,9 @@ def _apptainer() -> Iterator[Finding]:
     costs = "nothing in this version: cells run in the host environment"
     program = _first(["apptainer", "singularity"])
     if program is None:
-        mend = "install it: https://apptainer.org/docs/admin/latest/installation.html"
+        mend = _system("apptainer") or (
+            "install it: https://apptainer.org/docs/admin/latest/installation.html"
+        )
         yield Finding("Apptainer", MISSING, "not on PATH", costs, mend)
     else:
         yield Finding("Apptainer", OK, _first_line([program, "--version"]))
@@ -256,12 +258,19 @@ def _apptainer() -> Iterator[Finding]:
 def _slurm() -> Finding:
     costs = "nothing in this version: cells run on this machine"
     if shutil.which("sbatch") is None:
-        mend = "run on a login node; a cluster of one's own: sudo apt install slurm-wlm munge"
+        mend = "run on a login node"
+        if ours := _system("slurm"):
+            mend += f"; Slurm's programs, for a cluster of one's own: {ours}"
         return Finding("Slurm", MISSING, "no sbatch on PATH", costs, mend)
     if not _works(["sinfo", "--noheader"]):
         mend = "ask the cluster's operators; try: sinfo"
         return Finding("Slurm", LIMITED, "sbatch, but no answer from a cluster", costs, mend)
     return Finding("Slurm", OK, _first_line(["sbatch", "--version"]))
+
+
+def _system(part: str) -> str:
+    """The command that installs a part of the system, where there is one."""
+    return f"sudo make system ARGS={part}" if shutil.which("apt-get") else ""
 
 
 def _git() -> Finding:
@@ -280,7 +289,7 @@ def _browser() -> Finding:
     lacking = [name for name in packages if shutil.which(name) is None]
     if not lacking:
         return Finding("browser, for tests", OK, "chromium, chromedriver, pdftotext")
-    mend = "sudo apt install " + " ".join(packages[name] for name in lacking)
+    mend = _system("chromium") or f"install {', '.join(packages[name] for name in lacking)}"
     costs = "the tests that open the report in a browser are skipped; reports need none"
     return Finding("browser, for tests", MISSING, f"no {', '.join(lacking)}", costs, mend)
 
