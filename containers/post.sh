@@ -1,6 +1,7 @@
 # What the recipes' %post sections share. scripts/images.py lays this file, the lock file and this
 # machine's settings (its package mirrors and certificates) into /parbench-build for the time of the
 # build; clean_up takes them away again, so that no image knows where it was built.
+# Beware: /tmp is the building machine's own in a %post section.
 export DEBIAN_FRONTEND=noninteractive
 export PYTHONHASHSEED=0
 . /parbench-build/machine.sh # MIRROR, SOURCE_DATE_EPOCH, PIP_CONFIG_FILE, proxies
@@ -38,7 +39,7 @@ clean_up() {
         echo "deb http://deb.debian.org/debian bookworm main" >/etc/apt/sources.list
     fi
     rm -rf /parbench-build /root/.cache /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/aux-cache
-    find /tmp /var/tmp -mindepth 1 -delete
+    rmdir /parbench-mirrors/* /parbench-mirrors 2>/dev/null || true # busy where a mirror is mounted
     find /var/log -type f -delete
     : >/etc/machine-id
 }

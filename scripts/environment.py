@@ -281,7 +281,7 @@ def _bootstrap_pip(folder: Path, lock_file: Path) -> None:
 
 def _fetch_from_index(project: str, file: str) -> bytes:
     """A file of a project from the package index that pip is configured to use."""
-    settings = _pip_settings()
+    settings = pip_settings()
     context = ssl.create_default_context(cafile=settings.get("cert"))
     indexes = [settings.get("index-url") or "https://pypi.org/simple"]
     indexes += settings.get("extra-index-url", "").split()
@@ -307,7 +307,7 @@ def _read_url(url: str, context: ssl.SSLContext) -> bytes:
         return answer.read()
 
 
-def _pip_settings() -> dict[str, str]:
+def pip_settings() -> dict[str, str]:
     """pip's index settings, from its variables and its configuration files."""
     home = Path.home()
     config_home = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+import children
 import lease
 import machine
 import measure
@@ -43,7 +43,6 @@ LOOK_SECONDS = 0.2
 # A rank that is killed takes the others' connections with it. Their errors are older than the
 # launcher's knowledge of the death by no more than this.
 SLACK_SECONDS = 1.0
-PR_SET_PDEATHSIG = 1
 
 
 # ---------------------------------------------------------------- the command of a cell
@@ -233,30 +232,6 @@ def _guarded(state: str) -> Iterator[None]:
         os.close(alive)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(guard, 0)
-
-
-def _start(
-    words: list[str], environment: dict[str, str], descriptors: list[int]
-) -> subprocess.Popen:
-    """Start a command in a session of its own, its output in one pipe."""
-    library, parent = ctypes.CDLL(None), os.getpid()
-
-    def die_with_parent() -> None:
-        # SIGTERM: torchrun and horovodrun pass it on, where SIGKILL would make orphans.
-        library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return subprocess.Popen(
-        words,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        pass_fds=descriptors,
-        preexec_fn=die_with_parent,
-    )
 
 
 def oom_kills() -> int:
@@ -654,7 +629,7 @@ def _train(job: Job, held: lease.Lease, stop: Stop) -> Failure | None:
         environment |= {"PARBENCH_STATE": state, "PARBENCH_LAUNCHED": repr(time.time())}
         environment |= {"PARBENCH_PROGRESS": job.mode} | _terminal_size(job.mode)
         try:
-            process = _start(words, environment, held.descriptors)
+            process = children.start(words, {**os.environ, **environment}, held.descriptors)
             return _attend(job, process, state, stop, lambda: oom_kills() > kills)
         finally:
             left = end_all(state, GRACE_SECONDS)

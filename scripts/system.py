@@ -57,7 +57,7 @@ BROWSER = {
     "pdftotext": "poppler-utils",
 }
 
-APPTAINER_NEEDED = (1, 1)
+APPTAINER_NEEDED = (1, 2)  # the first with build arguments and SOURCE_DATE_EPOCH
 PREFIX = Path("/opt/parbench/apptainer")
 LINK = Path("/usr/local/bin/apptainer")
 STAMP = "parbench.json"  # in the prefix: what it was made of, and for which folder
@@ -299,6 +299,13 @@ def debian_mirror(targets: str, codename: str) -> str | None:
     return next(iter([*archives, *named]), None)
 
 
+def machine_mirror() -> str | None:
+    """The mirror of Debian's archive that this machine itself uses; None on another system."""
+    if not is_debian():
+        return None
+    return debian_mirror(_ask(["apt-get", *TARGETS]), os_release().get("VERSION_CODENAME", ""))
+
+
 # ---------------------------------------------------------------- sub-ids
 
 SUBID_FILES = {Path("/etc/subuid"): "--add-subuids", Path("/etc/subgid"): "--add-subgids"}
@@ -390,8 +397,10 @@ def find_apptainer(prefix: Path, *, only: bool = False) -> Path | None:
     own = prefix / "usr" / "bin" / "apptainer"
     places = [own]
     if not only:
-        named, found = os.environ.get("PARBENCH_APPTAINER"), shutil.which("apptainer")
-        places = [*(Path(place) for place in (named, found) if place), own]
+        found = shutil.which("apptainer")
+        places = [Path(found), own] if found else [own]
+        if named := os.environ.get("PARBENCH_APPTAINER"):  # whoever names one means no other
+            places = [Path(named)]
     for place in places:
         if (version := apptainer_version(place)) and version >= APPTAINER_NEEDED:
             return place
@@ -452,7 +461,7 @@ def _unpack(prefix: Path) -> None:
     started = time.monotonic()
     if prefix.exists() and any(prefix.iterdir()) and not (prefix / STAMP).is_file():
         raise ParbenchError(f"{prefix} holds something else; empty it, or choose --prefix DIR")
-    mirror = debian_mirror(_ask(["apt-get", *TARGETS]), os_release().get("VERSION_CODENAME", ""))
+    mirror = machine_mirror()
     if mirror is None:
         raise ParbenchError(f"apt's sources name no mirror of Debian; Apptainer: {UPSTREAM}")
     if not KEYRING.exists():

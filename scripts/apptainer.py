@@ -1,0 +1,225 @@
+"""Apptainer: where it is, whether and how it runs an image here, and the command that enters one.
+
+Standard library only. Nothing of the host enters an image but what a command names: the
+environment is cleared, no home, no host folders, /tmp is the run's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import cache
+import system
+from errors import ParbenchError
+from files import read_json, write_json
+
+PYTHON = "/opt/parbench/bin/python"  # of every image, see containers/base.def
+INSTALL = "sudo make system installs it (docs/images.md has the other ways)"
+SECONDS = 120
+
+# Tried in turn. As root without all of root's rights only a user namespace works.
+WAYS: tuple[tuple[str, ...], ...] = ((), ("--userns",))
+
+# What the kernel or the machine's owner forbids, in Apptainer's words, and what mends it.
+MENDS = (
+    (
+        r"Requesting capability set",
+        "this root lacks rights that Apptainer asks for; run as an ordinary user, or allow user "
+        "namespaces: sysctl -w user.max_user_namespaces=15000",
+    ),
+    (
+        r"user namespace|unshare|newuidmap|CLONE_NEWUSER|Operation not permitted",
+        "user namespaces are not allowed here; root can allow them: sysctl -w "
+        "user.max_user_namespaces=15000 kernel.unprivileged_userns_clone=1 (Ubuntu 24.04: "
+        "kernel.apparmor_restrict_unprivileged_userns=0)",
+    ),
+    (
+        r"fuse|squashfuse",
+        "/dev/fuse may not be opened or squashfuse is missing: sudo apt install squashfuse fuse3; "
+        "sudo chmod 666 /dev/fuse",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Apptainer:
+    """How this machine runs an image.
+
+    ``flags`` come after `apptainer exec`. ``unpacked``: an image must be a folder, since nothing
+    mounts a file here. ``trouble`` is None, or why no image runs here, with what mends it.
+    """
+
+    program: str | None
+    version: str | None = None
+    flags: tuple[str, ...] = ()
+    unpacked: bool = False
+    trouble: str | None = None
+
+
+@functools.cache
+def probe() -> Apptainer:
+    """Run a tiny image in each way until one works. What was found is kept in the cache, for this
+    user, machine and version: a probe costs a second.
+    """
+    place = system.find_apptainer(system.default_prefix())
+    if place is None:
+        return Apptainer(None, trouble=f"{_why_none()}; {INSTALL}")
+    path, version = str(place), ".".join(map(str, system.apptainer_version(place) or ()))
+    kept = cache.folder() / "apptainer" / "probe.json"
+    question = [path, version, os.getuid(), os.uname().nodename, os.uname().release, _may_fuse()]
+    try:
+        known = read_json(kept)
+        if known["question"] == question:
+            answer = known["answer"]
+            return Apptainer(**{**answer, "flags": tuple(answer["flags"])})
+    except (ParbenchError, KeyError, TypeError):
+        pass
+    found = _try_ways(path, version)
+    if found.trouble is None:  # what does not work is asked again each time: somebody may mend it
+        write_json(kept, {"question": question, "answer": asdict(found)})
+    return found
+
+
+def _why_none() -> str:
+    wanted = ".".join(map(str, system.APPTAINER_NEEDED))
+    if named := os.environ.get("PARBENCH_APPTAINER"):
+        return f"PARBENCH_APPTAINER is {named!r}, which is no Apptainer {wanted} or newer"
+    if found := shutil.which("apptainer"):
+        return f"{found} is no Apptainer {wanted} or newer"
+    return "Apptainer is not installed"
+
+
+def _may_fuse() -> bool:
+    return os.access("/dev/fuse", os.R_OK | os.W_OK)
+
+
+def _try_ways(path: str, version: str) -> Apptainer:
+    problems = []
+    with tempfile.TemporaryDirectory(prefix="parbench-probe-") as work:
+        folder = Path(work) / "probe"
+        _tiny(folder)
+        image = Path(work) / "probe.sif"
+        done = _run([path, "build", str(image), str(folder)])
+        if done.returncode:
+            problems.append(last_error(done.stderr))
+        # A file needs a mount, a folder does not.
+        for target, unpacked in ((image, False), (folder, True)):
+            for flags in WAYS if target.exists() else ():
+                done = _run([path, "exec", *flags, "--contain", str(target), "/bin/true"])
+                if done.returncode == 0:
+                    return Apptainer(path, version, flags, unpacked)
+                problems.append(last_error(done.stderr))
+    told = "; ".join(dict.fromkeys(problems))
+    mend = next((mend for pattern, mend in MENDS if re.search(pattern, told)), INSTALL)
+    return Apptainer(
+        path, version, trouble=f"Apptainer {version} runs no image here: {told}. {mend}"
+    )
+
+
+def _tiny(folder: Path) -> None:
+    """A root folder that holds /bin/true of this machine, with the libraries that it names."""
+    true = os.path.realpath(shutil.which("true") or "/bin/true")
+    done = subprocess.run(["ldd", true], capture_output=True, text=True, check=False)
+    for source in re.findall(r"/\S+", done.stdout):
+        target = folder / source.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+    for name in ("bin", "dev", "etc", "proc", "sys", "tmp", "var/tmp"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    shutil.copy(true, folder / "bin" / "true")
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess:
+    try:
+        return subprocess.run(
+            command,
+            env=clean_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"ERROR: no answer in {SECONDS} s")
+
+
+def last_error(text: str) -> str:
+    """The last line in which Apptainer says what is wrong, without colours and its own prefix."""
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines()]
+    lines = [line for line in lines if line]
+    telling = [line for line in lines if re.match(r"(FATAL|ERROR)\b", line)] or lines[-1:]
+    return re.sub(r"^(FATAL|ERROR)\s*:\s*", "", telling[-1]) if telling else "no message"
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's variables without those that would bend what Apptainer does here.
+
+    A user's APPTAINER_BIND would let folders in that nobody stated. Folders for temporary files
+    and keys, and registry logins, stay the user's.
+    """
+    kept = ("TMPDIR", "CACHEDIR", "CONFIGDIR", "DOCKER_USERNAME", "DOCKER_PASSWORD")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not re.match(r"(APPTAINER|SINGULARITY)(ENV)?_", name) or name.split("_", 1)[1] in kept
+    }
+
+
+def enter(
+    found: Apptainer,
+    image: Path,
+    words: Sequence[str],
+    *,
+    binds: Sequence[Path],
+    variables: Mapping[str, str],
+    gpu: bool = False,
+    temporary: Path | None = None,
+    folder: Path | None = None,
+) -> tuple[list[str], dict[str, str]]:
+    """The command that runs ``words`` inside ``image``, and the variables that it needs outside.
+
+    ``binds`` are the only folders of the host that are seen inside, in their own places;
+    ``variables`` the only variables; ``temporary`` becomes /tmp; ``folder`` is the working folder.
+    """
+    assert found.program is not None
+    command = [found.program, "--quiet", "exec", *found.flags]
+    command += ["--contain", "--cleanenv", "--no-home", "--no-mount", "bind-paths,hostfs,cwd"]
+    if gpu:
+        command += ["--nv"]
+    if temporary is not None:
+        command += ["--workdir", str(temporary)]
+    for bind in dict.fromkeys(binds):
+        command += ["--mount", _mount(bind)]
+    if folder is not None:
+        command += ["--pwd", str(folder)]
+    outside = {f"APPTAINERENV_{name}": value for name, value in variables.items()}
+    return [*command, str(image), *words], outside
+
+
+def _mount(path: Path) -> str:
+    """A folder in its own place, as `--mount` takes it: comma-separated, quoted as in CSV."""
+    fields = ("type=bind", f"source={path}", f"destination={path}")
+    return ",".join('"' + field.replace('"', '""') + '"' for field in fields)
+
+
+def require(found: Apptainer, why: str) -> None:
+    """ParbenchError when no image runs here. ``why``: who asked for one."""
+    if found.trouble is not None:
+        raise ParbenchError(f"{why}, but {found.trouble}")
+
+
+def shown(words: Sequence[str], variables: Mapping[str, str]) -> str:
+    """A command with its variables, to paste."""
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    return " ".join([*assignments, shlex.join(words)])
