@@ -20,7 +20,9 @@ configuration_files = [
     *workflow.overwrite_configfiles,
 ]
 CONFIG = or_stop(configuration.checked, config, configuration_files)
-PLAN = or_stop(cells.plan, CONFIG)
+PLAN = or_stop(
+    cells.plan, CONFIG, workflow.overwrite_configfiles, workflow.config_settings.config
+)
 
 
 def entered_by_launcher(wildcards):

@@ -11,6 +11,7 @@ import copy
 import functools
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,12 @@ class Plan:
         ]
 
 
-def plan(config: dict) -> Plan:
-    """Expand all studies of a checked ``config``. ParbenchError names study, key and value."""
+def plan(config: dict, configfiles: Sequence[str | Path] = (), changes: dict | None = None) -> Plan:
+    """Expand all studies of a checked ``config``. ParbenchError names study, key and value.
+
+    ``configfiles`` and ``changes`` (of ``--config``) are what was laid over config.yaml: plans keep
+    them for the commands that rebuild a number.
+    """
     _known("stack", config["stack"], _stacks(), "config.yaml")
     for study in config["override"]:
         if not (ROOT / "studies" / f"{study}.yaml").exists():
@@ -65,7 +70,9 @@ def plan(config: dict) -> Plan:
     available = machine.available(config["available"])
     result = Plan(datasets=config["datasets"])
     for name in config["studies"]:
-        result.studies[name] = _expand_study(name, config, available, result)
+        content = _expand_study(name, config, available, result)
+        asked = configuration.arguments(name, configfiles, changes)
+        result.studies[name] = {**content, "arguments": asked}
     return result
 
 

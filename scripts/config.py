@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import difflib
 import functools
+import itertools
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import referencing
 import yaml
 
 from errors import ParbenchError
+from files import canonical_json
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMAS = ROOT / "rules" / "schemas"
@@ -167,6 +171,29 @@ def merged(base: dict, change: dict) -> dict:
         else:
             result[key] = copy.deepcopy(value)
     return result
+
+
+# Keys of `--config` that decide what a cell is. `studies` is said for each study by itself; what is
+# left, as a time limit, changes no number.
+_DECISIVE = ("stack", "hardware", "datasets", "override")
+
+
+def arguments(
+    study: str, configfiles: Sequence[str | Path] = (), changes: dict | None = None
+) -> list[str]:
+    """Snakemake's words that ask for ``study`` as a run with these files and ``--config`` does.
+
+    The same however the run was typed: paths are those that ``shown`` gives, keys are sorted.
+    """
+    names = [shown(os.path.abspath(file)) for file in configfiles]
+    files = list(itertools.dropwhile(lambda name: name == "config.yaml", names))
+    values = [
+        f"{key}={changes[key] if isinstance(changes[key], str) else canonical_json(changes[key])}"
+        for key in sorted(changes or {})
+        if key in _DECISIVE
+    ]
+    overlay = ["--configfile", *files] if files else []
+    return [*overlay, "--config", f"studies=[{study}]", *values]
 
 
 def load(*configfiles: str | Path) -> dict:

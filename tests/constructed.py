@@ -420,6 +420,7 @@ def plan_json(study: dict, groups: list[Group]) -> dict:
         "stack": "current",
         "deployment": "host",
         "groups": entries,
+        "arguments": ["--config", f"studies=[{study['name']}]"],
     }
 
 

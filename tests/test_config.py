@@ -90,6 +90,26 @@ def test_missing_file_names_the_nearest(tmp_path):
         config.read_yaml(tmp_path / "mime.yaml")
 
 
+@pytest.mark.parametrize(
+    ("files", "changes", "words"),
+    [
+        ([], {}, ["--config", "studies=[six]"]),
+        ([], {"studies": ["six", "seven"], "timeout_seconds": 5}, ["--config", "studies=[six]"]),
+        ([config.ROOT / "config.yaml"], None, ["--config", "studies=[six]"]),
+        (
+            [config.ROOT / "config.yaml", config.ROOT / "rules" / ".." / "mine.yaml", "/a/b.yaml"],
+            {"stack": "paper", "override": {"six": {"dataset": "cifar10"}}},
+            [
+                *("--configfile", "mine.yaml", "/a/b.yaml", "--config", "studies=[six]"),
+                *('override={"six":{"dataset":"cifar10"}}', "stack=paper"),
+            ],
+        ),
+    ],
+)
+def test_arguments_that_ask_for_a_study_again(files, changes, words):
+    assert config.arguments("six", files, changes) == words
+
+
 def test_unknown_study_names_the_nearest():
     with pytest.raises(ParbenchError, match="did you mean 'quickstart'"):
         config.study("quikstart")

@@ -306,7 +306,7 @@ def test_a_cells_details_hold_what_rebuilds_and_explains_it(made):
     start = html.index(f'id="c-{cell}"')
     part = html[start : html.index("</details>", start)]
     path = folder / "results" / "cells" / cell / "metrics.json"
-    command = f"snakemake {escape(shlex.quote(str(path)))}"
+    command = escape(f"snakemake {shlex.quote(str(path))} --config 'studies=[constructed]'")
     for words in (
         command,
         "c0de" * 16,
@@ -318,6 +318,18 @@ def test_a_cells_details_hold_what_rebuilds_and_explains_it(made):
         "0.9300",
     ):
         assert words in part
+
+
+def test_the_command_that_rebuilds_a_cell_names_the_files_laid_over_config_yaml(tmp_path):
+    paths = constructed.write_study(tmp_path, groups=constructed.usual_groups()[:1])
+    plan = json.loads(paths["plan"].read_text())
+    plan["arguments"] = ["--configfile", "my own.yaml", *plan["arguments"]]
+    paths["plan"].write_text(json.dumps(plan))
+    panel = json.loads(collect(tmp_path, paths).read_text())["groups"][0]["cells"][0]
+    assert panel["command"].endswith(
+        "/metrics.json --configfile 'my own.yaml' --config 'studies=[constructed]'"
+    )
+    assert panel["force"] == f"{panel['command']} --force"
 
 
 def test_summary_counts_every_verdict_of_the_table(made):

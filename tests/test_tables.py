@@ -93,6 +93,7 @@ def make_plan(*groups, **study) -> dict:
         "stack": "current",
         "deployment": "host",
         "groups": list(groups),
+        "arguments": ["--configfile", "mine.yaml", "--config", "studies=[paper]"],
     }
 
 
@@ -1004,7 +1005,10 @@ def test_program_fails_in_one_sentence(tmp_path):
     missing.unlink()
     done = run_program(*arguments)
     assert done.returncode == 2
-    assert done.stderr == (f"error: {missing}: no such file; make it with: snakemake '{missing}'\n")
+    assert done.stderr == (
+        f"error: {missing}: no such file; make it with: snakemake '{missing}' "
+        "--configfile mine.yaml --config 'studies=[paper]'\n"
+    )
     assert not (folder / "tables").exists()
 
 

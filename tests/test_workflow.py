@@ -78,6 +78,20 @@ def test_sdm_apptainer_typed_or_not(work):
     assert work.jobs("--sdm", "apptainer") == {}
 
 
+def test_files_laid_over_config_yaml_are_told_however_they_are_typed(work, tmp_path):
+    """Their names stand in the report's commands: another name is told again, and nothing else."""
+    mine = work.folder / "mine.yaml"
+    mine.write_text("studies: [six]\n")
+    assert work.jobs("--configfile", "config.yaml") == {}
+    assert work.jobs("--config", "studies=[six]", "timeout_seconds=60") == {}
+    assert work.jobs("--configfile", "mine.yaml") == AFTER
+    work.snakemake("--configfile", "./mine.yaml")
+    assert "--configfile mine.yaml" in (work.folder / "reports/final.html").read_text()
+    assert work.jobs("--configfile", str(mine)) == {}
+    work.snakemake()
+    assert work.jobs() == {}
+
+
 def test_learning_rate_of_one_strategy(work):
     work.edit(
         "studies/six.yaml",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from pathlib import Path
 
 from errors import ParbenchError
@@ -215,8 +214,7 @@ def _cell_panel(study: Study, cell: str, environments: Environments, thin: int) 
     """Everything about one cell but its log, formatted; every ``thin``-th epoch."""
     metrics = study.metrics[cell]
     status, reason = status_text(metrics["status"]), metrics["reason"]
-    chosen = shlex.quote(f"studies=[{study.name}]")
-    command = f"snakemake {shlex.quote(str(study.metrics_path(cell)))} --config {chosen}"
+    command = study.command(study.metrics_path(cell))
     return {
         "id": cell,
         "anchor": anchor("c", cell),

@@ -40,6 +40,7 @@ class Study:
         try:
             self.study, self.groups = plan["study"], plan["groups"]
             self.stack, self.deployment = plan["stack"], plan["deployment"]
+            self.arguments = plan["arguments"]
             self.name = self.study["name"]
             self.has_source = self.study["published"] is not None
             self.by_id = {group["id"]: group for group in self.groups}
@@ -56,7 +57,7 @@ class Study:
 
     def _read_table(self) -> dict[tuple[str, str], dict]:
         """Rows by (group, metric), numbers as floats or None."""
-        fix = f"rebuild it: snakemake {self.table_path} --force"
+        fix = f"rebuild it: {self.command(self.table_path)} --force"
         try:
             text = self.table_path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -87,7 +88,7 @@ class Study:
                 if not path.exists():
                     raise ParbenchError(
                         f"{path}: cell {cell} of study {self.name} is planned but has no metrics; "
-                        f"run: snakemake {shlex.quote(str(path))}"
+                        f"run: {self.command(path)}"
                     )
                 found[cell] = read_metrics(path)
         return found
@@ -102,8 +103,12 @@ class Study:
                     if lacking and metric not in OPTIONAL and not group["not_run"]:
                         raise ParbenchError(
                             f"{self.table_path}: no number for metric {metric} of group "
-                            f"{group['id']}; rebuild it: snakemake {self.table_path} --force"
+                            f"{group['id']}; rebuild it: {self.command(self.table_path)} --force"
                         )
+
+    def command(self, path: Path) -> str:
+        """What rebuilds one of the study's files, in the configuration of this run."""
+        return shlex.join(["snakemake", str(path), *self.arguments])
 
     # ----------------------------------------------------------------------- groups
 
