@@ -48,10 +48,18 @@ def read_yaml(path: str | Path) -> dict:
         value = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 (a SafeLoader)
     except FileNotFoundError:
         raise ParbenchError(f"{shown(path)}: no such file{_sibling(path)}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except OSError as error:
+        raise ParbenchError(
+            f"{shown(path)}: cannot be read ({error.strerror}); name a file that you may read"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ParbenchError(
+            f"{shown(path)}: not UTF-8 (byte {error.start}); save it as plain UTF-8 text"
+        ) from None
+    except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error)
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
         raise ParbenchError(
             f"{shown(path)}{line}: not valid YAML: {problem}; mend the file"
         ) from None

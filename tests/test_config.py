@@ -70,6 +70,34 @@ def test_broken_yaml_names_file_and_line(tmp_path):
         config.read_yaml(path)
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot be read (Is a directory); name a file"),
+        (b"\xff\xfea: 1", "not UTF-8 (byte 0); save it as plain UTF-8 text"),
+        (b"a: \0", "not valid YAML"),
+        (b"", "holds null, not keys with values"),
+    ],
+)
+def test_what_cannot_be_read_names_the_file(tmp_path, content, words):
+    path = tmp_path / "mine.yaml"
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(ParbenchError) as caught:
+        config.read_yaml(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_may_not_be_read_names_it(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(config.Path, "read_text", refuse)  # root may read everything
+    with pytest.raises(ParbenchError, match=r"mine.yaml: cannot be read \(Permission denied\)"):
+        config.read_yaml(tmp_path / "mine.yaml")
+
+
 def test_key_twice_is_refused(tmp_path):
     path = tmp_path / "twice.yaml"
     path.write_text("a: 1\nb: 2\na: 3\n")
