@@ -1,7 +1,12 @@
-"""Reads and checks config.yaml and studies/*.yaml: a typo ends with file, key, value, fix."""
+"""Reads and checks config.yaml and studies/*.yaml: a typo ends with file, key, value, fix.
+
+As a program: checks the files of `--configfile` before Snakemake, whose message for one that is
+missing is a traceback, opens them. It takes Snakemake's arguments and ignores all others.
+"""
 
 from __future__ import annotations
 
+import argparse
 import copy
 import difflib
 import functools
@@ -15,7 +20,7 @@ import jsonschema
 import referencing
 import yaml
 
-from errors import ParbenchError
+from errors import ParbenchError, run_main
 from files import canonical_json
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -264,3 +269,16 @@ def study(name: str) -> dict:
             "`assumed` if the source leaves it open, else under `settings`"
         )
     return value
+
+
+def main() -> None:
+    """The command line."""
+    # No abbreviations: --config is another option. No help: that is Snakemake's to give.
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--configfile", "--configfiles", nargs="+", default=[])
+    for file in parser.parse_known_args()[0].configfile:
+        read_yaml(file)
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -96,6 +98,34 @@ def test_a_file_that_may_not_be_read_names_it(tmp_path, monkeypatch):
     monkeypatch.setattr(config.Path, "read_text", refuse)  # root may read everything
     with pytest.raises(ParbenchError, match=r"mine.yaml: cannot be read \(Permission denied\)"):
         config.read_yaml(tmp_path / "mine.yaml")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["-n", "--config", "studies=[six]", "--forceall"], ""),
+        (["--configfile", "good.yaml", "--quiet", "all"], ""),
+        (["-n", "--configfile", "good.yaml", "god.yaml"], "god.yaml: no such file; did you mean"),
+        (["--configfiles=bad.yaml", "-n"], "bad.yaml, line 2: not valid YAML"),
+        (["--configfile", "."], ".: cannot be read (Is a directory)"),
+    ],
+)
+def test_files_are_checked_before_snakemake_opens_them(tmp_path, words, error):
+    (tmp_path / "good.yaml").write_text("studies: [quickstart]\n")
+    (tmp_path / "bad.yaml").write_text("studies: [quickstart\n")
+    command = [sys.executable, config.ROOT / "scripts" / "config.py", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == (2 if error else 0)
+    assert done.stderr.startswith(f"error: {error}" if error else "")
+    assert done.stderr.count("\n") == bool(error)
+
+
+def test_make_checks_them_first():
+    command = ["make", "--dry-run", "report", "ARGS=--configfile mine.yaml"]
+    done = subprocess.run(command, cwd=config.ROOT, capture_output=True, text=True, check=True)
+    check, run = (done.stdout.index(program) for program in ("scripts/config.py", "snakemake"))
+    assert check < run
+    assert done.stdout[check:].startswith("scripts/config.py --configfile mine.yaml\n")
 
 
 def test_key_twice_is_refused(tmp_path):

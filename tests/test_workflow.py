@@ -234,6 +234,7 @@ def test_mistakes_end_with_one_clear_message(work, file, old, new, words):
     ("content", "words"),
     [
         ("studies: [six\n", "not valid JSON or YAML"),  # Snakemake reads it before we do
+        ("stack: current\nstack: paper\n", "mine.yaml, line 2: not valid YAML: the key 'stack'"),
         ("hardwre: {}\n", "mine.yaml: unknown key 'hardwre' (value {}); did you mean 'hardware'?"),
     ],
 )
