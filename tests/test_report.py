@@ -196,18 +196,25 @@ def test_the_note_of_gpipe_on_cpu_stands_under_its_tables(made):
 
 
 @pytest.mark.parametrize(
-    ("speedup", "bound", "band", "says"),
+    ("speedup", "interval", "band", "says"),
     [
-        (1.02, 2, (0.95, 1.05), "no difference from eager beyond noise"),
-        (0.77, 2, (0.95, 1.05), "slower than eager"),
-        (1.62, 2, (0.95, 1.05), "faster than eager"),
-        (2.05, 2, (0.95, 1.05), "faster than eager"),
-        (2.30, 2, (0.95, 1.05), "above the bound: suspect the clock"),
-        (1.62, 2, None, "faster than eager; noise unknown"),
+        (1.02, (1.01, 1.03), (0.95, 1.05), "no difference from eager beyond noise"),
+        (1.02, (0.80, 1.24), (0.95, 1.05), "no difference from eager beyond noise"),
+        (1.40, (1.04, 1.76), (0.95, 1.05), "no difference from eager beyond noise"),
+        (0.77, (0.60, 0.96), (0.95, 1.05), "no difference from eager beyond noise"),
+        (0.77, (0.70, 0.84), (0.95, 1.05), "slower than eager"),
+        (1.62, (1.06, 2.18), (0.95, 1.05), "faster than eager"),
+        (2.05, (2.02, 2.08), (0.95, 1.05), "faster than eager"),
+        (2.30, (2.05, 2.55), (0.95, 1.05), "faster than eager"),
+        (2.30, (2.20, 2.40), (0.95, 1.05), "above the bound: suspect the clock"),
+        (1.62, (1.50, 1.74), None, "faster than eager; noise unknown"),
+        (1.62, None, (0.95, 1.05), "faster than eager; noise unknown"),
+        (1.02, None, (0.95, 1.05), "no difference from eager beyond noise"),
+        (2.30, None, None, "above the bound: suspect the clock"),
     ],
 )
-def test_reading_of_a_speedup(speedup, bound, band, says):
-    assert reading(speedup, bound, band, "eager") == says
+def test_reading_of_a_speedup(speedup, interval, band, says):
+    assert reading(speedup, interval, 2, band, "eager") == says
 
 
 def test_a_table_of_cpu_and_gpu_cells_says_so(made):

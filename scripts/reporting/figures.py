@@ -121,7 +121,7 @@ def speedup_figure(study: Study) -> dict | None:
         answers.append(
             f"{bar_label(study, best)} for {model}, {study.show(row, 'mean', 'x')}× against "
             f"{study.against(best)} and a bound of {bound(best)}× "
-            f"({study.reading(best, row['mean'])})"
+            f"({study.reading(best, row)})"
         )
     caption = (
         f"Highest speedup: {listed(answers)}. Dot: mean ± standard deviation; bar: the bound that "

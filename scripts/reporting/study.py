@@ -199,9 +199,12 @@ class Study:
         """The name of what a group's speedup is measured against."""
         return self.by_id.get(group["baseline"], {}).get("variant", "the baseline")
 
-    def reading(self, group: dict, speedup: float) -> str:
-        """What a group's speedup says, given its bound and the noise."""
-        return reading(speedup, bound(group), self.noise_band(group), self.against(group))
+    def reading(self, group: dict, row: dict) -> str:
+        """What a group's speedup (its ``row``) says, given its bound and the noise."""
+        ends = row["ci_low"], row["ci_high"]
+        interval = None if None in ends else ends
+        band, against = self.noise_band(group), self.against(group)
+        return reading(row["mean"], interval, bound(group), band, against)
 
 
 def bound(group: dict) -> int:
@@ -209,14 +212,26 @@ def bound(group: dict) -> int:
     return group["hardware"]["devices"] * group["hardware"]["nodes"]
 
 
-def reading(speedup: float, bound: int, band: tuple[float, float] | None, against: str) -> str:
-    """What a speedup says, given its bound and the noise."""
-    if band and band[0] <= speedup <= band[1]:
+def reading(
+    speedup: float,
+    interval: tuple[float, float] | None,
+    bound: int,
+    band: tuple[float, float] | None,
+    against: str,
+) -> str:
+    """What a speedup says, given its 95 % interval, its bound and the noise.
+
+    It says something only where the whole interval lies outside the noise floor: a mean may fall
+    there by chance. ``interval`` is None for one seed, ``band`` where the noise is unknown.
+    """
+    low, high = interval or (speedup, speedup)
+    floor, ceiling = band or (1.0, 1.0)
+    if band and low <= ceiling and floor <= high:
         return f"no difference from {against} beyond noise"
-    if speedup > bound * (band[1] if band else 1.0):
+    if low > bound * ceiling:
         return "above the bound: suspect the clock"
     words = f"{'faster' if speedup > 1 else 'slower'} than {against}"
-    return words if band else f"{words}; noise unknown"
+    return words if interval and band else f"{words}; noise unknown"
 
 
 def _number(text: str, where: str, fix: str) -> float | None:
