@@ -254,6 +254,21 @@ def test_a_failed_group_is_named_in_the_time_figure(made):
     assert "swin" not in times["caption"]
 
 
+def test_captions_do_not_look_for_a_difference_between_equal_numbers(tmp_path):
+    groups = [
+        Group("tied", variant, CPU1, seconds) for variant, seconds in (("eager", 9), ("a", 8))
+    ]
+    groups += [Group("alone", "eager", CPU1), Group("apart", "eager", CPU1, accuracy=0.5)]
+    groups += [Group("apart", "a", CPU1), Group("apart", "b", CPU1)]
+    made = collect(tmp_path, constructed.write_study(tmp_path, groups=groups))
+    *_, learning, memory = json.loads(made.read_text())["studies"][0]["figures"]
+    assert learning["caption"] == (
+        "Final accuracy (%): for tied all reached 93.00, for alone 93.00 ± 0.22 (3) (eager) and for "
+        "apart from 50.00 ± 0.22 (3) (eager) to 93.00 ± 0.22 (3) (a and b). Lines: mean over seeds."
+    )
+    assert "(MiB): for tied all needed 812" in memory["caption"]
+
+
 def test_figures_have_text_titles_and_ids_of_their_own(made):
     svgs = [part["svg"] for f in made[0]["studies"][0]["figures"] for part in f["parts"]]
     ids = [name for svg in svgs for name in re.findall(r'\bid="([^"]+)"', svg)]
@@ -444,6 +459,8 @@ def test_large_report_stays_below_three_megabytes(tmp_path):
     ("log", "note"),
     [
         ("x\n" * 60, None),
+        ("", "[the log is empty]"),
+        ("\n \n", "[the log is empty]"),
         ("x\n" * 61, "[last 60 lines; the whole log lies in {}]"),
         ("x" * 161, "[long lines cut; the whole log lies in {}]"),
         ("x" * 161 + "\n" + "y\n" * 60, "[last 60 lines; the whole log lies in {}]"),

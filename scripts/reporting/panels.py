@@ -333,6 +333,8 @@ def _log_end(path: Path) -> tuple[list[str], int]:
         return [], 0
     except OSError as error:
         raise ParbenchError(f"{path}: cannot be read ({error})") from None
+    if not text.strip():
+        return ["[the log is empty]"], 1  # said, where an empty box would look like a fault
     lines = text.rstrip().split("\n")
     shown = []
     for line in lines[-LOG_LINES:]:
