@@ -85,7 +85,8 @@ def plan_digest(wildcards):
 def dataset_source(wildcards):
     """What decides a dataset's bytes: not the mirrors, nor the code that fetches it.
 
-    A change of the conversion itself raises CONVERSION in scripts/dataset.py.
+    A change of the conversion itself raises CONVERSION in scripts/dataset.py. Of a local folder it
+    is the bytes and not the times: a run of this rule is a run of all its cells.
     """
     if wildcards.dataset not in CONFIG["datasets"]:
         near = configuration.nearest(wildcards.dataset, list(CONFIG["datasets"]))
@@ -93,7 +94,8 @@ def dataset_source(wildcards):
     spec = CONFIG["datasets"][wildcards.dataset]
     kept = {key: value for key, value in spec.items() if key != "urls"}
     conversion = provenance.constant("dataset.py", "CONVERSION")
-    return json.dumps([kept, conversion], sort_keys=True)
+    held = cells.source_digest(wildcards.dataset, PLAN)
+    return json.dumps([kept, conversion, *([held] if held else [])], sort_keys=True)
 
 
 def code_of(*scripts):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
+import json
 import re
 import shlex
 import sys
@@ -440,7 +441,7 @@ def state(cell_id: str, result: Plan) -> tuple[str, list[str]]:
     cell = result.cells[cell_id]
     try:
         metrics = _metrics(cell_id)
-        now = _data_digest(cell)
+        data = _data(cell)
     except ParbenchError as error:
         return "unreadable", [str(error)]
     if metrics is None:
@@ -454,11 +455,27 @@ def state(cell_id: str, result: Plan) -> tuple[str, list[str]]:
             what = "is new" if old is None else "is no longer used" if new is None else "changed"
             reasons.append(f"scripts/{file} {what} since it was trained")
     name, then = cell["dataset"]["name"], environment["dataset_digest"]
-    if now is None:
+    if data is None:
         reasons.append(f"the dataset {name} is not there ({_data_path(cell)})")
-    elif now != then:
-        reasons.append(f"the dataset {name} changed ({then[:12]} to {now[:12]})")
+    elif data["sha256"] != then:
+        reasons.append(f"the dataset {name} changed ({then[:12]} to {data['sha256'][:12]})")
+    elif source_digest(name, result) not in (None, data.get("source_sha256")):
+        reasons.append(f"the files in {result.datasets[name]['path']} changed (dataset {name})")
     return ("stale" if reasons else "done"), reasons
+
+
+def source_digest(name: str, result: Plan) -> str | None:
+    """SHA-256 of what a dataset's local folder holds; None for other sources, which are pinned."""
+    spec = result.datasets[name]
+    return _source_digest(name, canonical_json(spec)) if "path" in spec else None
+
+
+@functools.cache
+def _source_digest(name: str, spec: str) -> str | None:
+    import dataset  # which needs numpy: only where there is a folder to look at
+
+    kept = RESULTS / "plan" / "datasets" / f"{name}.source.json"
+    return dataset.local_digest(json.loads(spec), kept, RESULTS / "data" / name / "digest.json")
 
 
 def _metrics(cell_id: str) -> dict | None:
@@ -481,15 +498,15 @@ def _data_path(cell: dict) -> Path:
     return RESULTS / "data" / cell["dataset"]["name"] / "digest.json"
 
 
-def _data_digest(cell: dict) -> str | None:
-    """SHA-256 of the cell's converted dataset; None while it is not there."""
+def _data(cell: dict) -> dict | None:
+    """The description of the cell's converted dataset; None while it is not there."""
     path = _data_path(cell)
     if not path.exists():
         return None
     value = read_json(path)
     if not isinstance(value, dict) or not isinstance(value.get("sha256"), str):
         raise ParbenchError(f"{path}: describes no dataset; delete it and run again")
-    return value["sha256"]
+    return value
 
 
 def write(result: Plan) -> None:
@@ -648,7 +665,7 @@ def _command(cell_id: str, result: Plan) -> None:
         raise ParbenchError(f"{cell_id} is not run on this machine: {result.not_run[cell_id]}")
     cell = result.cells[cell_id]
     _write_changed(folder(cell_id) / "cell.json", cell)
-    if _data_digest(cell) is None:
+    if _data(cell) is None:
         arguments = next(
             study["arguments"]
             for study in result.studies.values()

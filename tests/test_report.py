@@ -263,8 +263,9 @@ def test_captions_do_not_look_for_a_difference_between_equal_numbers(tmp_path):
     made = collect(tmp_path, constructed.write_study(tmp_path, groups=groups))
     *_, learning, memory = json.loads(made.read_text())["studies"][0]["figures"]
     assert learning["caption"] == (
-        "Final accuracy (%): for tied all reached 93.00, for alone 93.00 ± 0.22 (3) (eager) and for "
-        "apart from 50.00 ± 0.22 (3) (eager) to 93.00 ± 0.22 (3) (a and b). Lines: mean over seeds."
+        "Final accuracy (%): for tied all reached 93.00, for alone 93.00 ± 0.22 (3) (eager) and "
+        "for apart from 50.00 ± 0.22 (3) (eager) to 93.00 ± 0.22 (3) (a and b). "
+        "Lines: mean over seeds."
     )
     assert "(MiB): for tied all needed 812" in memory["caption"]
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 from training import ROOT
 from workspace import Workspace
@@ -246,6 +247,31 @@ def test_wrong_overlays(work, tmp_path, content, words):
     text = result.stdout + result.stderr
     assert "Traceback" not in text
     assert words in text
+
+
+def test_changed_images_in_a_local_folder_are_noticed(tmp_path):
+    work = Workspace(tmp_path / "a work folder")
+    for part in ("train", "test"):
+        for number, colour in enumerate(("red", "green")):
+            image = tmp_path / "my images" / part / colour / f"{number}.png"
+            image.parent.mkdir(parents=True)
+            Image.effect_noise((8, 8), 50 + number).convert("RGB").save(image)
+    spec = f"  mine: {{kind: image-folder, path: '{tmp_path / 'my images'}'}}\n"
+    work.edit("config.yaml", "datasets:\n", "datasets:\n" + spec)
+    work.edit("config.yaml", "override: {}", "override: {six: {dataset: mine}}")
+    work.edit("config.yaml", "studies: [quickstart]", "studies: [six]")
+    (work.folder / "studies/six.yaml").write_text(STUDY)
+    digest = "results/data/mine/digest.json"
+    work.snakemake(digest)
+    assert work.jobs() == {"train": 6, **AFTER}
+    image.touch()
+    assert work.jobs() == {"train": 6, **AFTER}
+    Image.effect_noise((8, 8), 70).convert("RGB").save(image)
+    assert work.jobs(digest) == {"dataset": 1}
+    before = (work.folder / digest).read_text()
+    work.snakemake(digest)
+    assert (work.folder / digest).read_text() != before
+    assert work.jobs(digest) == {}
 
 
 def test_lint_is_clean():
