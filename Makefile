@@ -28,6 +28,7 @@ env: .python ## set up if need be, print the environment's folder, to be entered
 	@"$(PYTHON)" scripts/environment.py ensure --stack "$(STACK)"
 
 report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf
+	@$(ENTER) -- python scripts/config.py $(ARGS)
 	@export PARBENCH_CLOSING=make; $(ENTER) --unlock -- python -m snakemake --quiet all --rerun-incomplete \
 		reports/final.html reports/final.pdf $(ARGS)
 	@$(ENTER) -- python scripts/closing.py

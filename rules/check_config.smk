@@ -25,4 +25,6 @@ if Path.cwd().resolve() != configuration.ROOT:
         f"(this is {Path.cwd()}); a second checkout is a second work folder"
     )
 
-or_stop(configuration.read_yaml, configuration.ROOT / "config.yaml")
+# Those of --configfile Snakemake has read already; but it takes the last of two values for a key.
+for file in [configuration.ROOT / "config.yaml", *workflow.overwrite_configfiles]:
+    or_stop(configuration.read_yaml, file)

@@ -20,7 +20,9 @@ configuration_files = [
     *workflow.overwrite_configfiles,
 ]
 CONFIG = or_stop(configuration.checked, config, configuration_files)
-PLAN = or_stop(cells.plan, CONFIG)
+PLAN = or_stop(
+    cells.plan, CONFIG, workflow.overwrite_configfiles, workflow.config_settings.config
+)
 
 
 def entered_by_launcher(wildcards):
@@ -83,7 +85,8 @@ def plan_digest(wildcards):
 def dataset_source(wildcards):
     """What decides a dataset's bytes: not the mirrors, nor the code that fetches it.
 
-    A change of the conversion itself raises CONVERSION in scripts/dataset.py.
+    A change of the conversion itself raises CONVERSION in scripts/dataset.py. Of a local folder it
+    is the bytes and not the times: a run of this rule is a run of all its cells.
     """
     if wildcards.dataset not in CONFIG["datasets"]:
         near = configuration.nearest(wildcards.dataset, list(CONFIG["datasets"]))
@@ -91,7 +94,8 @@ def dataset_source(wildcards):
     spec = CONFIG["datasets"][wildcards.dataset]
     kept = {key: value for key, value in spec.items() if key != "urls"}
     conversion = provenance.constant("dataset.py", "CONVERSION")
-    return json.dumps([kept, conversion], sort_keys=True)
+    held = cells.source_digest(wildcards.dataset, PLAN)
+    return json.dumps([kept, conversion, *([held] if held else [])], sort_keys=True)
 
 
 def code_of(*scripts):

@@ -9,8 +9,12 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
+import json
 import re
+import shlex
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,7 @@ import jsonschema
 
 import config as configuration
 import machine
+import measure
 import models
 import provenance
 import strategies
@@ -56,8 +61,12 @@ class Plan:
         ]
 
 
-def plan(config: dict) -> Plan:
-    """Expand all studies of a checked ``config``. ParbenchError names study, key and value."""
+def plan(config: dict, configfiles: Sequence[str | Path] = (), changes: dict | None = None) -> Plan:
+    """Expand all studies of a checked ``config``. ParbenchError names study, key and value.
+
+    ``configfiles`` and ``changes`` (of ``--config``) are what was laid over config.yaml: plans keep
+    them for the commands that rebuild a number.
+    """
     _known("stack", config["stack"], _stacks(), "config.yaml")
     for study in config["override"]:
         if not (ROOT / "studies" / f"{study}.yaml").exists():
@@ -65,7 +74,9 @@ def plan(config: dict) -> Plan:
     available = machine.available(config["available"])
     result = Plan(datasets=config["datasets"])
     for name in config["studies"]:
-        result.studies[name] = _expand_study(name, config, available, result)
+        content = _expand_study(name, config, available, result)
+        asked = configuration.arguments(name, configfiles, changes)
+        result.studies[name] = {**content, "arguments": asked}
     return result
 
 
@@ -422,29 +433,80 @@ def state(cell_id: str, result: Plan) -> tuple[str, list[str]]:
     """A cell's state in one word, and the reasons why it would run.
 
     ``done``: its metrics stand and nothing that they rest on changed; ``stale``: something did;
-    ``missing``: no metrics yet; ``not run``: this machine cannot.
+    ``missing``: no metrics yet; ``not run``: this machine cannot; ``unreadable``: a file that tells
+    is damaged or another cell's.
     """
     if cell_id in result.not_run:
         return "not run", [result.not_run[cell_id]]
     cell = result.cells[cell_id]
-    path = folder(cell_id) / "metrics.json"
-    if not path.exists():
+    try:
+        metrics = _metrics(cell_id)
+        data = _data(cell)
+    except ParbenchError as error:
+        return "unreadable", [str(error)]
+    if metrics is None:
         return "missing", ["it has not been trained yet"]
-    environment = read_json(path)["environment"]
+    environment = metrics["environment"]
     code = provenance.cell_code(cell["strategy"]["name"], cell["model"]["name"])
     reasons = []
     for file in sorted(set(code) | set(environment["code"])):
-        then, now = environment["code"].get(file), code.get(file)
-        if then != now:
-            what = "is new" if then is None else "is no longer used" if now is None else "changed"
+        old, new = environment["code"].get(file), code.get(file)
+        if old != new:
+            what = "is new" if old is None else "is no longer used" if new is None else "changed"
             reasons.append(f"scripts/{file} {what} since it was trained")
-    data = RESULTS / "data" / cell["dataset"]["name"] / "digest.json"
-    if not data.exists():
-        reasons.append(f"the dataset {cell['dataset']['name']} is not there ({data})")
-    elif (now := read_json(data)["sha256"]) != environment["dataset_digest"]:
-        then = environment["dataset_digest"]
-        reasons.append(f"the dataset {cell['dataset']['name']} changed ({then[:12]} to {now[:12]})")
+    name, then = cell["dataset"]["name"], environment["dataset_digest"]
+    if data is None:
+        reasons.append(f"the dataset {name} is not there ({_data_path(cell)})")
+    elif data["sha256"] != then:
+        reasons.append(f"the dataset {name} changed ({then[:12]} to {data['sha256'][:12]})")
+    elif source_digest(name, result) not in (None, data.get("source_sha256")):
+        reasons.append(f"the files in {result.datasets[name]['path']} changed (dataset {name})")
     return ("stale" if reasons else "done"), reasons
+
+
+def source_digest(name: str, result: Plan) -> str | None:
+    """SHA-256 of what a dataset's local folder holds; None for other sources, which are pinned."""
+    spec = result.datasets[name]
+    return _source_digest(name, canonical_json(spec)) if "path" in spec else None
+
+
+@functools.cache
+def _source_digest(name: str, spec: str) -> str | None:
+    import dataset  # which needs numpy: only where there is a folder to look at
+
+    kept = RESULTS / "plan" / "datasets" / f"{name}.source.json"
+    return dataset.local_digest(json.loads(spec), kept, RESULTS / "data" / name / "digest.json")
+
+
+def _metrics(cell_id: str) -> dict | None:
+    """A cell's metrics.json, None without one; ParbenchError for one that is not what it must be.
+
+    Anything may lie in a results folder: copied from elsewhere, half deleted, edited.
+    """
+    path = folder(cell_id) / "metrics.json"
+    if not path.exists():
+        return None
+    metrics = measure.read_metrics(path)
+    if metrics["cell"].get("id") != cell_id:
+        raise ParbenchError(
+            f"{path}: a run of {metrics['cell'].get('id')}; delete the file and run the cell again"
+        )
+    return metrics
+
+
+def _data_path(cell: dict) -> Path:
+    return RESULTS / "data" / cell["dataset"]["name"] / "digest.json"
+
+
+def _data(cell: dict) -> dict | None:
+    """The description of the cell's converted dataset; None while it is not there."""
+    path = _data_path(cell)
+    if not path.exists():
+        return None
+    value = read_json(path)
+    if not isinstance(value, dict) or not isinstance(value.get("sha256"), str):
+        raise ParbenchError(f"{path}: describes no dataset; delete it and run again")
+    return value
 
 
 def write(result: Plan) -> None:
@@ -519,7 +581,7 @@ def _list(result: Plan) -> None:
         word, reasons = state(cell_id, result)
         counts[word] = counts.get(word, 0) + 1
         shown = "" if word in ("done", "missing") else reasons[0]
-        print(f"{cell_id:<{width}}  {word:<8} {shown}".rstrip())
+        print(f"{cell_id:<{width}}  {word:<10} {shown}".rstrip())
     total = ", ".join(f"{number} {word}" for word, number in counts.items())
     print(f"\n{len(result.cells)} cells: {total}")
 
@@ -531,15 +593,18 @@ def _why(cell_id: str, result: Plan) -> None:
         print("It would not run: settings, code and data are those that it was trained with.")
     elif word == "not run":
         print(f"It is not run on this machine: {reasons[0]}. It runs by itself where that exists.")
+    elif word == "unreadable":
+        print(f"Its state cannot be told: {reasons[0]}")
+        return
     else:
         print("It would run because")
         for reason in reasons:
             print(f"  - {reason}")
     if word == "missing":
         _say_nearest(cell_id, result)
-    path = folder(cell_id) / "metrics.json"
-    if path.exists():
-        _say_provenance(read_json(path))
+    metrics = _metrics(cell_id)
+    if metrics is not None:
+        _say_provenance(metrics)
 
 
 def _say_nearest(cell_id: str, result: Plan) -> None:
@@ -547,7 +612,10 @@ def _say_nearest(cell_id: str, result: Plan) -> None:
     cell = result.cells[cell_id]
     best: tuple[list[str], str] | None = None
     for path in sorted((RESULTS / "cells").glob("*/metrics.json")):
-        other = read_json(path)["cell"]
+        try:
+            other = measure.read_metrics(path)["cell"]
+        except ParbenchError:
+            continue  # `list` names it
         alike = ("model", "strategy")
         if other["seed"] != cell["seed"] or any(other[k]["name"] != cell[k]["name"] for k in alike):
             continue
@@ -597,6 +665,15 @@ def _command(cell_id: str, result: Plan) -> None:
         raise ParbenchError(f"{cell_id} is not run on this machine: {result.not_run[cell_id]}")
     cell = result.cells[cell_id]
     _write_changed(folder(cell_id) / "cell.json", cell)
+    if _data(cell) is None:
+        arguments = next(
+            study["arguments"]
+            for study in result.studies.values()
+            if any(cell_id in group["cells"] for group in study["groups"])
+        )
+        make = shlex.join(["snakemake", str(_data_path(cell)), *arguments])
+        # Not among the command's own words: they are there to be piped and pasted.
+        print(f"its dataset is not there yet; first: {make}", file=sys.stderr)
     print(launch.shown_command(cell, **launch_paths(cell)))
 
 
@@ -627,7 +704,7 @@ def main() -> None:
     if arguments.study:
         config["studies"] = arguments.study
     files = [ROOT / "config.yaml", *arguments.configfile]
-    result = plan(configuration.checked(config, files))
+    result = plan(configuration.checked(config, files), arguments.configfile)
     if arguments.action == "list":
         _list(result)
         return

@@ -1,10 +1,18 @@
-"""Reads and checks config.yaml and studies/*.yaml: a typo ends with file, key, value, fix."""
+"""Reads and checks config.yaml and studies/*.yaml: a typo ends with file, key, value, fix.
+
+As a program: checks the files of `--configfile` before Snakemake, whose message for one that is
+missing is a traceback, opens them. It takes Snakemake's arguments and ignores all others.
+"""
 
 from __future__ import annotations
 
+import argparse
 import copy
 import difflib
 import functools
+import itertools
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +20,8 @@ import jsonschema
 import referencing
 import yaml
 
-from errors import ParbenchError
+from errors import ParbenchError, run_main
+from files import canonical_json
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMAS = ROOT / "rules" / "schemas"
@@ -44,10 +53,18 @@ def read_yaml(path: str | Path) -> dict:
         value = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 (a SafeLoader)
     except FileNotFoundError:
         raise ParbenchError(f"{shown(path)}: no such file{_sibling(path)}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except OSError as error:
+        raise ParbenchError(
+            f"{shown(path)}: cannot be read ({error.strerror}); name a file that you may read"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ParbenchError(
+            f"{shown(path)}: not UTF-8 (byte {error.start}); save it as plain UTF-8 text"
+        ) from None
+    except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error)
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
         raise ParbenchError(
             f"{shown(path)}{line}: not valid YAML: {problem}; mend the file"
         ) from None
@@ -169,6 +186,29 @@ def merged(base: dict, change: dict) -> dict:
     return result
 
 
+# Keys of `--config` that decide what a cell is. `studies` is said for each study by itself; what is
+# left, as a time limit, changes no number.
+_DECISIVE = ("stack", "hardware", "datasets", "override")
+
+
+def arguments(
+    study: str, configfiles: Sequence[str | Path] = (), changes: dict | None = None
+) -> list[str]:
+    """Snakemake's words that ask for ``study`` as a run with these files and ``--config`` does.
+
+    The same however the run was typed: paths are those that ``shown`` gives, keys are sorted.
+    """
+    names = [shown(os.path.abspath(file)) for file in configfiles]
+    files = list(itertools.dropwhile(lambda name: name == "config.yaml", names))
+    values = [
+        f"{key}={changes[key] if isinstance(changes[key], str) else canonical_json(changes[key])}"
+        for key in sorted(changes or {})
+        if key in _DECISIVE
+    ]
+    overlay = ["--configfile", *files] if files else []
+    return [*overlay, "--config", f"studies=[{study}]", *values]
+
+
 def load(*configfiles: str | Path) -> dict:
     """config.yaml with ``configfiles`` laid over it; unchecked (see checked)."""
     value = read_yaml(ROOT / "config.yaml")
@@ -229,3 +269,16 @@ def study(name: str) -> dict:
             "`assumed` if the source leaves it open, else under `settings`"
         )
     return value
+
+
+def main() -> None:
+    """The command line."""
+    # No abbreviations: --config is another option. No help: that is Snakemake's to give.
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--configfile", "--configfiles", nargs="+", default=[])
+    for file in parser.parse_known_args()[0].configfile:
+        read_yaml(file)
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -22,6 +22,9 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
+from errors import ParbenchError, run_main
+from files import read_json
+
 GIB_FOR_RESULTS = 1
 GIB_OF_MEMORY = 4
 PROBE_SECONDS = 10
@@ -214,17 +217,20 @@ def _environment() -> Iterator[Finding]:
         yield Finding("Horovod", LIMITED, "not compiled yet", "the same", mend)
         return
     yield Finding("environment", OK, str(folder))
-    state = json.loads((folder / "horovod.json").read_text(encoding="utf-8"))
-    if state["available"]:
+    try:
+        state = dict(read_json(folder / "horovod.json"))
+    except (ParbenchError, TypeError, ValueError) as error:
+        state = {"reason": str(error)}
+    if state.get("available"):
         gpu = "Gloo and NCCL" if state.get("gpu") == "nccl" else "Gloo"
         yield Finding("Horovod", OK, f"{state.get('version')}, {gpu}")
     else:
         yield Finding(
             "Horovod",
             MISSING,
-            state["reason"],
+            state.get("reason") or "no reason recorded",
             "its cells are rows 'not run' with this reason",
-            "python scripts/environment.py ensure --retry-horovod",
+            "python3 scripts/environment.py ensure --retry-horovod",
         )
 
 
@@ -350,6 +356,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from errors import run_main
-
     run_main(main)

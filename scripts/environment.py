@@ -1,7 +1,7 @@
 """The host environment: set up once from a lock file, then entered by every `make` target.
 
-    python scripts/environment.py ensure                     # set up if need be, print its folder
-    python scripts/environment.py exec -- python -m pytest   # the same, then run a program in it
+    python3 scripts/environment.py ensure                    # set up if need be, print its folder
+    python3 scripts/environment.py exec -- python -m pytest  # the same, then run a program in it
 
 Environments lie in `$PARBENCH_CACHE/envs/`, outside the clone, and are named by what they are made
 from (lock file, Python, build recipe), so that one is never changed once it is complete: another
@@ -83,7 +83,9 @@ def horovod_gpu() -> str:
     """`$PARBENCH_HOROVOD_GPU`: none (the default: Gloo only) or nccl."""
     value = os.environ.get("PARBENCH_HOROVOD_GPU") or "none"
     if value not in ("none", "nccl"):
-        raise ParbenchError(f"PARBENCH_HOROVOD_GPU is {value!r}; it may be none or nccl")
+        raise ParbenchError(
+            f"PARBENCH_HOROVOD_GPU is {value!r}; set it to none or nccl, or unset it"
+        )
     return value
 
 

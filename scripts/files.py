@@ -56,12 +56,17 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """Read a JSON file; ParbenchError names the file when it is missing or broken."""
+    """Read a JSON file; ParbenchError names the file when it is missing, broken or unreadable."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ParbenchError(f"{path}: no such file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ParbenchError(
+            f"{path}: cannot be read ({error.strerror}); it must be a file that you may read: "
+            "mend or delete it"
+        ) from None
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParbenchError(f"{path}: not valid JSON ({error}); delete it and run again") from None
 
 

@@ -546,9 +546,16 @@ class Progress:
         for name in self._cells:
             with contextlib.suppress(FileNotFoundError):
                 if (self._folder / name / "metrics.json").stat().st_mtime >= self._started:
-                    wall = self._folder / name / "wall.json"
-                    found[name] = read_json(wall)["seconds"] if wall.exists() else None
+                    found[name] = _wall_seconds(self._folder / name / "wall.json")
         return found
+
+
+def _wall_seconds(path: Path) -> float | None:
+    """What a cell took; None where that cannot be read: a guess at the time left fails no cell."""
+    try:
+        return float(read_json(path)["seconds"])
+    except (ParbenchError, KeyError, TypeError, ValueError):
+        return None
 
 
 def duration(seconds: float) -> str:
@@ -731,7 +738,7 @@ def _check_metrics(job: Job) -> Failure | None:
 
 def _result(out: Path) -> str:
     """The result of a cell in a few words."""
-    metrics = read_json(out)
+    metrics = measure.read_metrics(out)
     if metrics["status"] != "ok":
         return f"{metrics['status']}: {metrics['reason']}"
     seconds = metrics["train_seconds"]

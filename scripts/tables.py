@@ -627,7 +627,7 @@ def table(
     """
     _check_table_metrics(plan["study"])
     groups = {
-        each["id"]: Group(each, () if each["not_run"] else _runs(each, metrics_by_cell))
+        each["id"]: Group(each, () if each["not_run"] else _runs(plan, each, metrics_by_cell))
         for each in plan["groups"]
     }
     source = Published(published, plan["study"]["published"])
@@ -643,20 +643,23 @@ def read_metrics(plan: Mapping, folder: str | Path) -> dict[str, Mapping]:
         for cell in [] if group["not_run"] else group["cells"]:
             path = Path(folder) / cell / "metrics.json"
             if not path.exists():
-                raise _no_metrics(path)
+                raise _no_metrics(path, plan)
             metrics[cell] = measure.read_metrics(path)
     return metrics
 
 
-def _no_metrics(path: Path) -> ParbenchError:
-    return ParbenchError(f"{path}: no such file; make it with: snakemake {shlex.quote(str(path))}")
+def _no_metrics(path: Path, plan: Mapping) -> ParbenchError:
+    command = shlex.join(["snakemake", str(path), *plan["arguments"]])
+    return ParbenchError(f"{path}: no such file; make it with: {command}")
 
 
-def _runs(group: Mapping, metrics_by_cell: Mapping[str, Mapping]) -> tuple[Mapping, ...]:
+def _runs(
+    plan: Mapping, group: Mapping, metrics_by_cell: Mapping[str, Mapping]
+) -> tuple[Mapping, ...]:
     runs = []
     for cell in group["cells"]:
         if cell not in metrics_by_cell:
-            raise _no_metrics(Path("results/cells") / cell / "metrics.json")
+            raise _no_metrics(Path("results/cells") / cell / "metrics.json", plan)
         run = metrics_by_cell[cell]
         if run["cell"]["id"] != cell:
             raise ParbenchError(

@@ -6,6 +6,7 @@ or docs/.
 
 from __future__ import annotations
 
+import copy
 import csv
 import hashlib
 import json
@@ -38,9 +39,134 @@ UNITS = {
     "noise_floor": "x",
 }
 
-CPU1 = {"name": "cpu1", "device": "cpu", "devices": 1, "nodes": 1, "gpu_model": None}
-CPU2 = {"name": "cpu2", "device": "cpu", "devices": 2, "nodes": 1, "gpu_model": None}
-A100X2 = {"name": "a100x2", "device": "cuda", "devices": 2, "nodes": 1, "gpu_model": "A100"}
+TRAINING = {
+    "epochs": 4,
+    "global_batch": 64,
+    "min_tail": 16,
+    "optimizer": "adamw",
+    "learning_rate": 0.002,
+    "momentum": 0.9,
+    "weight_decay": 0.01,
+    "schedule": "onecycle",
+    "label_smoothing": 0.0,
+    "precision": "fp32",
+    "tf32": False,
+    "augment": True,
+    "image_size": 32,
+    "warmup_steps": 2,
+}
+MACHINE = {
+    "fingerprint": "0123456789ab",
+    "cpu": "Constructed CPU",
+    "cores": 2,
+    "memory_mib": 24000,
+    "os": "Test OS 1",
+    "kernel": "6.1",
+    "accelerators": [],
+}
+
+
+# --- one cell and one run of it -------------------------------------------------------------------
+
+
+def make_hardware(device="cpu", devices=1, nodes=1, gpu_model=None, name=None) -> dict:
+    return {
+        "name": name or f"{device}{devices}",
+        "device": device,
+        "devices": devices,
+        "nodes": nodes,
+        "gpu_model": gpu_model,
+    }
+
+
+def make_cell(
+    name: str,
+    model: str,
+    strategy: str,
+    hardware: dict,
+    *,
+    options: dict | None = None,
+    model_options: dict | None = None,
+    **changes: Any,
+) -> dict:
+    """cell.json; ``options`` are the strategy's, ``changes`` replace top-level values."""
+    return {
+        "schema_version": 1,
+        "id": name,
+        "model": {"name": model, "options": model_options or {}},
+        "strategy": {"name": strategy, "options": options or {}},
+        "hardware": hardware,
+        "dataset": {"name": "digits", "train_samples": None, "test_samples": None},
+        "training": TRAINING,
+        "seed": 0,
+        "stack": "current",
+        "deployment": "host",
+        "run": {"timeout_seconds": 1800},
+        **changes,
+    }
+
+
+def make_metrics(cell: dict, status="ok", *, machine=None, environment=None, **changes) -> dict:
+    """metrics.json of a run of ``cell``; ``changes`` replace top-level values.
+
+    ``machine`` and ``environment`` replace single values of theirs.
+    """
+    ok = status == "ok"
+    cuda = cell["hardware"]["device"] == "cuda"
+    cards = [{"device": f"cuda:{i}", "rank": 0, "mib": 512.0 + i} for i in range(2 * cuda * ok)]
+    shares = ("accuracy", "precision_macro", "recall_macro", "f1_macro", "specificity_macro")
+    metrics = {
+        "schema_version": 1,
+        "cell": cell,
+        "status": status,
+        "reason": None if ok else "at step 3",
+        "train_seconds": 100.0 if ok else None,
+        "epoch_seconds": [20.0, 30.0] if ok else [],
+        "warmup_steps": 2,
+        "steps_per_epoch": 23,
+        "samples_per_second": 940.0 if ok else None,
+        "peak_memory_mib": {
+            "devices": cards,
+            "processes": [{"rank": rank, "mib": 800.0 + rank} for rank in range(2 * ok)],
+        },
+        "startup_seconds": 4.2 if ok else None,
+        "energy_joules": None,
+        **{f"test_{share}": 0.9 if ok else None for share in shares},
+        "confusion": [],
+        "history": [],
+        "environment": {
+            "stack": "current",
+            "deployment": "host",
+            "image": None,
+            "image_digest": None,
+            "python": "3.11.7",
+            "packages": {"torch": "2.15.0", "torchvision": "0.29.2", "torchgpipe": "0.0.7"},
+            "lock_mismatch": [],
+            "machine": {**MACHINE, **(machine or {})},
+            "cores": [0, 1],
+            "oversubscribed": False,
+            "world_size": cell["hardware"]["devices"],
+            "backend": None,
+            "git_commit": "0" * 40,
+            "git_dirty": False,
+            "code_digest": "c0de" * 16,
+            "code": {"scripts/train.py": "ab" * 32},
+            "dataset_digest": "da7a" * 16,
+            **(environment or {}),
+        },
+        "started": "2030-01-01T07:00:00Z",
+        "finished": "2030-01-01T07:01:00Z",
+        "resumed_from": None,
+        **changes,
+    }
+    return copy.deepcopy(metrics)
+
+
+# --- a whole study --------------------------------------------------------------------------------
+
+CPU1 = make_hardware()
+CPU2 = make_hardware(devices=2)
+A100X2 = make_hardware("cuda", 2, gpu_model="A100", name="a100x2")
 
 GPIPE_NOTE = (
     "torchgpipe gives all CPU devices one worker: this is the cost of micro-batches, never a "
@@ -175,34 +301,15 @@ def usual_study(name: str = "constructed", **changes: Any) -> dict:
 
 
 def cell_json(group: Group, seed: int) -> dict:
-    return {
-        "schema_version": 1,
-        "id": group.cell_id(seed),
-        "model": {"name": group.model, "options": {}},
-        "strategy": {"name": group.strategy, "options": group.options},
-        "hardware": group.hardware,
-        "dataset": {"name": "digits", "train_samples": None, "test_samples": None},
-        "training": {
-            "epochs": group.epochs,
-            "global_batch": 64,
-            "min_tail": 16,
-            "optimizer": "adamw",
-            "learning_rate": 0.002,
-            "momentum": 0.9,
-            "weight_decay": 0.01,
-            "schedule": "onecycle",
-            "label_smoothing": 0.0,
-            "precision": "fp32",
-            "tf32": False,
-            "augment": True,
-            "image_size": 32,
-            "warmup_steps": 2,
-        },
-        "seed": seed,
-        "stack": "current",
-        "deployment": "host",
-        "run": {"timeout_seconds": 1800},
-    }
+    return make_cell(
+        group.cell_id(seed),
+        group.model,
+        group.strategy,
+        group.hardware,
+        options=group.options,
+        seed=seed,
+        training=TRAINING | {"epochs": group.epochs},
+    )
 
 
 def values(group: Group, seed: int) -> dict[str, float]:
@@ -225,10 +332,12 @@ def values(group: Group, seed: int) -> dict[str, float]:
 
 
 def metrics_json(group: Group, seed: int, classes: int = 10) -> dict:
-    """One metrics.json, as the contract describes it."""
-    good = group.status == "ok"
+    """metrics.json of one seed of a group."""
+    cell, day = cell_json(group, seed), f"2030-01-0{seed + 1}"
+    times = {"started": f"{day}T07:00:00Z", "finished": f"{day}T07:01:00Z"}
+    if group.status != "ok":
+        return make_metrics(cell, group.status, reason=group.reason, **times)
     measured = values(group, seed)
-    epochs = range(1, group.epochs + 1)
     history = [
         {
             "epoch": epoch,
@@ -240,69 +349,23 @@ def metrics_json(group: Group, seed: int, classes: int = 10) -> dict:
             "test_accuracy": measured["test_accuracy"] * (1 - math.exp(-1.1 * epoch)),
             "test_loss": 1.9 / epoch,
         }
-        for epoch in epochs
+        for epoch in range(1, group.epochs + 1)
     ]
     confusion = [
         [30 if row == column else (row * column) % 3 for column in range(classes)]
         for row in range(classes)
     ]
-    keys = (
-        "test_accuracy",
-        "test_precision_macro",
-        "test_recall_macro",
-        "test_f1_macro",
-        "test_specificity_macro",
+    memory = {"rank": 0, "mib": measured.pop("peak_memory_process_mib")}
+    measured["epoch_seconds"] = [measured["epoch_seconds"]] * group.epochs
+    return make_metrics(
+        cell,
+        reason=group.reason,
+        peak_memory_mib={"devices": [], "processes": [memory]},
+        confusion=confusion,
+        history=history,
+        **measured,
+        **times,
     )
-    return {
-        "schema_version": 1,
-        "cell": cell_json(group, seed),
-        "status": group.status,
-        "reason": group.reason,
-        "train_seconds": measured["train_seconds"] if good else None,
-        "epoch_seconds": [measured["epoch_seconds"]] * group.epochs if good else [],
-        "warmup_steps": 2,
-        "steps_per_epoch": 23,
-        "samples_per_second": measured["samples_per_second"] if good else None,
-        "peak_memory_mib": {
-            "devices": [],
-            "processes": [{"rank": 0, "mib": measured["peak_memory_process_mib"]}] if good else [],
-        },
-        "startup_seconds": measured["startup_seconds"] if good else None,
-        "energy_joules": None,
-        **{key: measured[key] if good else None for key in keys},
-        "confusion": confusion if good else [],
-        "history": history if good else [],
-        "environment": {
-            "stack": "current",
-            "deployment": "host",
-            "image": None,
-            "image_digest": None,
-            "python": "3.11.7",
-            "packages": {"torch": "2.15.0", "torchvision": "0.29.2", "torchgpipe": "0.0.7"},
-            "lock_mismatch": [],
-            "machine": {
-                "fingerprint": "0123456789ab",
-                "cpu": "Constructed CPU",
-                "cores": 2,
-                "memory_mib": 24000,
-                "os": "Test OS 1",
-                "kernel": "6.1",
-                "accelerators": [],
-            },
-            "cores": [0, 1],
-            "oversubscribed": False,
-            "world_size": group.hardware["devices"],
-            "backend": None,
-            "git_commit": "0" * 40,
-            "git_dirty": False,
-            "code_digest": "c0de" * 16,
-            "code": {"scripts/train.py": "ab" * 32},
-            "dataset_digest": "da7a" * 16,
-        },
-        "started": f"2030-01-0{seed + 1}T07:00:00Z",
-        "finished": f"2030-01-0{seed + 1}T07:01:00Z",
-        "resumed_from": None,
-    }
 
 
 def table_rows(study: str, groups: list[Group]) -> list[dict]:
@@ -420,6 +483,7 @@ def plan_json(study: dict, groups: list[Group]) -> dict:
         "stack": "current",
         "deployment": "host",
         "groups": entries,
+        "arguments": ["--config", f"studies=[{study['name']}]"],
     }
 
 

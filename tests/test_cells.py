@@ -10,6 +10,7 @@ import yaml
 
 import cells
 import config
+import constructed
 import machine
 import strategies
 from errors import ParbenchError
@@ -265,27 +266,16 @@ def work(tmp_path):
     return Workspace(tmp_path / "work folder")
 
 
-def metrics_of(plan, cell_id, dataset_digest="0" * 64):
+def metrics_of(plan, cell_id):
+    """What training the cell now would leave."""
     cell = plan.cells[cell_id]
     code = cells.provenance.cell_code(cell["strategy"]["name"], cell["model"]["name"])
     environment = {
         "code": code,
         "code_digest": cells.provenance.combined(code),
-        "dataset_digest": dataset_digest,
-        "packages": {"torch": "2.15.0"},
-        "machine": {"cpu": "a processor", "fingerprint": "f" * 12},
-        "stack": "current",
-        "deployment": "host",
-        "git_commit": "c" * 40,
-        "git_dirty": False,
+        "dataset_digest": "0" * 64,
     }
-    return {
-        "cell": cell,
-        "status": "ok",
-        "started": "2026-01-01T00:00:00Z",
-        "finished": "2026-01-01T00:01:00Z",
-        "environment": environment,
-    }
+    return constructed.make_metrics(cell, environment=environment)
 
 
 @pytest.fixture
@@ -331,6 +321,50 @@ def test_why_names_the_changed_data(trained):
     assert "the dataset digits changed" in work.run("scripts/cells.py", "why", cell_id).stdout
 
 
+def damaged(kind, metrics):
+    """metrics.json as it should not be."""
+    no_environment = {key: value for key, value in metrics.items() if key != "environment"}
+    other = {**metrics, "cell": {**metrics["cell"], "id": "another"}}
+    return {
+        "half": json.dumps(metrics)[:500],
+        "list": "[]",
+        "foreign": json.dumps(no_environment),
+        "another": json.dumps(other),
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("half", "not valid JSON"),
+        ("list", "is not of type 'object'"),
+        ("foreign", "'environment' is a required property"),
+        ("another", "a run of another"),
+    ],
+)
+def test_a_damaged_result_is_named_and_the_others_listed(trained, kind, words):
+    work, cell_id = trained
+    path = work.folder / "results/cells" / cell_id / "metrics.json"
+    path.write_text(damaged(kind, json.loads(path.read_text())))
+    out = work.run("scripts/cells.py", "list").stdout
+    line = next(line for line in out.splitlines() if line.startswith(cell_id))
+    assert f"unreadable results/cells/{cell_id}/metrics.json: " in line
+    assert words in line
+    assert "delete" in line
+    assert "30 cells: 1 unreadable, 29 missing" in out
+    done = work.run("scripts/cells.py", "why", cell_id)
+    assert words in done.stdout
+    # and where another cell looks for its nearest
+    work.run("scripts/cells.py", "why", cell_id.replace(".s0", ".s1").rpartition("-")[0])
+
+
+def test_a_damaged_description_of_the_data_is_named(trained):
+    work, _ = trained
+    (work.folder / "results/data/digits/digest.json").write_text("[]")
+    out = work.run("scripts/cells.py", "list").stdout
+    assert "digest.json: describes no dataset; delete it" in out
+
+
 def test_why_names_the_changed_setting(trained):
     work, _ = trained
     work.edit("studies/quickstart.yaml", "learning_rate: 0.001", "learning_rate: 0.004")
@@ -342,6 +376,18 @@ def test_command_prints_what_trains_a_cell(work):
     out = work.run("scripts/cells.py", "command", "resnet18.ddp.cpu2.s1").stdout
     assert "torch.distributed.run" in out
     assert "scripts/train.py" in out
+
+
+def test_command_says_how_to_make_a_missing_dataset(work):
+    (work.folder / "mine.yaml").write_text("timeout_seconds: 60\n")
+    words = ["--configfile", "mine.yaml", "command", "resnet18.ddp.cpu2.s1"]
+    done = work.run("scripts/cells.py", *words)
+    assert done.stdout.count("\n") == 1  # nothing but what is to be pasted
+    assert "first: snakemake results/data/digits/digest.json --configfile mine.yaml" in done.stderr
+    digest = work.folder / "results/data/digits/digest.json"
+    digest.parent.mkdir(parents=True)
+    digest.write_text(json.dumps({"sha256": "0" * 64}))
+    assert work.run("scripts/cells.py", *words).stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -70,6 +72,62 @@ def test_broken_yaml_names_file_and_line(tmp_path):
         config.read_yaml(path)
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot be read (Is a directory); name a file"),
+        (b"\xff\xfea: 1", "not UTF-8 (byte 0); save it as plain UTF-8 text"),
+        (b"a: \0", "not valid YAML"),
+        (b"", "holds null, not keys with values"),
+    ],
+)
+def test_what_cannot_be_read_names_the_file(tmp_path, content, words):
+    path = tmp_path / "mine.yaml"
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(ParbenchError) as caught:
+        config.read_yaml(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_may_not_be_read_names_it(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(config.Path, "read_text", refuse)  # root may read everything
+    with pytest.raises(ParbenchError, match=r"mine.yaml: cannot be read \(Permission denied\)"):
+        config.read_yaml(tmp_path / "mine.yaml")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["-n", "--config", "studies=[six]", "--forceall"], ""),
+        (["--configfile", "good.yaml", "--quiet", "all"], ""),
+        (["-n", "--configfile", "good.yaml", "god.yaml"], "god.yaml: no such file; did you mean"),
+        (["--configfiles=bad.yaml", "-n"], "bad.yaml, line 2: not valid YAML"),
+        (["--configfile", "."], ".: cannot be read (Is a directory)"),
+    ],
+)
+def test_files_are_checked_before_snakemake_opens_them(tmp_path, words, error):
+    (tmp_path / "good.yaml").write_text("studies: [quickstart]\n")
+    (tmp_path / "bad.yaml").write_text("studies: [quickstart\n")
+    command = [sys.executable, config.ROOT / "scripts" / "config.py", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == (2 if error else 0)
+    assert done.stderr.startswith(f"error: {error}" if error else "")
+    assert done.stderr.count("\n") == bool(error)
+
+
+def test_make_checks_them_first():
+    command = ["make", "--dry-run", "report", "ARGS=--configfile mine.yaml"]
+    done = subprocess.run(command, cwd=config.ROOT, capture_output=True, text=True, check=True)
+    check, run = (done.stdout.index(program) for program in ("scripts/config.py", "snakemake"))
+    assert check < run
+    assert done.stdout[check:].startswith("scripts/config.py --configfile mine.yaml\n")
+
+
 def test_key_twice_is_refused(tmp_path):
     path = tmp_path / "twice.yaml"
     path.write_text("a: 1\nb: 2\na: 3\n")
@@ -88,6 +146,26 @@ def test_missing_file_names_the_nearest(tmp_path):
     (tmp_path / "mine.yaml").write_text("{}")
     with pytest.raises(ParbenchError, match="did you mean mine.yaml"):
         config.read_yaml(tmp_path / "mime.yaml")
+
+
+@pytest.mark.parametrize(
+    ("files", "changes", "words"),
+    [
+        ([], {}, ["--config", "studies=[six]"]),
+        ([], {"studies": ["six", "seven"], "timeout_seconds": 5}, ["--config", "studies=[six]"]),
+        ([config.ROOT / "config.yaml"], None, ["--config", "studies=[six]"]),
+        (
+            [config.ROOT / "config.yaml", config.ROOT / "rules" / ".." / "mine.yaml", "/a/b.yaml"],
+            {"stack": "paper", "override": {"six": {"dataset": "cifar10"}}},
+            [
+                *("--configfile", "mine.yaml", "/a/b.yaml", "--config", "studies=[six]"),
+                *('override={"six":{"dataset":"cifar10"}}', "stack=paper"),
+            ],
+        ),
+    ],
+)
+def test_arguments_that_ask_for_a_study_again(files, changes, words):
+    assert config.arguments("six", files, changes) == words
 
 
 def test_unknown_study_names_the_nearest():

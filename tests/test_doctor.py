@@ -26,8 +26,9 @@ CHECKS = [
 def bare(tmp_path):
     """Run the doctor without site-packages and with nothing on PATH."""
 
-    def run(*words: str) -> subprocess.CompletedProcess:
+    def run(*words: str, **more: str) -> subprocess.CompletedProcess:
         env = {"PATH": str(tmp_path), "PARBENCH_CACHE": str(tmp_path / "a cache"), "HOME": "/"}
+        env |= more
         command = [sys.executable, "-I", "-S", str(ROOT / "scripts" / "doctor.py"), *words]
         return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
 
@@ -102,6 +103,26 @@ def test_a_horovod_that_could_not_be_built_has_its_reason(monkeypatch, tmp_path)
     assert (ready.state, horovod.state) == ("ok", "missing")
     assert horovod.found == "x.cc:1: error: no"
     assert "--retry-horovod" in horovod.mend
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", None])
+def test_a_record_of_horovod_that_cannot_be_read_is_mended(monkeypatch, tmp_path, content):
+    if content is not None:
+        (tmp_path / "horovod.json").write_text(content)
+    monkeypatch.setattr(doctor, "_ready_environment", lambda: tmp_path)
+    _, horovod = doctor._environment()
+    assert horovod.state == "missing"
+    assert horovod.found
+    # a fresh Debian has no `python`
+    assert horovod.mend == "python3 scripts/environment.py ensure --retry-horovod"
+
+
+def test_a_mistake_of_the_user_is_one_message(bare):
+    done = bare(PARBENCH_HOROVOD_GPU="x")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: PARBENCH_HOROVOD_GPU is 'x'; set it to none or nccl, or unset it\n"
+    )
 
 
 def test_a_cache_that_may_not_be_written_is_essential(monkeypatch, tmp_path):

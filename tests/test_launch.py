@@ -20,10 +20,12 @@ from pathlib import Path
 
 import pytest
 
+import constructed
 import files
 import launch
 import lease
 import machine
+from errors import ParbenchError
 
 SCRIPTS = Path(launch.__file__).parent
 
@@ -197,40 +199,14 @@ class Cell:
         self.folder = root / "results" / "cells" / name
         self.out = self.folder / "metrics.json"
         self.log = self.folder / "log.txt"
-        self.content = {
-            "schema_version": 1,
-            "id": name,
-            "model": {"name": "tiny", "options": modes},
-            "strategy": {"name": strategy, "options": {}},
-            "hardware": {
-                "name": f"cpu{devices}",
-                "device": "cpu",
-                "devices": devices,
-                "nodes": 1,
-                "gpu_model": None,
-            },
-            "dataset": {"name": "digits", "train_samples": None, "test_samples": None},
-            "training": {
-                "epochs": 4,
-                "global_batch": 64,
-                "min_tail": 16,
-                "optimizer": "adamw",
-                "learning_rate": 0.002,
-                "momentum": 0.9,
-                "weight_decay": 0.01,
-                "schedule": "onecycle",
-                "label_smoothing": 0.0,
-                "precision": "fp32",
-                "tf32": False,
-                "augment": True,
-                "image_size": 32,
-                "warmup_steps": 2,
-            },
-            "seed": 0,
-            "stack": "current",
-            "deployment": "host",
-            "run": {"timeout_seconds": timeout},
-        }
+        self.content = constructed.make_cell(
+            name,
+            "tiny",
+            strategy,
+            constructed.make_hardware(devices=devices),
+            model_options=modes,
+            run={"timeout_seconds": timeout},
+        )
         self.write()
 
     def write(self):
@@ -751,11 +727,18 @@ def test_count_and_time_left(cell):
     assert done[0].startswith(f"[0/4] {cells[0].id}: starts")
     assert done[1].startswith(f"[1/4] {cells[0].id}: ok, ")
     assert done[1].endswith(" left)")
+    (cells[0].folder / "wall.json").write_text("[]")  # damaged: the count goes on
     for each in cells[1:]:
         last = each.run().out.splitlines()[-1]
     assert last == f"[4/4] {cells[3].id}: ok, accuracy 0.931, trained in 7.9 s"
     alone = cell(name="-alone")  # not of the workflow's run
     assert alone.run().out.startswith(alone.id)
+
+
+def test_a_foreign_result_is_named(tmp_path):
+    (tmp_path / "metrics.json").write_text('{"status": "ok"}')
+    with pytest.raises(ParbenchError, match=r"metrics.json: .* delete the file"):
+        launch._result(tmp_path / "metrics.json")
 
 
 CELLS = {

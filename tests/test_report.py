@@ -196,18 +196,25 @@ def test_the_note_of_gpipe_on_cpu_stands_under_its_tables(made):
 
 
 @pytest.mark.parametrize(
-    ("speedup", "bound", "band", "says"),
+    ("speedup", "interval", "band", "says"),
     [
-        (1.02, 2, (0.95, 1.05), "no difference from eager beyond noise"),
-        (0.77, 2, (0.95, 1.05), "slower than eager"),
-        (1.62, 2, (0.95, 1.05), "faster than eager"),
-        (2.05, 2, (0.95, 1.05), "faster than eager"),
-        (2.30, 2, (0.95, 1.05), "above the bound: suspect the clock"),
-        (1.62, 2, None, "faster than eager; noise unknown"),
+        (1.02, (1.01, 1.03), (0.95, 1.05), "no difference from eager beyond noise"),
+        (1.02, (0.80, 1.24), (0.95, 1.05), "no difference from eager beyond noise"),
+        (1.40, (1.04, 1.76), (0.95, 1.05), "no difference from eager beyond noise"),
+        (0.77, (0.60, 0.96), (0.95, 1.05), "no difference from eager beyond noise"),
+        (0.77, (0.70, 0.84), (0.95, 1.05), "slower than eager"),
+        (1.62, (1.06, 2.18), (0.95, 1.05), "faster than eager"),
+        (2.05, (2.02, 2.08), (0.95, 1.05), "faster than eager"),
+        (2.30, (2.05, 2.55), (0.95, 1.05), "faster than eager"),
+        (2.30, (2.20, 2.40), (0.95, 1.05), "above the bound: suspect the clock"),
+        (1.62, (1.50, 1.74), None, "faster than eager; noise unknown"),
+        (1.62, None, (0.95, 1.05), "faster than eager; noise unknown"),
+        (1.02, None, (0.95, 1.05), "no difference from eager beyond noise"),
+        (2.30, None, None, "above the bound: suspect the clock"),
     ],
 )
-def test_reading_of_a_speedup(speedup, bound, band, says):
-    assert reading(speedup, bound, band, "eager") == says
+def test_reading_of_a_speedup(speedup, interval, band, says):
+    assert reading(speedup, interval, 2, band, "eager") == says
 
 
 def test_a_table_of_cpu_and_gpu_cells_says_so(made):
@@ -245,6 +252,22 @@ def test_a_failed_group_is_named_in_the_time_figure(made):
     assert {"swin", "out of memory", "diverged"} <= set(drawn[0])
     assert "swin" not in drawn[1]  # a speedup needs two numbers
     assert "swin" not in times["caption"]
+
+
+def test_captions_do_not_look_for_a_difference_between_equal_numbers(tmp_path):
+    groups = [
+        Group("tied", variant, CPU1, seconds) for variant, seconds in (("eager", 9), ("a", 8))
+    ]
+    groups += [Group("alone", "eager", CPU1), Group("apart", "eager", CPU1, accuracy=0.5)]
+    groups += [Group("apart", "a", CPU1), Group("apart", "b", CPU1)]
+    made = collect(tmp_path, constructed.write_study(tmp_path, groups=groups))
+    *_, learning, memory = json.loads(made.read_text())["studies"][0]["figures"]
+    assert learning["caption"] == (
+        "Final accuracy (%): for tied all reached 93.00, for alone 93.00 ± 0.22 (3) (eager) and "
+        "for apart from 50.00 ± 0.22 (3) (eager) to 93.00 ± 0.22 (3) (a and b). "
+        "Lines: mean over seeds."
+    )
+    assert "(MiB): for tied all needed 812" in memory["caption"]
 
 
 def test_figures_have_text_titles_and_ids_of_their_own(made):
@@ -306,7 +329,7 @@ def test_a_cells_details_hold_what_rebuilds_and_explains_it(made):
     start = html.index(f'id="c-{cell}"')
     part = html[start : html.index("</details>", start)]
     path = folder / "results" / "cells" / cell / "metrics.json"
-    command = f"snakemake {escape(shlex.quote(str(path)))}"
+    command = escape(f"snakemake {shlex.quote(str(path))} --config 'studies=[constructed]'")
     for words in (
         command,
         "c0de" * 16,
@@ -318,6 +341,18 @@ def test_a_cells_details_hold_what_rebuilds_and_explains_it(made):
         "0.9300",
     ):
         assert words in part
+
+
+def test_the_command_that_rebuilds_a_cell_names_the_files_laid_over_config_yaml(tmp_path):
+    paths = constructed.write_study(tmp_path, groups=constructed.usual_groups()[:1])
+    plan = json.loads(paths["plan"].read_text())
+    plan["arguments"] = ["--configfile", "my own.yaml", *plan["arguments"]]
+    paths["plan"].write_text(json.dumps(plan))
+    panel = json.loads(collect(tmp_path, paths).read_text())["groups"][0]["cells"][0]
+    assert panel["command"].endswith(
+        "/metrics.json --configfile 'my own.yaml' --config 'studies=[constructed]'"
+    )
+    assert panel["force"] == f"{panel['command']} --force"
 
 
 def test_summary_counts_every_verdict_of_the_table(made):
@@ -425,6 +460,8 @@ def test_large_report_stays_below_three_megabytes(tmp_path):
     ("log", "note"),
     [
         ("x\n" * 60, None),
+        ("", "[the log is empty]"),
+        ("\n \n", "[the log is empty]"),
         ("x\n" * 61, "[last 60 lines; the whole log lies in {}]"),
         ("x" * 161, "[long lines cut; the whole log lies in {}]"),
         ("x" * 161 + "\n" + "y\n" * 60, "[last 60 lines; the whole log lies in {}]"),

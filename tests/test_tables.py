@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import os
@@ -17,41 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+import constructed
 import tables
 from errors import ParbenchError
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "studies" / "published" / "published_results.csv"
 
-TRAINING = {
-    "epochs": 4,
-    "global_batch": 64,
-    "min_tail": 16,
-    "optimizer": "adamw",
-    "learning_rate": 0.002,
-    "momentum": 0.9,
-    "weight_decay": 0.01,
-    "schedule": "onecycle",
-    "label_smoothing": 0.0,
-    "precision": "fp32",
-    "tf32": False,
-    "augment": True,
-    "image_size": 32,
-    "warmup_steps": 2,
-}
 A100 = {"fingerprint": "aaaaaaaaaaaa", "accelerators": [{"name": "NVIDIA A100-SXM4-80GB"}] * 2}
 CPU = {"fingerprint": "cccccccccccc", "accelerators": []}
 
 
 def make_hardware(device="cuda", devices=1, nodes=1, gpu_model="A100", name=None) -> dict:
     gpu_model = gpu_model if device == "cuda" else None
-    return {
-        "name": name or f"{device}{devices}",
-        "device": device,
-        "devices": devices,
-        "nodes": nodes,
-        "gpu_model": gpu_model,
-    }
+    return constructed.make_hardware(device, devices, nodes, gpu_model, name)
 
 
 def make_group(name="eager", seeds=(0, 1, 2), **changes) -> dict:
@@ -63,7 +41,7 @@ def make_group(name="eager", seeds=(0, 1, 2), **changes) -> dict:
         "options": {},
         "hardware": make_hardware(),
         "dataset": {"name": "cifar10", "train_samples": None, "test_samples": None},
-        "training": TRAINING,
+        "training": constructed.TRAINING,
         "seeds": list(seeds),
         "cells": [f"resnet50.{name}.s{seed}" for seed in seeds],
         "not_run": None,
@@ -93,86 +71,23 @@ def make_plan(*groups, **study) -> dict:
         "stack": "current",
         "deployment": "host",
         "groups": list(groups),
+        "arguments": ["--configfile", "mine.yaml", "--config", "studies=[paper]"],
     }
 
 
 def make_run(group: dict, cell: str, machine=A100, status="ok", **changes) -> dict:
     """metrics.json of one seed of a group; ``changes`` replace its top-level values."""
-    ok = status == "ok"
-    cuda = group["hardware"]["device"] == "cuda"
-    run = {
-        "schema_version": 1,
-        "cell": {
-            "schema_version": 1,
-            "id": cell,
-            "model": {"name": group["model"], "options": {}},
-            "strategy": {"name": group["strategy"], "options": group["options"]},
-            "hardware": group["hardware"],
-            "dataset": group["dataset"],
-            "training": group["training"],
-            "seed": group["seeds"][group["cells"].index(cell)],
-            "stack": "current",
-            "deployment": "host",
-            "run": {"timeout_seconds": 1800},
-        },
-        "status": status,
-        "reason": None if ok else "at step 3",
-        "train_seconds": 100.0 if ok else None,
-        "epoch_seconds": [20.0, 30.0] if ok else [],
-        "warmup_steps": 2,
-        "steps_per_epoch": 23,
-        "samples_per_second": 940.0 if ok else None,
-        "peak_memory_mib": {
-            "devices": [
-                {"device": f"cuda:{i}", "rank": 0, "mib": 512.0 + i} for i in range(2 * cuda * ok)
-            ],
-            "processes": [{"rank": r, "mib": 800.0 + r} for r in range(2 * ok)],
-        },
-        "startup_seconds": 4.2 if ok else None,
-        "energy_joules": None,
-        **dict.fromkeys(
-            (
-                "test_accuracy",
-                "test_precision_macro",
-                "test_recall_macro",
-                "test_f1_macro",
-                "test_specificity_macro",
-            ),
-            0.9 if ok else None,
-        ),
-        "confusion": [],
-        "history": [],
-        "environment": {
-            "stack": "current",
-            "deployment": "host",
-            "image": None,
-            "image_digest": None,
-            "python": "3.11.7",
-            "packages": {},
-            "lock_mismatch": [],
-            "machine": {
-                "cpu": "",
-                "cores": 2,
-                "memory_mib": 24000,
-                "os": "",
-                "kernel": "",
-                **machine,
-            },
-            "cores": [0],
-            "oversubscribed": False,
-            "world_size": 1,
-            "backend": None,
-            "git_commit": None,
-            "git_dirty": None,
-            "code_digest": "0" * 64,
-            "code": {},
-            "dataset_digest": "0" * 64,
-        },
-        "started": "2026-01-01T00:00:00Z",
-        "finished": "2026-01-01T00:01:00Z",
-        "resumed_from": None,
-    }
-    return {**copy.deepcopy(run), **changes}
+    content = constructed.make_cell(
+        cell,
+        group["model"],
+        group["strategy"],
+        group["hardware"],
+        options=group["options"],
+        seed=group["seeds"][group["cells"].index(cell)],
+        dataset=group["dataset"],
+        training=group["training"],
+    )
+    return constructed.make_metrics(content, status, machine=machine, **changes)
 
 
 def make_runs(group: dict, machine=A100, **values) -> dict:
@@ -1004,7 +919,10 @@ def test_program_fails_in_one_sentence(tmp_path):
     missing.unlink()
     done = run_program(*arguments)
     assert done.returncode == 2
-    assert done.stderr == (f"error: {missing}: no such file; make it with: snakemake '{missing}'\n")
+    assert done.stderr == (
+        f"error: {missing}: no such file; make it with: snakemake '{missing}' "
+        "--configfile mine.yaml --config 'studies=[paper]'\n"
+    )
     assert not (folder / "tables").exists()
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 from training import ROOT
 from workspace import Workspace
@@ -76,6 +77,20 @@ def test_nothing_changed_nothing_runs(work):
 
 def test_sdm_apptainer_typed_or_not(work):
     assert work.jobs("--sdm", "apptainer") == {}
+
+
+def test_files_laid_over_config_yaml_are_told_however_they_are_typed(work, tmp_path):
+    """Their names stand in the report's commands: another name is told again, and nothing else."""
+    mine = work.folder / "mine.yaml"
+    mine.write_text("studies: [six]\n")
+    assert work.jobs("--configfile", "config.yaml") == {}
+    assert work.jobs("--config", "studies=[six]", "timeout_seconds=60") == {}
+    assert work.jobs("--configfile", "mine.yaml") == AFTER
+    work.snakemake("--configfile", "./mine.yaml")
+    assert "--configfile mine.yaml" in (work.folder / "reports/final.html").read_text()
+    assert work.jobs("--configfile", str(mine)) == {}
+    work.snakemake()
+    assert work.jobs() == {}
 
 
 def test_learning_rate_of_one_strategy(work):
@@ -220,6 +235,7 @@ def test_mistakes_end_with_one_clear_message(work, file, old, new, words):
     ("content", "words"),
     [
         ("studies: [six\n", "not valid JSON or YAML"),  # Snakemake reads it before we do
+        ("stack: current\nstack: paper\n", "mine.yaml, line 2: not valid YAML: the key 'stack'"),
         ("hardwre: {}\n", "mine.yaml: unknown key 'hardwre' (value {}); did you mean 'hardware'?"),
     ],
 )
@@ -231,6 +247,31 @@ def test_wrong_overlays(work, tmp_path, content, words):
     text = result.stdout + result.stderr
     assert "Traceback" not in text
     assert words in text
+
+
+def test_changed_images_in_a_local_folder_are_noticed(tmp_path):
+    work = Workspace(tmp_path / "a work folder")
+    for part in ("train", "test"):
+        for number, colour in enumerate(("red", "green")):
+            image = tmp_path / "my images" / part / colour / f"{number}.png"
+            image.parent.mkdir(parents=True)
+            Image.effect_noise((8, 8), 50 + number).convert("RGB").save(image)
+    spec = f"  mine: {{kind: image-folder, path: '{tmp_path / 'my images'}'}}\n"
+    work.edit("config.yaml", "datasets:\n", "datasets:\n" + spec)
+    work.edit("config.yaml", "override: {}", "override: {six: {dataset: mine}}")
+    work.edit("config.yaml", "studies: [quickstart]", "studies: [six]")
+    (work.folder / "studies/six.yaml").write_text(STUDY)
+    digest = "results/data/mine/digest.json"
+    work.snakemake(digest)
+    assert work.jobs() == {"train": 6, **AFTER}
+    image.touch()
+    assert work.jobs() == {"train": 6, **AFTER}
+    Image.effect_noise((8, 8), 70).convert("RGB").save(image)
+    assert work.jobs(digest) == {"dataset": 1}
+    before = (work.folder / digest).read_text()
+    work.snakemake(digest)
+    assert (work.folder / digest).read_text() != before
+    assert work.jobs(digest) == {}
 
 
 def test_lint_is_clean():

@@ -121,7 +121,7 @@ def speedup_figure(study: Study) -> dict | None:
         answers.append(
             f"{bar_label(study, best)} for {model}, {study.show(row, 'mean', 'x')}× against "
             f"{study.against(best)} and a bound of {bound(best)}× "
-            f"({study.reading(best, row['mean'])})"
+            f"({study.reading(best, row)})"
         )
     caption = (
         f"Highest speedup: {listed(answers)}. Dot: mean ± standard deviation; bar: the bound that "
@@ -160,14 +160,10 @@ def learning_figure(study: Study) -> dict | None:
         return None
     metric = "test_accuracy"
     unit = study.unit(metric)
-    answers = []
-    for model, bars in measured(study, metric).items():
-        low, high = _ends(bars)
-        text = f"for {model} from {study.reproduced(low[1], unit)} ({_tied(study, bars, low)})"
-        if len(bars) > 1:
-            text += f" to {study.reproduced(high[1], unit)} ({_tied(study, bars, high)})"
-            text += ", within the spread over seeds" if _close(low, high) else ""
-        answers.append(text)
+    answers = [
+        f"for {model} {_span(study, bars, unit, 'reached')}"
+        for model, bars in measured(study, metric).items()
+    ]
     caption = f"Final accuracy ({unit_text(unit)}): {listed(answers)}. Lines: mean over seeds."
     parts = _draw_curves(study, caption, curves, unit)
     return _figure_json(study, "learning", "Does it learn the same?", caption, parts)
@@ -183,15 +179,10 @@ def memory_figure(study: Study) -> dict | None:
     if not panels:
         return None
     unit = study.unit(metric)
-    answers = []
-    for model, bars in panels.items():
-        low, high = _ends(bars)
-        text = f"{model} from {study.reproduced(low[1], unit)} {unit_text(unit)} "
-        text += f"({_tied(study, bars, low)})"
-        if _mean(low) < _mean(high):
-            text += f" to {study.reproduced(high[1], unit)} ({_tied(study, bars, high)})"
-        answers.append(text)
-    caption = f"Highest memory {where}: {listed(answers)}."
+    answers = [
+        f"for {model} {_span(study, bars, unit, 'needed')}" for model, bars in panels.items()
+    ]
+    caption = f"Highest memory {where} ({unit_text(unit)}): {listed(answers)}."
     parts = _draw_bars(study, "memory", caption, panels, metric)
     return _figure_json(study, "memory", "What does it cost in memory?", caption, parts)
 
@@ -254,9 +245,26 @@ def _close(low: Bar, high: Bar) -> bool:
     return _mean(high) - _mean(low) <= (low[1]["std"] or 0) + (high[1]["std"] or 0)
 
 
-def _tied(study: Study, bars: list[Bar], chosen: Bar) -> str:
-    """The names of all bars that are exactly as long as the chosen one."""
-    return listed([bar_label(study, bar[0]) for bar in bars if _mean(bar) == _mean(chosen)])
+def _span(study: Study, bars: list[Bar], unit: str, verb: str) -> str:
+    """``from 0.91 ± 0.01 (3) (ddp) to 0.93 ± 0.02 (3) (eager)``, or ``all reached 0.93``.
+
+    Means that read alike are a tie: nobody should look for a difference between equal numbers.
+    """
+
+    def mean(bar: Bar) -> str:
+        return study.show(bar[1], "mean", unit)
+
+    def said(chosen: Bar) -> str:
+        tied = [bar_label(study, bar[0]) for bar in bars if mean(bar) == mean(chosen)]
+        return f"{study.reproduced(chosen[1], unit)} ({listed(tied)})"
+
+    low, high = _ends(bars)
+    if len(bars) == 1:
+        return said(low)
+    if mean(low) == mean(high):
+        return f"all {verb} {mean(low)}"
+    close = ", within the spread over seeds" if _close(low, high) else ""
+    return f"from {said(low)} to {said(high)}{close}"
 
 
 def _mean_epoch(entries: tuple[dict, ...]) -> dict:

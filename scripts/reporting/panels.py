@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from pathlib import Path
 
 from errors import ParbenchError
@@ -215,8 +214,7 @@ def _cell_panel(study: Study, cell: str, environments: Environments, thin: int) 
     """Everything about one cell but its log, formatted; every ``thin``-th epoch."""
     metrics = study.metrics[cell]
     status, reason = status_text(metrics["status"]), metrics["reason"]
-    chosen = shlex.quote(f"studies=[{study.name}]")
-    command = f"snakemake {shlex.quote(str(study.metrics_path(cell)))} --config {chosen}"
+    command = study.command(study.metrics_path(cell))
     return {
         "id": cell,
         "anchor": anchor("c", cell),
@@ -335,6 +333,8 @@ def _log_end(path: Path) -> tuple[list[str], int]:
         return [], 0
     except OSError as error:
         raise ParbenchError(f"{path}: cannot be read ({error})") from None
+    if not text.strip():
+        return ["[the log is empty]"], 1  # said, where an empty box would look like a fault
     lines = text.rstrip().split("\n")
     shown = []
     for line in lines[-LOG_LINES:]:

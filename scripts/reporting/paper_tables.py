@@ -164,7 +164,7 @@ def speedup_table(study: Study) -> dict | None:
         [_speedup_row(study, group, notes) for group in groups],
         caption="Training time of the baseline over that of the variant, paired by seed. The "
         "bound is the number of devices. The noise floor is the baseline against itself: a "
-        "speedup within it is no difference.",
+        "speedup whose 95 % interval reaches into it is no difference.",
         context=context(study, groups),
         notes=notes,
     )
@@ -177,7 +177,7 @@ def _speedup_row(study: Study, group: dict, notes: Notes) -> list[dict]:
     outcome = outcome_cell(study, group, row, unit)
     if row is not None and row["mean"] is not None:
         interval = _interval(study, row, unit)
-        says = text_cell(study.reading(group, row["mean"]))
+        says = text_cell(study.reading(group, row))
         explained = False
     else:
         interval = says = absent_cell("not measured")

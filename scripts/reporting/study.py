@@ -40,6 +40,7 @@ class Study:
         try:
             self.study, self.groups = plan["study"], plan["groups"]
             self.stack, self.deployment = plan["stack"], plan["deployment"]
+            self.arguments = plan["arguments"]
             self.name = self.study["name"]
             self.has_source = self.study["published"] is not None
             self.by_id = {group["id"]: group for group in self.groups}
@@ -56,7 +57,7 @@ class Study:
 
     def _read_table(self) -> dict[tuple[str, str], dict]:
         """Rows by (group, metric), numbers as floats or None."""
-        fix = f"rebuild it: snakemake {self.table_path} --force"
+        fix = f"rebuild it: {self.command(self.table_path)} --force"
         try:
             text = self.table_path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -87,7 +88,7 @@ class Study:
                 if not path.exists():
                     raise ParbenchError(
                         f"{path}: cell {cell} of study {self.name} is planned but has no metrics; "
-                        f"run: snakemake {shlex.quote(str(path))}"
+                        f"run: {self.command(path)}"
                     )
                 found[cell] = read_metrics(path)
         return found
@@ -102,8 +103,12 @@ class Study:
                     if lacking and metric not in OPTIONAL and not group["not_run"]:
                         raise ParbenchError(
                             f"{self.table_path}: no number for metric {metric} of group "
-                            f"{group['id']}; rebuild it: snakemake {self.table_path} --force"
+                            f"{group['id']}; rebuild it: {self.command(self.table_path)} --force"
                         )
+
+    def command(self, path: Path) -> str:
+        """What rebuilds one of the study's files, in the configuration of this run."""
+        return shlex.join(["snakemake", str(path), *self.arguments])
 
     # ----------------------------------------------------------------------- groups
 
@@ -194,9 +199,12 @@ class Study:
         """The name of what a group's speedup is measured against."""
         return self.by_id.get(group["baseline"], {}).get("variant", "the baseline")
 
-    def reading(self, group: dict, speedup: float) -> str:
-        """What a group's speedup says, given its bound and the noise."""
-        return reading(speedup, bound(group), self.noise_band(group), self.against(group))
+    def reading(self, group: dict, row: dict) -> str:
+        """What a group's speedup (its ``row``) says, given its bound and the noise."""
+        ends = row["ci_low"], row["ci_high"]
+        interval = None if None in ends else ends
+        band, against = self.noise_band(group), self.against(group)
+        return reading(row["mean"], interval, bound(group), band, against)
 
 
 def bound(group: dict) -> int:
@@ -204,14 +212,26 @@ def bound(group: dict) -> int:
     return group["hardware"]["devices"] * group["hardware"]["nodes"]
 
 
-def reading(speedup: float, bound: int, band: tuple[float, float] | None, against: str) -> str:
-    """What a speedup says, given its bound and the noise."""
-    if band and band[0] <= speedup <= band[1]:
+def reading(
+    speedup: float,
+    interval: tuple[float, float] | None,
+    bound: int,
+    band: tuple[float, float] | None,
+    against: str,
+) -> str:
+    """What a speedup says, given its 95 % interval, its bound and the noise.
+
+    It says something only where the whole interval lies outside the noise floor: a mean may fall
+    there by chance. ``interval`` is None for one seed, ``band`` where the noise is unknown.
+    """
+    low, high = interval or (speedup, speedup)
+    floor, ceiling = band or (1.0, 1.0)
+    if band and low <= ceiling and floor <= high:
         return f"no difference from {against} beyond noise"
-    if speedup > bound * (band[1] if band else 1.0):
+    if low > bound * ceiling:
         return "above the bound: suspect the clock"
     words = f"{'faster' if speedup > 1 else 'slower'} than {against}"
-    return words if band else f"{words}; noise unknown"
+    return words if interval and band else f"{words}; noise unknown"
 
 
 def _number(text: str, where: str, fix: str) -> float | None:
