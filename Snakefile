@@ -13,6 +13,7 @@ configfile: "config.yaml"
 
 
 include: "rules/common.smk"
+include: "rules/images.smk"
 include: "rules/dataset.smk"
 include: "rules/train.smk"
 include: "rules/tables.smk"
@@ -22,6 +23,7 @@ include: "rules/report.smk"
 wildcard_constraints:
     cell="[^/]+",
     dataset="[^/]+",
+    image="[^/]+",
     study="[^/]+",
 
 

@@ -4,7 +4,9 @@ import os
 import subprocess
 
 import cells
+import deployment
 import files
+import images
 import provenance
 
 # Jobs inherit the terminal, and the bars of cells that run at once would overwrite each other.
@@ -19,7 +21,16 @@ configuration_files = [
     configuration.ROOT / "config.yaml",
     *workflow.overwrite_configfiles,
 ]
-CONFIG = or_stop(configuration.checked, config, configuration_files)
+# `--sdm apptainer`, as Snakemake's users type it.
+SDM_APPTAINER = any(
+    method.name == "APPTAINER"
+    for method in workflow.deployment_settings.deployment_method
+)
+CONFIG = or_stop(
+    deployment.settle,
+    or_stop(configuration.checked, config, configuration_files),
+    SDM_APPTAINER,
+)
 PLAN = or_stop(
     cells.plan, CONFIG, workflow.overwrite_configfiles, workflow.config_settings.config
 )
@@ -48,6 +59,31 @@ def planned_cell(wildcards):
 def cell_dataset(wildcards):
     """The small digest file of a cell's dataset: Snakemake compares its content, not its time."""
     return f"results/data/{planned_cell(wildcards)['dataset']['name']}/digest.json"
+
+
+def digest_file(image):
+    """The small file that stands for an image: its name holds the digest of what it is made from."""
+    return f"results/images/{image.label}.json"
+
+
+def cell_image(wildcards):
+    """The digest file of a cell's image; none where cells run on the host."""
+    image = cells.image_of(planned_cell(wildcards), PLAN)
+    return [] if image is None else digest_file(image)
+
+
+def report_image():
+    """The digest file of the image that makes tables and report."""
+    if not deployment.in_images(CONFIG):
+        return []
+    return digest_file(images.image("report", CONFIG["stack"], CONFIG["images"]))
+
+
+def inside_report_image():
+    """What stands before the programs that make tables and report."""
+    if not deployment.in_images(CONFIG):
+        return ""
+    return "python scripts/images.py run report --plan results/plan/images.json --"
 
 
 def cell_code(wildcards):
@@ -106,8 +142,7 @@ def code_of(*scripts):
 def begin(workflow):
     """At the start of a run: write cells and plans, and say what will happen."""
     cells.write(PLAN)
-    methods = workflow.deployment_settings.deployment_method
-    cells.say_deployment(CONFIG, any(method.name == "APPTAINER" for method in methods))
+    deployment.keep(CONFIG, SDM_APPTAINER)
     jobs = list(workflow.dag.needrun_jobs())
     cells.write_progress(
         PLAN, [job.wildcards.cell for job in jobs if job.rule.name == "train"]

@@ -3,6 +3,7 @@ rule report:
         tables=expand("results/tables/{study}.csv", study=CONFIG["studies"]),
         html=multiext("reports/", "template.html.j2", "style.css", "table.js"),
         pdf="reports/template.typ",
+        image=report_image(),
     output:
         data="results/report.json",
         html=report(
@@ -25,9 +26,10 @@ rule report:
     params:
         plans=expand("results/plan/{study}.json", study=CONFIG["studies"]),
         code=code_of("report.py"),
+        inside=inside_report_image(),
     shell:
-        "(python scripts/report.py collect --plan {params.plans:q} --table {input.tables:q}"
+        "({params.inside} python scripts/report.py collect --plan {params.plans:q} --table {input.tables:q}"
         " --cells results/cells --out {output.data:q}"
-        " && python scripts/report.py html --data {output.data:q} --out {output.html:q}"
-        " && python scripts/report.py pdf --data {output.data:q} --out {output.pdf:q}"
+        " && {params.inside} python scripts/report.py html --data {output.data:q} --out {output.html:q}"
+        " && {params.inside} python scripts/report.py pdf --data {output.data:q} --out {output.pdf:q}"
         ") 2>&1 | tee {log:q}"

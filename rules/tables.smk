@@ -2,6 +2,7 @@ rule table:
     input:
         metrics=study_metrics,
         published="studies/published/published_results.csv",
+        image=report_image(),
     output:
         report(
             "results/tables/{study}.csv",
@@ -17,6 +18,7 @@ rule table:
     params:
         plan=plan_digest,
         code=code_of("tables.py"),
+        inside=inside_report_image(),
     shell:
-        "python scripts/tables.py --plan results/plan/{wildcards.study:q}.json --cells results/cells"
+        "{params.inside} python scripts/tables.py --plan results/plan/{wildcards.study:q}.json --cells results/cells"
         " --published {input.published:q} --out {output:q} 2>&1 | tee {log:q}"

@@ -22,6 +22,8 @@ from typing import Any
 import jsonschema
 
 import config as configuration
+import deployment
+import images
 import machine
 import measure
 import models
@@ -43,13 +45,14 @@ class Plan:
 
     ``cells``: every cell by id. ``not_run``: the ids of those that this machine cannot run, with
     the reason. ``studies``: the content of results/plan/<study>.json by study. ``datasets``:
-    where each comes from.
+    where each comes from. ``images``: what results/plan/images.json tells the launcher.
     """
 
     cells: dict[str, dict] = field(default_factory=dict)
     not_run: dict[str, str] = field(default_factory=dict)
     studies: dict[str, dict] = field(default_factory=dict)
     datasets: dict[str, dict] = field(default_factory=dict)
+    images: dict = field(default_factory=dict)
 
     def runnable(self, study: str) -> list[str]:
         """Ids of the study's cells that this machine can run."""
@@ -62,7 +65,7 @@ class Plan:
 
 
 def plan(config: dict, configfiles: Sequence[str | Path] = (), changes: dict | None = None) -> Plan:
-    """Expand all studies of a checked ``config``. ParbenchError names study, key and value.
+    """Expand all studies of a checked, settled ``config``. ParbenchError names study, key, value.
 
     ``configfiles`` and ``changes`` (of ``--config``) are what was laid over config.yaml: plans keep
     them for the commands that rebuild a number.
@@ -72,7 +75,10 @@ def plan(config: dict, configfiles: Sequence[str | Path] = (), changes: dict | N
         if not (ROOT / "studies" / f"{study}.yaml").exists():
             configuration.study(study)  # its message names the nearest study
     available = machine.available(config["available"])
-    result = Plan(datasets=config["datasets"])
+    result = Plan(
+        datasets=config["datasets"],
+        images={"stack": config["stack"], "settings": config["images"]},
+    )
     for name in config["studies"]:
         content = _expand_study(name, config, available, result)
         asked = configuration.arguments(name, configfiles, changes)
@@ -134,7 +140,7 @@ def _expand_study(name: str, config: dict, available: dict, result: Plan) -> dic
                 "dataset": {"name": dataset, **{key: settings[key] for key in _SAMPLES}},
                 "training": {k: v for k, v in settings.items() if k not in _SAMPLES},
                 "stack": config["stack"],
-                "deployment": "host",
+                "deployment": config["deployment"],
             }
             _cross_check(template, f"{keys} with model {model}")
             group = _group(template, variant, seeds, config, available, result)
@@ -175,7 +181,7 @@ def _expand_study(name: str, config: dict, available: dict, result: Plan) -> dic
             "tables": study["tables"],
         },
         "stack": config["stack"],
-        "deployment": "host",
+        "deployment": config["deployment"],
         "groups": list(groups.values()),
     }
 
@@ -327,7 +333,8 @@ def _group(
         )
         if part
     )
-    reason = machine.missing(template["hardware"], available) or strategy.unavailable(template)
+    reason = machine.missing(template["hardware"], available)
+    reason = reason or strategy.unavailable(template, deployment.software(config))
     # The seed is spliced into the canonical text: hashing 5,000 whole cells would take seconds.
     text = canonical_json(content)
     cells = []
@@ -509,6 +516,14 @@ def _data(cell: dict) -> dict | None:
     return value
 
 
+def image_of(cell: dict, result: Plan) -> images.Image | None:
+    """The image that ``cell`` runs in; None on the host."""
+    if cell["deployment"] == "host":
+        return None
+    name = strategies.load(cell["strategy"]["name"]).IMAGE
+    return images.image(name, cell["stack"], result.images["settings"])
+
+
 def write(result: Plan) -> None:
     """Write cell.json of every cell and the plan of every study, each only when it changed."""
     for cell_id, cell in result.cells.items():
@@ -517,6 +532,7 @@ def write(result: Plan) -> None:
     for name, content in result.studies.items():
         _write_changed(RESULTS / "plan" / f"{name}.json", content)
     _write_changed(RESULTS / "plan" / "datasets" / "specs.json", result.datasets)
+    _write_changed(RESULTS / "plan" / "images.json", result.images)
 
 
 def _write_changed(path: Path, value: dict) -> None:
@@ -541,15 +557,6 @@ def write_progress(result: Plan, cells: list[str]) -> None:
         for cell in cells
     }
     write_json(RESULTS / "plan" / "progress.json", {"started": time.time(), "cells": entries})
-
-
-def say_deployment(config: dict, asked_for_apptainer: bool) -> None:
-    """Keep where software comes from in results/deployment.json, and say it."""
-    reason = "this version has no image recipes in containers/"
-    print(f"parbench: cells run in this machine's own environment, stack {config['stack']}")
-    if asked_for_apptainer:
-        print(f"parbench: --sdm apptainer changes nothing: {reason}")
-    _write_changed(RESULTS / "deployment.json", {"deployment": "host", "reason": reason})
 
 
 # --- command line ---------------------------------------------------------------------------------
@@ -645,9 +652,8 @@ def _say_provenance(metrics: dict) -> None:
     place, code = environment["machine"], environment["code_digest"][:12]
     print(f"It was run {metrics['started']} to {metrics['finished']}, status {metrics['status']}:")
     print(f"  machine     {place.get('cpu')} ({place['fingerprint']})")
-    print(
-        f"  software    stack {environment['stack']} on the {environment['deployment']}: {packages}"
-    )
+    where = environment["image"] or "the host"
+    print(f"  software    stack {environment['stack']} in {where}: {packages}")
     print(f"  code        commit {environment['git_commit']}{dirty}, {code}")
     print(
         f"  data        {metrics['cell']['dataset']['name']}, {environment['dataset_digest'][:12]}"
@@ -674,7 +680,7 @@ def _command(cell_id: str, result: Plan) -> None:
         make = shlex.join(["snakemake", str(_data_path(cell)), *arguments])
         # Not among the command's own words: they are there to be piped and pasted.
         print(f"its dataset is not there yet; first: {make}", file=sys.stderr)
-    print(launch.shown_command(cell, **launch_paths(cell)))
+    print(launch.shown_command(cell, **launch_paths(cell), wanted=image_of(cell, result)))
 
 
 def launch_paths(cell: dict) -> dict[str, Path]:
@@ -704,7 +710,8 @@ def main() -> None:
     if arguments.study:
         config["studies"] = arguments.study
     files = [ROOT / "config.yaml", *arguments.configfile]
-    result = plan(configuration.checked(config, files), arguments.configfile)
+    settled = deployment.settle(configuration.checked(config, files))
+    result = plan(settled, arguments.configfile)
     if arguments.action == "list":
         _list(result)
         return

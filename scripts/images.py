@@ -201,6 +201,23 @@ def _sha256_once(path: Path) -> str:
     return value
 
 
+def obstacle(stack: str, settings: dict) -> str | None:
+    """Why the images of ``stack`` are not in the cache and cannot be built here; else None."""
+    wanted = [image(name, stack, settings) for name in names()]
+    to_build = [one for one in wanted if one.given is None and _ready(one) is None]
+    ways = {dict(one.arguments).get("bootstrap") for one in to_build}
+    if "debootstrap" in ways and shutil.which("debootstrap", path=_search_path()) is None:
+        return "debootstrap, which builds images, is missing: sudo make system"
+    if to_build and (lacks := system.lacking_subids()):
+        return f"this user cannot build images: no {lacks[0].what}; {lacks[0].mend}"
+    return None
+
+
+def _search_path() -> str:
+    """PATH, and where debootstrap lies: ordinary users do not look there."""
+    return f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
+
+
 # ---------------------------------------------------------------- ensure
 
 
@@ -335,7 +352,7 @@ def _build(
     if "mirror" in arguments:
         arguments["mirror"] = mirror
     if arguments.get("bootstrap") == "debootstrap" and not shutil.which(
-        "debootstrap", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+        "debootstrap", path=_search_path()
     ):
         raise ParbenchError(
             f"the image {wanted.label} needs debootstrap: sudo make system (or sudo apt install "
@@ -366,9 +383,7 @@ def _build(
 def _tool_variables(work: Path) -> dict[str, str]:
     (work / "tmp").mkdir(exist_ok=True)
     kept = {"APPTAINER_TMPDIR": str(work / "tmp"), "APPTAINER_CACHEDIR": str(work / "cache")}
-    # debootstrap lives where ordinary users do not look.
-    path = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
-    return {**apptainer.clean_environment(), **kept, "PATH": path}
+    return {**apptainer.clean_environment(), **kept, "PATH": _search_path()}
 
 
 def _stage(wanted: Image, build: Path, mirror: str) -> list[str]:
@@ -616,9 +631,9 @@ def _require_signature(wanted: Image, facts: dict, public_key: str, found: Appta
         command, env=apptainer.clean_environment(), capture_output=True, text=True, check=False
     )
     if done.returncode:
-        mend = (
-            "sign it (apptainer sign --key ...)" if wanted.given else "delete it to build it anew"
-        )
+        mend = "delete it to build it anew"
+        if wanted.given:
+            mend = "sign it (apptainer sign --key ...)"
         raise ParbenchError(
             f"{wanted.path} carries no valid signature of {key} "
             f"(config.yaml: images.public_key): {apptainer.last_error(done.stderr)}; {mend}, or "
@@ -663,7 +678,7 @@ def work_folders(*more: Path) -> list[Path]:
 
 
 class Software:
-    """What cells in images have: the answers that machine.Software gives for the host."""
+    """What cells in images have: the answers that machine.Software gives for this machine."""
 
     def __init__(self, settings: dict):
         self.gpu = settings.get("arguments", {}).get("gpu", "none")
@@ -674,7 +689,7 @@ class Software:
         return None
 
     def without_nccl(self, strategy_name: str) -> str | None:
-        """Why ``strategy_name`` cannot join GPUs; None also for a given image, which train.py asks."""
+        """Why ``strategy_name`` cannot join GPUs; a given image is asked by train.py."""
         if strategy_name == "horovod" and self.gpu != "nccl" and "horovod" not in self.given:
             return "needs an image of Horovod with NCCL: images.arguments.gpu: nccl in config.yaml"
         return None

@@ -26,7 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+import apptainer
 import children
+import images
 import lease
 import machine
 import measure
@@ -49,21 +51,46 @@ SLACK_SECONDS = 1.0
 
 
 def command(
-    cell: dict, *, cell_path: Path, data: Path, out: Path, devices: list[str]
+    cell: dict,
+    *,
+    cell_path: Path,
+    data: Path,
+    out: Path,
+    devices: list[str],
+    image: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    state: Path | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """The command that trains ``cell`` on ``devices``, and the environment variables it needs.
 
-    ``devices`` are core numbers or UUIDs of GPUs, as a lease gives them. The parts of the command
-    stand in the order in which programs start each other.
+    ``devices`` are core numbers or UUIDs of GPUs, as a lease gives them; ``image`` is what the
+    cell runs in, None for this environment; ``variables`` go with those of the cell; ``state`` is
+    the run's own folder. The parts of the command stand in the order in which programs start each
+    other.
     """
     strategy = strategies.load(cell["strategy"]["name"])
-    words = strategy.launcher(cell, sys.executable)
+    words = strategy.launcher(cell, apptainer.PYTHON if image else sys.executable)
     words += [_shown_path(Path(__file__).with_name("train.py"))]
     words += ["--cell", str(cell_path), "--data", str(data), "--out", str(out)]
-    return words, _environment(cell, devices)
+    inside = {**_environment(cell, devices), **(variables or {})}
+    if image is None:
+        return words, inside
+    folders = images.work_folders(cell_path.parent, data, out.parent)
+    return apptainer.enter(
+        apptainer.probe(),
+        image,
+        words,
+        binds=[*folders, *([state] if state else [])],
+        variables=inside,
+        gpu=cell["hardware"]["device"] == "cuda",
+        temporary=state,
+        folder=Path.cwd(),
+    )
 
 
-def shown_command(cell: dict, *, cell_path: Path, data: Path, out: Path) -> str:
+def shown_command(
+    cell: dict, *, cell_path: Path, data: Path, out: Path, wanted: images.Image | None = None
+) -> str:
     """One line for a shell that trains ``cell`` without leases, log or watch."""
     hardware = cell["hardware"]
     if hardware["device"] == "cpu":
@@ -71,11 +98,17 @@ def shown_command(cell: dict, *, cell_path: Path, data: Path, out: Path) -> str:
         devices = [usable[index % len(usable)] for index in range(hardware["devices"])]
     else:
         devices = lease.usable_gpus(hardware["gpu_model"])[: hardware["devices"]]
-    words, variables = command(cell, cell_path=cell_path, data=data, out=out, devices=devices)
+    words, variables = command(
+        cell,
+        cell_path=cell_path,
+        data=data,
+        out=out,
+        devices=devices,
+        image=wanted and wanted.path,
+    )
     if not devices:  # for a machine with GPUs: let it choose
-        del variables["CUDA_VISIBLE_DEVICES"]
-    assignments = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    return " ".join([*assignments, shlex.join(words)])
+        variables = {k: v for k, v in variables.items() if not k.endswith("CUDA_VISIBLE_DEVICES")}
+    return apptainer.shown(words, variables)
 
 
 def _environment(cell: dict, devices: list[str]) -> dict[str, str]:
@@ -601,11 +634,12 @@ def run(job: Job, stop: Stop) -> int:
     waiting = f"{name}: waiting for another run of this cell"
     with lease.exclusive(job.out.parent / ".lock", waiting):
         job.out.unlink(missing_ok=True)
+        image = _image(job)  # before devices are taken: it may have to be built
         with _lease(job.cell) as held:
             started, begun = measure.now(), time.monotonic()
             where = f"{job.cell['hardware']['device']} {', '.join(held.devices)}"
             print(f"{progress.count()}{name}: starts on {where}", flush=True)
-            failure = _train(job, held, stop)
+            failure = _train(job, held, stop, image)
             if failure is None:
                 failure = _check_metrics(job)
             if failure is not None:
@@ -614,7 +648,13 @@ def run(job: Job, stop: Stop) -> int:
                     _tell(job, failure.sentence)
                     return 1
                 measure.write_unfinished(
-                    job.out, job.cell, "out_of_memory", failure.sentence, started, job.data
+                    job.out,
+                    job.cell,
+                    "out_of_memory",
+                    failure.sentence,
+                    started,
+                    job.data,
+                    image=image,
                 )
             wall = {"seconds": round(time.monotonic() - begun, 3)}
             write_json(job.out.parent / "wall.json", wall)
@@ -622,7 +662,16 @@ def run(job: Job, stop: Stop) -> int:
     return 0
 
 
-def _train(job: Job, held: lease.Lease, stop: Stop) -> Failure | None:
+def _image(job: Job) -> dict | None:
+    """What the cell's image is, as images.ensure tells it; None for a cell of the host."""
+    if job.cell["deployment"] == "host":
+        return None
+    _, settings = images.read_plan(job.out.absolute().parents[2] / "plan" / "images.json")
+    name = strategies.load(job.cell["strategy"]["name"]).IMAGE
+    return images.ensure(images.image(name, job.cell["stack"], settings), settings)
+
+
+def _train(job: Job, held: lease.Lease, stop: Stop, image: dict | None) -> Failure | None:
     """Run the processes to their end, whatever that is; none of them lives afterwards."""
     state = tempfile.mkdtemp(prefix="parbench-")
     if held.shared:
@@ -630,13 +679,26 @@ def _train(job: Job, held: lease.Lease, stop: Stop) -> Failure | None:
     stop.raises = False
     kills = oom_kills()
     with _guarded(state):
+        variables = {"PARBENCH_STATE": state, "PARBENCH_LAUNCHED": repr(time.time())}
+        variables |= {"PARBENCH_PROGRESS": job.mode} | _terminal_size(job.mode)
+        if held.shared:
+            variables["PARBENCH_OVERSUBSCRIBED"] = "1"
+        variables["PARBENCH_HOST"] = json.dumps(measure.host(image))
         words, environment = command(
-            job.cell, cell_path=job.cell_path, data=job.data, out=job.out, devices=held.devices
+            job.cell,
+            cell_path=job.cell_path,
+            data=job.data,
+            out=job.out,
+            devices=held.devices,
+            image=image and Path(image["path"]),
+            variables=variables,
+            state=Path(state),
         )
-        environment |= {"PARBENCH_STATE": state, "PARBENCH_LAUNCHED": repr(time.time())}
-        environment |= {"PARBENCH_PROGRESS": job.mode} | _terminal_size(job.mode)
+        # Also outside of an image, where programs must be found to be ended.
+        environment["PARBENCH_STATE"] = state
+        outside = os.environ if image is None else apptainer.clean_environment()
         try:
-            process = children.start(words, {**os.environ, **environment}, held.descriptors)
+            process = children.start(words, {**outside, **environment}, held.descriptors)
             return _attend(job, process, state, stop, lambda: oom_kills() > kills)
         finally:
             left = end_all(state, GRACE_SECONDS)

@@ -44,7 +44,7 @@ def describe() -> dict:
         "cpu": _cpu_model(),
         "cores": _within_quota(os.cpu_count() or 1),
         "memory_mib": min(filter(None, (_memory_mib(), _memory_limit_mib())), default=0),
-        "os": _operating_system(),
+        "os": operating_system(),
         "kernel": platform.release(),
         "accelerators": cards,
     }
@@ -125,6 +125,18 @@ def is_model(name: str, model: str) -> bool:
 
 
 # ---------------------------------------------------------------- Horovod and NCCL
+
+
+class Software:
+    """What cells find in this machine's own environment; images.Software is that of images."""
+
+    def without_horovod(self) -> str | None:
+        """Why cells have no Horovod; None where they have it."""
+        return horovod()
+
+    def without_nccl(self, strategy_name: str) -> str | None:
+        """Why ``strategy_name`` (ddp, horovod) cannot join GPUs; None where it can."""
+        return nccl_missing(strategy_name)
 
 
 def horovod() -> str | None:
@@ -218,7 +230,8 @@ def cgroup(file: str, controller: str) -> list[str]:
     return found
 
 
-def _operating_system() -> str:
+def operating_system() -> str:
+    """Its name and version, such as Debian GNU/Linux 12 (bookworm)."""
     try:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):

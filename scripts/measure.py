@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -176,27 +177,49 @@ def environment(
     world_size: int | None = None,
     backend: str | None = None,
     cores: list[int] | None = None,
+    image: dict | None = None,
 ) -> dict:
-    """Everything that a reader needs to judge or rebuild a number."""
-    packages = {name: version for name in PACKAGES if (version := _version(name))}
+    """Everything that a reader needs to judge or rebuild a number.
+
+    ``image``: what scripts/images.py knows of the cell's image, for one who asks from outside.
+    """
+    python, packages = platform.python_version(), {name: _version(name) for name in PACKAGES}
+    if image is not None:
+        python, packages = image["python"], {name: image["packages"].get(name) for name in PACKAGES}
+    packages = {name: version for name, version in packages.items() if version}
+    told = os.environ.get("PARBENCH_HOST")
+    outside = json.loads(told) if told else host(image)
+    described = machine.describe()
+    described["os"] = outside.pop("os")
     code = provenance.cell_code(cell["strategy"]["name"], cell["model"]["name"])
     return {
         "stack": cell["stack"],
         "deployment": cell["deployment"],
-        "image": None,
-        "image_digest": None,
-        "python": platform.python_version(),
+        "python": python,
         "packages": packages,
         "lock_mismatch": lock_mismatch(cell["stack"], packages),
-        "machine": machine.describe(),
+        "machine": described,
         "cores": cores if cores is not None else [],
         "oversubscribed": bool(os.environ.get("PARBENCH_OVERSUBSCRIBED")),
         "world_size": world_size,
         "backend": backend,
-        **provenance.git_state(),
+        **outside,
         "code_digest": provenance.combined(code),
         "code": code,
         "dataset_digest": dataset_digest,
+    }
+
+
+def host(image: dict | None) -> dict:
+    """What a process inside an image cannot see: {os, image, image_digest, git_commit, git_dirty}.
+
+    The launcher hands it on in PARBENCH_HOST. ``image`` is None for a cell of the host.
+    """
+    return {
+        "os": machine.operating_system(),
+        "image": image and image["label"],
+        "image_digest": image and image["sha256"],
+        **provenance.git_state(),
     }
 
 
@@ -264,6 +287,7 @@ def write_unfinished(
     reason: str,
     started: str,
     data_folder: str | os.PathLike,
+    image: dict | None = None,
     **known: Any,
 ) -> None:
     """Write the metrics of a run that ended out_of_memory or diverged: a failure is a result.
@@ -271,7 +295,8 @@ def write_unfinished(
     ``known`` holds what was measured until then; every other number is null.
     """
     dataset = read_json(Path(data_folder) / "digest.json")
-    known.setdefault("environment", environment(cell, dataset["sha256"]))
+    if "environment" not in known:
+        known["environment"] = environment(cell, dataset["sha256"], image=image)
     blank = dict.fromkeys(
         (
             "train_seconds",

@@ -345,6 +345,11 @@ def free_subids(text: str) -> int:
     return start
 
 
+def lacking_subids() -> list[Lack]:
+    """The ranges of ids that who calls this would need to build images."""
+    return list(_lacking_subids())
+
+
 def _lacking_subids() -> Iterator[Lack]:
     for file in SUBID_FILES:
         for name, uid in builders():

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import machine
 from strategies import _data_parallel, eager
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from machine import Software
+
+IMAGE = "torch"  # containers/torch.def
 OPTIONS: dict[str, dict] = {
     "bucket_cap_mb": {
         "description": "gradients are averaged in buckets of this size, in MiB",
@@ -54,11 +56,11 @@ def notes(cell: dict) -> dict[str, str]:
     return {}
 
 
-def unavailable(cell: dict) -> str | None:
+def unavailable(cell: dict, software: Software) -> str | None:
     """GPUs need a torch with NCCL, unless the study asks for Gloo in so many words."""
     if cell["hardware"]["device"] == "cpu" or cell["strategy"]["options"]["backend"] == "gloo":
         return None
-    return machine.nccl_missing("ddp")
+    return software.without_nccl("ddp")
 
 
 class Strategy(eager.Strategy):

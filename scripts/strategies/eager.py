@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from machine import Software
+
+IMAGE = "torch"  # containers/torch.def
 OPTIONS: dict[str, dict] = {}
 
 
@@ -45,8 +48,8 @@ def notes(cell: dict) -> dict[str, str]:
     return {}
 
 
-def unavailable(cell: dict) -> str | None:
-    """Why this machine cannot run it although it has the devices; here nothing is in the way."""
+def unavailable(cell: dict, software: Software) -> str | None:
+    """Why ``software`` cannot run it although the devices are there; nothing is in the way."""
     return None
 
 

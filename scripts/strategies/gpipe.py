@@ -10,6 +10,7 @@ from strategies import eager
 if TYPE_CHECKING:
     from torch import nn
 
+IMAGE = "torch"  # containers/torch.def
 OPTIONS: dict[str, dict] = {
     "balance": {
         "description": "stages on each device: [2] two on one device, [1, 1] one on each of two",
@@ -34,6 +35,9 @@ OPTIONS: dict[str, dict] = {
         "default": False,
     },
 }
+
+
+unavailable = eager.unavailable
 
 
 def processes(cell: dict) -> int:
@@ -76,11 +80,6 @@ def notes(cell: dict) -> dict[str, str]:
             "micro-batches, not a scaling result"
         }
     return {}
-
-
-def unavailable(cell: dict) -> str | None:
-    """Why this machine cannot run it although it has the devices; here nothing is in the way."""
-    return None
 
 
 class Strategy(eager.Strategy):

@@ -6,13 +6,15 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import machine
 from strategies import _data_parallel, eager
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from machine import Software
+
+IMAGE = "horovod"  # containers/horovod.def
 OPTIONS: dict[str, dict] = {
     "compression": {
         "description": "gradients cross the network as float32 (none) or float16 (fp16)",
@@ -48,10 +50,10 @@ def notes(cell: dict) -> dict[str, str]:
     return {}
 
 
-def unavailable(cell: dict) -> str | None:
+def unavailable(cell: dict, software: Software) -> str | None:
     """Why Horovod is not here, in the compiler's words; GPUs need one with NCCL."""
-    return machine.horovod() or (
-        machine.nccl_missing("horovod") if cell["hardware"]["device"] == "cuda" else None
+    return software.without_horovod() or (
+        software.without_nccl("horovod") if cell["hardware"]["device"] == "cuda" else None
     )
 
 
