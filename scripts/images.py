@@ -108,8 +108,8 @@ def image(name: str, stack: str, settings: dict) -> Image:
 
 
 def _frozen(settings: dict) -> tuple:
-    arguments = settings.get("arguments", {})
-    given = settings.get("given", {})
+    arguments = settings["arguments"]
+    given = settings["given"]
     return tuple(sorted(arguments.items())), tuple(sorted(given.items()))
 
 
@@ -224,26 +224,30 @@ def _search_path() -> str:
 def ensure(wanted: Image, settings: dict) -> dict:
     """Build or fetch the image unless it is there, and return what it is.
 
-    {label, key, path, sha256, python, packages}: ``path`` is what `apptainer exec` takes, a file
-    or, where nothing can be mounted, a folder. Two at once build once. ParbenchError.
+    {label, key, path, sha256, python, packages, ...}: ``path`` is what `apptainer exec` takes, a
+    file or a folder. Two at once build once. ParbenchError.
     """
     found = apptainer.probe()
     apptainer.require(found, f"the image {wanted.label} is needed")
+    facts = _file(wanted, settings, found)
+    if settings["public_key"]:
+        _require_signature(wanted, facts, settings["public_key"], found)
+    unpack = found.unpacked or settings["unpack"]
+    path = _unpacked(wanted, facts, found) if unpack else wanted.path
+    return {**facts, "path": str(path)}
+
+
+def _file(wanted: Image, settings: dict, found: Apptainer) -> dict:
+    """The image's file, and what is known of it."""
     facts = _ready(wanted)
     if facts is None:
         with cache.locked(wanted.beside(".lock"), f"the image {wanted.label}") as lock:
             facts = _ready(wanted, thorough=True)
             if facts is None:
-                parent = ensure(wanted.parent, settings) if _is_built(wanted) else None
-                facts = _make(wanted, settings, found, parent, lock)
-    if settings.get("public_key"):
-        _require_signature(wanted, facts, settings["public_key"], found)
-    path = _unpacked(wanted, facts, found) if found.unpacked else wanted.path
-    return {**facts, "path": str(path)}
-
-
-def _is_built(wanted: Image) -> bool:
-    return wanted.given is None and wanted.parent is not None
+                if wanted.parent is not None:
+                    _file(wanted.parent, settings, found)
+                facts = _make(wanted, settings, found, lock)
+    return facts
 
 
 def _ready(wanted: Image, thorough: bool = False) -> dict | None:
@@ -273,7 +277,7 @@ def _ready(wanted: Image, thorough: bool = False) -> dict | None:
     return None
 
 
-def _make(wanted: Image, settings: dict, found: Apptainer, parent: dict | None, lock: int) -> dict:
+def _make(wanted: Image, settings: dict, found: Apptainer, lock: int) -> dict:
     folder().mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     work = Path(tempfile.mkdtemp(prefix=f"{wanted.label}.work-", dir=folder()))
@@ -283,13 +287,13 @@ def _make(wanted: Image, settings: dict, found: Apptainer, parent: dict | None, 
     part = work / "image.sif"
     try:
         if wanted.given is None:
-            _build(wanted, settings, found, parent, work, part, lock)
+            _build(wanted, settings, found, work, part, lock)
         elif wanted.given.startswith("oras:"):
             _pull(wanted, found, work, part, lock)
         target = part if part.exists() else wanted.path
         facts = _facts(wanted, target, found)
         _write_sbom(wanted, facts)
-        if wanted.given is None and settings.get("public_key"):
+        if wanted.given is None and settings["public_key"]:
             _sign(wanted, part, found)
         facts["sha256"] = sha256_file(target)
         facts["seconds"] = round(time.monotonic() - started, 1)
@@ -331,7 +335,6 @@ def _build(
     wanted: Image,
     settings: dict,
     found: Apptainer,
-    parent: dict | None,
     work: Path,
     part: Path,
     lock: int,
@@ -343,10 +346,10 @@ def _build(
             f"{folder()}: {free:.1f} GiB are free, building the image {wanted.label} needs "
             f"{needed}; {_space_fix()}"
         )
-    if settings.get("public_key"):
+    if settings["public_key"]:
         _signing_key()  # before minutes are spent
     arguments = {**dict(wanted.arguments), "key": wanted.key}
-    mirror = arguments.get("mirror") or settings.get("arguments", {}).get("mirror")
+    mirror = arguments.get("mirror") or settings["arguments"].get("mirror")
     if not mirror or mirror == _arguments((RECIPES / "base.def").read_text()).get("mirror"):
         mirror = system.machine_mirror() or mirror
     if "mirror" in arguments:
@@ -358,7 +361,7 @@ def _build(
             f"the image {wanted.label} needs debootstrap: sudo make system (or sudo apt install "
             "debootstrap); or choose images.arguments.bootstrap: docker in config.yaml"
         )
-    if parent is not None:
+    if wanted.parent is not None:
         arguments["parent"] = str(wanted.parent.path)
     mounts = _stage(wanted, work / "build", mirror or "")
     log = wanted.beside(".log")
@@ -516,7 +519,9 @@ def _pull(wanted: Image, found: Apptainer, work: Path, part: Path, lock: int) ->
 
 
 def _unpacked(wanted: Image, facts: dict, found: Apptainer) -> Path:
-    """The image as a folder, for machines where no file can be mounted: unpacked once."""
+    """The image as a folder, unpacked once: a mounted file is decompressed anew by every start
+    (importing torch: 6.4 s instead of 2.8), and some machines mount none.
+    """
     target = wanted.beside(".unpacked")
     done = target / ".parbench-complete"
     if done.is_file() and done.read_text() == facts["sha256"]:
@@ -524,18 +529,25 @@ def _unpacked(wanted: Image, facts: dict, found: Apptainer) -> Path:
     with cache.locked(wanted.beside(".lock"), f"the image {wanted.label}"):
         if done.is_file() and done.read_text() == facts["sha256"]:
             return target
-        say(f"image {wanted.label}: nothing can be mounted here, unpacking it (once)")
+        say(f"image {wanted.label}: unpacking it, so that every cell starts sooner")
         part = wanted.beside(".unpacked.part")
         for old in (part, target):
             _remove(old)
         command = [found.program, "build", "--sandbox", str(part), str(wanted.path)]
-        process = subprocess.run(
-            command, env=apptainer.clean_environment(), capture_output=True, text=True, check=False
-        )
+        if not system.lacking_subids():  # as root without all of root's rights nothing else works
+            command.insert(2, "--fakeroot")
+        with tempfile.TemporaryDirectory(prefix=".unpack-", dir=folder()) as work:
+            variables = _tool_variables(Path(work))
+            process = subprocess.run(
+                command, env=variables, capture_output=True, text=True, check=False
+            )
         if process.returncode:
             _remove(part)
+            if re.search("No space left|quota", process.stderr):
+                raise ParbenchError(f"{folder()}: the disk is full; {_space_fix()}")
             raise ParbenchError(
-                f"{wanted.path} cannot be unpacked: {apptainer.last_error(process.stderr)}"
+                f"{wanted.path} cannot be unpacked: {apptainer.last_error(process.stderr)}; "
+                "images.unpack: false in config.yaml runs the file itself"
             )
         (part / done.name).write_text(facts["sha256"])
         os.replace(part, target)
@@ -681,8 +693,8 @@ class Software:
     """What cells in images have: the answers that machine.Software gives for this machine."""
 
     def __init__(self, settings: dict):
-        self.gpu = settings.get("arguments", {}).get("gpu", "none")
-        self.given = settings.get("given", {})
+        self.gpu = settings["arguments"].get("gpu", "none")
+        self.given = settings["given"]
 
     def without_horovod(self) -> str | None:
         """None: it is compiled into its image."""
@@ -734,7 +746,7 @@ def _verify(stack: str, settings: dict) -> int:
         whole = sha256_file(one.path) == facts["sha256"]
         bad += not whole
         print(f"{one.label}: {'whole' if whole else 'DAMAGED; delete ' + str(one.path)}")
-        if whole and settings.get("public_key"):
+        if whole and settings["public_key"]:
             facts.pop("verified", None)
             _require_signature(one, facts, settings["public_key"], apptainer.probe())
             print(f"{one.label}: signed by {settings['public_key']}")
