@@ -658,7 +658,8 @@ def run(job: Job, stop: Stop) -> int:
                 )
             wall = {"seconds": round(time.monotonic() - begun, 3)}
             write_json(job.out.parent / "wall.json", wall)
-    print(f"{progress.count()}{name}: {_result(job.out)}{progress.left()}", flush=True)
+        # Before another run of this cell may take the result away.
+        print(f"{progress.count()}{name}: {_result(job.out)}{progress.left()}", flush=True)
     return 0
 
 

@@ -23,6 +23,7 @@ def base(monkeypatch):
     monkeypatch.setattr(machine, "horovod", lambda: None)
     value = config.load()
     value["available"] = {"cpu": 2}
+    value["deployment"] = "host"
     return value
 
 

@@ -160,8 +160,8 @@ def checkout(tmp_path_factory):
     root = tmp_path_factory.mktemp("work folder") / "a copy"
     (root / "scripts" / "strategies").mkdir(parents=True)
     (root / "scripts" / "models").mkdir()
-    for name in ("launch", "lease", "errors", "files", "machine", "measure", "provenance"):
-        shutil.copy(SCRIPTS / f"{name}.py", root / "scripts")
+    for script in SCRIPTS.glob("*.py"):
+        shutil.copy(script, root / "scripts")
     shutil.copytree(SCRIPTS.parent / "rules" / "schemas", root / "rules" / "schemas")
     strategies = root / "scripts" / "strategies"
     shutil.copy(SCRIPTS / "strategies" / "__init__.py", strategies)

@@ -14,9 +14,13 @@ PARTS = ("Snakefile", "config.yaml", "rules", "scripts", "studies", "profiles", 
 
 
 class Workspace:
-    """The project's own files, copied to ``folder``; results are its own."""
+    """The project's own files, copied to ``folder``; results are its own.
 
-    def __init__(self, folder: Path):
+    Cells run on the host unless ``deployment`` says otherwise: what a test needs no image for is
+    then the same on every machine.
+    """
+
+    def __init__(self, folder: Path, deployment: str = "host"):
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         for part in PARTS:
@@ -31,6 +35,7 @@ class Workspace:
             folder / "reports",
             ignore=shutil.ignore_patterns("final.*", "evidence"),
         )
+        self.edit("config.yaml", "deployment: auto", f"deployment: {deployment}")
 
     def run(
         self, *words: str, check: bool = True, **environment: str
