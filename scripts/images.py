@@ -280,11 +280,14 @@ def _ready(wanted: Image, thorough: bool = False) -> dict | None:
 def _make(wanted: Image, settings: dict, found: Apptainer, lock: int) -> dict:
     folder().mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    work = Path(tempfile.mkdtemp(prefix=f"{wanted.label}.work-", dir=folder()))
-    for old in folder().glob(f"{wanted.label}.work-*"):  # of a build that was killed
-        if old != work:
+    # debootstrap works in no folder whose name has blanks.
+    place = folder() if not re.search(r"\s", str(folder())) else Path("/var/tmp")  # noqa: S108
+    prefix = f"{wanted.label}.work-"
+    for old in place.glob(f"{prefix}*"):  # of a build that was killed
+        if old.owner() == Path.home().owner():
             _remove(old)
-    part = work / "image.sif"
+    work = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+    part = wanted.beside(".sif.part")
     try:
         if wanted.given is None:
             _build(wanted, settings, found, work, part, lock)
@@ -304,6 +307,7 @@ def _make(wanted: Image, settings: dict, found: Apptainer, lock: int) -> dict:
             raise
         raise ParbenchError(f"{folder()}: the disk is full; {_space_fix()}") from None
     finally:
+        part.unlink(missing_ok=True)
         _remove(work)
     status = wanted.path.stat()
     facts["stamp"] = [status.st_size, status.st_mtime_ns]
@@ -456,15 +460,16 @@ def _follow(
         file.write(f"$ {' '.join(command)}\n")
         process = children.start(command, variables, [lock], folder=work)
         try:
-            for raw in process.stdout:
-                line = re.sub(r"\x1b\[[0-9;]*m", "", raw.decode(errors="replace")).rstrip()
-                file.write(line + "\n")
-                file.flush()
-                now = time.monotonic()
-                if now - last >= SECONDS_BETWEEN_LINES and (word := _worth_telling(line)):
-                    last = now
-                    say(f"  {wanted.name}: {word} [{now - started:.0f} s]")
-            return process.wait()
+            with children.guarded(process):
+                for raw in process.stdout:
+                    line = re.sub(r"\x1b\[[0-9;]*m", "", raw.decode(errors="replace")).rstrip()
+                    file.write(line + "\n")
+                    file.flush()
+                    now = time.monotonic()
+                    if now - last >= SECONDS_BETWEEN_LINES and (word := _worth_telling(line)):
+                        last = now
+                        say(f"  {wanted.name}: {word} [{now - started:.0f} s]")
+                return process.wait()
         except BaseException:
             children.end(process)
             raise
@@ -497,6 +502,7 @@ def _reason(log: str) -> str:
         r"\w*Error: |AssertionError",  # Python
         r"No space left",
         r"\w+: cannot ",  # rm, cp
+        r".*: not found$",  # a shell
         r"FATAL|ERROR",
     ):
         for line in lines:

@@ -23,7 +23,10 @@ def write(path: Path, facts: dict, epoch: int) -> None:
     bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"parbench:{facts['key']}"))
     bom.metadata.timestamp = datetime.fromtimestamp(epoch, UTC)
     bom.metadata.component = Component(
-        name=facts["label"], version=facts["key"][:12], type=ComponentType.CONTAINER
+        name=facts["label"],
+        version=facts["key"][:12],
+        type=ComponentType.CONTAINER,
+        bom_ref=facts["label"],
     )
     packages = [("pypi", None, name, version, {}) for name, version in facts["packages"].items()]
     packages += [

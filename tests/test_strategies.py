@@ -86,8 +86,13 @@ def test_a_build_without_nccl_is_a_reason_not_to_run(monkeypatch):
     monkeypatch.setattr(machine, "horovod", lambda: None)
     monkeypatch.setattr(machine, "nccl_missing", lambda name: f"{name} without NCCL")
     ddp, horovod = cell("ddp", 2), cell("horovod", 2)
-    assert strategies.load("ddp").unavailable(on_gpus(ddp), machine.Software()) == "ddp without NCCL"
-    assert strategies.load("horovod").unavailable(on_gpus(horovod), machine.Software()) == "horovod without NCCL"
+    assert (
+        strategies.load("ddp").unavailable(on_gpus(ddp), machine.Software()) == "ddp without NCCL"
+    )
+    assert (
+        strategies.load("horovod").unavailable(on_gpus(horovod), machine.Software())
+        == "horovod without NCCL"
+    )
     assert strategies.load("ddp").unavailable(ddp, machine.Software()) is None
     gloo = on_gpus(cell("ddp", 2, backend="gloo"))  # asked for in so many words
     assert strategies.load("ddp").unavailable(gloo, machine.Software()) is None
