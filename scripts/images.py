@@ -206,9 +206,7 @@ def obstacle(stack: str, settings: dict) -> str | None:
     wanted = [image(name, stack, settings) for name in names()]
     to_build = [one for one in wanted if one.given is None and _ready(one) is None]
     ways = {dict(one.arguments).get("bootstrap") for one in to_build}
-    if "debootstrap" in ways and shutil.which("debootstrap", path=_search_path()) is None:
-        return "debootstrap, which builds images, is missing: sudo make system"
-    if to_build and (lacks := system.lacking_subids()):
+    if to_build and (lacks := system.lacking_to_build("debootstrap" in ways)):
         return f"this user cannot build images: no {lacks[0].what}; {lacks[0].mend}"
     return None
 
