@@ -558,10 +558,12 @@ def _unpacked(wanted: Image, facts: dict, found: Apptainer) -> Path:
 # ---------------------------------------------------------------- what is inside
 
 FACTS = """
-import importlib.metadata as m, json, platform, subprocess
+import importlib.metadata as m, json, platform, shutil, subprocess
 found = {d.metadata["Name"]: d.version for d in m.distributions()}
 asked = ["dpkg-query", "-W", "-f", "${Package} ${Version} ${Architecture}\\n"]
-debian = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+debian = ""
+if shutil.which(asked[0]):  # a given image may be of another distribution
+    debian = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
 debian = [line.split() for line in debian.splitlines()]
 print(json.dumps({"python": platform.python_version(), "packages": found, "debian": debian}))
 """
