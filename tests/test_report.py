@@ -418,6 +418,18 @@ def test_cells_of_the_host_name_its_own_environment_and_no_image(made):
     assert "Images" not in [name for name, _ in data["summary"]["facts"]]
 
 
+def test_a_run_in_an_image_that_nobody_named_is_not_said_to_be_the_hosts(tmp_path):
+    def change(metrics):
+        constructed.in_image(metrics)["environment"] |= {"image": None, "image_digest": None}
+        return metrics
+
+    group = Group("resnet18", "eager", CPU1)
+    paths = constructed.write_study(tmp_path, groups=[group], change=change, deployment="apptainer")
+    data = json.loads(collect(tmp_path, paths).read_text())
+    assert data["groups"][0]["software"] == ["unknown: trained by hand"]
+    assert data["images"] == []
+
+
 def test_an_image_that_was_built_anew_between_seeds_is_named_with_both_digests(tmp_path):
     other = "0ff" + "0" * 61
 

@@ -178,7 +178,8 @@ def deployment_text(deployment: str) -> str:
 def image_pairs(environment: dict) -> list[list[str]]:
     """What a cell ran in, by the ``environment`` of its metrics: image and digest, or the host."""
     if environment["image"] is None:
-        return [["image", f"none: {DEPLOYMENTS['host']}"]]
+        host = environment["deployment"] == "host"
+        return [["image", f"none: {DEPLOYMENTS['host']}" if host else "unknown: trained by hand"]]
     digest = environment["image_digest"]
     return [
         ["image", environment["image"]],
