@@ -6,6 +6,7 @@ environment is cleared, no home, no host folders, /tmp is the run's own.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -57,7 +58,8 @@ class Apptainer:
     """How this machine runs an image.
 
     ``flags`` come after `apptainer exec`. ``unpacked``: an image must be a folder, since nothing
-    mounts a file here. ``trouble`` is None, or why no image runs here, with what mends it.
+    mounts a file here. ``trouble`` is None, or why no image runs here, with what mends it, which
+    ``mend`` says alone.
     """
 
     program: str | None
@@ -65,6 +67,7 @@ class Apptainer:
     flags: tuple[str, ...] = ()
     unpacked: bool = False
     trouble: str | None = None
+    mend: str = ""
 
 
 @functools.cache
@@ -74,7 +77,7 @@ def probe() -> Apptainer:
     """
     place = system.find_apptainer(system.default_prefix())
     if place is None:
-        return Apptainer(None, trouble=f"{_why_none()}; {INSTALL}")
+        return Apptainer(None, trouble=f"{_why_none()}; {INSTALL}", mend=INSTALL)
     path, version = str(place), ".".join(map(str, system.apptainer_version(place) or ()))
     kept = cache.folder() / "apptainer" / "probe.json"
     question = [path, version, os.getuid(), os.uname().nodename, os.uname().release, _may_fuse()]
@@ -87,7 +90,8 @@ def probe() -> Apptainer:
         pass
     found = _try_ways(path, version)
     if found.trouble is None:  # what does not work is asked again each time: somebody may mend it
-        write_json(kept, {"question": question, "answer": asdict(found)})
+        with contextlib.suppress(OSError):  # a cache that may only be read, or a full one
+            write_json(kept, {"question": question, "answer": asdict(found)})
     return found
 
 
@@ -123,15 +127,19 @@ def _try_ways(path: str, version: str) -> Apptainer:
     told = "; ".join(dict.fromkeys(problems))
     mend = next((mend for pattern, mend in MENDS if re.search(pattern, told)), INSTALL)
     return Apptainer(
-        path, version, trouble=f"Apptainer {version} runs no image here: {told}. {mend}"
+        path, version, trouble=f"Apptainer {version} runs no image here: {told}. {mend}", mend=mend
     )
 
 
 def _tiny(folder: Path) -> None:
     """A root folder that holds /bin/true of this machine, with the libraries that it names."""
     true = os.path.realpath(shutil.which("true") or "/bin/true")
-    done = subprocess.run(["ldd", true], capture_output=True, text=True, check=False)
-    for source in re.findall(r"/\S+", done.stdout):
+    ldd = shutil.which("ldd") or "/usr/bin/ldd"
+    try:
+        told = subprocess.run([ldd, true], capture_output=True, text=True, check=False).stdout
+    except OSError:  # a system with one static program for all
+        told = ""
+    for source in re.findall(r"/\S+", told):
         target = folder / source.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)

@@ -231,7 +231,37 @@ def checked(config: dict, configfiles: list[str | Path] | None = None) -> dict:
     for name, spec in config["datasets"].items():
         where = _holder(files, ["datasets", name])
         check_by(_dataset_validator(), spec, where, ("datasets", name))
+    _check_images(config["images"], files)
     return config
+
+
+def _check_images(images: dict, files: list[Path]) -> None:
+    """What would otherwise be left unread, or fail after minutes of building."""
+    given, arguments = images["given"], images["arguments"]
+    recipes = sorted(path.stem for path in (ROOT / "containers").glob("*.def"))
+    for name in given:
+        if name not in recipes:
+            where = _holder(files, ["images", "given", name])
+            near = nearest(name, recipes)
+            raise ParbenchError(
+                f"{where}: images.given.{name}: containers/ has no {name}.def{near}"
+            )
+    docker = arguments.get("bootstrap") == "docker"
+    problem = None
+    if docker and "from" not in arguments:
+        key, problem = "bootstrap", "docker needs `from`, an image of a registry by its digest"
+    elif "from" in arguments and not docker:
+        key, problem = "from", "is read with bootstrap: docker alone; add it, or take this out"
+    elif (
+        arguments.get("gpu") == "nccl"
+        and not docker
+        and not {"base", "torch", "horovod"} & {*given}
+    ):
+        key = "gpu"
+        problem = "nccl needs a CUDA development image as base: bootstrap: docker and `from`"
+    if problem:
+        where = _holder(files, ["images", "arguments", key])
+        raise ParbenchError(f"{where}: images.arguments.{key}: {problem} (docs/images.md)")
 
 
 @functools.cache

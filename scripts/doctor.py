@@ -21,11 +21,16 @@ import subprocess
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from errors import ParbenchError, run_main
 from files import read_json
 
+if TYPE_CHECKING:
+    from apptainer import Apptainer
+
 GIB_FOR_RESULTS = 1
+GIB_OF_IMAGES = 20  # of a stack in the cache: files and folders
 GIB_OF_MEMORY = 4
 PROBE_SECONDS = 10
 
@@ -235,30 +240,71 @@ def _environment() -> Iterator[Finding]:
 
 
 def _apptainer() -> Iterator[Finding]:
-    costs = "nothing in this version: cells run in the host environment"
-    program = _first(["apptainer", "singularity"])
-    if program is None:
-        mend = _system("apptainer") or (
-            "install it: https://apptainer.org/docs/admin/latest/installation.html"
-        )
-        yield Finding("Apptainer", MISSING, "not on PATH", costs, mend)
+    import apptainer
+
+    found = apptainer.probe()
+    costs = "cells run in this machine's own environment"
+    if found.trouble is not None:
+        state = MISSING if found.program is None else LIMITED
+        trouble = found.trouble.removesuffix(found.mend).rstrip(" ;.")
+        yield Finding("Apptainer", state, trouble, costs, found.mend)
     else:
-        yield Finding("Apptainer", OK, _first_line([program, "--version"]))
+        yield _building(found, costs)
+        yield _disk_of_images()
     if _works(["unshare", "--user", "--map-root-user", "true"]):
         yield Finding("user namespaces", OK, "may be created")
     else:
         mend = "sudo sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000"
         if Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").exists():
             mend = "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
-        costs = "Apptainer runs and builds images only as root or set-uid"
+        costs = "Apptainer runs and builds images only as full root, or installed set-uid"
         yield Finding("user namespaces", MISSING, "may not be created", costs, mend)
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR))
         yield Finding("/dev/fuse", OK, "may be opened")
     except OSError as error:
-        costs = "Apptainer unpacks an image at each start (--unsquash), which is slow"
+        costs = "no image file can be mounted: images run unpacked in the cache, their default"
         mend = "sudo modprobe fuse; sudo chmod 666 /dev/fuse"
         yield Finding("/dev/fuse", MISSING, error.strerror, costs, mend)
+
+
+def _building(found: Apptainer, costs: str) -> Finding:
+    """Apptainer runs images here: how, and whether it builds them."""
+    import system
+
+    text = f"{found.version} ({found.program}), runs images"
+    text += " in a user namespace" if "--userns" in found.flags else ""
+    text += ", unpacked to folders" if found.unpacked else ""
+    lacks = system.lacking_to_build()
+    if not lacks:
+        return Finding("Apptainer", OK, f"{text}, builds them")
+    return Finding(
+        "Apptainer",
+        LIMITED,
+        f"{text}, cannot build them: no {lacks[0].what}",
+        f"{costs}, unless its images are in the cache or given (docs/images.md)",
+        lacks[0].mend,
+    )
+
+
+def _disk_of_images() -> Finding:
+    import cache
+
+    images = cache.folder() / "images"
+    existing = next(path for path in (images, *images.parents) if path.exists())
+    free = shutil.disk_usage(existing).free / 2**30
+    found = f"{free:.0f} GiB free in {images}"
+    if any(images.glob("horovod-*.sif")):  # the last that is built: the others are there as well
+        return Finding("disk, images", OK, f"{found}, which holds images")
+    if free >= GIB_OF_IMAGES:
+        return Finding("disk, images", OK, found)
+    return Finding(
+        "disk, images",
+        LIMITED,
+        found,
+        f"the images of a stack take about {GIB_OF_IMAGES} GiB, unpacked; building them will stop",
+        "export PARBENCH_CACHE=<a folder on a larger disk>, or deployment: host in config.yaml",
+    )
 
 
 def _slurm() -> Finding:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import dataclasses
 import functools
 import os
 import re
@@ -206,9 +207,7 @@ def obstacle(stack: str, settings: dict) -> str | None:
     wanted = [image(name, stack, settings) for name in names()]
     to_build = [one for one in wanted if one.given is None and _ready(one) is None]
     ways = {dict(one.arguments).get("bootstrap") for one in to_build}
-    if "debootstrap" in ways and shutil.which("debootstrap", path=_search_path()) is None:
-        return "debootstrap, which builds images, is missing: sudo make system"
-    if to_build and (lacks := system.lacking_subids()):
+    if to_build and (lacks := system.lacking_to_build("debootstrap" in ways)):
         return f"this user cannot build images: no {lacks[0].what}; {lacks[0].mend}"
     return None
 
@@ -380,6 +379,8 @@ def _build(
     status = _follow(wanted, command, variables, work, log, lock)
     if status or not part.exists():
         reason = _reason(log.read_text(encoding="utf-8", errors="replace"))
+        for lack in system.lacking_subids():  # it may be why, and the log does not say so
+            reason += f"\n  this user has no {lack.what}: {lack.mend}"
         raise ParbenchError(
             f"the image {wanted.label} cannot be built: {reason}\n  recipe: "
             f"{RECIPES / wanted.name}.def\n  log:    {log}\n  Nothing half is left; the next run "
@@ -563,18 +564,22 @@ def _unpacked(wanted: Image, facts: dict, found: Apptainer) -> Path:
 # ---------------------------------------------------------------- what is inside
 
 FACTS = """
-import importlib.metadata as m, json, platform
+import importlib.metadata as m, json, platform, shutil, subprocess
 found = {d.metadata["Name"]: d.version for d in m.distributions()}
-print(json.dumps({"python": platform.python_version(), "packages": found}))
+asked = ["dpkg-query", "-W", "-f", "${Package} ${Version} ${Architecture}\\n"]
+debian = ""
+if shutil.which(asked[0]):  # a given image may be of another distribution
+    debian = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+debian = [line.split() for line in debian.splitlines()]
+print(json.dumps({"python": platform.python_version(), "packages": found, "debian": debian}))
 """
 
 
 def _facts(wanted: Image, path: Path, found: Apptainer) -> dict:
     """Ask the image what it holds."""
+    if found.unpacked:  # nothing mounts a file here: unpacked for this one question
+        found = dataclasses.replace(found, flags=(*found.flags, "--unsquash"))
     inside = _ask(wanted, path, found, [apptainer.PYTHON, "-c", FACTS])
-    debian = _ask(
-        wanted, path, found, ["dpkg-query", "-W", "-f", "${Package} ${Version} ${Architecture}\\n"]
-    )
     return {
         "label": wanted.label,
         "key": wanted.key,
@@ -582,7 +587,6 @@ def _facts(wanted: Image, path: Path, found: Apptainer) -> dict:
         "arguments": {key: value for key, value in wanted.arguments if key != "mirror"},
         "parent": wanted.parent and wanted.parent.label,
         **ast.literal_eval(inside.strip().splitlines()[-1]),
-        "debian": [line.split() for line in debian.splitlines() if line.strip()],
     }
 
 

@@ -18,6 +18,7 @@ from files import read_json, write_atomically, write_json
 from reporting import panels, paper_tables, render, sections
 from reporting.study import Study
 
+SCHEMA_VERSION = 2  # of report.json
 HTML_LIMIT = 3_000_000  # bytes; a report is mailed and opened on phones
 
 
@@ -35,7 +36,7 @@ def collect(plans: list[Path], tables: list[Path], cells: Path) -> dict:
     environments = panels.Environments(studies)
     verdicts = paper_tables.verdict_table(studies)
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "title": "parbench: published and reproduced",
         "timestamp": timestamp(studies),
         "summary": sections.summary(studies, verdicts),
@@ -44,6 +45,7 @@ def collect(plans: list[Path], tables: list[Path], cells: Path) -> dict:
         "cells": panels.cells_table(studies, environments),
         "groups": panels.group_panels(studies, environments),
         "environments": environments.described,
+        "images": panels.images(studies),
     }
 
 
@@ -56,7 +58,7 @@ def timestamp(studies: list[Study]) -> int:
 def read_report(path: Path) -> dict:
     """What ``collect`` wrote. ParbenchError for anything else."""
     data = read_json(path)
-    if not isinstance(data, dict) or data.get("schema_version") != 1 or "summary" not in data:
+    if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
         raise ParbenchError(f"{path}: not a report.json of this version; delete it and run again")
     return data
 

@@ -345,6 +345,14 @@ def free_subids(text: str) -> int:
     return start
 
 
+def lacking_to_build(debootstrap: bool = True) -> list[Lack]:
+    """What who calls this would need to build images; debootstrap only where one begins with it."""
+    lacks = []
+    if debootstrap and which("debootstrap") is None:
+        lacks.append(Lack("apptainer", "debootstrap", "debootstrap", "sudo make system"))
+    return [*lacks, *lacking_subids()]
+
+
 def lacking_subids() -> list[Lack]:
     """The ranges of ids that who calls this would need to build images."""
     return list(_lacking_subids())

@@ -106,6 +106,15 @@ def make_cell(
     }
 
 
+def in_image(metrics: dict, digest: str = "51f" + "0" * 61) -> dict:
+    """The same run in an image: Horovod's has an image of its own, as it does in parbench."""
+    cell, environment = metrics["cell"], metrics["environment"]
+    name = "horovod" if cell["strategy"]["name"] == "horovod" else "torch"
+    cell["deployment"] = environment["deployment"] = "apptainer"
+    environment["image"], environment["image_digest"] = f"{name}-current-0123456789ab", digest
+    return metrics
+
+
 def make_metrics(cell: dict, status="ok", *, machine=None, environment=None, **changes) -> dict:
     """metrics.json of a run of ``cell``; ``changes`` replace top-level values.
 
@@ -368,7 +377,7 @@ def metrics_json(group: Group, seed: int, classes: int = 10) -> dict:
     )
 
 
-def table_rows(study: str, groups: list[Group]) -> list[dict]:
+def table_rows(study: str, groups: list[Group], deployment: str = "host") -> list[dict]:
     """The rows of results/tables/<study>.csv for these groups."""
     baselines = {group.model: group for group in groups if group.variant == "eager"}
     rows = []
@@ -393,7 +402,7 @@ def table_rows(study: str, groups: list[Group]) -> list[dict]:
                 "nodes": group.hardware["nodes"],
                 "dataset": "digits",
                 "stack": "current",
-                "deployment": "host",
+                "deployment": deployment,
                 "status": "not run" if group.not_run else group.status,
                 "metric": metric,
                 "unit": unit,
@@ -452,7 +461,7 @@ def _numbers(group: Group, metric: str, baseline: Group | None) -> dict:
     }
 
 
-def plan_json(study: dict, groups: list[Group]) -> dict:
+def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dict:
     """results/plan/<study>.json for these groups."""
     baselines = {group.model: group for group in groups if group.variant == "eager"}
     entries = []
@@ -481,7 +490,7 @@ def plan_json(study: dict, groups: list[Group]) -> dict:
         "schema_version": 1,
         "study": study,
         "stack": "current",
-        "deployment": "host",
+        "deployment": deployment,
         "groups": entries,
         "arguments": ["--config", f"studies=[{study['name']}]"],
     }
@@ -493,10 +502,12 @@ def write_study(
     groups: list[Group] | None = None,
     change: Callable[[dict], dict] = lambda metrics: metrics,
     log: str = "epoch 1\nepoch 2\ndone\n",
+    deployment: str = "host",
 ) -> dict[str, Path]:
     """Write a whole constructed study under ``folder``.
 
-    ``change`` may alter each metrics.json. Returns the paths "plan", "table" and "cells".
+    ``change`` may alter each metrics.json; ``deployment`` is the plan's. Returns the paths "plan",
+    "table" and "cells".
     """
     study = study or usual_study()
     groups = usual_groups() if groups is None else groups
@@ -507,11 +518,11 @@ def write_study(
     }
     for path in paths.values():
         path.parent.mkdir(parents=True, exist_ok=True)
-    paths["plan"].write_text(json.dumps(plan_json(study, groups)))
+    paths["plan"].write_text(json.dumps(plan_json(study, groups, deployment)))
     with open(paths["table"], "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(table_rows(study["name"], groups))
+        writer.writerows(table_rows(study["name"], groups, deployment))
     for group in groups:
         if group.not_run:
             continue

@@ -60,6 +60,36 @@ def test_dataset_specification_is_checked(good):
     refused(good, "datasets.mine")
 
 
+def test_a_given_image_must_stand_for_a_recipe(good):
+    good["images"]["given"] = {"torhc": "/images/torch.sif"}
+    refused(good, "config.yaml: images.given.torhc", "no torhc.def", "did you mean 'torch'?")
+
+
+DIGEST = f"debian@sha256:{'0' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "words"),
+    [
+        ({"bootstrap": "docker"}, {}, ("images.arguments.bootstrap", "needs `from`")),
+        ({"from": DIGEST}, {}, ("images.arguments.from", "bootstrap: docker")),
+        ({"gpu": "nccl"}, {}, ("images.arguments.gpu", "CUDA development image")),
+        ({"gpu": "nccl"}, {"report": "/r.sif"}, ("images.arguments.gpu", "docs/images.md")),
+        ({"bootstrap": "docker", "from": DIGEST, "gpu": "nccl"}, {}, None),
+        ({"gpu": "nccl"}, {"base": "/cuda.sif"}, None),
+        ({"bootstrap": "debootstrap", "mirror": "http://deb.debian.org/debian"}, {}, None),
+    ],
+)
+def test_build_arguments_that_do_not_fit_are_refused_before_anything_is_built(
+    good, arguments, given, words
+):
+    good["images"] |= {"arguments": arguments, "given": given}
+    if words:
+        refused(good, "config.yaml: ", *words)
+    else:
+        config.checked(good)
+
+
 def test_override_is_checked_like_a_study(good):
     good["override"] = {"quickstart": {"settings": {"epoch": 3}}}
     refused(good, "override.quickstart.settings", "'epoch'", "did you mean 'epochs'?")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import apptainer
+import cache
 import doctor
 import environment
 import machine
+import system
 
 ROOT = Path(__file__).resolve().parent.parent
 CHECKS = [
@@ -28,7 +32,7 @@ def bare(tmp_path):
 
     def run(*words: str, **more: str) -> subprocess.CompletedProcess:
         env = {"PATH": str(tmp_path), "PARBENCH_CACHE": str(tmp_path / "a cache"), "HOME": "/"}
-        env |= more
+        env |= {"PARBENCH_APPTAINER_PREFIX": str(tmp_path / "none")} | more
         command = [sys.executable, "-I", "-S", str(ROOT / "scripts" / "doctor.py"), *words]
         return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
 
@@ -130,5 +134,88 @@ def test_a_cache_that_may_not_be_written_is_essential(monkeypatch, tmp_path):
         monkeypatch.setattr(os, "access", lambda path, mode: "locked" not in str(path))
     (tmp_path / "locked").mkdir(mode=0o500)
     monkeypatch.setenv("PARBENCH_CACHE", str(tmp_path / "locked"))
-    cache = next(found for found in doctor._disk() if found.check == "disk, cache")
-    assert (cache.state, cache.essential) == ("missing", True)
+    found = next(found for found in doctor._disk() if found.check == "disk, cache")
+    assert (found.state, found.essential) == ("missing", True)
+
+
+# ---------------------------------------------------------------- Apptainer
+
+
+HOST = "cells run in this machine's own environment"
+
+
+@pytest.fixture
+def rows(monkeypatch, tmp_path):
+    """The doctor's rows about images, by name, where the probe says ``answer``."""
+
+    def ask(answer: apptainer.Apptainer, lacks: tuple = ()) -> dict[str, doctor.Finding]:
+        monkeypatch.setenv("PARBENCH_CACHE", str(tmp_path))
+        monkeypatch.setattr(apptainer, "probe", lambda: answer)
+        monkeypatch.setattr(system, "lacking_to_build", lambda: list(lacks))
+        return {finding.check: finding for finding in doctor._apptainer()}
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("flags", "unpacked", "how"),
+    [
+        ((), False, "runs images, builds them"),
+        (("--userns",), False, "runs images in a user namespace, builds them"),
+        ((), True, "runs images, unpacked to folders, builds them"),
+    ],
+)
+def test_apptainer_that_works_is_named_with_its_way(rows, flags, unpacked, how):
+    found = rows(apptainer.Apptainer("/opt/a/apptainer", "1.4.5", flags, unpacked))["Apptainer"]
+    assert (found.state, found.found) == ("ok", f"1.4.5 (/opt/a/apptainer), {how}")
+
+
+def test_apptainer_that_cannot_build_is_limited(rows):
+    lack = system.Lack("apptainer", "debootstrap", "debootstrap", "sudo make system")
+    found = rows(apptainer.Apptainer("/a", "1.4.5"), (lack,))["Apptainer"]
+    assert (found.state, found.mend) == ("limited", "sudo make system")
+    assert found.found.endswith("runs images, cannot build them: no debootstrap")
+    assert found.costs == f"{HOST}, unless its images are in the cache or given (docs/images.md)"
+
+
+def test_apptainer_that_runs_nothing_says_why_and_what_mends_it(rows):
+    mend = "sysctl -w user.max_user_namespaces=15000"
+    trouble = "Apptainer 1.4.5 runs no image here: Failed to create user namespace"
+    answer = apptainer.Apptainer("/a", "1.4.5", trouble=f"{trouble}. {mend}", mend=mend)
+    found = rows(answer)
+    assert found["Apptainer"] == doctor.Finding("Apptainer", "limited", trouble, HOST, mend)
+    assert "disk, images" not in found
+
+
+def test_without_apptainer_make_system_is_named(bare):
+    findings = {finding["check"]: finding for finding in json.loads(bare("--json").stdout)}
+    found = findings["Apptainer"]
+    assert (found["state"], found["found"]) == ("missing", "Apptainer is not installed")
+    assert found["costs"] == HOST
+    assert found["mend"].startswith("sudo make system")
+
+
+def test_an_apptainer_in_the_private_folder_is_found(bare, tmp_path):
+    program = tmp_path / "a prefix" / "usr" / "bin" / "apptainer"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n[ $1 = --version ] && echo apptainer version 1.4.5\nexit 0\n")
+    program.chmod(0o755)
+    done = bare("--json", PARBENCH_APPTAINER_PREFIX=str(tmp_path / "a prefix"))
+    assert done.stderr == ""
+    found = next(f for f in json.loads(done.stdout) if f["check"] == "Apptainer")
+    assert found["found"].startswith(f"1.4.5 ({program}), runs images")
+
+
+@pytest.mark.parametrize(
+    ("free", "there", "state"), [(30, False, "ok"), (10, False, "limited"), (10, True, "ok")]
+)
+def test_images_need_disk_unless_they_are_there(rows, monkeypatch, tmp_path, free, there, state):
+    (tmp_path / "images").mkdir()
+    if there:
+        (tmp_path / "images" / "horovod-current-0123456789ab.sif").touch()
+    usage = shutil.disk_usage(tmp_path)._replace(free=free * 2**30)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage)
+    found = rows(apptainer.Apptainer("/a", "1.4.5"))["disk, images"]
+    assert found.state == state
+    assert f"{free} GiB free in {cache.folder() / 'images'}" in found.found
+    assert ("20 GiB" in found.costs) == ("PARBENCH_CACHE" in found.mend) == (state == "limited")

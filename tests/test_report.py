@@ -221,7 +221,7 @@ def test_a_table_of_cpu_and_gpu_cells_says_so(made):
     first, second = made[0]["studies"][0]["tables"][:2]
     assert "both CPU and GPU" not in first["context"]
     assert "both CPU and GPU" in second["context"]
-    assert "Stack current, host" in first["context"]
+    assert "Stack current, in this machine's own environment" in first["context"]
     assert "Constructed CPU, 2 cores" in first["context"]
 
 
@@ -341,6 +341,112 @@ def test_a_cells_details_hold_what_rebuilds_and_explains_it(made):
         "0.9300",
     ):
         assert words in part
+
+
+@pytest.fixture(scope="module")
+def in_images(tmp_path_factory):
+    """A report of cells that ran in images: (report.json as a dict, HTML, PDF)."""
+    folder = tmp_path_factory.mktemp("images")
+    paths = constructed.write_study(folder, change=constructed.in_image, deployment="apptainer")
+    data = collect(folder, paths)
+    return json.loads(data.read_text()), *render(folder, data)
+
+
+TORCH = f"torch-current-0123456789ab sha256:51f{'0' * 61}"
+HOROVOD = TORCH.replace("torch", "horovod")
+
+
+def test_what_stands_behind_a_number_names_image_and_digest(in_images):
+    data, html, _ = in_images
+    for panel in data["groups"]:
+        image = HOROVOD if "horovod" in panel["group"] else TORCH
+        assert panel["software"] == [image]
+        assert ["deployment", "Apptainer images"] in panel["settings"]
+        name, digest = image.split()
+        for cell in panel["cells"]:
+            facts = dict(cell["facts"])
+            assert (facts["image"], facts["image digest"]) == (name, digest)
+            environment = next(e for e in data["environments"] if e["name"] == cell["environment"])
+            facts = dict(environment["pairs"])
+            assert (facts["Image"], facts["Image digest"]) == (name, digest)
+    # All of it is in the group's panel, which a reproduced number opens.
+    panels = re.split('<div class="panel" id="g-', html)[1:]
+    assert len(panels) == len(data["groups"])
+    assert all(TORCH in panel or HOROVOD in panel for panel in panels)
+
+
+def test_the_images_of_a_report_are_listed_with_their_digests(in_images):
+    data, html, pdf = in_images
+    counts = {True: 0, False: 0}
+    for panel in data["groups"]:
+        counts["horovod" in panel["group"]] += len(panel["cells"])
+    assert data["images"] == [
+        [name, f"sha256:51f{'0' * 61}, {counts['horovod' in name]} cells"]
+        for name in ("horovod-current-0123456789ab", "torch-current-0123456789ab")
+    ]
+    shown = squeezed("".join(Page(html).text)), squeezed(pdf_text(pdf))
+    for name, fact in data["images"]:
+        assert all(squeezed(f"{name}{fact}") in where for where in shown)
+    used = "horovod-current-0123456789ab, torch-current-0123456789ab"
+    assert ["Images", used] in data["summary"]["facts"]
+
+
+def test_captions_say_in_words_where_the_software_came_from(in_images, made):
+    for data, place in (
+        (in_images[0], "Apptainer images"),
+        (made[0], "this machine's own environment"),
+    ):
+        for study in data["studies"]:
+            assert ["Deployment", place] in study["facts"]
+            contexts = [table["context"] for table in study["tables"] if table["context"]]
+            assert all(f"Stack current, in {place}; " in context for context in contexts)
+    text = "".join(Page(in_images[1]).text)
+    assert "Stack current, in Apptainer images; machine: " in text
+
+
+def test_cells_of_the_host_name_its_own_environment_and_no_image(made):
+    data, html, pdf, _ = made
+    assert data["images"] == []
+    for panel in data["groups"]:
+        assert panel["software"] == ["none: this machine's own environment"]
+        for cell in panel["cells"]:
+            facts = dict(cell["facts"])
+            assert facts["image"] == "none: this machine's own environment"
+            assert "image digest" not in facts
+    assert 'id="images"' not in html
+    assert "What cells ran in:" not in pdf_text(pdf)
+    assert "Images" not in [name for name, _ in data["summary"]["facts"]]
+
+
+def test_a_run_in_an_image_that_nobody_named_is_not_said_to_be_the_hosts(tmp_path):
+    def change(metrics):
+        constructed.in_image(metrics)["environment"] |= {"image": None, "image_digest": None}
+        return metrics
+
+    group = Group("resnet18", "eager", CPU1)
+    paths = constructed.write_study(tmp_path, groups=[group], change=change, deployment="apptainer")
+    data = json.loads(collect(tmp_path, paths).read_text())
+    assert data["groups"][0]["software"] == ["unknown: trained by hand"]
+    assert data["images"] == []
+
+
+def test_an_image_that_was_built_anew_between_seeds_is_named_with_both_digests(tmp_path):
+    other = "0ff" + "0" * 61
+
+    def change(metrics):
+        again = metrics["cell"]["seed"] == 2
+        return constructed.in_image(metrics, *([other] if again else []))
+
+    group = Group("resnet18", "eager", CPU1)
+    paths = constructed.write_study(tmp_path, groups=[group], change=change, deployment="apptainer")
+    data = json.loads(collect(tmp_path, paths).read_text())
+    (panel,) = data["groups"]
+    assert panel["software"] == [TORCH, f"torch-current-0123456789ab sha256:{other}"]
+    assert [cell["environment"] for cell in panel["cells"]] == ["E1", "E1", "E2"]
+    assert [fact for _, fact in data["images"]] == [
+        f"sha256:{other}, 1 cell",
+        f"sha256:51f{'0' * 61}, 2 cells",
+    ]
 
 
 def test_the_command_that_rebuilds_a_cell_names_the_files_laid_over_config_yaml(tmp_path):

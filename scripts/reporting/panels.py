@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from errors import ParbenchError
@@ -13,10 +15,13 @@ from reporting.table import absent_cell, make_table, text_cell
 from reporting.text import (
     ABSENT,
     anchor,
+    count,
     cut,
     decimals,
+    deployment_text,
     fixed,
     hardware_text,
+    image_pairs,
     label,
     machine_text,
     mapping_text,
@@ -96,7 +101,7 @@ def _environment_key(environment: dict) -> str:
 def _environment_json(number: int, environment: dict) -> dict:
     """One environment, in words."""
     machine = environment["machine"]
-    image = environment["image"]
+    stack = f"{environment['stack']}, in {deployment_text(environment['deployment'])}"
     packages = (f"{name} {version}" for name, version in sorted(environment["packages"].items()))
     drivers = dict.fromkeys(
         card["driver"] for card in machine.get("accelerators") or [] if card.get("driver")
@@ -105,13 +110,24 @@ def _environment_json(number: int, environment: dict) -> dict:
         ["Machine", machine_text(machine)],
         ["System", ", ".join(filter(None, (machine.get("os"), machine.get("kernel"))))],
         ["Driver", ", ".join(drivers)],
-        ["Stack", f"{environment['stack']} on {environment['deployment']}"],
-        ["Image", f"{image} ({environment['image_digest']})" if image else ""],
+        ["Stack", stack],
+        *([name.capitalize(), text] for name, text in image_pairs(environment)),
         ["Python", environment["python"]],
         ["Packages", ", ".join(packages)],
         ["Differs from the lock", ", ".join(environment["lock_mismatch"]) or "no"],
     ]
     return {"id": f"e{number}", "name": f"E{number}", "pairs": [pair for pair in pairs if pair[1]]}
+
+
+def images(studies: list[Study]) -> list[list[str]]:
+    """Every image that a cell ran in, with its digest and how many cells."""
+    runs = {cell: metrics for study in studies for cell, metrics in study.metrics.items()}
+    environments = (run["environment"] for run in runs.values())
+    used = Counter((e["image"], e["image_digest"]) for e in environments if e["image"])
+    return [
+        [image, f"sha256:{digest or 'unknown'}, {count(cells, 'cell')}"]
+        for (image, digest), cells in sorted(used.items(), key=str)
+    ]
 
 
 # --------------------------------------------------------------------------- all cells
@@ -177,6 +193,7 @@ def group_panels(studies: list[Study], environments: Environments) -> list[dict]
                 "status": study.status(group),
                 "group": group["id"],
                 "settings": _settings(study.metrics[group["cells"][0]]["cell"]),
+                "software": _software(study.metrics[cell] for cell in group["cells"]),
                 "cells": [],
                 "elsewhere": [],
             }
@@ -189,6 +206,12 @@ def group_panels(studies: list[Study], environments: Environments) -> list[dict]
                 seen.add(cell)
             panels.append(panel)
     return panels
+
+
+def _software(runs: Iterable[dict]) -> list[str]:
+    """Each image that the runs of a group ran in: one, unless it was built anew between them."""
+    found = (" ".join(text for _, text in image_pairs(run["environment"])) for run in runs)
+    return list(dict.fromkeys(found))
 
 
 def _settings(cell: dict) -> list[list[str]]:
@@ -206,7 +229,7 @@ def _settings(cell: dict) -> list[list[str]]:
         ["dataset", f"{data['name']} ({', '.join(samples)})"],
         *settings_pairs(cell["training"]),
         ["stack", cell["stack"]],
-        ["deployment", cell["deployment"]],
+        ["deployment", deployment_text(cell["deployment"])],
     ]
 
 
@@ -256,6 +279,7 @@ def _cell_facts(metrics: dict) -> list[list[str]]:
         ["processes", mapping_text(environment["world_size"])],
         ["backend", mapping_text(environment["backend"])],
         ["cores", ", ".join(map(str, environment["cores"])) or "not pinned"],
+        *image_pairs(environment),
         ["started", f"{moment(metrics['started'])} UTC"],
         ["finished", f"{moment(metrics['finished'])} UTC"],
         ["resumed from epoch", mapping_text(metrics["resumed_from"])],

@@ -8,6 +8,7 @@ from reporting.text import (
     ABSENT,
     band_text,
     convert,
+    deployment_text,
     hardware_text,
     heading,
     listed,
@@ -134,7 +135,10 @@ def context(study: Study, groups: list[dict]) -> str:
     """Stack, deployment and machine of a table's numbers, and a warning when devices are mixed."""
     runs = [study.metrics[cell] for group in groups for cell in study.cells(group)]
     machines = list(dict.fromkeys(machine_text(run["environment"]["machine"]) for run in runs))
-    text = f"Reproduced: mean ± standard deviation (seeds). Stack {study.stack}, {study.deployment}"
+    text = (
+        f"Reproduced: mean ± standard deviation (seeds). Stack {study.stack}, "
+        f"in {deployment_text(study.deployment)}"
+    )
     if machines:
         text += f"; {'machines' if len(machines) > 1 else 'machine'}: {listed(machines)}."
     else:

@@ -20,6 +20,7 @@ from reporting.text import (
     anchor,
     count,
     counted,
+    deployment_text,
     listed,
     machine_text,
     mapping_text,
@@ -61,7 +62,7 @@ def study_section(study: Study) -> dict:
             ["Dataset", str(text["dataset"])],
             ["Groups", f"{len(study.groups)}: {counted(states)}" if study.groups else "none"],
             ["Stack", study.stack],
-            ["Deployment", study.deployment],
+            ["Deployment", deployment_text(study.deployment)],
             *([["Tolerance", mapping_text(text["tolerance"])]] if study.has_source else []),
         ],
         "settings": settings_pairs(text["settings"]),
@@ -96,10 +97,13 @@ def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
         ["Cells", str(len(runs))],
         ["Machine", _several(machine_text(env["machine"]) for env in environments)],
         ["Stack", _several(study.stack for study in studies)],
-        ["Deployment", _several(study.deployment for study in studies)],
+        ["Deployment", _several(deployment_text(study.deployment) for study in studies)],
         ["Runs", f"{moment(started)} to {moment(finished)} UTC" if runs else "none"],
         ["Code", _several(commits)],
     ]
+    used = sorted({env["image"] for env in environments if env["image"]})
+    if used:
+        facts.insert(6, ["Images", ", ".join(used)])
     differs = sorted({text for env in environments for text in env["lock_mismatch"]})
     return facts + ([["Differs from the lock", ", ".join(differs)]] if differs else [])
 

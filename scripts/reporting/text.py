@@ -44,6 +44,8 @@ UNITS = {  # unit: (what it measures, its size, how it is written)
     "samples/s": ("throughput", 1.0, "samples/s"),
     "x": ("ratio", 1.0, "×"),
 }
+# Where a cell's software comes from, after "in".
+DEPLOYMENTS = {"apptainer": "Apptainer images", "host": "this machine's own environment"}
 
 
 # --------------------------------------------------------------------------- numbers
@@ -166,6 +168,23 @@ def mapping_text(value: Any) -> str:
 def settings_pairs(settings: dict | None) -> list[list[str]]:
     """Name and value of every setting."""
     return [[key.replace("_", " "), mapping_text(v)] for key, v in (settings or {}).items()]
+
+
+def deployment_text(deployment: str) -> str:
+    """Where cells find their software, in words."""
+    return DEPLOYMENTS.get(deployment, deployment)
+
+
+def image_pairs(environment: dict) -> list[list[str]]:
+    """What a cell ran in, by the ``environment`` of its metrics: image and digest, or the host."""
+    if environment["image"] is None:
+        host = environment["deployment"] == "host"
+        return [["image", f"none: {DEPLOYMENTS['host']}" if host else "unknown: trained by hand"]]
+    digest = environment["image_digest"]
+    return [
+        ["image", environment["image"]],
+        ["image digest", f"sha256:{digest}" if digest else "unknown"],
+    ]
 
 
 def hardware_text(hardware: dict) -> str:
