@@ -461,6 +461,10 @@ def state(cell_id: str, result: Plan) -> tuple[str, list[str]]:
         if old != new:
             what = "is new" if old is None else "is no longer used" if new is None else "changed"
             reasons.append(f"scripts/{file} {what} since it was trained")
+    image = image_of(cell, result)
+    if image is not None and image.label != environment["image"]:
+        then, now = environment["image"], image.label
+        reasons.append(f"the image {image.name} changed ({then} to {now})")
     name, then = cell["dataset"]["name"], environment["dataset_digest"]
     if data is None:
         reasons.append(f"the dataset {name} is not there ({_data_path(cell)})")

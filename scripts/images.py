@@ -38,7 +38,7 @@ import environment
 import system
 from apptainer import Apptainer
 from errors import ParbenchError, run_main
-from files import digest, read_json, sha256_file, write_json
+from files import digest, read_json, sha256_file, write_atomically, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = ROOT / "containers"
@@ -92,6 +92,12 @@ class Image:
         if self.given and not self.given.startswith("oras:"):
             return Path(self.given)
         return folder() / f"{self.label}.sif"
+
+    @property
+    def entry(self) -> Path:
+        """What `apptainer exec` takes: the unpacked image where there is one, else the file."""
+        unpacked = self.beside(".unpacked")
+        return unpacked if self.beside(".unpacked.sha256").is_file() else self.path
 
     def beside(self, ending: str) -> Path:
         """A file about the image, in the cache, also where the image itself was given."""
@@ -529,8 +535,7 @@ def _unpacked(wanted: Image, facts: dict, found: Apptainer) -> Path:
     """The image as a folder, unpacked once: a mounted file is decompressed anew by every start
     (importing torch: 6.4 s instead of 2.8), and some machines mount none.
     """
-    target = wanted.beside(".unpacked")
-    done = target / ".parbench-complete"
+    target, done = wanted.beside(".unpacked"), wanted.beside(".unpacked.sha256")
     if done.is_file() and done.read_text() == facts["sha256"]:
         return target
     with cache.locked(wanted.beside(".lock"), f"the image {wanted.label}"):
@@ -538,6 +543,7 @@ def _unpacked(wanted: Image, facts: dict, found: Apptainer) -> Path:
             return target
         say(f"image {wanted.label}: unpacking it, so that every cell starts sooner")
         part = wanted.beside(".unpacked.part")
+        done.unlink(missing_ok=True)
         for old in (part, target):
             _remove(old)
         command = [found.program, "build", "--sandbox", str(part), str(wanted.path)]
@@ -556,8 +562,8 @@ def _unpacked(wanted: Image, facts: dict, found: Apptainer) -> Path:
                 f"{wanted.path} cannot be unpacked: {apptainer.last_error(process.stderr)}; "
                 "images.unpack: false in config.yaml runs the file itself"
             )
-        (part / done.name).write_text(facts["sha256"])
         os.replace(part, target)
+        write_atomically(done, facts["sha256"])
     return target
 
 

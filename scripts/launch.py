@@ -104,7 +104,7 @@ def shown_command(
         data=data,
         out=out,
         devices=devices,
-        image=wanted and wanted.path,
+        image=wanted and wanted.entry,
     )
     if not devices:  # for a machine with GPUs: let it choose
         variables = {k: v for k, v in variables.items() if not k.endswith("CUDA_VISIBLE_DEVICES")}

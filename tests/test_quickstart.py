@@ -7,6 +7,7 @@ import json
 import pandas
 import pytest
 
+import apptainer
 import measure
 from workspace import Workspace
 
@@ -16,7 +17,8 @@ pytestmark = pytest.mark.whole
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    work = Workspace(tmp_path_factory.mktemp("quick") / "quick start")
+    # As a user gets it: in images where Apptainer works, else on the host.
+    work = Workspace(tmp_path_factory.mktemp("quick") / "quick start", "auto")
     result = work.snakemake("reports/final.html", "reports/final.pdf")
     return work, result
 
@@ -49,6 +51,8 @@ def test_every_cell_saw_the_same_work(metrics):
             == {32: 45, 64: 23}[values["cell"]["training"]["global_batch"]]
         )
         assert not values["environment"]["oversubscribed"]
+        in_images = apptainer.probe().trouble is None
+        assert (values["environment"]["image"] is not None) == in_images
         hardware = values["cell"]["hardware"]
         assert len(set(values["environment"]["cores"])) == hardware["devices"]
 
