@@ -6,8 +6,13 @@ export DEBIAN_FRONTEND=noninteractive
 export PYTHONHASHSEED=0
 . /parbench-build/machine.sh # MIRROR, SOURCE_DATE_EPOCH, PIP_CONFIG_FILE, proxies
 
+# Whether this machine's mirror serves this image's system: a given base may be an Ubuntu.
+own_mirror() {
+    [ -n "$MIRROR" ] && grep -q "^VERSION_CODENAME=bookworm" /etc/os-release
+}
+
 apt_get() {
-    if [ -n "$MIRROR" ]; then
+    if own_mirror; then
         echo "deb $MIRROR bookworm main" >/etc/apt/sources.list
         rm -f /etc/apt/sources.list.d/*
     fi
@@ -35,7 +40,7 @@ compile() {
 
 clean_up() {
     apt-get clean
-    if [ -n "$MIRROR" ]; then
+    if own_mirror; then
         echo "deb http://deb.debian.org/debian bookworm main" >/etc/apt/sources.list
     fi
     rm -rf /parbench-build /root/.cache /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/aux-cache

@@ -32,7 +32,9 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+import apptainer
 import config
+import images
 import launch
 import lease
 import machine
@@ -304,7 +306,8 @@ def synthetic(folder: Path, train_images: int, test_images: int = BATCH) -> Path
 def missing(value: dict) -> str | None:
     """Why this machine cannot run the cell ``value``; None when it can."""
     lacking = machine.missing(value["hardware"], {"cpu": len(lease.usable_cores()), "cuda": {}})
-    return lacking or strategies.load(value["strategy"]["name"]).unavailable(value)
+    software = machine.Software()
+    return lacking or strategies.load(value["strategy"]["name"]).unavailable(value, software)
 
 
 # --- the loop
@@ -488,9 +491,9 @@ def bare_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iter
     """The bare loop. ``batches``: pairs of images and labels."""
     from torch.nn.functional import cross_entropy
 
-    for images, labels in batches:
+    for inputs, labels in batches:
         optimizer.zero_grad()
-        cross_entropy(model(images), labels).backward()
+        cross_entropy(model(inputs), labels).backward()
         optimizer.step()
 
 
@@ -547,8 +550,8 @@ def _input(make: Callable[[], Callable[[int], Iterable]], epochs: int) -> Callab
         cpu, begun = time.process_time(), time.perf_counter()
         count = 0
         for _ in range(epochs):
-            for images, _labels in batches(next(number)):
-                count += len(images)
+            for inputs, _labels in batches(next(number)):
+                count += len(inputs)
         return Slice(count, time.perf_counter() - begun, time.process_time() - cpu)
 
     return work
@@ -643,7 +646,7 @@ def _start(folder: Path, value: dict) -> dict[str, float]:
     ``launcher``: seconds before the launcher's own clock starts, as all that its process took
     beyond the run that it clocked.
     """
-    home = folder / value["id"]
+    home = folder / "cells" / value["id"]
     out = home / "metrics.json"
     write_json(home / "cell.json", value)
     words = [sys.executable, str(ROOT / "scripts/launch.py"), "--cell", str(home / "cell.json")]
@@ -655,6 +658,38 @@ def _start(folder: Path, value: dict) -> dict[str, float]:
         "launcher": total - read_json(home / "wall.json")["seconds"],
         "startup_seconds": read_json(out)["startup_seconds"],
     }
+
+
+def bench_image(context: Context) -> list[Row]:
+    """seconds that a cell's start takes longer in an image than on the host"""
+    what = "eager, resnet18, 1 core: image minus host"
+    bound = at_most(1, "s")
+    if trouble := apptainer.probe().trouble:
+        return [Row("image", what, "s", bound=bound, reason=trouble)]
+    runs = context.runs or 30
+    synthetic(context.folder, IMAGES)
+    host = cell("eager", 1, "resnet18")
+    settings = config.load()["images"]
+    write_json(
+        context.folder / "plan" / "images.json", {"stack": host["stack"], "settings": settings}
+    )
+    images.ensure(images.image("torch", host["stack"], settings), settings)
+    boxed = {**host, "id": f"{host['id']}.image", "deployment": "apptainer"}
+    found: dict[str, list[float]] = {"host": [], "image": []}
+    for number in range(runs + 1):
+        turns = [("host", host), ("image", boxed)]
+        for name, value in turns[:: 1 if number % 2 else -1]:
+            parts = _start(context.folder, value)
+            if number:  # the first reads the disk
+                found[name].append(parts["launcher"] + parts["startup_seconds"])
+    more = [image - host for image, host in zip(found["image"], found["host"], strict=True)]
+    # Against itself: neighbouring runs on the host.
+    noise = [after - before for before, after in itertools.pairwise(found["host"])]
+    return [
+        Row("image", what, "s", interval(more), interval(noise) if noise else None, bound),
+        Row("image", "start in an image", "s", interval(found["image"])),
+        Row("image", "start on the host", "s", interval(found["host"])),
+    ]
 
 
 # --- the workflow
@@ -715,6 +750,7 @@ def work_folder(folder: Path, studies: dict[str, dict]) -> Path:
         (folder / "studies" / f"{name}.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
     settings = config.read_yaml(ROOT / "config.yaml")
     settings |= {"studies": list(studies), "available": {"cpu": 2, "cuda": {}}, "override": {}}
+    settings |= {"deployment": "host"}  # no image is built for cells that nobody trains
     (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
     return folder
 
