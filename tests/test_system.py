@@ -129,7 +129,7 @@ def test_on_ubuntu_apptainer_comes_from_its_authors(bare, monkeypatch, capsys, t
     monkeypatch.setattr(system, "SUBID_FILES", {})
     monkeypatch.setenv("PARBENCH_APPTAINER_PREFIX", str(tmp_path / "none"))
     monkeypatch.delenv("PARBENCH_APPTAINER", raising=False)
-    with pytest.raises(ParbenchError, match="still lacking: apptainer: no Apptainer 1.1 or newer"):
+    with pytest.raises(ParbenchError, match="still lacking: apptainer: no Apptainer 1.2 or newer"):
         run(monkeypatch, "apptainer")
     assert "--no-install-recommends debootstrap\n" in log.read_text()
     assert "add-apt-repository -y ppa:apptainer/ppa" in capsys.readouterr().err
