@@ -139,11 +139,16 @@ def code_of(*scripts):
     return provenance.combined(provenance.closure(*scripts))
 
 
+# Rules that this run has jobs of: results are told at its end where tables are made anew.
+TOLD = set()
+
+
 def begin(workflow):
     """At the start of a run: write cells and plans, and say what will happen."""
     cells.write(PLAN)
     deployment.keep(CONFIG, SDM_APPTAINER)
     jobs = list(workflow.dag.needrun_jobs())
+    TOLD.update(job.rule.name for job in jobs)
     cells.write_progress(
         PLAN, [job.wildcards.cell for job in jobs if job.rule.name == "train"]
     )
@@ -152,5 +157,5 @@ def begin(workflow):
 def finish():
     """At the end of a run: the results in short. `make` prints them itself, also when Snakemake
     found nothing to do and calls nobody."""
-    if os.environ.get("PARBENCH_CLOSING") != "make":
+    if "table" in TOLD and os.environ.get("PARBENCH_CLOSING") != "make":
         subprocess.run([sys.executable, "scripts/closing.py"], check=False)

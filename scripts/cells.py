@@ -684,7 +684,11 @@ def _command(cell_id: str, result: Plan) -> None:
         make = shlex.join(["snakemake", str(_data_path(cell)), *arguments])
         # Not among the command's own words: they are there to be piped and pasted.
         print(f"its dataset is not there yet; first: {make}", file=sys.stderr)
-    print(launch.shown_command(cell, **launch_paths(cell), wanted=image_of(cell, result)))
+    image = image_of(cell, result)
+    if image is not None and images.known(image) is None:
+        make = shlex.join(["snakemake", f"results/images/{image.label}.json"])
+        print(f"its image is not there yet; first: {make}", file=sys.stderr)
+    print(launch.shown_command(cell, **launch_paths(cell), wanted=image))
 
 
 def launch_paths(cell: dict) -> dict[str, Path]:

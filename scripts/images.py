@@ -255,6 +255,11 @@ def _file(wanted: Image, settings: dict, found: Apptainer) -> dict:
     return facts
 
 
+def known(wanted: Image) -> dict | None:
+    """What is known of an image that is there; None where it must be made first."""
+    return _ready(wanted)
+
+
 def _ready(wanted: Image, thorough: bool = False) -> dict | None:
     """What is known of an image that is there and whole; None where it must be made.
 
@@ -757,6 +762,9 @@ def _verify(stack: str, settings: dict) -> int:
         one = image(name, stack, settings)
         if not one.path.is_file():
             print(f"{one.label}: missing")
+            continue
+        if not one.beside(".json").is_file():
+            print(f"{one.label}: given, not used yet")
             continue
         facts = read_json(one.beside(".json"))
         whole = sha256_file(one.path) == facts["sha256"]

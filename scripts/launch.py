@@ -98,6 +98,8 @@ def shown_command(
         devices = [usable[index % len(usable)] for index in range(hardware["devices"])]
     else:
         devices = lease.usable_gpus(hardware["gpu_model"])[: hardware["devices"]]
+    # Only in an image: elsewhere train.py sees for itself what it writes down.
+    told = {"PARBENCH_HOST": json.dumps(measure.host(images.known(wanted)))} if wanted else {}
     words, variables = command(
         cell,
         cell_path=cell_path,
@@ -105,6 +107,7 @@ def shown_command(
         out=out,
         devices=devices,
         image=wanted and wanted.entry,
+        variables=told,
     )
     if not devices:  # for a machine with GPUs: let it choose
         variables = {k: v for k, v in variables.items() if not k.endswith("CUDA_VISIBLE_DEVICES")}
@@ -138,7 +141,7 @@ def _lease(cell: dict) -> AbstractContextManager[lease.Lease]:
     hardware = cell["hardware"]
     if hardware["device"] == "cpu":
         return lease.cores(hardware["devices"], cell["id"])
-    return lease.gpus(hardware["devices"], hardware["gpu_model"], cell["id"])
+    return lease.gpus_with_cores(hardware["devices"], hardware["gpu_model"], cell["id"])
 
 
 # ---------------------------------------------------------------- signals to this process
@@ -684,6 +687,8 @@ def _train(job: Job, held: lease.Lease, stop: Stop, image: dict | None) -> Failu
         variables |= {"PARBENCH_PROGRESS": job.mode} | _terminal_size(job.mode)
         if held.shared:
             variables["PARBENCH_OVERSUBSCRIBED"] = "1"
+        if held.cores:
+            variables["PARBENCH_CORES"] = ",".join(held.cores)
         variables["PARBENCH_HOST"] = json.dumps(measure.host(image))
         words, environment = command(
             job.cell,

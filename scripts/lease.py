@@ -34,11 +34,13 @@ class Lease:
 
     ``devices``: core numbers, or UUIDs of GPUs, one a device, in order. ``descriptors``: whoever
     inherits them keeps the lease. ``shared``: devices repeat, because there are fewer than asked.
+    ``cores``: of the processes that drive GPUs.
     """
 
     devices: list[str]
     descriptors: list[int]
     shared: bool = False
+    cores: tuple[str, ...] = ()
 
 
 # ---------------------------------------------------------------- cores
@@ -128,6 +130,18 @@ def usable_gpus(model: str | None = None) -> list[str]:
         return [uuid for uuid, name in found if machine.is_model(name, model)]
     most = Counter(name for _, name in found).most_common(1)
     return [uuid for uuid, name in found if name == most[0][0]] if most else []
+
+
+@contextlib.contextmanager
+def gpus_with_cores(number: int, model: str | None, holder: str) -> Iterator[Lease]:
+    """Lease GPUs, and for the processes that drive them as many cores, or all where fewer are.
+
+    GPUs first, always: nobody who waits for a core then holds one that a holder of GPUs waits for.
+    """
+    with gpus(number, model, holder) as held:
+        with cores(min(number, len(usable_cores())), holder) as beside:
+            descriptors = [*held.descriptors, *beside.descriptors]
+            yield Lease(held.devices, descriptors, cores=tuple(beside.devices))
 
 
 # ---------------------------------------------------------------- locks

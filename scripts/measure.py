@@ -38,7 +38,8 @@ def now() -> str:
 
 
 def pin(local_rank: int, processes: int) -> list[int]:
-    """Bind this process to the cores that the launcher leased; on CPU, one core a device.
+    """Bind this process to the cores that the launcher leased: one a device of kind cpu, and one
+    for each process that drives GPUs, which share them where there are fewer.
 
     Returns the cores. Without PARBENCH_CORES (train.py started by hand) nothing is bound.
     """
@@ -47,7 +48,7 @@ def pin(local_rank: int, processes: int) -> list[int]:
         return sorted(os.sched_getaffinity(0))
     cores = [int(core) for core in leased.split(",")]
     if processes > 1:
-        cores = [cores[local_rank]]
+        cores = [cores[local_rank % len(cores)]]
     os.sched_setaffinity(0, cores)
     return cores
 

@@ -347,6 +347,16 @@ class TestGpus:
         with lease.gpus(1, None, "a") as held:
             assert held.devices == ["MIG-GPU-0/1/0"]
 
+    def test_their_processes_have_cores_of_their_own(self, monkeypatch):
+        monkeypatch.setattr(lease, "usable_cores", lambda: [4, 5, 6])
+        with lease.gpus_with_cores(2, "A100", "a") as gpus, lease.cores(1, "b") as cpu:
+            assert gpus.devices == ["GPU-1", "GPU-2"]
+            assert {*gpus.cores, *cpu.devices} == {"4", "5", "6"}
+        # More GPUs than cores: what there is.
+        monkeypatch.setattr(lease, "usable_cores", lambda: [4])
+        with lease.gpus_with_cores(2, "A100", "a") as gpus:
+            assert gpus.cores == ("4",)
+
     def test_too_few_is_an_error(self):
         with pytest.raises(ParbenchError, match="needs 2 GPUs of A30 and this process sees 1"):
             lease.gpus(2, "A30", "a")
