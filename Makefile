@@ -33,8 +33,8 @@ report: .python ## set up if need be, run the studies of config.yaml, write repo
 		reports/final.html reports/final.pdf $(ARGS)
 	@$(ENTER) -- python scripts/closing.py
 
-test: lint ## set up if need be, lint, test; TESTS='tests/test_x.py -k word' chooses
-	@$(ENTER) -- python -m pytest $(TESTS)
+test: lint ## set up if need be, lint, run tests not passed yet; TESTS='tests/test_x.py -k word' chooses
+	@$(ENTER) -- python -m pytest --resume $(TESTS)
 
 lint: .python ## check style and the workflow's rules
 	@$(ENTER) -- python -m ruff check --quiet .

@@ -138,10 +138,10 @@ def gpus_with_cores(number: int, model: str | None, holder: str) -> Iterator[Lea
 
     GPUs first, always: nobody who waits for a core then holds one that a holder of GPUs waits for.
     """
-    with gpus(number, model, holder) as held:
-        with cores(min(number, len(usable_cores())), holder) as beside:
-            descriptors = [*held.descriptors, *beside.descriptors]
-            yield Lease(held.devices, descriptors, cores=tuple(beside.devices))
+    count = min(number, len(usable_cores()))
+    with gpus(number, model, holder) as held, cores(count, holder) as beside:
+        descriptors = [*held.descriptors, *beside.descriptors]
+        yield Lease(held.devices, descriptors, cores=tuple(beside.devices))
 
 
 # ---------------------------------------------------------------- locks

@@ -1,14 +1,104 @@
-"""Fixtures that several test files share."""
+"""Fixtures that several test files share, and `--resume`, which `make test` uses.
+
+A test that has passed is not run again by `make test` in the same checkout until something changes
+that it could depend on: any file of the project, the environment, or a tool of the machine. So a
+suite that was interrupted goes on, and one that has passed ends at once.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import require
+
 ROOT = Path(__file__).resolve().parent.parent
+PASSED = ROOT / ".pytest_cache" / "passed"
+TOOLS = sorted(command for commands in require.COMMANDS.values() for command in commands)
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--resume",
+        action="store_true",
+        help="leave out tests that have passed since the last change to anything",
+    )
+
+
+def pytest_configure(config):
+    # Without git nobody knows which files are the project's: then everything is run.
+    if config.getoption("--resume") and (files := project_files()):
+        config.pluginmanager.register(Resume(state_of_everything(files)), "resume")
+
+
+def project_files() -> bytes:
+    """Names of the project's files, each ended by a zero; nothing where this is no git checkout."""
+    words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        return subprocess.run(words, cwd=ROOT, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return b""
+
+
+def state_of_everything(listed: bytes) -> str:
+    """A digest of all that a test's outcome could depend on; ``listed``: the project's files."""
+    state = hashlib.sha256()
+    for name in sorted(set(listed.split(b"\0")) - {b""}):
+        path = ROOT / os.fsdecode(name)
+        content = path.read_bytes() if path.is_file() else b"none"
+        state.update(name + b"\0" + hashlib.sha256(content).digest())
+    for tool in TOOLS:
+        place = shutil.which(tool)
+        status = os.stat(place) if place else None
+        state.update(repr((tool, place, status and (status.st_size, status.st_mtime_ns))).encode())
+    kept = {key: value for key, value in os.environ.items() if key.startswith("PARBENCH_")}
+    state.update(repr((sys.prefix, sys.version, os.getuid(), sorted(kept.items()))).encode())
+    return state.hexdigest()
+
+
+class Resume:
+    """Leaves out what has passed, and takes note of what passes."""
+
+    def __init__(self, state: str):
+        self.path = PASSED / state[:16]
+        self.known = set(self.path.read_text().splitlines()) if self.path.exists() else set()
+
+    def pytest_collection_modifyitems(self, config, items):
+        old = [item for item in items if item.nodeid in self.known]
+        if not old:
+            return
+        items[:] = [item for item in items if item.nodeid not in self.known]
+        config.hook.pytest_deselected(items=old)
+        print(
+            f"\n{len(old)} tests have passed since the last change and are left out; to run them "
+            f"again: rm -r {PASSED.relative_to(ROOT)}"
+        )
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item, nextitem):
+        self.good, self.called = True, False
+        yield
+        if self.good and self.called:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "a") as file:
+                file.write(item.nodeid + "\n")
+
+    def pytest_runtest_logreport(self, report):
+        self.good = self.good and report.outcome == "passed"
+        self.called = self.called or report.when == "call"
+
+    def pytest_sessionfinish(self, session, exitstatus):
+        if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.known:
+            session.exitstatus = pytest.ExitCode.OK
+        for other in PASSED.glob("*"):  # of other states: never asked for again
+            if other != self.path:
+                other.unlink()
 
 
 @pytest.fixture(scope="session")
