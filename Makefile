@@ -51,7 +51,7 @@ bench: .python ## measure what parbench itself costs; docs/bench.md says what ea
 	@$(ENTER) -- python scripts/bench.py $(ARGS)
 
 bundle: .python ## write one archive for a machine without network; ARGS='--out <file> --configfile <file>'
-	@$(ENTER) -- python scripts/bundle.py --environment "$(STACK)" $(ARGS)
+	@$(ENTER) --unlock -- python scripts/bundle.py --environment "$(STACK)" $(ARGS)
 
 # -B: run by root, it would leave files of root's in a user's checkout.
 system: .python ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium
