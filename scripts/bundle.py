@@ -176,7 +176,12 @@ def fetch_wheels(lock_file: Path, wheels: Path, lock: int) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--require-hashes", "--no-input"]
     command += ["--disable-pip-version-check", "--log", str(log), "--wheel-dir", str(wheels)]
     variables = {**environment.clean_environment(), "TMPDIR": str(wheels.parent)}
-    if environment.run_pip([*command, "-r", str(lock_file)], variables, lock):
+    try:
+        failed = environment.run_pip([*command, "-r", str(lock_file)], variables, lock)
+    except BaseException:  # interrupted: nobody asks why
+        log.unlink(missing_ok=True)
+        raise
+    if failed:
         raise ParbenchError(environment.pip_failure(log, wheels))
     log.unlink(missing_ok=True)
     return _requirements(wheels)
