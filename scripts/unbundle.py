@@ -10,6 +10,7 @@ Standard library only: scripts/environment.py imports it on a bare Python.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -23,6 +24,7 @@ from errors import ParbenchError
 from files import read_json, sha256_file, write_atomically, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
+KEYS = {"layout", "python", "environment", "images", "given", "datasets"}
 LAYOUT = 1  # raised when an older checkout could not read the folder
 SUMS = "SHA256SUMS"  # beside bundle/, as sha256sum writes it
 SECONDS_BETWEEN_LINES = 10
@@ -46,12 +48,19 @@ def contents() -> dict | None:
     path = folder() / "bundle.json"
     if not path.is_file():  # the last but one of the archive
         raise ParbenchError(f"{path} is missing: the archive was cut off; {AGAIN}")
-    value = read_json(path)
-    if value["layout"] != LAYOUT:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        layout = value["layout"]
+        whole = KEYS <= set(value)
+    except (OSError, ValueError, KeyError, TypeError):
+        whole, layout = False, LAYOUT
+    if layout != LAYOUT:
         raise ParbenchError(
-            f"{path}: a bundle of another version of parbench (layout {value['layout']}, this is "
-            f"{LAYOUT}); unpack it in a folder of its own and run it there"
+            f"{path}: a bundle of another version of parbench (layout {layout}, this is {LAYOUT}); "
+            "unpack it in a folder of its own and run it there"
         )
+    if not whole:
+        raise ParbenchError(f"{path} is damaged; {AGAIN}")
     return value
 
 

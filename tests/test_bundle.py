@@ -314,6 +314,14 @@ def test_a_missing_file_is_named(brought, name):
         unbundle.adopt()
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"layout": 1}', '{"layout": 2}'])
+def test_a_damaged_or_foreign_description_is_named(brought, content):
+    (brought / "bundle.json").write_text(content)
+    words = "another version" if "2" in content else "is damaged"
+    with pytest.raises(ParbenchError, match=f"bundle.json.*{words}"):
+        unbundle.adopt()
+
+
 def test_an_edited_checkout_is_not_damage(brought):
     root = brought.parent
     (root / "config.yaml").write_text("studies: [mine]\n")
