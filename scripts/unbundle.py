@@ -51,7 +51,7 @@ def contents() -> dict | None:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         layout = value["layout"]
-        whole = KEYS <= set(value)
+        whole = set(value) >= KEYS
     except (OSError, ValueError, KeyError, TypeError):
         whole, layout = False, LAYOUT
     if layout != LAYOUT:
