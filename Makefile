@@ -4,8 +4,9 @@
 
 STACK ?= current
 
-# The first of these that runs and is new enough; `make PYTHON=...` chooses another.
-PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
+# The first of these that runs and is new enough; `make PYTHON=...` chooses another. A bundle's packages
+# are for one Python.
+PYTHON ?= $(shell for name in $$(cat bundle/python 2>/dev/null) python3.13 python3.12 python3.11 python3; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo "$$name"; exit; }; done)
 PYTHON := $(PYTHON)
@@ -13,7 +14,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench system doctor clean lock .python
+.PHONY: help env report test lint format bench bundle system doctor clean lock .python
 
 .python:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer was found; Debian and Ubuntu: sudo apt" \
@@ -48,6 +49,9 @@ format: .python ## format the code
 
 bench: .python ## measure what parbench itself costs; docs/bench.md says what each row means
 	@$(ENTER) -- python scripts/bench.py $(ARGS)
+
+bundle: .python ## write one archive for a machine without network; ARGS='--out <file> --configfile <file>'
+	@$(ENTER) --unlock -- python scripts/bundle.py --environment "$(STACK)" $(ARGS)
 
 # -B: run by root, it would leave files of root's in a user's checkout.
 system: .python ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium

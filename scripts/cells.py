@@ -29,6 +29,7 @@ import measure
 import models
 import provenance
 import strategies
+import unbundle
 from config import ROOT, nearest
 from errors import ParbenchError, run_main
 from files import canonical_json, digest, read_json, write_json
@@ -486,7 +487,10 @@ def _source_digest(name: str, spec: str) -> str | None:
     import dataset  # which needs numpy: only where there is a folder to look at
 
     kept = RESULTS / "plan" / "datasets" / f"{name}.source.json"
-    return dataset.local_digest(json.loads(spec), kept, RESULTS / "data" / name / "digest.json")
+    made = RESULTS / "data" / name / "digest.json"
+    if not made.is_file() and (bundled := unbundle.dataset(name, json.loads(spec))):
+        made = bundled / "digest.json"
+    return dataset.local_digest(json.loads(spec), kept, made)
 
 
 def _metrics(cell_id: str) -> dict | None:

@@ -43,6 +43,7 @@ from tqdm import tqdm
 
 import cache
 import files
+import unbundle
 from errors import ParbenchError, run_main
 
 # Raised when the bytes that come out for the same source change: datasets are then converted again,
@@ -968,6 +969,28 @@ def is_there(name: str, spec: dict, out: Path, digest: Path) -> bool:
     return source is None or source == found.get("source_sha256")
 
 
+def from_bundle(name: str, spec: dict, out: Path, digest: Path) -> dict | None:
+    """The dataset as a bundle brought it, and its description; None where it did not.
+
+    A local folder that is here and holds something else is read instead.
+    """
+    folder = unbundle.dataset(name, spec)
+    if folder is None:
+        return None
+    data, described = folder / "data.safetensors", folder / "digest.json"
+    found = files.read_json(described)
+    if not data.is_file() or files.sha256_file(data) != found["sha256"]:
+        raise ParbenchError(f"{data} is missing or damaged; {unbundle.AGAIN}")
+    if not is_there(name, spec, data, described):
+        return None
+    demand_space(out.parent, data.stat().st_size, "make room there")
+    say(f"{name}: taking it from {folder}")
+    with files.atomic_path(out) as temporary:
+        shutil.copyfile(data, temporary)
+    files.write_json(digest, found)
+    return found
+
+
 def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     """Bring the dataset ``name`` to ``out`` and ``digest``, unless it is there already."""
     check_spec(name, spec)
@@ -980,8 +1003,10 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
             if is_there(name, spec, out, digest):
                 say(f"{name}: already there ({out})")
                 return
-            images = KINDS[spec["kind"]].read(spec)
-            found = convert(name, spec["kind"], images, out, digest)
+            found = from_bundle(name, spec, out, digest)
+            if found is None:
+                images = KINDS[spec["kind"]].read(spec)
+                found = convert(name, spec["kind"], images, out, digest)
     except OSError as error:
         raise ParbenchError(f"{error.filename or out}: {error.strerror or error}") from error
     except MemoryError:

@@ -44,6 +44,7 @@ from pathlib import Path
 from types import ModuleType
 
 import cache
+import unbundle
 from errors import ParbenchError, run_main
 from files import digest, read_json, sha256_file, write_atomically, write_json
 
@@ -96,14 +97,15 @@ def environment_folder(stack: str) -> Path:
     identity = {
         "layout": LAYOUT,
         "locks": {file.name: sha256_file(file) for file in files},
-        "python": _python_identity(),
+        "python": python_identity(),
         "recipe": recipe_digest(),
         "gpu": horovod_gpu(),
     }
     return cache.folder() / "envs" / f"{stack}-{digest(identity)[:12]}"
 
 
-def _python_identity() -> list[str]:
+def python_identity() -> list[str]:
+    """Which compiled packages this Python and machine take."""
     abi = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag
     return [abi, sysconfig.get_platform()]
 
@@ -127,6 +129,9 @@ def ensure(stack: str, *, retry_horovod: bool = False) -> Path:
     Two at once build once; what an interrupted one left is taken up again. Raises ParbenchError.
     """
     folder = environment_folder(stack)
+    if not _is_complete(folder):  # said before gigabytes are read
+        unbundle.packages(stack, locks(stack) / "host.txt", python_identity())
+    unbundle.adopt()
     if _is_complete(folder) and not _horovod_may_change(folder, retry_horovod):
         return folder
     with cache.locked(folder.with_name(folder.name + ".lock"), "the same environment") as lock:
@@ -210,22 +215,27 @@ def _install_packages(folder: Path, stack: str, lock: int) -> float:
     try:
         _create(folder, host)
         packages = len(re.findall(r"^[A-Za-z0-9][^\s=]*==", host.read_text("utf-8"), re.MULTILINE))
-        say(f"installing {packages} packages from the package registry, each checked by SHA-256")
-        environment = _clean_environment()
+        bundled = unbundle.packages(stack, host, python_identity())
+        source = "bundle/wheels and nowhere else" if bundled else "the package registry"
+        say(f"installing {packages} packages from {source}, each checked by SHA-256")
+        environment = clean_environment()
         environment.setdefault("TMPDIR", str(temporary))
         command = [str(_python_of(folder)), "-m", "pip", "install", "--no-deps"]
         # Compiling every module would take a minute; Python compiles what is imported by itself.
         command += ["--no-compile", "--require-hashes", "--disable-pip-version-check", "--no-input"]
-        command += ["--log", str(log), "-r", str(host)]
-        if _run_pip(command, environment, lock):
-            raise ParbenchError(_pip_failure(log, folder))
+        command += ["--log", str(log), "-r", str(bundled.requirements if bundled else host)]
+        if bundled:
+            command += ["--no-index", "--find-links", str(bundled.wheels)]
+        if run_pip(command, environment, lock):
+            raise ParbenchError(pip_failure(log, folder, source))
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     log.unlink(missing_ok=True)
     return time.monotonic() - started
 
 
-def _clean_environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
+    """This process's variables without those that would bend what a lock file says."""
     kept = {key: value for key, value in os.environ.items() if key not in FOREIGN}
     return {**kept, "PIP_USER": "0"}
 
@@ -236,7 +246,7 @@ def _create(folder: Path, lock_file: Path) -> None:
     own_pip = importlib.util.find_spec("ensurepip") is not None
     command = [sys.executable, "-m", "venv", *([] if own_pip else ["--without-pip"]), str(folder)]
     done = subprocess.run(
-        command, env=_clean_environment(), capture_output=True, text=True, check=False
+        command, env=clean_environment(), capture_output=True, text=True, check=False
     )
     if done.returncode:
         last = (done.stdout + done.stderr).strip().splitlines()[-1:]
@@ -257,9 +267,10 @@ def _bootstrap_pip(folder: Path, lock_file: Path) -> None:
         raise ParbenchError(f"{lock_file}: pins no pip, and this Python has none; {_venv_fix()}")
     name = f"pip-{entry[1]}-py3-none-any.whl"
     wheel = folder / name
-    say(f"this Python has no pip; fetching {name}")
+    bundled = unbundle.folder() / "wheels" / name
+    say(f"this Python has no pip; {'taking it from' if bundled.is_file() else 'fetching'} {name}")
     try:
-        content = _fetch_from_index("pip", name)
+        content = bundled.read_bytes() if bundled.is_file() else _fetch_from_index("pip", name)
     except (OSError, ValueError) as error:
         raise ParbenchError(
             f"this Python has no pip, and {name} cannot be fetched ({error}); {_venv_fix()}"
@@ -271,7 +282,7 @@ def _bootstrap_pip(folder: Path, lock_file: Path) -> None:
     command = [str(_python_of(folder)), f"{wheel}/pip", "install", "--no-index", "--no-deps"]
     done = subprocess.run(
         [*command, "--quiet", str(wheel)],
-        env=_clean_environment(),
+        env=clean_environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -329,7 +340,7 @@ def pip_settings() -> dict[str, str]:
     return settings
 
 
-def _run_pip(command: list[str], environment: dict[str, str], lock: int) -> int:
+def run_pip(command: list[str], environment: dict[str, str], lock: int) -> int:
     """Run pip: with its own progress on a terminal, otherwise with a line every few seconds."""
     # pip holds the lock too: were this process killed, the next one would wait for pip's end.
     if sys.stderr.isatty():
@@ -375,7 +386,7 @@ def _run_pip(command: list[str], environment: dict[str, str], lock: int) -> int:
         reporter.join()
 
 
-def _pip_failure(log: Path, folder: Path) -> str:
+def pip_failure(log: Path, folder: Path, source: str = "the package registry") -> str:
     """What pip's log says, in one sentence with what mends it."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     tail = f" (everything that pip said: {log})"
@@ -390,7 +401,7 @@ def _pip_failure(log: Path, folder: Path) -> str:
         return _disk_message(folder.parent, shutil.disk_usage(folder.parent).free / 2**30)
     if missing := re.search(r"No matching distribution found for (\S+)", text):
         offline = _network_problem(text)
-        return f"the package registry {offline or f'does not offer {missing[1]}'}{tail}"
+        return f"{source} {offline or f'does not offer {missing[1]}'}{tail}"
     if offline := _network_problem(text):
         return f"the package registry {offline}{tail}"
     errors = re.findall(r"(?:ERROR:|error:) (.+)", text)
@@ -456,11 +467,19 @@ def _add_horovod(folder: Path, stack: str) -> float:
 
 def _horovod_state(folder: Path, lock_file: Path) -> dict:
     builder = _builder()
-    place = cache.folder() / "wheels" / f"horovod-{_wheel_key(folder, lock_file)}"
+    place = _wheel_place(folder, lock_file)
     log = place / "build.log"
     with cache.locked(place.with_name(place.name + ".lock"), "the same Horovod"):
         place.mkdir(parents=True, exist_ok=True)
         wheel = _cached_wheel(place)
+        if wheel is None and unbundle.contents() is not None:
+            reason = "the machine that wrote bundle/ had none, and compiling it needs a network"
+            return {
+                "available": False,
+                "reason": reason,
+                "toolchain": _toolchain(),
+                "passing": False,
+            }
         try:
             if wheel is None:
                 say("compiling Horovod for this torch (once; 2 to 5 minutes on two cores)")
@@ -478,6 +497,17 @@ def _horovod_state(folder: Path, lock_file: Path) -> dict:
     return {"available": True, "version": builder.VERSION, "gpu": horovod_gpu()}
 
 
+def horovod_wheel(stack: str) -> Path | None:
+    """The folder of the compiled Horovod of the stack's environment, if it is whole."""
+    folder, lock_file = environment_folder(stack), locks(stack) / "horovod.txt"
+    place = _wheel_place(folder, lock_file) if lock_file.is_file() else None
+    return place if place and _cached_wheel(place) else None
+
+
+def _wheel_place(folder: Path, lock_file: Path) -> Path:
+    return cache.folder() / "wheels" / f"horovod-{_wheel_key(folder, lock_file)}"
+
+
 def _wheel_key(folder: Path, lock_file: Path) -> str:
     """What a compiled Horovod depends on, readable, and the digest of all of it."""
     builder = _builder()
@@ -487,7 +517,7 @@ def _wheel_key(folder: Path, lock_file: Path) -> str:
     )
     torch = done.stdout.strip() or "none"
     gpu = horovod_gpu()
-    facts = [builder.VERSION, torch, *_python_identity(), sha256_file(lock_file), recipe_digest()]
+    facts = [builder.VERSION, torch, *python_identity(), sha256_file(lock_file), recipe_digest()]
     return f"{builder.VERSION}-torch{torch}-{gpu}-{digest([*facts, gpu])[:12]}"
 
 
@@ -533,7 +563,7 @@ def _install_wheel(folder: Path, wheel: Path) -> None:
     command = [str(_python_of(folder)), "-m", "pip", "install", "--quiet", "--no-deps"]
     command += ["--no-index", "--disable-pip-version-check", str(wheel)]
     done = subprocess.run(
-        command, env=_clean_environment(), capture_output=True, text=True, check=False
+        command, env=clean_environment(), capture_output=True, text=True, check=False
     )
     if done.returncode:
         reason = f"{wheel.name} cannot be installed: {done.stderr.strip()[-300:]}"
@@ -548,7 +578,7 @@ def execute(folder: Path, command: list[str]) -> None:
     program = shutil.which(command[0], path=str(folder / "bin")) or shutil.which(command[0])
     if program is None:
         raise ParbenchError(f"{command[0]}: no such program, neither in {folder} nor on PATH")
-    environment = _clean_environment()
+    environment = clean_environment()
     environment["VIRTUAL_ENV"] = str(folder)
     environment["PATH"] = os.pathsep.join([str(folder / "bin"), os.environ.get("PATH", "")])
     os.execve(program, command, environment)  # noqa: S606

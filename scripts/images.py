@@ -36,6 +36,7 @@ import children
 import config as configuration
 import environment
 import system
+import unbundle
 from apptainer import Apptainer
 from errors import ParbenchError, run_main
 from files import digest, read_json, sha256_file, write_atomically, write_json
@@ -211,6 +212,11 @@ def _sha256_once(path: Path) -> str:
 def obstacle(stack: str, settings: dict) -> str | None:
     """Why the images of ``stack`` are not in the cache and cannot be built here; else None."""
     wanted = [image(name, stack, settings) for name in names()]
+    bundled = unbundle.images()
+    if bundled is not None:  # all that this machine will have; parents do not travel
+        wanted = [one for one in wanted if one.given or one.label in bundled]
+        if not wanted:
+            return "bundle/ holds no images of this stack, and building them needs a network"
     to_build = [one for one in wanted if one.given is None and _ready(one) is None]
     ways = {dict(one.arguments).get("bootstrap") for one in to_build}
     if to_build and (lacks := system.lacking_to_build("debootstrap" in ways)):
@@ -232,14 +238,21 @@ def ensure(wanted: Image, settings: dict) -> dict:
     {label, key, path, sha256, python, packages, ...}: ``path`` is what `apptainer exec` takes, a
     file or a folder. Two at once build once. ParbenchError.
     """
+    facts = file(wanted, settings)
+    found = apptainer.probe()
+    unpack = found.unpacked or settings["unpack"]
+    path = _unpacked(wanted, facts, found) if unpack else wanted.path
+    return {**facts, "path": str(path)}
+
+
+def file(wanted: Image, settings: dict) -> dict:
+    """As ensure, for who does not want to run it: the file, not unpacked."""
     found = apptainer.probe()
     apptainer.require(found, f"the image {wanted.label} is needed")
     facts = _file(wanted, settings, found)
     if settings["public_key"]:
         _require_signature(wanted, facts, settings["public_key"], found)
-    unpack = found.unpacked or settings["unpack"]
-    path = _unpacked(wanted, facts, found) if unpack else wanted.path
-    return {**facts, "path": str(path)}
+    return facts
 
 
 def _file(wanted: Image, settings: dict, found: Apptainer) -> dict:

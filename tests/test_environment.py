@@ -32,7 +32,7 @@ class Clone:
         self.cache = base / "a cache"
         self.links = base / "links"  # pip reads PIP_FIND_LINKS as a list separated by blanks
         self.script = self.root / "scripts" / "environment.py"
-        for name in ("environment.py", "cache.py", "errors.py", "files.py"):
+        for name in ("environment.py", "cache.py", "errors.py", "files.py", "unbundle.py"):
             (self.root / "scripts").mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / "scripts" / name, self.root / "scripts" / name)
         (self.root / "containers").mkdir()
@@ -242,7 +242,7 @@ OFFLINE = "Failed: NewConnectionError\nERROR: No matching distribution found for
 )
 def test_what_pip_says_becomes_one_sentence(tmp_path, log, words):
     (tmp_path / "log").write_text(log)
-    message = environment._pip_failure(tmp_path / "log", tmp_path / "env")
+    message = environment.pip_failure(tmp_path / "log", tmp_path / "env")
     assert words in message
     assert "\n" not in message
 
