@@ -80,6 +80,25 @@ def test_batch_norm_statistics_of_ranks_agree_before_evaluation(digits, tmp_path
     assert np.array(metrics["confusion"]).sum() == 101
 
 
+@pytest.mark.parametrize(
+    ("strategy", "options", "tolerance"),
+    [
+        # Buckets and fusion only group the sums: the mathematics is the same.
+        ("ddp", {"bucket_cap_mb": 0.01}, 1e-5),
+        ("horovod", {"fusion_threshold_mb": 0}, 1e-5),
+        # Gradients rounded to 11 bits: near, and not equal.
+        ("horovod", {"compression": "fp16"}, 1e-2),
+    ],
+)
+def test_communication_options(runs, digits, tmp_path, strategy, options, tolerance):
+    usual = [entry["train_loss"] for entry in runs(strategy)["history"]]
+    found = run(cell(strategy, 2, **options), digits, tmp_path)[0]
+    losses = [entry["train_loss"] for entry in found["history"]]
+    assert losses == pytest.approx(usual, rel=tolerance)
+    if options.get("compression") == "fp16":
+        assert losses != usual
+
+
 def test_adamw_and_schedules_run(digits, tmp_path):
     for schedule in ("cosine", "onecycle"):
         settings = {"optimizer": "adamw", "schedule": schedule, "learning_rate": 0.003}

@@ -1,0 +1,99 @@
+"""`make report` as a user types it: killed in the middle, started again, repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from workspace import ROOT, Workspace
+
+STUDY = """
+title: Two cells
+description: A small study for tests.
+citation: null
+dataset: digits
+seeds: [0]
+settings: {epochs: 40, global_batch: 32, optimizer: sgd, schedule: constant, learning_rate: 0.05,
+           train_samples: 400, test_samples: 50, warmup_steps: 0}
+models:
+  swin: {options: {embed_dim: 12, depths: [1, 1], num_heads: [2, 2], window_size: 4}}
+variants:
+  eager: {strategy: eager, hardware: cpu1, settings: {epochs: 1}}
+  ddp: {strategy: ddp, hardware: cpu2, baseline: eager}
+tables:
+  - {title: All, variants: [eager, ddp], metrics: [test_accuracy, train_seconds]}
+"""
+
+
+@pytest.fixture
+def work(tmp_path):
+    work = Workspace(tmp_path / "a work folder")
+    shutil.copy(ROOT / "Makefile", work.folder)
+    (work.folder / "studies/two.yaml").write_text(STUDY)
+    work.edit("config.yaml", "studies: [quickstart]", "studies: [two]")
+    return work
+
+
+def start(work):
+    return subprocess.Popen(
+        ["make", "report"],
+        cwd=work.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_epochs(work, process):
+    """Until the long cell is in the middle of its training."""
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and process.poll() is None:
+        for log in (work.folder / "results/cells").glob("swin.ddp*/log.txt"):
+            if "epoch 2/40" in log.read_text():
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"it did not train: {process.poll()}, {process.communicate()[0]}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "Ctrl-C"])
+def test_killed_in_the_middle_of_a_cell_and_started_again(work, number):
+    first = start(work)
+    wait_for_epochs(work, first)
+    os.killpg(first.pid, number)
+    first.communicate(timeout=60)
+    assert first.returncode != 0
+    assert not list((work.folder / "results/cells").glob("swin.ddp*/metrics.json"))
+    kept = list((work.folder / "results/cells").glob("swin.eager*/metrics.json"))
+    before = {path: path.stat().st_mtime_ns for path in kept}
+
+    second = start(work)
+    said = second.communicate(timeout=180)[0]
+    assert second.returncode == 0, said
+    assert "Traceback" not in said
+    for file in ("reports/final.html", "reports/final.pdf"):
+        assert file in said
+        assert (work.folder / file).stat().st_size > 10_000
+    assert {path: path.stat().st_mtime_ns for path in kept} == before
+    metrics = [
+        json.loads(path.read_text())
+        for path in (work.folder / "results/cells").glob("*/metrics.json")
+    ]
+    assert [m["status"] for m in metrics] == ["ok", "ok"]
+
+
+def test_repeated_it_runs_nothing_and_tells_the_results_again(work):
+    work.edit("studies/two.yaml", "settings: {epochs: 40", "settings: {epochs: 1")
+    for _ in range(2):
+        process = start(work)
+        said = process.communicate(timeout=180)[0]
+        assert process.returncode == 0, said
+        assert "reports/final.html" in said
+        assert "swin" in said
+    assert "starts on" not in said
