@@ -14,8 +14,11 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -540,6 +543,87 @@ def test_an_unsigned_image_that_stands_in_is_refused(tiny, tmp_path):
     sign = [apptainer.probe().program, "sign", "--key", str(private), str(mine)]
     subprocess.run(sign, check=True, capture_output=True)
     tiny.build()
+
+
+# ---- an image of a registry ----
+
+
+class Registry(BaseHTTPRequestHandler):
+    """As much of a registry as a pull by digest asks for."""
+
+    content: ClassVar[dict[str, tuple[str, bytes]]] = {}
+
+    def do_GET(self):
+        kind, body = self.content.get(self.path.rpartition("/")[2], ("", b""))
+        if self.path != "/v2/" and not body:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if kind:
+            self.send_header("Docker-Content-Digest", f"sha256:{hashlib.sha256(body).hexdigest()}")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *words):
+        pass
+
+
+@pytest.fixture
+def registry():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    Registry.content = {}
+    yield server
+    server.shutdown()
+
+
+def put(kind, body):
+    digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+    Registry.content[digest] = (kind, body)
+    return {"mediaType": kind, "digest": digest, "size": len(body)}
+
+
+def test_an_image_of_a_registry_is_taken_by_its_digest(tiny, registry):
+    tiny.build()
+    (file,) = tiny.folder.glob("tiny-*.sif")
+    manifest = {
+        "schemaVersion": 2,
+        "config": put("application/vnd.sylabs.sif.config.v1+json", b"{}"),
+        "layers": [
+            {
+                **put("application/vnd.sylabs.sif.layer.v1.sif", file.read_bytes()),
+                "annotations": {"org.opencontainers.image.title": "tiny.sif"},
+            }
+        ],
+    }
+    kind = "application/vnd.oci.image.manifest.v1+json"
+    digest = put(kind, json.dumps(manifest).encode())["digest"]
+    address = f"oras://127.0.0.1:{registry.server_port}/tiny@{digest}"
+    tiny.work.edit("config.yaml", "given: {}", f"given: {{tiny: '{address}'}}")
+    done = tiny.build()
+    assert f"fetching {address}" in done.stderr
+    assert "building" not in done.stderr
+    pulled = tiny.folder / f"tiny-current-{digest[7:19]}.sif"
+    assert pulled.exists()
+    assert tiny.build().stderr == ""
+
+    layer = manifest["layers"][0]["digest"]
+    Registry.content[layer] = (Registry.content[layer][0], b"x" * len(file.read_bytes()))
+    for path in tiny.folder.glob(f"*{digest[7:19]}*"):
+        if path.is_dir():
+            images._remove(path)
+        else:
+            path.unlink()
+    done = tiny.build(check=False)
+    assert done.returncode == 2
+    assert "cannot be fetched" in done.stderr
+    assert "images.given.tiny" in done.stderr
+    assert not list(tiny.folder.glob(f"*{digest[7:19]}*.sif"))
 
 
 # ---- isolation ----
