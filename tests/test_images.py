@@ -362,7 +362,7 @@ def test_two_at_once_build_once(tiny):
     said = [process.communicate(timeout=120)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert sum("building" in text for text in said) == 1
-    assert sum("another process makes the image tiny-" in text for text in said) == 1
+    assert any("another process makes the image tiny-" in text for text in said)
 
 
 @pytest.mark.parametrize(
