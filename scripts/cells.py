@@ -605,7 +605,7 @@ def _why(cell_id: str, result: Plan) -> None:
     word, reasons = state(cell_id, result)
     print(f"{cell_id}: {word}")
     if word == "done":
-        print("It would not run: settings, code, software and data are those that it was trained with.")
+        print("It would not run: settings, code, image and data are those it was trained with.")
     elif word == "not run":
         print(f"It is not run on this machine: {reasons[0]}. It runs by itself where that exists.")
     elif word == "unreadable":
