@@ -311,6 +311,7 @@ def _make(wanted: Image, settings: dict, found: Apptainer, lock: int) -> dict:
             _remove(old)
     work = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     part = wanted.beside(".sif.part")
+    part.unlink(missing_ok=True)  # of a killed build, too: apptainer asks before it overwrites
     try:
         if wanted.given is None:
             _build(wanted, settings, found, work, part, lock)

@@ -407,7 +407,6 @@ def test_a_failed_test_of_a_recipe_is_no_image(tiny):
 def test_a_killed_build_leaves_nothing_half_and_the_next_run_goes_on(tiny, number):
     tiny.recipe.write_text(TINY.replace("echo parbench >", "sleep 30; echo parbench >"))
     process = tiny.start()
-    mark = "sleep 30; echo parbench"
     deadline = time.monotonic() + 60
     log = None
     while time.monotonic() < deadline:
@@ -416,7 +415,7 @@ def test_a_killed_build_leaves_nothing_half_and_the_next_run_goes_on(tiny, numbe
             log = logs[0]
             break
         time.sleep(0.1)
-    assert log, mark
+    assert log, "the recipe's %post never began"
     process.send_signal(number)
     process.communicate(timeout=30)
     assert process.returncode != 0
@@ -427,7 +426,16 @@ def test_a_killed_build_leaves_nothing_half_and_the_next_run_goes_on(tiny, numbe
     assert not list(tiny.folder.glob("tiny-*.sif"))
     tiny.recipe.write_text(TINY.replace("echo parbench >", "sleep 0; echo parbench >"))
     tiny.build()
-    tiny.recipe.write_text(TINY.replace("echo parbench >", "sleep 30; echo parbench >"))
+    assert not list(tiny.folder.glob("*.part"))
+
+
+def test_a_build_killed_while_it_wrote_the_image_is_made_anew(tiny):
+    tiny.build()
+    (file,) = tiny.folder.glob("tiny-*.sif")
+    file.with_suffix(".sif.part").write_bytes(file.read_bytes()[:1000])
+    file.unlink()
+    assert "building" in tiny.build().stderr
+    assert file.exists()
     assert not list(tiny.folder.glob("*.part"))
 
 
