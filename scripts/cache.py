@@ -22,19 +22,19 @@ def folder() -> Path:
 
 
 @contextlib.contextmanager
-def locked(path: Path, what: str) -> Iterator[int]:
+def locked(
+    path: Path, what: str, mend: str = "point PARBENCH_CACHE at a folder that is yours"
+) -> Iterator[int]:
     """Hold a lock file; the kernel lets go of it when the last process that holds it ends.
 
-    ``what`` is named when somebody else has it. Yields the descriptor, for child processes that
-    must hold it, too.
+    ``what`` is named when somebody else has it, ``mend`` where the file cannot be made. Yields the
+    descriptor, for child processes that must hold it, too.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise ParbenchError(
-            f"{path}: {error.strerror}; point PARBENCH_CACHE at a folder that is yours"
-        ) from None
+        raise ParbenchError(f"{path}: {error.strerror}; {mend}") from None
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -47,8 +47,8 @@ def locked(path: Path, what: str) -> Iterator[int]:
             fcntl.flock(handle, fcntl.LOCK_EX)
         except OSError as error:
             raise ParbenchError(
-                f"{path}: this file system has no locks ({error.strerror});"
-                " point PARBENCH_CACHE at a local disk"
+                f"{path}: this file system has no locks ({error.strerror}), a local disk is "
+                f"needed; {mend}"
             ) from None
         yield handle
     finally:

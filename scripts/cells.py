@@ -528,8 +528,7 @@ def image_of(cell: dict, result: Plan) -> images.Image | None:
     """The image that ``cell`` runs in; None on the host."""
     if cell["deployment"] == "host":
         return None
-    name = strategies.load(cell["strategy"]["name"]).IMAGE
-    return images.image(name, cell["stack"], result.images["settings"])
+    return images.of_cell(cell, result.images["settings"])
 
 
 def write(result: Plan) -> None:

@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -46,11 +46,11 @@ def start(
 
 
 @contextlib.contextmanager
-def guarded(process: subprocess.Popen) -> Iterator[None]:
-    """Kill a command's whole session when this process dies, however that comes.
+def guarded(clean: Callable[[], object]) -> Iterator[None]:
+    """Have ``clean`` called when this process dies before the block's end, however that comes.
 
-    For programs that neither end on SIGTERM at once nor take along those whom they started. The
-    guard is a copy of this process, so that it holds its locks until all are gone.
+    By a second process, a copy of this one, so that it also has the descriptors of its locks and
+    leases: nobody gets them before ``clean`` is done.
     """
     gone, alive = os.pipe()
     guard = os.fork()
@@ -64,17 +64,24 @@ def guarded(process: subprocess.Popen) -> Iterator[None]:
                 os.dup2(nowhere, stream)
             os.close(alive)
             os.read(gone, 1)  # ends with the other process
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            clean()
         finally:
             os._exit(0)
     os.close(gone)
     try:
         yield
     finally:
-        os.kill(guard, signal.SIGKILL)  # before the session's number may be another's
-        os.waitpid(guard, 0)
+        # Before its pipe ends: what it would clean may be another's by now.
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(guard, signal.SIGKILL)
+            os.waitpid(guard, 0)
         os.close(alive)
+
+
+def kill_session(process: subprocess.Popen) -> None:
+    """Kill a command with all whom it started, also those that would not end on SIGTERM."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def end(process: subprocess.Popen) -> None:

@@ -35,6 +35,7 @@ import cache
 import children
 import config as configuration
 import environment
+import strategies
 import system
 import unbundle
 from apptainer import Apptainer
@@ -113,6 +114,11 @@ def names() -> list[str]:
 def image(name: str, stack: str, settings: dict) -> Image:
     """The image ``name`` of ``stack``; ``settings`` are ``images`` of the configuration."""
     return _image(name, stack, _frozen(settings))
+
+
+def of_cell(cell: dict, settings: dict) -> Image:
+    """The image that ``cell`` runs in: its strategy names it."""
+    return image(strategies.load(cell["strategy"]["name"]).IMAGE, cell["stack"], settings)
 
 
 def _frozen(settings: dict) -> tuple:
@@ -382,9 +388,7 @@ def _build(
         mirror = system.machine_mirror() or mirror
     if "mirror" in arguments:
         arguments["mirror"] = mirror
-    if arguments.get("bootstrap") == "debootstrap" and not shutil.which(
-        "debootstrap", path=_search_path()
-    ):
+    if arguments.get("bootstrap") == "debootstrap" and system.which("debootstrap") is None:
         raise ParbenchError(
             f"the image {wanted.label} needs debootstrap: sudo make system (or sudo apt install "
             "debootstrap); or choose images.arguments.bootstrap: docker in config.yaml"
@@ -486,7 +490,7 @@ def _follow(
         file.write(f"$ {' '.join(command)}\n")
         process = children.start(command, variables, [lock], folder=work)
         try:
-            with children.guarded(process):
+            with children.guarded(lambda: children.kill_session(process)):
                 for raw in process.stdout:
                     line = re.sub(r"\x1b\[[0-9;]*m", "", raw.decode(errors="replace")).rstrip()
                     file.write(line + "\n")

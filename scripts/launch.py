@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -238,36 +238,10 @@ def _wait_until_none(state: str, seconds: float) -> None:
         time.sleep(0.05)
 
 
-@contextlib.contextmanager
-def _guarded(state: str) -> Iterator[None]:
-    """A second process that ends the run when this one is killed outright.
-
-    A copy of this one, so that it also has the descriptors of the leases and of the cell's lock:
-    nobody gets them before the run's last process is gone.
-    """
-    gone, alive = os.pipe()
-    guard = os.fork()
-    if guard == 0:
-        try:
-            os.setsid()
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, signal.SIG_IGN)
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            for stream in (0, 1, 2):  # whoever reads the launcher's output must see its end
-                os.dup2(nowhere, stream)
-            os.close(alive)
-            os.read(gone, 1)  # ends with the other process
-            end_all(state, grace=1.0)
-            shutil.rmtree(state, ignore_errors=True)
-        finally:
-            os._exit(0)
-    os.close(gone)
-    try:
-        yield
-    finally:
-        os.close(alive)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(guard, 0)
+def _clean(state: str) -> None:
+    """What the launcher's guard does when the launcher is killed outright."""
+    end_all(state, grace=1.0)
+    shutil.rmtree(state, ignore_errors=True)
 
 
 def oom_kills() -> int:
@@ -671,8 +645,7 @@ def _image(job: Job) -> dict | None:
     if job.cell["deployment"] == "host":
         return None
     _, settings = images.read_plan(job.out.absolute().parents[2] / "plan" / "images.json")
-    name = strategies.load(job.cell["strategy"]["name"]).IMAGE
-    return images.ensure(images.image(name, job.cell["stack"], settings), settings)
+    return images.ensure(images.of_cell(job.cell, settings), settings)
 
 
 def _train(job: Job, held: lease.Lease, stop: Stop, image: dict | None) -> Failure | None:
@@ -682,35 +655,42 @@ def _train(job: Job, held: lease.Lease, stop: Stop, image: dict | None) -> Failu
         os.environ["PARBENCH_OVERSUBSCRIBED"] = "1"  # for metrics.json, whoever writes it
     stop.raises = False
     kills = oom_kills()
-    with _guarded(state):
-        variables = {"PARBENCH_STATE": state, "PARBENCH_LAUNCHED": repr(time.time())}
-        variables |= {"PARBENCH_PROGRESS": job.mode} | _terminal_size(job.mode)
-        if held.shared:
-            variables["PARBENCH_OVERSUBSCRIBED"] = "1"
-        if held.cores:
-            variables["PARBENCH_CORES"] = ",".join(held.cores)
-        variables["PARBENCH_HOST"] = json.dumps(measure.host(image))
-        words, environment = command(
-            job.cell,
-            cell_path=job.cell_path,
-            data=job.data,
-            out=job.out,
-            devices=held.devices,
-            image=image and Path(image["path"]),
-            variables=variables,
-            state=Path(state),
-        )
-        # Also outside of an image, where programs must be found to be ended.
-        environment["PARBENCH_STATE"] = state
-        outside = os.environ if image is None else apptainer.clean_environment()
+    with children.guarded(lambda: _clean(state)):
         try:
-            process = children.start(words, {**outside, **environment}, held.descriptors)
+            words, environment = _command(job, held, image, state)
+            process = children.start(words, environment, held.descriptors)
             return _attend(job, process, state, stop, lambda: oom_kills() > kills)
         finally:
             left = end_all(state, GRACE_SECONDS)
             if left:
                 print(f"error: processes {left} do not end, not even by SIGKILL", file=sys.stderr)
             shutil.rmtree(state, ignore_errors=True)
+
+
+def _command(
+    job: Job, held: lease.Lease, image: dict | None, state: str
+) -> tuple[list[str], dict[str, str]]:
+    """The command of this run, and its whole environment."""
+    variables = {"PARBENCH_STATE": state, "PARBENCH_LAUNCHED": repr(time.time())}
+    variables |= {"PARBENCH_PROGRESS": job.mode} | _terminal_size(job.mode)
+    if held.shared:
+        variables["PARBENCH_OVERSUBSCRIBED"] = "1"
+    if held.cores:
+        variables["PARBENCH_CORES"] = ",".join(held.cores)
+    variables["PARBENCH_HOST"] = json.dumps(measure.host(image))
+    words, environment = command(
+        job.cell,
+        cell_path=job.cell_path,
+        data=job.data,
+        out=job.out,
+        devices=held.devices,
+        image=image and Path(image["path"]),
+        variables=variables,
+        state=Path(state),
+    )
+    outside = os.environ if image is None else apptainer.clean_environment()
+    # The state also outside of an image, where programs must be found to be ended.
+    return words, {**outside, **environment, "PARBENCH_STATE": state}
 
 
 def _terminal_size(mode: str) -> dict[str, str]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
-import fcntl
 import os
 import pwd
 import re
@@ -31,6 +30,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import cache
 from errors import ParbenchError, run_main
 from files import read_json, write_atomically, write_json
 
@@ -431,7 +431,8 @@ def install_private(prefix: Path) -> None:
     for tool in ("apt-get", "dpkg", "patchelf"):
         if which(tool) is None:
             raise ParbenchError(f"Apptainer in {prefix} needs {tool}: sudo apt-get install {tool}")
-    with _locked(prefix):
+    lock = prefix.with_name(f".{prefix.name}.lock")
+    with cache.locked(lock, str(prefix), "choose a folder of yours: --prefix DIR"):
         if find_apptainer(prefix, only=True):
             return
         stamp = prefix / STAMP
@@ -446,27 +447,6 @@ def install_private(prefix: Path) -> None:
                 f"{prefix}/usr/bin/apptainer does not run; is the file system mounted noexec?"
                 f" Otherwise install Apptainer another way: {UPSTREAM}"
             )
-
-
-@contextlib.contextmanager
-def _locked(prefix: Path) -> Iterator[None]:
-    path = prefix.with_name(f".{prefix.name}.lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise ParbenchError(
-            f"{path}: {error.strerror}; choose a folder of yours: --prefix DIR"
-        ) from None
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"another process installs {prefix}; waiting for it")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _unpack(prefix: Path) -> None:
