@@ -29,7 +29,7 @@ import unbundle
 from errors import ParbenchError
 from require import require
 from test_environment import Clone, tiny_wheel
-from workspace import ROOT, Workspace
+from workspace import ROOT, Workspace, small_study
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -461,21 +461,11 @@ def test_a_damaged_wheel_is_one_error(offline):
 
 # ---------------------------------------------------------------- the whole way
 
-STUDY = """
-title: One cell
-description: A small study for tests.
-citation: null
-dataset: digits
-seeds: [0]
-settings: {epochs: 1, global_batch: 32, optimizer: sgd, schedule: constant, learning_rate: 0.05,
-           train_samples: 100, test_samples: 50, warmup_steps: 0}
-models:
-  swin: {options: {embed_dim: 12, depths: [1, 1], num_heads: [2, 2], window_size: 4}}
-variants:
-  eager: {strategy: eager, hardware: cpu1}
-tables:
-  - {title: All, variants: [eager], metrics: [test_accuracy, train_seconds]}
-"""
+STUDY = small_study(
+    "One cell",
+    "swin: {options: {embed_dim: 12, depths: [1, 1], num_heads: [2, 2], window_size: 4}}",
+    "eager: {strategy: eager, hardware: cpu1}",
+)
 GB_NEEDED = 18
 # Nothing but a loop device, or the test means nothing.
 WITHOUT_NETWORK = "ip link set lo up && test $(grep -c : /proc/self/net/dev) = 1 && "

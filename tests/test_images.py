@@ -30,7 +30,7 @@ import machine
 import sbom
 from errors import ParbenchError
 from require import require
-from workspace import Workspace
+from workspace import Workspace, small_study
 
 SETTINGS = {"arguments": {}, "given": {}, "public_key": None, "unpack": False}
 STACKS = ("current", "paper")
@@ -804,24 +804,16 @@ def test_the_report_image_built_twice_is_the_same(tmp_path, monkeypatch):
 
 # ---- cells in images ----
 
-STUDY = """
-title: Four cells
-description: A small study for tests.
-citation: null
-dataset: digits
-seeds: [0]
-settings: {epochs: 1, global_batch: 32, optimizer: sgd, schedule: constant, learning_rate: 0.05,
-           train_samples: 100, test_samples: 50, warmup_steps: 0}
-models:
-  resnet18: {}
-variants:
-  eager: {strategy: eager, hardware: cpu1}
-  gpipe-2: {strategy: gpipe, options: {balance: [2]}, hardware: cpu1, baseline: eager}
-  ddp: {strategy: ddp, hardware: cpu2, baseline: eager}
-  horovod: {strategy: horovod, hardware: cpu2, baseline: eager}
-tables:
-  - {title: All, variants: [eager, gpipe-2, ddp, horovod], metrics: [test_accuracy, train_seconds]}
-"""
+STUDY = small_study(
+    "Four cells",
+    "resnet18: {}",
+    """
+eager: {strategy: eager, hardware: cpu1}
+gpipe-2: {strategy: gpipe, options: {balance: [2]}, hardware: cpu1, baseline: eager}
+ddp: {strategy: ddp, hardware: cpu2, baseline: eager}
+horovod: {strategy: horovod, hardware: cpu2, baseline: eager}
+""",
+)
 AFTER = {"table": 1, "report": 1}
 
 

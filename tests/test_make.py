@@ -11,24 +11,18 @@ import time
 
 import pytest
 
-from workspace import ROOT, Workspace
+from workspace import ROOT, Workspace, small_study
 
-STUDY = """
-title: Two cells
-description: A small study for tests.
-citation: null
-dataset: digits
-seeds: [0]
-settings: {epochs: 40, global_batch: 32, optimizer: sgd, schedule: constant, learning_rate: 0.05,
-           train_samples: 400, test_samples: 50, warmup_steps: 0}
-models:
-  swin: {options: {embed_dim: 12, depths: [1, 1], num_heads: [2, 2], window_size: 4}}
-variants:
-  eager: {strategy: eager, hardware: cpu1, settings: {epochs: 1}}
-  ddp: {strategy: ddp, hardware: cpu2, baseline: eager}
-tables:
-  - {title: All, variants: [eager, ddp], metrics: [test_accuracy, train_seconds]}
-"""
+STUDY = small_study(
+    "Two cells",
+    "swin: {options: {embed_dim: 12, depths: [1, 1], num_heads: [2, 2], window_size: 4}}",
+    """
+eager: {strategy: eager, hardware: cpu1, settings: {epochs: 1}}
+ddp: {strategy: ddp, hardware: cpu2, baseline: eager}
+""",
+    epochs=40,
+    images=400,
+)
 
 
 @pytest.fixture

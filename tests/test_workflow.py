@@ -10,27 +10,21 @@ import pytest
 from PIL import Image
 
 from training import ROOT
-from workspace import Workspace
+from workspace import Workspace, small_study
 
 # Two models, three strategies, one seed each, and little data: a whole run takes half a minute.
-STUDY = """
-title: Six cells
-description: A small study for tests.
-citation: null
-dataset: digits
-seeds: [0]
-settings: {epochs: 1, global_batch: 32, optimizer: sgd, schedule: constant, learning_rate: 0.05,
-           train_samples: 100, test_samples: 50, warmup_steps: 0}
-models:
-  resnet18: {}
-  swin: {options: {embed_dim: 12, depths: [1, 1], num_heads: [2, 2], window_size: 4}}
-variants:
-  eager: {strategy: eager, hardware: cpu1}
-  gpipe-2: {strategy: gpipe, options: {balance: [2]}, hardware: cpu1, baseline: eager}
-  ddp: {strategy: ddp, hardware: cpu2, baseline: eager}
-tables:
-  - {title: All, variants: [eager, gpipe-2, ddp], metrics: [test_accuracy, train_seconds]}
-"""
+STUDY = small_study(
+    "Six cells",
+    """
+resnet18: {}
+swin: {options: {embed_dim: 12, depths: [1, 1], num_heads: [2, 2], window_size: 4}}
+""",
+    """
+eager: {strategy: eager, hardware: cpu1}
+gpipe-2: {strategy: gpipe, options: {balance: [2]}, hardware: cpu1, baseline: eager}
+ddp: {strategy: ddp, hardware: cpu2, baseline: eager}
+""",
+)
 AFTER = {"table": 1, "report": 1}
 
 

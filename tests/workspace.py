@@ -7,10 +7,36 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("Snakefile", "config.yaml", "rules", "scripts", "studies", "profiles", "containers")
+
+
+def small_study(
+    title: str, models: str, variants: str, *, epochs: int = 1, images: int = 100
+) -> str:
+    """A study for tests, as YAML: one seed and little data, so that a cell takes seconds.
+
+    ``models`` and ``variants`` are lines of YAML; one table shows all variants.
+    """
+    names = ", ".join(re.findall(r"^([\w-]+):", variants, re.M))
+    return f"""
+title: {title}
+description: A small study for tests.
+citation: null
+dataset: digits
+seeds: [0]
+settings: {{epochs: {epochs}, global_batch: 32, optimizer: sgd, schedule: constant,
+           learning_rate: 0.05, train_samples: {images}, test_samples: 50, warmup_steps: 0}}
+models:
+{textwrap.indent(models.strip(), "  ")}
+variants:
+{textwrap.indent(variants.strip(), "  ")}
+tables:
+  - {{title: All, variants: [{names}], metrics: [test_accuracy, train_seconds]}}
+"""
 
 
 class Workspace:
