@@ -272,7 +272,13 @@ def cell(strategy: str, devices: int = 1, model: str = "resnet50", **changes: An
         "seed": 0,
         "stack": "current",
         "deployment": "host",
-        "run": {"timeout_seconds": 600},
+        "run": {
+            "timeout_seconds": 600,
+            "checkpoint_seconds": 300,
+            "grace_seconds": 60,
+            "interface": None,
+            "connect_seconds": 120,
+        },
     }
 
 

@@ -37,6 +37,7 @@ from files import canonical_json, digest, read_json, write_json
 CELL_SCHEMA_VERSION = 1
 PLAN_SCHEMA_VERSION = 1
 RESULTS = Path("results")  # the workflow runs in the project's folder
+_RUN = ("timeout_seconds", "checkpoint_seconds", "grace_seconds")
 _SAMPLES = ("train_samples", "test_samples")
 
 
@@ -346,7 +347,10 @@ def _group(
             "id": cell_id,
             **template,
             "seed": seed,
-            "run": {"timeout_seconds": config["timeout_seconds"]},
+            "run": {
+                **{key: config[key] for key in _RUN},
+                **config["nodes"],
+            },
         }
         if reason is not None:
             result.not_run[cell_id] = reason

@@ -101,7 +101,13 @@ def make_cell(
         "seed": 0,
         "stack": "current",
         "deployment": "host",
-        "run": {"timeout_seconds": 1800},
+        "run": {
+            "timeout_seconds": 1800,
+            "checkpoint_seconds": 300,
+            "grace_seconds": 60,
+            "interface": None,
+            "connect_seconds": 120,
+        },
         **changes,
     }
 

@@ -92,6 +92,9 @@ def test_horovod_that_cannot_be_built_is_a_row(base, monkeypatch):
 def test_what_does_not_change_a_measurement_changes_no_id(base):
     before = set(cells.plan(config.checked(base)).cells)
     base["timeout_seconds"] = 7
+    base["checkpoint_seconds"] = 9
+    base["nodes"]["interface"] = "ib0"
+    base["slurm"]["partition"] = "gpu"
     base["hardware"]["cpu9"] = {"device": "cpu", "devices": 9}
     base["datasets"]["more"] = {"kind": "digits"}
     base["available"] = {"cpu": 64}

@@ -205,7 +205,13 @@ class Cell:
             strategy,
             constructed.make_hardware(devices=devices),
             model_options=modes,
-            run={"timeout_seconds": timeout},
+            run={
+                "timeout_seconds": timeout,
+                "checkpoint_seconds": 300,
+                "grace_seconds": 20,
+                "interface": None,
+                "connect_seconds": 30,
+            },
         )
         self.write()
 

@@ -60,7 +60,13 @@ def cell(strategy: str = "eager", devices: int = 1, model: str = "swin", **chang
         "seed": 0,
         "stack": "current",
         "deployment": "host",
-        "run": {"timeout_seconds": 120},
+        "run": {
+            "timeout_seconds": 120,
+            "checkpoint_seconds": 300,
+            "grace_seconds": 20,
+            "interface": None,
+            "connect_seconds": 30,
+        },
     }
     config.check(template, "cell", "test cell")
     return template
