@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strategies import _data_parallel, eager
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from machine import Software
+    from strategies import Node
 
 IMAGE = "horovod"  # containers/horovod.def
 OPTIONS: dict[str, dict] = {
@@ -34,8 +36,17 @@ parts = _data_parallel.parts
 stages = _data_parallel.stages
 
 
-def launcher(cell: dict, python: str) -> list[str]:
-    """horovodrun over Gloo: no MPI and, on one machine, no ssh; nothing kept in ~/.horovod."""
+def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
+    """horovodrun over Gloo: no MPI and, on one machine, no ssh; nothing kept in ~/.horovod.
+
+    To other nodes it would go by ssh: there Slurm is on every node already, and each starts its own
+    ranks.
+    """
+    if node is not None:
+        run = [python, str(Path(__file__).parent.parent / "horovod_node.py")]
+        run += ["--nodes", str(node.count), "--node", str(node.rank)]
+        run += ["--processes", str(processes(cell)), "--address", node.address]
+        return [*run, "--port", str(node.port), "--", python]
     run = [python, "-m", "horovod.runner.launch", "--gloo", "--disable-cache"]
     return [*run, "--network-interfaces", "lo", "-np", str(processes(cell)), python]
 
