@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from mailbox import Mailbox, Peer
 from pathlib import Path
 
 import children
@@ -24,6 +23,7 @@ from files import write_json
 from node import BEAT_SECONDS, SILENT_SECONDS
 from output import Output
 from part import LOOK_SECONDS, SETTLE_SECONDS, Ended, Part, stopped_at
+from postbox import Peer, Postbox
 from processes import GRACE_SECONDS, end_all
 from stopping import Stop, Stopped
 from watch import Rank, last_words
@@ -64,7 +64,7 @@ class Head:
                 "token": secrets.token_hex(16),
             },
         )
-        self.box = Mailbox(state / "head.json")
+        self.box = Postbox(state / "head.json")
         self.peers = [
             Peer(state / f"node{number}" / "agent.json") for number in range(len(self.names))
         ]

@@ -20,8 +20,8 @@ import claim
 import images
 import job
 import measure
-import outcome
 import part
+import record
 from command import shown_command, shown_path
 from errors import ParbenchError, run_main
 from output import Output, progress_mode
@@ -63,10 +63,10 @@ def run(task: Task, own: job.Job | None, stop: Stop) -> int:
     name, folder = task.cell["id"], task.out.parent
     progress = Progress(name, task.out)
     with claim.claimed(folder, name, own, stop):
-        outcome.started(folder)
+        record.started(folder)
         task.out.unlink(missing_ok=True)
         image, settings = _image(task)  # before devices are taken: it may have to be built
-        taken = outcome.take_over(folder, task.out, task.cell, task.data, image)
+        taken = record.take_over(folder, task.out, task.cell, task.data, image)
         if taken is not None:
             print(f"{progress.count()}{name}: job {taken} has trained it meanwhile", flush=True)
             return 0
@@ -78,7 +78,7 @@ def run(task: Task, own: job.Job | None, stop: Stop) -> int:
             if failure is not None:
                 task.out.unlink(missing_ok=True)
             if failure is not None and stop.received is not None:
-                kept = outcome.stopped(folder, ended.stopped, time.monotonic() - begun)
+                kept = record.stopped(folder, ended.stopped, time.monotonic() - begun)
                 sentence = f"{Stopped(stop.received)}; {kept}"
                 output.say(sentence)
                 raise Stopped(stop.received, sentence)
@@ -97,7 +97,7 @@ def run(task: Task, own: job.Job | None, stop: Stop) -> int:
                 task.data,
                 image=image,
             )
-        outcome.finished(folder, task.out, time.monotonic() - begun, own and own.number)
+        record.finished(folder, task.out, time.monotonic() - begun, own and own.number)
         # Before another run of this cell may take the result away.
         print(f"{progress.count()}{name}: {_result(task.out)}{progress.left()}", flush=True)
     return 0
@@ -174,7 +174,7 @@ def _tell(task: Task, sentence: str, own: job.Job | None) -> None:
     with open(task.log, "a", encoding="utf-8") as log:
         for stream in (sys.stderr, log):
             print(*lines, sep="\n", file=stream, flush=True)
-    outcome.failed(task.out.parent, sentence, task.log, own and own.number)
+    record.failed(task.out.parent, sentence, task.log, own and own.number)
 
 
 def _watch_walltime(own: job.Job, stop: Stop, grace: float) -> None:
@@ -201,7 +201,7 @@ def _requeue(task: Task, own: job.Job, before: dict | None) -> str | None:
     """
     if not own.made_for.endswith(f"_{task.cell['id']}"):
         return "the same command goes on from its checkpoint"
-    reached = outcome.last_stop(task.out.parent)
+    reached = record.last_stop(task.out.parent)
     if reached is None or (before and _place(reached) <= _place(before)):
         return (
             "it got no further than a checkpoint before; give it more time: slurm.minutes in "
@@ -227,7 +227,7 @@ def _stopped(task: Task, own: job.Job | None, stopped: Stopped, before: dict | N
             _tell(task, f"{stopped}; job {own.number} is not run again: {why_not}", own)
         return 1
     print(f"{name}: {stopped}", file=sys.stderr)
-    outcome.failed(task.out.parent, str(stopped), task.log, own and own.number)
+    record.failed(task.out.parent, str(stopped), task.log, own and own.number)
     return 128 + stopped.number
 
 
@@ -253,7 +253,7 @@ def main() -> int:
     task = Task(cell, arguments.cell, arguments.data, arguments.out, log, mode)
     own = job.current()
     _check_nodes(task, own)
-    before = outcome.last_stop(task.out.parent)
+    before = record.last_stop(task.out.parent)
     with Stop() as stop:
         if own is not None:
             _watch_walltime(own, stop, cell["run"]["grace_seconds"])
@@ -262,14 +262,14 @@ def main() -> int:
         except Stopped as stopped:
             return _stopped(task, own, stopped, before)
         except ParbenchError as error:
-            outcome.failed(task.out.parent, str(error), task.log, own and own.number)
+            record.failed(task.out.parent, str(error), task.log, own and own.number)
             raise
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             where = error.filename or task.out.parent
             sentence = f"{where}: {error.strerror}; make room and run the cell again"
-            outcome.failed(task.out.parent, sentence, task.log, own and own.number)
+            record.failed(task.out.parent, sentence, task.log, own and own.number)
             raise ParbenchError(f"{cell['id']}: {sentence}") from None
 
 

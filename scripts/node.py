@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from mailbox import Mailbox, Peer
 from pathlib import Path
 
 import images
@@ -23,6 +22,7 @@ import part
 from errors import ParbenchError, run_main
 from files import read_json
 from output import Output
+from postbox import Peer, Postbox
 from stopping import Stop, Stopped
 from strategies import Node
 
@@ -44,7 +44,7 @@ class Agent:
         self.stop = stop
         self.folder = state / f"node{rank}"
         self.head = Peer(state / "head.json")
-        self.box = Mailbox(self.folder / "agent.json")
+        self.box = Postbox(self.folder / "agent.json")
         self.listener: socket.socket | None = None
         self.interface = ""
 

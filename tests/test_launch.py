@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 
-import constructed
 import command
+import constructed
 import files
 import launch
 import lease
@@ -203,7 +203,7 @@ def surroundings(tmp_path, monkeypatch):
 class Cell:
     """A cell in the copy, whose ranks behave as ``modes`` say."""
 
-    def __init__(self, root, name, strategy, modes, timeout, devices):
+    def __init__(self, root, name, strategy, modes, timeout, grace, devices):
         self.root, self.id = root, name
         self.folder = root / "results" / "cells" / name
         self.out = self.folder / "metrics.json"
@@ -217,7 +217,7 @@ class Cell:
             run={
                 "timeout_seconds": timeout,
                 "checkpoint_seconds": 300,
-                "grace_seconds": 20,
+                "grace_seconds": grace,
                 "interface": None,
                 "connect_seconds": 30,
             },
@@ -264,13 +264,13 @@ class Cell:
 def cell(checkout, request, tmp_path):
     made = []
 
-    def make(strategy="solo", *, timeout=30, devices=None, name="", **modes):
+    def make(strategy="solo", *, timeout=30, grace=20, devices=None, name="", **modes):
         # Keywords are r0="kill", r1="hang".
         modes = {key.removeprefix("r"): value for key, value in modes.items()}
         devices = devices or (1 if strategy == "solo" else 2)
         letters = (c if c.isalnum() else "-" for c in request.node.name)
         cell_id = f"tiny.{strategy}.{''.join(letters)}{name}"
-        made.append(Cell(checkout, cell_id, strategy, modes, timeout, devices))
+        made.append(Cell(checkout, cell_id, strategy, modes, timeout, grace, devices))
         return made[-1]
 
     yield make
@@ -578,14 +578,14 @@ def test_oversubscription_is_recorded(cell):
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("strategy", ["solo", "pair"])
 def test_a_signal_ends_all_ranks(cell, strategy, number, status):
-    it = cell(strategy, r0="work", r1="stubborn")
+    it = cell(strategy, r0="work", r1="stubborn", grace=1)
     process = it.start()
     ready(it, 1 if strategy == "solo" else 2)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == status
-    assert err == f"{it.id}: ended by {number.name}\n"
-    assert it.log.read_text().endswith(f"ended by {number.name}\n")
+    assert err.startswith(f"{it.id}: ended by {number.name}; ")
+    assert it.log.read_text().endswith(err.removeprefix(f"{it.id}: "))
     assert not it.out.exists()
     assert core_is_free(0)
 
@@ -593,12 +593,72 @@ def test_a_signal_ends_all_ranks(cell, strategy, number, status):
 @pytest.mark.parametrize("strategy", ["torchrun", "horovodrun"])
 def test_a_signal_ends_the_real_starters(cell, strategy):
     skip_without(strategy)
-    it = cell(strategy, r0="work", r1="stubborn")
+    it = cell(strategy, r0="work", r1="stubborn", grace=1)
     process = it.start()
     ready(it, 2)
     process.terminate()
     process.communicate(timeout=40)
     assert process.returncode == 143
+
+
+@pytest.mark.parametrize("strategy", ["solo", "pair", "torchrun", "horovodrun"])
+def test_a_signal_keeps_a_checkpoint(cell, strategy):
+    skip_without(strategy)
+    it = cell(strategy, r0="work", r1="work")
+    process = it.start()
+    ready(it, 1 if strategy == "solo" else 2)
+    for pid in processes_of_run(it):  # as where Slurm signals every process of a job
+        os.kill(pid, signal.SIGTERM)
+    process.terminate()
+    process.communicate(timeout=20)
+    assert process.returncode == 143
+    failed = json.loads((it.folder / "failed.json").read_text())
+    assert failed["sentence"] == (
+        "ended by SIGTERM; a checkpoint at epoch 3 step 17 is kept, and the same command goes on "
+        "from there"
+    )
+    assert failed["job"] is None
+    assert failed["lines"][-1] == failed["sentence"]
+    assert json.loads((it.folder / "stopped.json").read_text())["step"] == 17
+    assert not (it.folder / "running.json").exists()
+    # Run again, it has its result, and the time of both runs counts.
+    (it.folder / "checkpoints").mkdir()
+    it.content["model"]["options"] = {}
+    it.write()
+    files.write_json(it.folder / "stopped.json", {"epoch": 3, "step": 17, "seconds": 1000.0})
+    assert it.run().returncode == 0
+    assert json.loads((it.folder / "wall.json").read_text())["seconds"] > 1000
+    kept = {path.name for path in it.folder.iterdir()}
+    assert not kept & {"failed.json", "stopped.json", "checkpoints", "running.json"}
+
+
+def processes_of_run(it):
+    return processes.members(it.environment()["PARBENCH_STATE"])
+
+
+def test_who_insists_is_not_made_to_wait(cell):
+    it = cell(r0="stubborn", grace=60)
+    process = it.start()
+    ready(it, 1)
+    process.terminate()
+    time.sleep(0.2)
+    process.terminate()  # the same wish, by another way
+    time.sleep(2.5)
+    assert process.poll() is None
+    process.terminate()
+    process.communicate(timeout=15)
+    assert process.returncode == 143
+
+
+def test_a_signal_before_training_ends_at_once(cell):
+    it = cell(r0="mute", grace=60)
+    process = it.start()
+    wait_for(lambda: it.log.exists())
+    time.sleep(1)
+    process.terminate()
+    process.communicate(timeout=15)
+    assert process.returncode == 143
+    assert "before its first checkpoint" in (it.folder / "failed.json").read_text()
 
 
 def test_a_signal_ends_who_waits_for_a_lease(cell):

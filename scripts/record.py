@@ -19,17 +19,22 @@ from errors import ParbenchError
 from files import read_json, write_json
 
 CHECKPOINTS = "checkpoints"
-LINES = 15
+LINES, MOST_BYTES = 15, 65536
 
 
 def failed(folder: Path, sentence: str, log: Path, number: int | None) -> None:
     """Leave the reason, where it can be written."""
-    lines: list[str] = []
-    with contextlib.suppress(OSError):
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LINES:]
-    value = {"sentence": sentence, "log": str(log), "job": number, "lines": lines}
+    value = {"sentence": sentence, "log": str(log), "job": number, "lines": _last_lines(log)}
     with contextlib.suppress(OSError):
         write_json(folder / "failed.json", value)
+
+
+def _last_lines(log: Path) -> list[str]:
+    """The end of a log, which may be long."""
+    with contextlib.suppress(OSError), open(log, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_BYTES))
+        return file.read(MOST_BYTES).decode(errors="replace").splitlines()[-LINES:]
+    return []
 
 
 def started(folder: Path) -> None:

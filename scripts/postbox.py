@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Mailbox:
+class Postbox:
     """The owner's side. ``value`` is what the others see since the last ``send``."""
 
     def __init__(self, path: Path):
@@ -32,7 +32,7 @@ class Mailbox:
 
 
 class Peer:
-    """Another one's mailbox. ``value`` is what it said last."""
+    """Another one's postbox. ``value`` is what it said last."""
 
     def __init__(self, path: Path):
         self.path = path
