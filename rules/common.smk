@@ -1,4 +1,7 @@
 # Checks the configuration, expands it into cells, and holds the functions that rules use. No rules.
+import contextlib
+import functools
+import io
 import json
 import os
 import subprocess
@@ -8,6 +11,9 @@ import deployment
 import files
 import images
 import provenance
+import slurm
+
+from snakemake.cli import parse_args
 
 # Jobs inherit the terminal, and the bars of cells that run at once would overwrite each other.
 os.environ.update(PARBENCH_QUIET="1")
@@ -31,9 +37,41 @@ CONFIG = or_stop(
     or_stop(configuration.checked, config, configuration_files),
     SDM_APPTAINER,
 )
+
+
+def executor():
+    """Where jobs will run, as Snakemake's command line and profiles say; a dry run's, too.
+
+    Snakemake itself tells a Snakefile only after it has read it. A job of a run, which reads it
+    again on a compute node, does not need to know.
+    """
+    if not workflow.is_main_process:
+        return None
+    # It would say a second time which profiles it reads.
+    with contextlib.redirect_stderr(io.StringIO()):
+        return parse_args(sys.argv[1:])[1].executor
+
+
+SLURM = executor() == "slurm"
+# What counts is the machine that runs the cells: this one, a cluster, or, for a job of a run, what
+# was found when that run began.
+CLUSTER = or_stop(slurm.ask) if SLURM else None
+if SLURM:
+    lacking = slurm.lacking(CLUSTER, CONFIG, configuration_files)
+elif workflow.is_main_process:
+    lacking = cells.lacking_here(CONFIG)
+else:
+    lacking = cells.lacking_as_planned(CONFIG["studies"])
 PLAN = or_stop(
-    cells.plan, CONFIG, workflow.overwrite_configfiles, workflow.config_settings.config
+    cells.plan,
+    CONFIG,
+    workflow.overwrite_configfiles,
+    workflow.config_settings.config,
+    lacking,
 )
+# Preparation and report: jobs, or run where Snakemake runs.
+PREPARE_HERE = CONFIG["slurm"]["prepare"] == "submit"
+PREPARING = or_stop(slurm.preparing, CONFIG, CLUSTER)
 
 
 def entered_by_launcher(wildcards):
@@ -94,6 +132,26 @@ def cell_code(wildcards):
 def cell_threads(wildcards):
     """A device on a CPU is one core; a GPU's process needs one for itself."""
     return planned_cell(wildcards)["hardware"]["devices"]
+
+
+@functools.cache
+def asked_of_slurm(cell):
+    """What the job of a cell asks Slurm for."""
+    return slurm.of_cell(cell, PLAN, CONFIG, CLUSTER)
+
+
+def cell_resources():
+    """The resources of cells, by the plugin's names: none where cells run on this machine.
+
+    They never come from `threads`, which the cores of the submitting machine limit.
+    """
+    if workflow.is_main_process and not SLURM:
+        return {}
+
+    def one(key):
+        return lambda wildcards: asked_of_slurm(wildcards.cell).get(key)
+
+    return {key: one(key) for key in slurm.KEYS}
 
 
 def cell_priority(wildcards):
