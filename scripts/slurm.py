@@ -12,7 +12,7 @@ import math
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -343,12 +343,6 @@ def accounts() -> list[str]:
 
 
 @functools.cache
-def default_account() -> str | None:
-    """The account that pays where none is named."""
-    return next(iter(_listed("show", "user", getpass.getuser(), "format=DefaultAccount")), None)
-
-
-@functools.cache
 def qualities() -> list[str]:
     """The qualities of service that the site has, in small letters."""
     return _listed("show", "qos", "format=Name")
@@ -385,7 +379,7 @@ def resources(
         "mem_mb": devices * asked["memory_mib"],
         "runtime": minutes,
         "slurm_partition": partition.name if partition else asked["partition"],
-        "slurm_account": _account(asked, cluster),
+        "slurm_account": asked["account"],
         "constraint": asked["constraint"],
         "qos": asked["qos"],
     }
@@ -415,13 +409,6 @@ def resources(
     return {key: value for key, value in wanted.items() if value is not None}
 
 
-def _account(asked: dict, cluster: Cluster | None) -> str | None:
-    """The account; the user's own default by name, or the plugin would guess one from old jobs."""
-    if asked["account"] is None and cluster is not None and cluster.accounting:
-        return default_account()
-    return asked["account"]
-
-
 def _kind(offered: Iterable[Node], hardware: dict) -> str | None:
     """The site's word for the accelerators asked for; None where any will do."""
     model = hardware["gpu_model"]
@@ -442,8 +429,8 @@ def preparing(config: dict, cluster: Cluster | None) -> dict[str, int | str]:
     if asked["prepare"] == "submit":
         return {}
     wanted = {**PREPARE, "slurm_partition": asked["prepare"]}
-    if (account := _account(asked, cluster)) is not None:
-        wanted["slurm_account"] = account
+    if asked["account"] is not None:
+        wanted["slurm_account"] = asked["account"]
     partition = cluster.partition(asked["prepare"]) if cluster else None
     if partition and partition.minutes:
         wanted["runtime"] = min(wanted["runtime"], partition.minutes)
@@ -453,13 +440,22 @@ def preparing(config: dict, cluster: Cluster | None) -> dict[str, int | str]:
 
 
 def of_cell(
-    name: str, plan: cells.Plan, config: dict, cluster: Cluster | None
+    name: str,
+    plan: cells.Plan,
+    config: dict,
+    cluster: Cluster | None,
+    left: Mapping[str, list[str]],
 ) -> dict[str, int | str]:
-    """The plugin's resources for the cell ``name``."""
+    """The plugin's resources for the cell ``name``; ``left`` as ``left_behind`` gives it."""
     cell = plan.cells[name]
     asked = settings(config, cell["hardware"]["name"])
     time = walltime(cell, plan, asked) if cluster else None
-    return resources(cell["hardware"], asked, time, cluster)
+    wanted = resources(cell["hardware"], asked, time, cluster)
+    if name in left:
+        wanted["slurm_extra"] = (
+            f"{wanted['slurm_extra']} --dependency=afterany:{':'.join(left[name])}"
+        )
+    return wanted
 
 
 def walltime(cell: dict, plan: cells.Plan, asked: dict) -> int:
@@ -474,6 +470,25 @@ def walltime(cell: dict, plan: cells.Plan, asked: dict) -> int:
     samples = cell["dataset"]["train_samples"] or described.get("train", UNKNOWN_SAMPLES)
     seconds = cell["training"]["epochs"] * samples / asked["least_samples_per_second"]
     return math.ceil(seconds / 60) + FIXED_MINUTES
+
+
+# ---------------------------------------------------------------- what an earlier run left behind
+
+
+def left_behind(folder: Path) -> dict[str, list[str]]:
+    """Jobs of cells of this work folder that Slurm still has, by cell, the latest last.
+
+    Snakemake's lock lets one process submit from a folder at a time: theirs was killed. Their
+    results count, so the new job of such a cell starts when they have ended.
+    """
+    found: dict[str, list[str]] = {}
+    said = run("squeue", "--me", "--noheader", "--sort=i", "--format=%i|%k|%Z")
+    for line in said.splitlines():
+        job, comment, workdir = line.split("|", 2)
+        cell = comment.partition("rule_train_wildcards_")[2]
+        if cell and Path(workdir).resolve() == folder.resolve():
+            found.setdefault(cell, []).append(job)
+    return found
 
 
 # ---------------------------------------------------------------- what earlier runs took
@@ -524,3 +539,14 @@ def predicted(names: list[str], plan: cells.Plan) -> str:
         unknown = f", {rest} of which nothing is known yet" if rest else ""
         lines.append(f"  {hardware:<{width}} {text}  ({count}{unknown})")
     return "\n".join(lines)
+
+
+def not_run(plan: cells.Plan) -> list[str]:
+    """A line for each hardware that some cells cannot have, with the reason."""
+    reasons = Counter(
+        (plan.cells[name]["hardware"]["name"], reason) for name, reason in plan.not_run.items()
+    )
+    return [
+        f"{count} cell{'s' * (count > 1)} on {hardware} not run: {reason}"
+        for (hardware, reason), count in sorted(reasons.items())
+    ]
