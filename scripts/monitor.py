@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -112,7 +113,8 @@ class Monitor:
         if self._listener is not None:
             self._listener.close()
         self.look()
-        self.summarise()
+        if self._summary_due:
+            self.summarise()
 
     def failed(self, cell: str, failure: Failure) -> None:
         """Take note that Snakemake gave a cell up. Called from any thread."""
@@ -175,12 +177,14 @@ class Monitor:
             ("metrics.json", "done", self._done),
         ):
             if stamps[file] is not None:
-                if watched.told != (state, stamps[file]):
+                # Snakemake touches a metrics.json that is done; the others are only ever replaced.
+                news = (state, None if state == "done" else stamps[file])
+                if watched.told != news:
                     try:
                         text = tell(name)
                     except (ParbenchError, KeyError, TypeError):  # gone again, or broken
                         return False
-                    watched.told = (state, stamps[file])
+                    watched.told = news
                     stopped = state == "failed" and watched.failure.stopped
                     self._set(name, "pending" if stopped else state)
                     self._say(f"{self._count()}{name}: {text}")
@@ -332,18 +336,28 @@ def _from_snakemake(record: logging.LogRecord) -> Failure:
     # Behind these words stands what the submitting command was, or a hint to look for logs.
     for words in ("\n    sbatch call:", "For further error details", "Detailed failure reason"):
         text = text.partition(words)[0]
-    logs = [str(log) for log in getattr(record, "log", None) or []]
-    job_log = next((log for log in reversed(logs) if Path(log).is_file()), None)
-    return Failure(" ".join(text.split()), tuple(_last_lines(job_log)), job_log)
+    logs = [Path(os.path.relpath(str(log))) for log in getattr(record, "log", None) or []]
+    # First the cell's own, which tells nothing, or it would have told; then that of its Slurm job.
+    job_log = next((log for log in reversed(logs) if log.is_file()), None)
+    lines = _own_words(job_log) if job_log else []
+    return Failure(" ".join(text.split()), tuple(lines[-LOG_LINES:]), job_log and str(job_log))
 
 
-def _last_lines(path: str | None) -> list[str]:
-    if path is None:
-        return []
+# What Snakemake, which every job of it starts again, puts around a job's own words.
+FRAME = re.compile(
+    r"\s|$|\[\w{3} \w{3} +\d|(local)?rule \w+:|RuleException:|CalledProcessError in |Command 'set "
+)
+
+
+def _own_words(log: Path) -> list[str]:
+    """What a job's programs and Slurm itself said in the job's log."""
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
+        text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
+    said, _, end = text.rpartition("Execute 1 jobs...\n")[2].partition("\nError in rule ")
+    lines = [line for line in said.splitlines() if not FRAME.match(line)]
+    return lines + [line for line in end.splitlines() if line.startswith(("slurmstepd:", "srun:"))]
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -93,6 +94,9 @@ def test_a_line_a_change_of_state(folder):
     (line,) = folder.said()
     assert line.startswith("[1/3] a.eager: ok, accuracy 0.")
     assert "trained in" in line
+    os.utime(folder.cells / "a.eager" / "metrics.json")  # as Snakemake does
+    (folder.cells / "a.eager" / "any file").touch()
+    assert folder.said() == []
 
 
 def test_a_failed_cell_shows_the_end_of_its_log_and_where_it_lies(folder):
@@ -212,9 +216,27 @@ def test_a_job_that_slurm_refused_is_told_in_one_sentence(folder, logger):
     assert kept.sentence == refused  # for the report
 
 
+JOB_LOG = """
+SNAKEMAKE
+  Date: today
+Execute 1 jobs...
+
+[Sat Nov 21 14:49:32 2026]
+rule train:
+    input: results/data/digits/digest.json
+error: no such device
+[Sat Nov 21 14:49:33 2026]
+Error in rule train:
+    shell: python scripts/launch.py
+slurmstepd: error: oom-kill
+Shutting down, this might take some time.
+WorkflowError:
+"""
+
+
 def test_a_job_that_died_with_its_node_shows_slurms_log(folder, logger, tmp_path):
     log = tmp_path / "13.log"
-    log.write_text("slurmstepd: error: oom-kill\n")
+    log.write_text(JOB_LOG)
     watched = folder.watch()
     folder.run("b.ddp", job="13")
     watched.look()
@@ -227,7 +249,10 @@ def test_a_job_that_died_with_its_node_shows_slurms_log(folder, logger, tmp_path
     watched.stop()
     said = folder.said()
     at = said.index("[0/3] b.ddp: failed: SLURM-job '13' failed, SLURM status is: 'NODE_FAIL'.")
-    assert said[at + 1 : at + 3] == ["  | slurmstepd: error: oom-kill", f"  log: {log}"]
+    shown = ["error: no such device", "slurmstepd: error: oom-kill"]
+    assert said[at + 1 : at + 3] == [f"  | {line}" for line in shown]
+    assert said[at + 3].startswith("  log: ")
+    assert said[at + 3].endswith("13.log")
     assert "0 running" in said[-1]  # though running.json is left
 
 
