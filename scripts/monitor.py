@@ -179,14 +179,16 @@ class Monitor:
             if stamps[file] is not None:
                 # Snakemake touches a metrics.json that is done; the others are only ever replaced.
                 news = (state, None if state == "done" else stamps[file])
+                text = None
                 if watched.told != news:
                     try:
                         text = tell(name)
                     except (ParbenchError, KeyError, TypeError):  # gone again, or broken
                         return False
                     watched.told = news
-                    stopped = state == "failed" and watched.failure.stopped
-                    self._set(name, "pending" if stopped else state)
+                stopped = state == "failed" and watched.failure.stopped
+                self._set(name, "pending" if stopped else state)
+                if text is not None:
                     self._say(f"{self._count()}{name}: {text}")
                 return True
         if watched.state != "failed":  # what Snakemake gave up needs no file

@@ -140,6 +140,16 @@ def test_a_cell_that_an_earlier_starts_job_still_trains_is_running(folder):
     assert folder.said() == ["[0/3] a.eager: running (job 7 on n1)"]
 
 
+def test_a_result_that_is_taken_over_counts_and_is_told_once(folder):
+    folder.watch()
+    folder.end("a.eager")
+    assert len(folder.said()) == 1
+    folder.remove("a.eager", "metrics.json")  # by Snakemake, before the job that takes it over
+    assert "0 done" in folder.summary()
+    folder.end("a.eager")
+    assert "1 done" in folder.summary()
+
+
 def test_a_requeued_cell_is_told_again_and_never_counted_as_failed(folder):
     folder.watch()
     folder.run("a.eager")
