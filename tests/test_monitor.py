@@ -89,13 +89,15 @@ def test_a_line_a_change_of_state(folder):
         "[0/3] a.eager: running (job 12 on n1)",
         "[0/3] b.ddp: running (job 13 on n1, n2)",
     ]
+    os.utime(folder.cells / "a.eager" / "running.json")  # as its launcher does
+    (folder.cells / "a.eager" / "any file").touch()
     assert folder.said() == []
     folder.end("a.eager")
     (line,) = folder.said()
     assert line.startswith("[1/3] a.eager: ok, accuracy 0.")
     assert "trained in" in line
     os.utime(folder.cells / "a.eager" / "metrics.json")  # as Snakemake does
-    (folder.cells / "a.eager" / "any file").touch()
+    (folder.cells / "a.eager" / "any file").unlink()
     assert folder.said() == []
 
 
