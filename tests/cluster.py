@@ -1,9 +1,9 @@
 """A Slurm cluster on this machine, for tests: `python tests/cluster.py up`, then `... down`.
 
 All it is lies below one folder: configuration, key, sockets, logs, state. Its ports are free ones
-on the loopback interface. So it never touches a Slurm that the machine may have, several may run
-side by side, and nothing but SLURM_CONF says which one a command talks to. It is run by root or by
-any user; jobs are then that user's alone.
+on the loopback interface. So it never touches a Slurm that the machine may have, and several may
+run side by side: PATH says which one a command talks to. It is run by root or by any user; jobs
+are then that user's alone.
 
 Nodes n1 and n2 have 2 cores each. Nodes g1 and g2 claim 16 cores and two A100: they are there to
 ask for, and what runs on them finds no GPU. Partitions:
@@ -42,6 +42,15 @@ NODES = {
 }
 DAEMONS = ("munged", "slurmctld", *NODES)
 START_SECONDS = 60
+
+# The commands of Slurm that find this cluster, in the folder `bin` of its own. SLURM_CONF alone
+# would not do: in a job, Snakemake's plugin drops all such variables before it calls srun.
+COMMANDS = ("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
+COMMAND = """\
+#!/bin/sh
+export SLURM_CONF={conf}
+exec {folder}/{name} "$@"
+"""
 
 # Below those that the kernel gives to outgoing connections and those that cells choose.
 PORTS = range(10000, 28000)
@@ -99,7 +108,7 @@ SlurmdParameters=config_overrides
 {nodes}
 PartitionName=DEFAULT DefaultTime=10 MaxTime=1-0 PreemptMode=OFF State=UP
 PartitionName=main Nodes=n[1-2] Default=YES
-PartitionName=low Nodes=n[1-2] PreemptMode=REQUEUE GraceTime=30
+PartitionName=low Nodes=n[1-2] PreemptMode=REQUEUE GraceTime=20
 PartitionName=high Nodes=n[1-2] PriorityTier=2
 PartitionName=short Nodes=n[1-2] DefaultTime=1 MaxTime=1
 PartitionName=gpu Nodes=g[1-2]
@@ -127,7 +136,12 @@ class Cluster:
     def __init__(self, folder: Path):
         self.folder = folder.resolve()
         self.conf = self.folder / "slurm.conf"
-        self.environment = {"SLURM_CONF": str(self.conf)}
+        self.bin = self.folder / "bin"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of a process whose commands talk to this cluster."""
+        return {**os.environ, "PATH": f"{self.bin}:{os.environ.get('PATH', '')}"}
 
     def up(self) -> None:
         """Start the cluster and wait until its nodes take jobs; nothing to do where it is up."""
@@ -155,6 +169,13 @@ class Cluster:
             CONF.format(folder=text, host=host, user=user, port=port, nodes="\n".join(nodes))
         )
         (self.folder / "gres.conf").write_text(GRES)
+        self.bin.mkdir()
+        # Those of the daemon's own version; on PATH there may be the ones of another such cluster.
+        theirs = Path(program("slurmctld")).parent.parent / "bin"
+        for name in COMMANDS:
+            command = self.bin / name
+            command.write_text(COMMAND.format(conf=self.conf, folder=theirs, name=name))
+            command.chmod(0o755)
         for name in DAEMONS:
             self.start(name)
         deadline = time.monotonic() + START_SECONDS
@@ -187,7 +208,7 @@ class Cluster:
                 stdout=said,
                 stderr=said,
                 start_new_session=True,
-                env={**os.environ, **self.environment},
+                env={**os.environ, "SLURM_CONF": str(self.conf)},
             )
         while name == "munged" and not (self.folder / "munge.socket").exists():
             self._check(name)  # the others give up without it
@@ -201,8 +222,7 @@ class Cluster:
 
     def run(self, *words: str) -> str:
         """What a command of Slurm's answers."""
-        environment = {**os.environ, **self.environment}
-        result = subprocess.run(words, capture_output=True, text=True, env=environment)
+        result = subprocess.run(words, capture_output=True, text=True, env=self.environment)
         if result.returncode != 0:
             raise ClusterError(f"{' '.join(words)}: {result.stderr.strip()}")
         return result.stdout
@@ -251,9 +271,10 @@ class Cluster:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 variables = process.environ()
-                if variables.get("SLURM_CONF") != str(self.conf):
-                    continue
-                if "SLURM_JOB_ID" in variables or process.name().startswith("slurmstepd"):
+                path = variables.get("PATH", "").split(":")
+                ours = variables.get("SLURM_CONF") == str(self.conf) or str(self.bin) in path
+                of_a_job = process.name().startswith("slurmstepd") or "SLURM_JOB_ID" in variables
+                if ours and of_a_job:
                     found.append(process)
         return found
 
@@ -287,7 +308,7 @@ def main() -> int:
     try:
         if arguments.what == "up":
             cluster.up()
-            print(f"export SLURM_CONF={cluster.conf}")
+            print(f"export PATH={cluster.bin}:$PATH")
         else:
             cluster.down()
     except ClusterError as error:

@@ -58,7 +58,7 @@ def program(what, folder):
 
 
 def test_down_leaves_nothing(folder):
-    assert program("up", folder) == f"export SLURM_CONF={folder}/slurm.conf\n"
+    assert program("up", folder) == f"export PATH={folder}/bin:$PATH\n"
     submit(Cluster(folder), f"setsid sh -c 'sleep 300; :' {folder} & sleep 300")
     wait_until(lambda: any(p.cmdline()[:1] == ["sh"] for p in mentioning(folder)))
     program("up", folder)  # is up: changes nothing
