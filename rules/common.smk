@@ -11,8 +11,10 @@ import cells
 import deployment
 import files
 import images
+import monitor
 import provenance
 import slurm
+import unfinished
 
 from snakemake.cli import parse_args
 
@@ -205,6 +207,10 @@ def code_of(*scripts):
 TOLD = set()
 
 
+# Tells of cells that run elsewhere, from the start of such a run to its end.
+MONITOR = []
+
+
 def begin(workflow):
     """At the start of a run: write cells and plans, and say what will happen."""
     cells.write(PLAN)
@@ -215,6 +221,11 @@ def begin(workflow):
     cells.write_progress(PLAN, trained)
     say_where(trained)
     keep_records(workflow)
+    unfinished.REPORT.unlink(missing_ok=True)
+    # Where cells run here, their launchers have the terminal.
+    if workflow.non_local_exec and trained:
+        MONITOR.append(monitor.Monitor(trained, cells.progress_entries(PLAN)))
+        MONITOR[-1].start(workflow.logger_manager.logger)
 
 
 def say_where(trained):
@@ -272,5 +283,24 @@ def foretell():
 def finish():
     """At the end of a run: the results in short. `make` prints them itself, also when Snakemake
     found nothing to do and calls nobody."""
+    for each in MONITOR:
+        each.stop()
     if "table" in TOLD and os.environ.get("PARBENCH_CLOSING") != "make":
         subprocess.run([sys.executable, "scripts/closing.py"], check=False)
+
+
+def fail(workflow):
+    """At the end of a run that failed: which cells did, and a report of what is there."""
+    for each in MONITOR:
+        each.stop()
+    print(
+        "The run stopped: see the error above. What is finished is kept; start it again to go on.",
+        file=sys.stderr,
+    )
+    failed = [
+        job.wildcards.cell
+        for job in workflow.scheduler.failed
+        if job.rule.name == "train"
+    ]
+    if failed:  # none where somebody typed Ctrl-C
+        unfinished.tell(PLAN, failed, inside_report_image())

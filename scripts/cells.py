@@ -585,23 +585,26 @@ def _write_changed(path: Path, value: dict) -> None:
         write_json(path, value)
 
 
+def progress_entries(result: Plan) -> dict[str, dict]:
+    """Of every cell of the plan: what it runs on, and which group's cells take as long as it."""
+    entries = {}
+    for study in result.studies.values():
+        for group in study["groups"]:
+            hardware = group["hardware"]
+            entry = {
+                "device": hardware["device"],
+                "devices": hardware["devices"] * hardware["nodes"],
+                "like": group["id"],
+            }
+            entries.update(dict.fromkeys(group["cells"], entry))
+    return entries
+
+
 def write_progress(result: Plan, cells: list[str]) -> None:
     """Tell the launcher which ``cells`` this run will train, for its count and time left."""
-    like = {
-        cell: group["id"]
-        for study in result.studies.values()
-        for group in study["groups"]
-        for cell in group["cells"]
-    }
-    entries = {
-        cell: {
-            "device": result.cells[cell]["hardware"]["device"],
-            "devices": result.cells[cell]["hardware"]["devices"],
-            "like": like[cell],
-        }
-        for cell in cells
-    }
-    write_json(RESULTS / "plan" / "progress.json", {"started": time.time(), "cells": entries})
+    entries = progress_entries(result)
+    chosen = {cell: entries[cell] for cell in cells}
+    write_json(RESULTS / "plan" / "progress.json", {"started": time.time(), "cells": chosen})
 
 
 # --- command line ---------------------------------------------------------------------------------
