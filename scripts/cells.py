@@ -171,7 +171,7 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
                         "strategies", entry["strategy"], entry.get("options", {}), keys
                     ),
                 },
-                "hardware": _hardware(entry["hardware"], config),
+                "hardware": hardware(entry["hardware"], config),
                 "dataset": {"name": dataset, **{key: settings[key] for key in _SAMPLES}},
                 "training": {k: v for k, v in settings.items() if k not in _SAMPLES},
                 "stack": config["stack"],
@@ -287,7 +287,8 @@ def _options(kind: str, name: str, given: dict, where: str) -> dict:
     }
 
 
-def _hardware(name: str, config: dict) -> dict:
+def hardware(name: str, config: dict) -> dict:
+    """The `hardware` of cell.json for a name in config.yaml."""
     entry = config["hardware"][name]
     return {
         "name": name,
@@ -749,6 +750,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--configfile", action="append", default=[], help="laid over config.yaml")
     parser.add_argument("--study", action="append", help="instead of `studies` in config.yaml")
+    parser.add_argument("--slurm", action="store_true", help="of a cluster, not of this machine")
     commands = parser.add_subparsers(dest="action", required=True)
     commands.add_parser("list", help="all cells with their state")
     for name, text in (
@@ -762,7 +764,12 @@ def main() -> None:
         config["studies"] = arguments.study
     files = [ROOT / "config.yaml", *arguments.configfile]
     settled = deployment.settle(configuration.checked(config, files))
-    result = plan(settled, arguments.configfile)
+    lacking = None
+    if arguments.slurm:
+        import slurm  # which imports this module
+
+        lacking = slurm.lacking(slurm.ask(), settled, list(map(Path, files)))
+    result = plan(settled, arguments.configfile, lacking=lacking)
     if arguments.action == "list":
         _list(result)
         return

@@ -68,12 +68,16 @@ class Node:
     features: frozenset[str]
     partitions: frozenset[str]
 
-    def holds(self, model: str | None) -> dict[str, int]:
-        """Its accelerators of ``model`` by their type here; None: any."""
+    def holds(self, model: str | None, constraint: str | None = None) -> dict[str, int]:
+        """Its accelerators of ``model`` by their type here; None: any.
+
+        Where a site gives GPUs no type, a feature tells them apart: the one of ``constraint``.
+        """
+        named = any(machine.is_model(feature, model or "") for feature in _features(constraint))
         return {
             kind: count
             for kind, count in self.gpus.items()
-            if model is None or machine.is_model(kind, model)
+            if model is None or (machine.is_model(kind, model) if kind else named)
         }
 
 
@@ -119,7 +123,9 @@ class Cluster:
         if hardware["device"] == "cuda":
             needs.append(f"{devices}x {model}" if model else f"{devices} GPU{'s' * (devices > 1)}")
             fitting = [
-                node for node in fitting if max(node.holds(model).values(), default=0) >= devices
+                node
+                for node in fitting
+                if max(node.holds(model, asked["constraint"]).values(), default=0) >= devices
             ]
         else:
             needs.append(f"{wanted['cpus_per_task']} cores")
@@ -139,12 +145,12 @@ class Cluster:
             return None
         what = " and ".join(needs)
         name = partition.name if partition else asked["partition"]
-        there = f"partition {name} has {self._shapes(asked)}"
+        there = f"partition {name} has {self.shapes(asked)}"
         if len(fitting) >= nodes:
             there = f"partition {name} gives a job at most {most}"
         return f"needs {f'{nodes} nodes with ' * (nodes > 1)}{what} ({there})"
 
-    def _shapes(self, asked: dict) -> str:
+    def shapes(self, asked: dict) -> str:
         """The nodes that ``asked`` leaves, in words, those of one kind together."""
         shapes = Counter(
             (node.cores, node.memory_mib, tuple(sorted(node.gpus.items())))
@@ -326,7 +332,7 @@ def check(cluster: Cluster, config: dict, files: list[Path], name: str) -> None:
     # for this cluster is meant to be there.
     if hardware["device"] == "cuda" and model and "slurm" in hardware:
         kinds = sorted({kind for node in there for kind in node.gpus if kind})
-        if not any(node.holds(model) for node in there):
+        if not any(node.holds(model, asked["constraint"]) for node in there):
             where = cluster.partition(asked["partition"]).name
             known = configuration.nearest(model, kinds) or "; it has no GPUs with a name"
             path = ["hardware", name, "gpu_model"]
@@ -396,7 +402,7 @@ def resources(
     elif not on_gpus:
         wanted["tasks"] = 1
     if on_gpus:
-        kind = _kind(offered, hardware)
+        kind = _kind(offered, hardware, asked["constraint"])
         typed = f"{kind}:{devices}" if kind else str(devices)
         if asked["gpus"] == "gres":
             # 0: with tasks, the plugin would ask for as many tasks a GPU.
@@ -409,18 +415,18 @@ def resources(
     return {key: value for key, value in wanted.items() if value is not None}
 
 
-def _kind(offered: Iterable[Node], hardware: dict) -> str | None:
-    """The site's word for the accelerators asked for; None where any will do."""
+def _kind(offered: Iterable[Node], hardware: dict, constraint: str | None) -> str | None:
+    """The site's word for the accelerators asked for; None where no word is needed."""
     model = hardware["gpu_model"]
     if model is None:
         return None
     kinds = Counter(
         kind
         for node in offered
-        for kind, count in node.holds(model).items()
+        for kind, count in node.holds(model, constraint).items()
         if count >= hardware["devices"]
     )
-    return kinds.most_common(1)[0][0] if kinds else None
+    return (kinds.most_common(1)[0][0] or None) if kinds else model.lower()
 
 
 def preparing(config: dict, cluster: Cluster | None) -> dict[str, int | str]:
