@@ -323,7 +323,9 @@ def _terminals(logger: logging.Logger) -> list[logging.Handler]:
 
 
 def _is_shown(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.WARNING and _failed_cell(record) is None
+    # Ctrl-C is answered at once, and takes until the next question to Slurm.
+    answer = record.getMessage().startswith("Terminating processes")
+    return answer or (record.levelno >= logging.WARNING and _failed_cell(record) is None)
 
 
 def _failed_cell(record: logging.LogRecord) -> str | None:
