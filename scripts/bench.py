@@ -445,16 +445,19 @@ def work_loops(folder: Path, pairs: int) -> None:
 
 def _product(value: dict, data: Path, strategy: Any) -> Callable[[], None]:
     """The product's own epoch, without a bar."""
+    import checkpoint
     import train
     from progress import Display, Pulse
 
     run = train.Run(value, data, strategy, Pulse(strategy.rank))
-    training = run.training
-    run.scheduler = train.SCHEDULES[training["schedule"]](
-        run.optimizer, training["learning_rate"], len(run.bounds)
-    )
+    run.begin()
     display = Display(False, 1, len(run.bounds), run.samples)
-    return lambda: run.train_epoch(0, display)
+
+    def epoch() -> None:
+        run.place = checkpoint.Place()
+        run.train_epoch(display)
+
+    return epoch
 
 
 def _bare(value: dict, data: Path, strategy: Any, *, in_memory: bool) -> Callable[[], None]:

@@ -34,7 +34,9 @@ class Pulse:
         if now - self._last >= PULSE_SECONDS:
             self._last = now
             where = {"phase": phase, "epoch": epoch, "step": step}
-            self._write("heartbeat", {"rank": self.rank, "pid": os.getpid(), **where})
+            self._write(
+                f"rank{self.rank}.heartbeat", {"rank": self.rank, "pid": os.getpid(), **where}
+            )
 
     def last_words(self, error: BaseException) -> None:
         """Leave the reason of this rank's death."""
@@ -42,13 +44,18 @@ class Pulse:
         message = f"{type(error).__name__}: {error}"
         text = "".join(traceback.format_exception(error))
         self._write(
-            "error.json", {"rank": self.rank, "kind": kind, "message": message, "traceback": text}
+            f"rank{self.rank}.error.json",
+            {"rank": self.rank, "kind": kind, "message": message, "traceback": text},
         )
+
+    def stopped(self, place: dict) -> None:
+        """Tell that this run has ended because it was asked to, and where it will go on."""
+        self._write("stopped.json", place)
 
     def _write(self, ending: str, value: dict) -> None:
         if self._folder is None:
             return
-        target = self._folder / f"rank{self.rank}.{ending}"
+        target = self._folder / ending
         # Renamed into place: the launcher must never read half a line. No fsync: it is not kept.
         aside = target.with_suffix(".part")
         aside.write_text(json.dumps(value), encoding="utf-8")

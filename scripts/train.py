@@ -11,12 +11,14 @@ import gc
 import math
 import os
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 
+import checkpoint
 import loader
 import measure
 import models
@@ -64,6 +66,10 @@ class Diverged(Exception):
     """The loss is no longer a number."""
 
 
+class Stopped(Exception):
+    """The launcher asked for the end; a checkpoint is kept."""
+
+
 class Run:
     """One rank's training of one cell."""
 
@@ -102,6 +108,18 @@ class Run:
         self.scheduler: Any = None
         self.history: list[dict] = []
 
+        # What earlier parts of this run did, where it goes on from a checkpoint, and where it is.
+        self.started = measure.now()
+        self.resumed_from: list[dict] = []
+        self._joules: float | None = 0.0
+        self._peak: list[list[float]] = []
+        self.place = checkpoint.Place()
+        self.kept = self.place.told()  # where a run would go on that were stopped now
+        self.store: checkpoint.Store | None = None
+        self.lookout = checkpoint.Lookout(
+            cell["run"]["checkpoint_seconds"], strategy.rank, self.reduced
+        )
+
     def loss(self, batch: torch.Tensor, epoch: int) -> torch.Tensor:
         """Loss of this rank's share of the global ``batch`` (sample indices [B], on the CPU).
 
@@ -128,20 +146,23 @@ class Run:
         self.strategy.step(self.optimizer, self.scaler)
         return loss.detach()
 
-    def warm_up(self) -> None:
-        """Real steps that nobody times, then everything as it was before them.
+    def warm_up(self, steps: int) -> None:
+        """Real ``steps`` that nobody times, then everything as it was before them.
 
         They take the first allocation, the choice of kernels and DDP's bucket building out of the
         clock. Weights, buffers, optimizer and random state are put back, so that training starts
-        from the seed's own weights.
+        from the seed's own weights. Raises Stopped.
         """
         initial = {name: value.detach().cpu().clone() for name, value in self._state().items()}
         rates = [group["lr"] for group in self.optimizer.param_groups]
         order = loader.order(self.cell["seed"], 0, self.samples)
-        for number in range(self.training["warmup_steps"]):
+        for number in range(steps):
             start, stop = self.bounds[number % len(self.bounds)]
             self.step(order[start:stop], 0)
             self.pulse.beat("warm-up", 0, number)
+            self.lookout.due("warm-up")
+            if self.lookout.stop:
+                raise Stopped
         with torch.no_grad():
             for name, value in self._state().items():
                 value.copy_(initial[name])
@@ -150,27 +171,46 @@ class Run:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         self.scaler = grad_scaler(self.scaler.is_enabled())
-        measure.reset_peak_memory(self.strategy.devices)
 
     def _state(self) -> dict[str, torch.Tensor]:
         return dict(self.model.state_dict())
 
-    def train(self, display: Display) -> None:
-        """All epochs; ``history`` grows by an entry each. Diverged when the loss is not finite."""
-        epochs = self.training["epochs"]
+    def find_checkpoint(self, store: checkpoint.Store) -> int | None:
+        """The checkpoint of ``store`` from which all ranks go on; None to start afresh."""
+        self.store = store
+        found = store.find() if self.strategy.rank == 0 else None
+        if found:
+            self.kept = store.state(found)["kept"]
+        return round(self.reduced([float(found or 0)], "sum")[0]) or None
+
+    def begin(self, found: int | None = None) -> None:
+        """Make all ready for the first step, or for the one after the checkpoint ``found``."""
         self.scheduler = SCHEDULES[self.training["schedule"]](
-            self.optimizer, self.training["learning_rate"], epochs * len(self.bounds)
+            self.optimizer,
+            self.training["learning_rate"],
+            self.training["epochs"] * len(self.bounds),
         )
         # Dropout differs between ranks and repeats between runs.
         torch.manual_seed(self.cell["seed"] * 1_000_003 + self.strategy.rank)
-        elapsed = 0.0
-        for epoch in range(epochs):
-            loss, seconds = self.train_epoch(epoch, display)
+        if found is not None:
+            self._resume(found)
+        measure.reset_peak_memory(self.strategy.devices)
+        self.energy = measure.Energy(self.strategy.devices)
+        self.lookout.wrote()
+
+    def train(self, display: Display) -> None:
+        """All epochs; ``history`` grows by an entry each.
+
+        Diverged when the loss is not finite; Stopped when the launcher asked for the end.
+        """
+        epochs = self.training["epochs"]
+        for epoch in range(self.place.epoch, epochs):
+            loss, seconds = self.train_epoch(display)
             if not math.isfinite(loss):
                 raise Diverged(f"the training loss became {loss} in epoch {epoch + 1} of {epochs}")
-            elapsed += seconds
+            elapsed = seconds + (self.history[-1]["elapsed_seconds"] if self.history else 0.0)
             rate = self.scheduler.get_last_lr()[0]
-            predictions, test_loss = self.evaluate(epoch)
+            predictions, test_loss = self.evaluate()
             if test_loss is None:
                 raise Diverged(f"the test loss is no number after epoch {epoch + 1} of {epochs}")
             accuracy = (predictions == self.data.test_labels.cpu()).double().mean().item()
@@ -187,35 +227,56 @@ class Run:
                 }
             )
             self.predictions = predictions
+            self.place = checkpoint.Place(epoch + 1)
             display.epoch(self.history[-1], elapsed / (epoch + 1) * (epochs - epoch - 1))
 
-    def train_epoch(self, epoch: int, display: Display) -> tuple[float, float]:
-        """One epoch: (mean loss over its samples, seconds of the slowest rank)."""
+    def train_epoch(self, display: Display) -> tuple[float, float]:
+        """The epoch of ``place``, from there on: (mean loss over its samples, its seconds).
+
+        Seconds are those of the slowest rank, between checkpoints: writing one is not training.
+        """
         self.model.train()
-        order = loader.order(self.cell["seed"], epoch, self.samples)
-        total: torch.Tensor | float = 0.0
-        # Ranks start together: waiting for a late one is not training.
-        self.strategy.reduce(torch.zeros(1, device=self.strategy.devices[0]))
-        with measure.Stopwatch(self.strategy.devices) as watch:
-            begun = time.perf_counter()
-            for number, (start, stop) in enumerate(self.bounds):
-                loss = self.step(order[start:stop], epoch)
-                self.scheduler.step()
-                # The loss is a mean over the batch; the epoch's is one over its samples.
-                total = total + loss * (stop - start)
-                self.pulse.beat("training", epoch + 1, number + 1)
-                asked = display.wants_loss()
-                speed = stop / (time.perf_counter() - begun)
-                display.step(epoch + 1, loss.item() if asked else None, speed)
-        sums = self.reduced([float(total)], "sum")
-        slowest = self.reduced([watch.seconds], "max")
-        return sums[0] / self.strategy.world_size / self.samples, slowest[0]
+        place = self.place
+        order = loader.order(self.cell["seed"], place.epoch, self.samples)
+        while place.step < len(self.bounds):
+            # Ranks start together: waiting for a late one is not training.
+            self.strategy.reduce(torch.zeros(1, device=self.strategy.devices[0]))
+            with measure.Stopwatch(self.strategy.devices) as watch:
+                due = self._train_until_due(order, display)
+            place.seconds += self.reduced([watch.seconds], "max")[0]
+            if due:
+                self.write_checkpoint()
+        total = self.reduced([place.loss], "sum")[0]
+        return total / self.strategy.world_size / self.samples, place.seconds
+
+    def _train_until_due(self, order: torch.Tensor, display: Display) -> bool:
+        """The epoch's steps until a checkpoint is due (True) or none is left."""
+        place = self.place
+        first, begun = self.bounds[place.step][0], time.perf_counter()
+        total = torch.tensor(place.loss, device=self.strategy.devices[-1])
+        due = False
+        for start, stop in self.bounds[place.step :]:
+            loss = self.step(order[start:stop], place.epoch)
+            self.scheduler.step()
+            # The loss is a mean over the batch; the epoch's is one over its samples.
+            total = total + loss * (stop - start)
+            place.step += 1
+            self.pulse.beat("training", place.epoch + 1, place.step)
+            asked = display.wants_loss()
+            speed = (stop - first) / (time.perf_counter() - begun)
+            display.step(place.epoch + 1, loss.item() if asked else None, speed)
+            due = self.lookout.due("training")
+            if due:
+                break
+        place.loss = float(total)
+        return due
 
     @torch.no_grad()
-    def evaluate(self, epoch: int) -> tuple[torch.Tensor, float | None]:
+    def evaluate(self) -> tuple[torch.Tensor, float | None]:
         """Predicted classes [N] (int64, CPU) and mean loss over the whole test set, on every rank.
 
         Each rank predicts its own part; nothing is padded, so that exactly N samples count.
+        A run that is stopped here evaluates again when it goes on.
         """
         self.strategy.broadcast_buffers(self.model)
         model = self.strategy.unwrap(self.model)
@@ -225,16 +286,19 @@ class Run:
         predicted = torch.zeros(number, dtype=torch.int64, device=device)
         loss = torch.zeros(1, dtype=torch.float64, device=device)
         edges = torch.arange(number).tensor_split(self.strategy.world_size)[self.strategy.rank]
-        for part in edges.split(EVALUATION_BATCH):
-            if len(part) == 0:
-                continue
-            start, stop = int(part[0]), int(part[-1]) + 1
-            images, labels = self.augment.test_batch(start, stop)
-            logits = model(images).float()
-            labels = labels.to(logits.device)
-            loss += functional.cross_entropy(logits, labels, reduction="sum").to(device)
-            predicted[start:stop] = logits.argmax(1).to(device)
-            self.pulse.beat("evaluation", epoch + 1, start)
+        # As often on every rank: they look up together. The last part of some may be empty.
+        for first in range(0, math.ceil(number / self.strategy.world_size), EVALUATION_BATCH):
+            part = edges[first : first + EVALUATION_BATCH]
+            if len(part) > 0:
+                start, stop = int(part[0]), int(part[-1]) + 1
+                images, labels = self.augment.test_batch(start, stop)
+                logits = model(images).float()
+                labels = labels.to(logits.device)
+                loss += functional.cross_entropy(logits, labels, reduction="sum").to(device)
+                predicted[start:stop] = logits.argmax(1).to(device)
+            self.pulse.beat("evaluation", self.place.epoch + 1, first)
+            if self.lookout.due("evaluation"):
+                self.write_checkpoint()
         self.strategy.reduce(predicted)  # zeros elsewhere: the sum is everybody's predictions
         self.strategy.reduce(loss)
         mean = loss.item() / number
@@ -247,36 +311,145 @@ class Run:
             torch.tensor(values, dtype=torch.float64, device=device), op
         ).tolist()
 
-    def total_or_none(self, value: float | None) -> float | None:
-        """The sum of ``value`` over ranks; None where any rank has none."""
-        total, missing = self.reduced([value or 0.0, float(value is None)], "sum")
-        return None if missing else total
+    def gathered(self, values: list[float]) -> list[list[float]]:
+        """Everybody's ``values``, by rank; all ranks give as many."""
+        table = [[0.0] * len(values) for _ in range(self.strategy.world_size)]
+        table[self.strategy.rank] = values
+        flat = self.reduced([value for row in table for value in row], "sum")
+        width = len(values)
+        return [flat[rank * width : (rank + 1) * width] for rank in range(len(table))]
+
+    def joules(self) -> float | None:
+        """Energy of all ranks, since the run began; None where any of it is not known."""
+        mine = self.energy.joules()
+        total, missing = self.reduced([mine or 0.0, float(mine is None)], "sum")
+        return None if missing or self._joules is None else self._joules + total
+
+    def _peaks(self) -> list[list[float]]:
+        """Of each rank: peak memory of the process and of its accelerators, since the run began."""
+        process, accelerators = measure.peak_memory_mib(self.strategy.devices)
+        now = self.gathered([process, *accelerators])
+        before = self._peak or now
+        return [list(map(max, *rows)) for rows in zip(before, now, strict=True)]
 
     def peak_memory(self) -> dict:
         """Peak memory of every process and accelerator of the cell, in MiB."""
-        process, accelerators = measure.peak_memory_mib(self.strategy.devices)
-        rank, world_size = self.strategy.rank, self.strategy.world_size
-        table = [[0.0] * (1 + len(accelerators)) for _ in range(world_size)]
-        table[rank] = [process, *accelerators]
-        flat = self.reduced([value for row in table for value in row], "sum")
-        width = 1 + len(accelerators)
-        rows = [flat[start : start + width] for start in range(0, len(flat), width)]
-        # A rank's devices are numbered from its own: several ranks have one each.
-        first = [rank * len(accelerators) for rank in range(world_size)]
+        rows = list(enumerate(self._peaks()))
         return {
-            "processes": [{"rank": rank, "mib": row[0]} for rank, row in enumerate(rows)],
+            "processes": [{"rank": rank, "mib": row[0]} for rank, row in rows],
+            # A rank's devices are numbered from its own: several ranks have one each.
             "devices": [
-                {"device": f"cuda:{first[rank] + index}", "rank": rank, "mib": mib}
-                for rank, row in enumerate(rows)
+                {"device": f"cuda:{rank * (len(row) - 1) + index}", "rank": rank, "mib": mib}
+                for rank, row in rows
                 for index, mib in enumerate(row[1:])
             ],
         }
+
+    # ------------------------------------------------------------ checkpoints
+
+    def write_checkpoint(self) -> None:
+        """Keep where training is, on rank 0's word; then Stopped when the launcher asked for it.
+
+        Buffers and optimizer are rank 0's: its running statistics are those that count, and the
+        optimizers of all ranks are alike.
+        """
+        place = self.place
+        self.pulse.beat("checkpoint", place.epoch + 1, place.step)
+        own = {
+            "random": self.gathered([float(byte) for byte in self._random_state()]),
+            "losses": self.gathered([place.loss]),
+        }
+        state = {
+            "kept": place.told(),
+            "seconds": place.seconds,
+            "history": self.history,
+            "scaler": self.scaler.state_dict(),
+            "joules": self.joules(),
+            "peak": self._peaks(),
+            "started": self.started,
+            "resumed_from": self.resumed_from,
+        }
+        if self.strategy.rank == 0 and self.store is not None:
+            tensors = {f"model.{name}": value for name, value in self._state().items()}
+            for index, values in self.optimizer.state_dict()["state"].items():
+                for name, value in values.items():
+                    if isinstance(value, torch.Tensor):  # SGD without momentum has a None
+                        tensors[f"optimizer.{index}.{name}"] = value
+            tensors["random"] = torch.tensor(own["random"], dtype=torch.uint8)
+            # Not in JSON: a loss that is no number is found at the epoch's end, not here.
+            tensors["losses"] = torch.tensor(own["losses"], dtype=torch.float64)
+            number = place.epoch * len(self.bounds) + place.step
+            try:
+                self.store.write(number, tensors, state)
+                self.kept = state["kept"]
+            except OSError as error:  # a full disk ends no training
+                print(
+                    f"checkpoint: none could be written to {self.store.folder} ({error}); "
+                    f"an interruption now goes on from {at(self.kept)}",
+                    flush=True,
+                )
+        self.lookout.wrote()
+        if self.lookout.stop:
+            raise Stopped
+
+    def _resume(self, number: int) -> None:
+        """Go on from the checkpoint ``number``: the same on every rank."""
+        assert self.store is not None
+        state, tensors = self.store.state(number), self.store.tensors(number)
+        kept, rank = state["kept"], self.strategy.rank
+        with torch.no_grad():
+            for name, value in self._state().items():
+                value.copy_(tensors[f"model.{name}"])
+        parameters: dict[int, dict] = {}
+        for name, value in tensors.items():
+            kind, _, rest = name.partition(".")
+            if kind == "optimizer":
+                index, _, name = rest.partition(".")
+                parameters.setdefault(int(index), {})[name] = value
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": parameters, "param_groups": groups})
+        # The schedule is a function of the steps that are done. torch warns of the order of calls.
+        with warnings.catch_warnings(action="ignore"):
+            for _ in range(number):
+                self.scheduler.step()
+        self.scaler.load_state_dict(state["scaler"])
+        self._set_random_state(tensors["random"][rank])
+        loss = tensors["losses"][rank].item()
+        self.place = checkpoint.Place(kept["epoch"] - 1, kept["step"], state["seconds"], loss)
+        self.history, self.started = state["history"], state["started"]
+        self._joules, self._peak = state["joules"], state["peak"]
+        self.resumed_from = [*state["resumed_from"], kept]
+        if rank == 0:
+            print(f"checkpoint: goes on from {at(kept)}", flush=True)
+
+    def _random_state(self) -> list[int]:
+        """The random states of this process and its accelerators, as bytes."""
+        states = [torch.get_rng_state()]
+        states += [torch.cuda.get_rng_state(device) for device in self._accelerators()]
+        return torch.cat(states).tolist()
+
+    def _set_random_state(self, state: torch.Tensor) -> None:
+        """The inverse of ``_random_state``: uint8 on the CPU."""
+        size = len(torch.get_rng_state())
+        torch.set_rng_state(state[:size].clone())
+        accelerators = self._accelerators()
+        if accelerators:
+            parts = state[size:].chunk(len(accelerators))
+            for device, part in zip(accelerators, parts, strict=True):
+                torch.cuda.set_rng_state(part.clone(), device)
+
+    def _accelerators(self) -> list[torch.device]:
+        return [device for device in self.strategy.devices if device.type == "cuda"]
+
+
+def at(place: dict) -> str:
+    """A checkpoint's place in words."""
+    return f"epoch {place['epoch']}, step {place['step']}"
 
 
 def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse) -> None:
     """Set up, train, evaluate; rank 0 writes ``out``."""
     launched = float(os.environ.get("PARBENCH_LAUNCHED", time.time()))
-    started = measure.now()
     training = cell["training"]
     if cell["hardware"]["device"] == "cpu":
         torch.set_num_threads(1)  # a device on a CPU is one core
@@ -288,19 +461,35 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
     module = strategies.load(cell["strategy"]["name"])
     cores = measure.pin(strategy.local_rank, module.processes(cell))
     run = Run(cell, data_folder, strategy, pulse)
-    run.warm_up()
-    energy = measure.Energy(strategy.devices)
-    startup = run.reduced([time.time() - launched], "max")[0]
-
-    display = Display(strategy.rank == 0, training["epochs"], len(run.bounds), run.samples)
+    environment = measure.environment(
+        cell,
+        run.data.sha256,
+        world_size=strategy.world_size,
+        backend=strategy.backend,
+        cores=_all_cores(run, cores),
+    )
+    key = checkpoint.key(cell, environment)
+    found = run.find_checkpoint(checkpoint.Store(checkpoint.folder(out), key))
+    display = None
     reason = None
     try:
+        # DDP builds its buckets in the first step, for good: they are as they were.
+        run.warm_up(max(training["warmup_steps"], 1 if found else 0))
+        run.begin(found)
+        startup = run.reduced([time.time() - launched], "max")[0]
+        display = Display(strategy.rank == 0, training["epochs"], len(run.bounds), run.samples)
         run.train(display)
     except Diverged as error:  # every rank sees the same reduced loss, and stops here together
         reason = str(error)
-    display.close()
+    except Stopped:
+        if strategy.rank == 0:
+            pulse.stopped(run.kept)
+        return
+    finally:
+        if display:
+            display.close()
 
-    joules = run.total_or_none(energy.joules())
+    joules = run.joules()
     known = {
         "epoch_seconds": [entry["seconds"] for entry in run.history],
         "warmup_steps": training["warmup_steps"],
@@ -308,18 +497,13 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
         "peak_memory_mib": run.peak_memory(),
         "startup_seconds": startup,
         "history": run.history,
-        "environment": measure.environment(
-            cell,
-            run.data.sha256,
-            world_size=strategy.world_size,
-            backend=strategy.backend,
-            cores=_all_cores(run, cores),
-        ),
+        "environment": environment,
+        "resumed_from": run.resumed_from or None,
     }
     if strategy.rank != 0:
         return
     if reason is not None:
-        measure.write_unfinished(out, cell, "diverged", reason, started, data_folder, **known)
+        measure.write_unfinished(out, cell, "diverged", reason, run.started, data_folder, **known)
         return
     seconds = sum(known["epoch_seconds"])
     scores = measure.classification(
@@ -336,9 +520,8 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
             "energy_joules": joules,
             **scores,
             **known,
-            "started": started,
+            "started": run.started,
             "finished": measure.now(),
-            "resumed_from": None,
         },
     )
 
@@ -347,10 +530,7 @@ def _all_cores(run: Run, own: list[int]) -> list[int]:
     """The cores of all ranks, in rank order."""
     if run.cell["hardware"]["device"] != "cpu":
         return []
-    mine = [0.0] * (run.strategy.world_size * len(own))
-    start = run.strategy.rank * len(own)
-    mine[start : start + len(own)] = [float(core) for core in own]
-    return [int(core) for core in run.reduced(mine, "sum")]
+    return [int(core) for row in run.gathered([float(core) for core in own]) for core in row]
 
 
 def main() -> None:

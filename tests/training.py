@@ -72,8 +72,8 @@ def cell(strategy: str = "eager", devices: int = 1, model: str = "swin", **chang
     return template
 
 
-def run(value: dict, data: Path, folder: Path, check: bool = True):
-    """Train ``value`` through its strategy's launcher; (metrics or None, the process)."""
+def start(value: dict, data: Path, folder: Path, **variables: str) -> subprocess.Popen:
+    """Start training ``value`` in ``folder`` through its strategy's launcher."""
     folder.mkdir(parents=True, exist_ok=True)
     cell_path, out = folder / "cell.json", folder / "metrics.json"
     cell_path.write_text(json.dumps(value))
@@ -87,14 +87,23 @@ def run(value: dict, data: Path, folder: Path, check: bool = True):
         "--out",
         str(out),
     ]
-    result = subprocess.run(
+    usual = {"OMP_NUM_THREADS": "1", "PARBENCH_PROGRESS": "lines"}
+    return subprocess.Popen(
         command,
         cwd=ROOT,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PARBENCH_PROGRESS": "lines"},
-        timeout=300,
+        env={**os.environ, **usual, **variables},
     )
+
+
+def run(value: dict, data: Path, folder: Path, check: bool = True, **variables: str):
+    """Train ``value`` through its strategy's launcher; (metrics or None, the process)."""
+    process = start(value, data, folder, **variables)
+    stdout, stderr = process.communicate(timeout=300)
+    result = subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
     if check:
         assert result.returncode == 0, result.stdout + result.stderr
+    out = folder / "metrics.json"
     return (json.loads(out.read_text()) if out.exists() else None), result
