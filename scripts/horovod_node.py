@@ -1,7 +1,7 @@
-"""Start Horovod's ranks of one of several nodes: no ssh, no MPI. Runs where the ranks run.
+"""Start Horovod's ranks of one node: no ssh, no MPI. Runs where the ranks run.
 
-What horovodrun does for one machine: the first node serves the rendezvous over which Gloo's ranks
-find each other, and every rank gets its place in variables.
+What horovodrun does for one machine, for one of several: the first node serves the rendezvous over
+which Gloo's ranks find each other, and every rank gets its place in variables.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ LOOK_SECONDS = 0.1
 CONNECT_SECONDS = 60.0
 
 
-def serve(arguments: argparse.Namespace) -> None:
-    """The rendezvous, until this process ends."""
+def serve(arguments: argparse.Namespace) -> int:
+    """The rendezvous, until this process ends; its port."""
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
@@ -29,6 +29,7 @@ def serve(arguments: argparse.Namespace) -> None:
     hosts = ",".join(f"node{number}:{arguments.processes}" for number in range(arguments.nodes))
     server.init(get_host_assignments(parse_hosts(hosts), arguments.nodes * arguments.processes))
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_address[1]
 
 
 def wait_for_server(address: str, port: int) -> None:
@@ -48,7 +49,10 @@ def wait_for_server(address: str, port: int) -> None:
 
 def place(arguments: argparse.Namespace, local_rank: int) -> dict[str, str]:
     """The variables that tell a rank its place, as horovodrun sets them."""
+    # One node talks over its loopback, also when nobody says so.
+    interface = {"HOROVOD_GLOO_IFACE": "lo"} if arguments.nodes == 1 else {}
     return {
+        **interface,
         "HOROVOD_RANK": str(arguments.node * arguments.processes + local_rank),
         "HOROVOD_SIZE": str(arguments.nodes * arguments.processes),
         "HOROVOD_LOCAL_RANK": str(local_rank),
@@ -66,15 +70,15 @@ def place(arguments: argparse.Namespace, local_rank: int) -> dict[str, str]:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nodes", type=int, required=True)
-    parser.add_argument("--node", type=int, required=True, help="which of them, from 0")
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--node", type=int, default=0, help="which of them, from 0")
     parser.add_argument("--processes", type=int, required=True, help="ranks on each node")
-    parser.add_argument("--address", required=True, help="of the first node")
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--address", default="127.0.0.1", help="of the first node")
+    parser.add_argument("--port", type=int, default=0, help="there; default: any, of one node")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     if arguments.node == 0:
-        serve(arguments)
+        arguments.port = serve(arguments)
     else:
         wait_for_server(arguments.address, arguments.port)
     command = arguments.command[1:] if arguments.command[0] == "--" else arguments.command

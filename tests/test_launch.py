@@ -1,7 +1,7 @@
 """The launcher with real processes: good ends, every kind of bad one, and nothing left behind.
 
 It runs in a copy of the project whose training script is a stand-in (no torch) and whose
-strategies start one rank, two ranks, or two ranks through the real torchrun or horovodrun.
+strategies start one rank, two ranks, or two ranks through the real torchrun or the starter of Horovod.
 """
 
 from __future__ import annotations
@@ -155,10 +155,9 @@ PREFIXES = {
         "2",
         "[python, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', '2']",
     ),
-    "horovodrun": (
+    "horovod": (
         "2",
-        "[python, '-m', 'horovod.runner.launch', '--gloo', '-np', '2', "
-        "'--network-interfaces', 'lo', python]",
+        "[python, {root!r} + '/scripts/horovod_node.py', '--processes', '2', '--', python]",
     ),
 }
 
@@ -473,13 +472,13 @@ BAD = [
     ("torchrun", {"r0": "partner", "r1": "kill"}, "rank 1 of 2 died: killed by signal 9"),
     ("torchrun", {"r0": "work", "r1": "early"}, "rank 1 of 2 died: killed by signal 9"),
     ("torchrun", {"r0": "raise", "r1": "work"}, "rank 0 of 2: RuntimeError: no luck"),
-    ("horovodrun", {"r0": "partner", "r1": "kill"}, "rank 1 of 2 died: killed by signal 9"),
-    ("horovodrun", {"r0": "raise", "r1": "work"}, "rank 0 of 2: RuntimeError: no luck"),
+    ("horovod", {"r0": "partner", "r1": "kill"}, "rank 1 of 2 died: killed by signal 9"),
+    ("horovod", {"r0": "raise", "r1": "work"}, "rank 0 of 2: RuntimeError: no luck"),
 ]
 
 
 def skip_without(strategy):
-    package = {"torchrun": "torch", "horovodrun": "horovod"}.get(strategy)
+    package = {"torchrun": "torch", "horovod": "horovod"}.get(strategy)
     if package and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
 
@@ -521,12 +520,12 @@ def sorted_words(it):
         ("pair", {"r0": "work", "r1": "hang"}, "rank 1 hung: no progress for 2 s in epoch 3"),
         ("pair", {"r0": "stubborn", "r1": "hang"}, "rank 1 hung: no progress for 2 s in epoch 3"),
         ("torchrun", {"r0": "work", "r1": "hang"}, "rank 1 hung"),
-        ("horovodrun", {"r0": "hang", "r1": "work"}, "rank 0 hung"),
+        ("horovod", {"r0": "hang", "r1": "work"}, "rank 0 hung"),
     ],
 )
 def test_a_hung_rank_ends_the_cell(cell, strategy, modes, sentence):
     skip_without(strategy)
-    slow = strategy in ("torchrun", "horovodrun")
+    slow = strategy in ("torchrun", "horovod")
     it = cell(strategy, timeout=12 if slow else 2, **modes)
     done = it.run()
     assert done.returncode == 1
@@ -535,7 +534,7 @@ def test_a_hung_rank_ends_the_cell(cell, strategy, modes, sentence):
     assert not it.out.exists()
 
 
-@pytest.mark.parametrize("strategy", ["torchrun", "horovodrun"])
+@pytest.mark.parametrize("strategy", ["torchrun", "horovod"])
 def test_the_real_starters_train(cell, strategy):
     skip_without(strategy)
     it = cell(strategy)
@@ -590,7 +589,7 @@ def test_a_signal_ends_all_ranks(cell, strategy, number, status):
     assert core_is_free(0)
 
 
-@pytest.mark.parametrize("strategy", ["torchrun", "horovodrun"])
+@pytest.mark.parametrize("strategy", ["torchrun", "horovod"])
 def test_a_signal_ends_the_real_starters(cell, strategy):
     skip_without(strategy)
     it = cell(strategy, r0="work", r1="stubborn", grace=1)
@@ -601,7 +600,7 @@ def test_a_signal_ends_the_real_starters(cell, strategy):
     assert process.returncode == 143
 
 
-@pytest.mark.parametrize("strategy", ["solo", "pair", "torchrun", "horovodrun"])
+@pytest.mark.parametrize("strategy", ["solo", "pair", "torchrun", "horovod"])
 def test_a_signal_keeps_a_checkpoint(cell, strategy):
     skip_without(strategy)
     it = cell(strategy, r0="work", r1="work")

@@ -37,18 +37,17 @@ stages = _data_parallel.stages
 
 
 def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
-    """horovodrun over Gloo: no MPI and, on one machine, no ssh; nothing kept in ~/.horovod.
+    """Our own starter of a node's ranks, over Gloo: no MPI, no ssh.
 
-    To other nodes it would go by ssh: there Slurm is on every node already, and each starts its own
-    ranks.
+    Not horovodrun: it goes to other nodes by ssh, and to be ended it needs a SIGTERM that the ranks
+    must not hear (see children.start).
     """
+    run = [python, str(Path(__file__).parent.parent / "horovod_node.py")]
+    run += ["--processes", str(processes(cell))]
     if node is not None:
-        run = [python, str(Path(__file__).parent.parent / "horovod_node.py")]
         run += ["--nodes", str(node.count), "--node", str(node.rank)]
-        run += ["--processes", str(processes(cell)), "--address", node.address]
-        return [*run, "--port", str(node.port), "--", python]
-    run = [python, "-m", "horovod.runner.launch", "--gloo", "--disable-cache"]
-    return [*run, "--network-interfaces", "lo", "-np", str(processes(cell)), python]
+        run += ["--address", node.address, "--port", str(node.port)]
+    return [*run, "--", python]
 
 
 def check(cell: dict) -> Iterator[str]:
