@@ -1,7 +1,8 @@
 """The launcher with real processes: good ends, every kind of bad one, and nothing left behind.
 
 It runs in a copy of the project whose training script is a stand-in (no torch) and whose
-strategies start one rank, two ranks, or two ranks through the real torchrun or the starter of Horovod.
+strategies start one rank, two ranks, or two ranks through the real starters of torch and
+Horovod.
 """
 
 from __future__ import annotations
