@@ -118,7 +118,7 @@ def finished(tmp_path):
     files.write_json(out, metrics)
     record.finished(folder, out, 3.0, 5)
     out.unlink()  # as Snakemake does
-    files.write_json(tmp_path / "results" / "plan" / "taken_over.json", {"x": 5})
+    files.write_json(tmp_path / "results" / "plan" / "taken_over.json", {"x": "5"})
     return folder, out, cell, data, None
 
 
