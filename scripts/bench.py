@@ -33,13 +33,15 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 import apptainer
+import command
 import config
 import images
-import launch
 import lease
 import machine
 import measure
+import processes
 import provenance
+import stopping
 import strategies
 from errors import ParbenchError, run_main
 from files import read_json, write_json
@@ -364,7 +366,7 @@ def run_worker(context: Context, name: str, value: dict) -> dict[str, list[list[
     write_json(paths["cell_path"], value)
     module = strategies.load(value["strategy"]["name"])
     with lease.cores(value["hardware"]["devices"], value["id"]) as held:
-        _, environment = launch.command(value, **paths, out=out, devices=held.devices)
+        _, environment = command.command(value, **paths, out=out, devices=held.devices)
         words = [*module.launcher(value, sys.executable), str(Path(__file__))]
         words += ["--worker", name, "--folder", str(context.folder), "--pairs", str(context.pairs)]
         call(words, environment=environment, descriptors=held.descriptors)
@@ -403,7 +405,7 @@ def call(
             )
             status = process.wait()
         finally:  # found by their environment: the end may come before a start has returned
-            launch.end_all(state, launch.GRACE_SECONDS)
+            processes.end_all(state, processes.GRACE_SECONDS)
         output.seek(0)
         errors.seek(0)
         text = output.read()
@@ -990,10 +992,10 @@ def main() -> int:
     for option, value in (("--pairs", arguments.pairs), ("--runs", arguments.runs)):
         if value is not None and value < 1:
             raise ParbenchError(f"{option} {value}: at least 1 is needed")
-    with launch.Stop():
+    with stopping.Stop():
         try:
             run_all(arguments.names or list(known), arguments.pairs, arguments.runs, arguments.out)
-        except launch.Stopped as stopped:
+        except stopping.Stopped as stopped:
             print(f"bench: {stopped}", file=sys.stderr)
             return 128 + stopped.number
     return 0

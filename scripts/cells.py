@@ -713,7 +713,7 @@ def _say_provenance(metrics: dict) -> None:
 
 
 def _command(cell_id: str, result: Plan) -> None:
-    import launch
+    import command
 
     if cell_id in result.not_run:
         raise ParbenchError(f"{cell_id} is not run on this machine: {result.not_run[cell_id]}")
@@ -732,7 +732,7 @@ def _command(cell_id: str, result: Plan) -> None:
     if image is not None and images.known(image) is None:
         make = shlex.join(["snakemake", f"results/images/{image.label}.json"])
         print(f"its image is not there yet; first: {make}", file=sys.stderr)
-    print(launch.shown_command(cell, **launch_paths(cell), wanted=image))
+    print(command.shown_command(cell, **launch_paths(cell), wanted=image))
 
 
 def launch_paths(cell: dict) -> dict[str, Path]:

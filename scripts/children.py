@@ -19,16 +19,23 @@ def start(
     environment: Mapping[str, str],
     descriptors: Sequence[int],
     folder: Path | None = None,
+    shielded: bool = False,
 ) -> subprocess.Popen:
     """Start a command in a session of its own, its output in one pipe.
 
     It gets SIGTERM when this process ends, however that comes: torchrun and horovodrun pass that
     on to those whom they start, where SIGKILL would make orphans.
+
+    ``shielded``: neither it nor whom it starts hears SIGTERM, and SIGHUP takes its place. Where
+    Slurm tracks processes without cgroups it sends SIGTERM to all of a job, and the ranks would
+    be dead before this process could ask them for a checkpoint.
     """
     library, parent = ctypes.CDLL(None), os.getpid()
 
     def die_with_parent() -> None:
-        library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if shielded:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        library.prctl(PR_SET_PDEATHSIG, signal.SIGHUP if shielded else signal.SIGTERM)
         if os.getppid() != parent:
             os._exit(1)
 

@@ -1,7 +1,8 @@
 """The launcher with real processes: good ends, every kind of bad one, and nothing left behind.
 
 It runs in a copy of the project whose training script is a stand-in (no torch) and whose
-strategies start one rank, two ranks, or two ranks through the real torchrun or horovodrun.
+strategies start one rank, two ranks, or two ranks through the real starters of torch and
+Horovod.
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ from pathlib import Path
 
 import pytest
 
+import command
 import constructed
 import files
 import launch
 import lease
 import machine
+import output
+import processes
+import remaining
+import watch as watching
 from errors import ParbenchError
 
 SCRIPTS = Path(launch.__file__).parent
@@ -49,6 +55,10 @@ def work(seconds=60):
     while time.time() < end:
         time.sleep(0.05)
         beat(17, 3)
+        if mode == "work" and (STATE / "stop").exists():
+            if RANK == 0:
+                (STATE / "stopped.json").write_text(json.dumps({"epoch": 3, "step": 17}))
+            sys.exit(0)
 
 parser = argparse.ArgumentParser()
 for name in ("cell", "data", "out"):
@@ -88,7 +98,7 @@ elif mode == "hang":
     beat(17, 3)
     time.sleep(60)
 elif mode == "stubborn":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     work()
 elif mode == "work":
     work()
@@ -146,10 +156,9 @@ PREFIXES = {
         "2",
         "[python, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', '2']",
     ),
-    "horovodrun": (
+    "horovod": (
         "2",
-        "[python, '-m', 'horovod.runner.launch', '--gloo', '-np', '2', "
-        "'--network-interfaces', 'lo', python]",
+        "[python, {root!r} + '/scripts/horovod_node.py', '--processes', '2', '--', python]",
     ),
 }
 
@@ -168,7 +177,7 @@ def checkout(tmp_path_factory):
     for name, (count, prefix) in PREFIXES.items():
         text = (
             f"def processes(cell):\n    return {count}\n\n\n"
-            f"def launcher(cell, python):\n    return {prefix.format(root=str(root))}\n"
+            f"def launcher(cell, python, node=None):\n    return {prefix.format(root=str(root))}\n"
         )
         (strategies / f"{name}.py").write_text(text)
     (root / "starter.py").write_text(STARTER)
@@ -194,7 +203,7 @@ def surroundings(tmp_path, monkeypatch):
 class Cell:
     """A cell in the copy, whose ranks behave as ``modes`` say."""
 
-    def __init__(self, root, name, strategy, modes, timeout, devices):
+    def __init__(self, root, name, strategy, modes, timeout, grace, devices):
         self.root, self.id = root, name
         self.folder = root / "results" / "cells" / name
         self.out = self.folder / "metrics.json"
@@ -208,7 +217,7 @@ class Cell:
             run={
                 "timeout_seconds": timeout,
                 "checkpoint_seconds": 300,
-                "grace_seconds": 20,
+                "grace_seconds": grace,
                 "interface": None,
                 "connect_seconds": 30,
             },
@@ -255,13 +264,13 @@ class Cell:
 def cell(checkout, request, tmp_path):
     made = []
 
-    def make(strategy="solo", *, timeout=30, devices=None, name="", **modes):
+    def make(strategy="solo", *, timeout=30, grace=20, devices=None, name="", **modes):
         # Keywords are r0="kill", r1="hang".
         modes = {key.removeprefix("r"): value for key, value in modes.items()}
         devices = devices or (1 if strategy == "solo" else 2)
         letters = (c if c.isalnum() else "-" for c in request.node.name)
         cell_id = f"tiny.{strategy}.{''.join(letters)}{name}"
-        made.append(Cell(checkout, cell_id, strategy, modes, timeout, devices))
+        made.append(Cell(checkout, cell_id, strategy, modes, timeout, grace, devices))
         return made[-1]
 
     yield make
@@ -323,7 +332,7 @@ PATHS = {"cell_path": Path("a b/cell.json"), "data": Path("data"), "out": Path("
 
 
 def test_the_command_of_a_cell():
-    words, environment = launch.command(real_cell("eager"), devices=["3"], **PATHS)
+    words, environment = command.command(real_cell("eager"), devices=["3"], **PATHS)
     assert words[0] == sys.executable
     assert words[1].endswith("scripts/train.py")
     assert words[2:] == ["--cell", "a b/cell.json", "--data", "data", "--out", "out.json"]
@@ -333,10 +342,10 @@ def test_the_command_of_a_cell():
 
 
 def test_the_command_starts_with_the_strategys_launcher():
-    words, environment = launch.command(real_cell("ddp", 2), devices=["0", "1"], **PATHS)
+    words, environment = command.command(real_cell("ddp", 2), devices=["0", "1"], **PATHS)
     assert words[:3] == [sys.executable, "-m", "torch.distributed.run"]
     assert environment["PARBENCH_CORES"] == "0,1"
-    words, environment = launch.command(
+    words, environment = command.command(
         real_cell("ddp", 2, "cuda"), devices=["GPU-a", "GPU-b"], **PATHS
     )
     assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
@@ -345,12 +354,12 @@ def test_the_command_starts_with_the_strategys_launcher():
 
 def test_the_shown_command_can_be_pasted(monkeypatch):
     monkeypatch.setattr(lease, "usable_cores", lambda: [5, 6, 7])
-    words = shlex.split(launch.shown_command(real_cell("ddp", 2), **PATHS))
+    words = shlex.split(command.shown_command(real_cell("ddp", 2), **PATHS))
     assert words[0] == "PARBENCH_CORES=5,6"
     assert "a b/cell.json" in words
     # On a machine without GPUs the line is for another one, and hides none of its GPUs.
     monkeypatch.setattr(machine, "accelerators", lambda: ())
-    assert "CUDA_VISIBLE" not in launch.shown_command(real_cell("eager", 1, "cuda"), **PATHS)
+    assert "CUDA_VISIBLE" not in command.shown_command(real_cell("eager", 1, "cuda"), **PATHS)
 
 
 def test_print_runs_nothing_and_its_line_trains(cell):
@@ -426,8 +435,8 @@ def test_out_of_memory_is_a_result(cell):
 def test_a_kill_is_a_lack_of_memory_if_the_kernel_counts_one(cell, strategy, rank, kills, status):
     it = cell(strategy, r0="kill" if rank == 0 else "partner", r1="kill")
     code = (
-        f"import sys; sys.path.insert(0, 'scripts'); import launch; counts = iter({kills})\n"
-        "launch.oom_kills = lambda: next(counts); launch.run_main(launch.main)"
+        f"import sys; sys.path.insert(0, 'scripts'); import launch, part; counts = iter({kills})\n"
+        "part.oom_kills = lambda: next(counts); launch.run_main(launch.main)"
     )
     words = [sys.executable, "-c", code, *it.words()[2:]]
     done = subprocess.run(words, cwd=it.root, capture_output=True, text=True, timeout=60)
@@ -443,7 +452,7 @@ def test_a_kill_is_a_lack_of_memory_if_the_kernel_counts_one(cell, strategy, ran
 
 
 def test_the_kernels_counters_are_read():
-    assert launch.oom_kills() >= 0
+    assert processes.oom_kills() >= 0
 
 
 # ---------------------------------------------------------------- bad ends
@@ -464,13 +473,13 @@ BAD = [
     ("torchrun", {"r0": "partner", "r1": "kill"}, "rank 1 of 2 died: killed by signal 9"),
     ("torchrun", {"r0": "work", "r1": "early"}, "rank 1 of 2 died: killed by signal 9"),
     ("torchrun", {"r0": "raise", "r1": "work"}, "rank 0 of 2: RuntimeError: no luck"),
-    ("horovodrun", {"r0": "partner", "r1": "kill"}, "rank 1 of 2 died: killed by signal 9"),
-    ("horovodrun", {"r0": "raise", "r1": "work"}, "rank 0 of 2: RuntimeError: no luck"),
+    ("horovod", {"r0": "partner", "r1": "kill"}, "rank 1 of 2 died: killed by signal 9"),
+    ("horovod", {"r0": "raise", "r1": "work"}, "rank 0 of 2: RuntimeError: no luck"),
 ]
 
 
 def skip_without(strategy):
-    package = {"torchrun": "torch", "horovodrun": "horovod"}.get(strategy)
+    package = {"torchrun": "torch", "horovod": "horovod"}.get(strategy)
     if package and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
 
@@ -512,12 +521,12 @@ def sorted_words(it):
         ("pair", {"r0": "work", "r1": "hang"}, "rank 1 hung: no progress for 2 s in epoch 3"),
         ("pair", {"r0": "stubborn", "r1": "hang"}, "rank 1 hung: no progress for 2 s in epoch 3"),
         ("torchrun", {"r0": "work", "r1": "hang"}, "rank 1 hung"),
-        ("horovodrun", {"r0": "hang", "r1": "work"}, "rank 0 hung"),
+        ("horovod", {"r0": "hang", "r1": "work"}, "rank 0 hung"),
     ],
 )
 def test_a_hung_rank_ends_the_cell(cell, strategy, modes, sentence):
     skip_without(strategy)
-    slow = strategy in ("torchrun", "horovodrun")
+    slow = strategy in ("torchrun", "horovod")
     it = cell(strategy, timeout=12 if slow else 2, **modes)
     done = it.run()
     assert done.returncode == 1
@@ -526,7 +535,7 @@ def test_a_hung_rank_ends_the_cell(cell, strategy, modes, sentence):
     assert not it.out.exists()
 
 
-@pytest.mark.parametrize("strategy", ["torchrun", "horovodrun"])
+@pytest.mark.parametrize("strategy", ["torchrun", "horovod"])
 def test_the_real_starters_train(cell, strategy):
     skip_without(strategy)
     it = cell(strategy)
@@ -569,27 +578,87 @@ def test_oversubscription_is_recorded(cell):
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("strategy", ["solo", "pair"])
 def test_a_signal_ends_all_ranks(cell, strategy, number, status):
-    it = cell(strategy, r0="work", r1="stubborn")
+    it = cell(strategy, r0="work", r1="stubborn", grace=1)
     process = it.start()
     ready(it, 1 if strategy == "solo" else 2)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == status
-    assert err == f"{it.id}: ended by {number.name}\n"
-    assert it.log.read_text().endswith(f"ended by {number.name}\n")
+    assert err.startswith(f"{it.id}: ended by {number.name}; ")
+    assert it.log.read_text().endswith(err.removeprefix(f"{it.id}: "))
     assert not it.out.exists()
     assert core_is_free(0)
 
 
-@pytest.mark.parametrize("strategy", ["torchrun", "horovodrun"])
+@pytest.mark.parametrize("strategy", ["torchrun", "horovod"])
 def test_a_signal_ends_the_real_starters(cell, strategy):
     skip_without(strategy)
-    it = cell(strategy, r0="work", r1="stubborn")
+    it = cell(strategy, r0="work", r1="stubborn", grace=1)
     process = it.start()
     ready(it, 2)
     process.terminate()
     process.communicate(timeout=40)
     assert process.returncode == 143
+
+
+@pytest.mark.parametrize("strategy", ["solo", "pair", "torchrun", "horovod"])
+def test_a_signal_keeps_a_checkpoint(cell, strategy):
+    skip_without(strategy)
+    it = cell(strategy, r0="work", r1="work")
+    process = it.start()
+    ready(it, 1 if strategy == "solo" else 2)
+    for pid in processes_of_run(it):  # as where Slurm signals every process of a job
+        os.kill(pid, signal.SIGTERM)
+    process.terminate()
+    process.communicate(timeout=20)
+    assert process.returncode == 143
+    failed = json.loads((it.folder / "failed.json").read_text())
+    assert failed["sentence"] == (
+        "ended by SIGTERM; a checkpoint at epoch 3 step 17 is kept, and the same command goes on "
+        "from there"
+    )
+    assert failed["job"] is None
+    assert failed["lines"][-1] == failed["sentence"]
+    assert json.loads((it.folder / "stopped.json").read_text())["step"] == 17
+    assert not (it.folder / "running.json").exists()
+    # Run again, it has its result, and the time of both runs counts.
+    (it.folder / "checkpoints").mkdir()
+    it.content["model"]["options"] = {}
+    it.write()
+    files.write_json(it.folder / "stopped.json", {"epoch": 3, "step": 17, "seconds": 1000.0})
+    assert it.run().returncode == 0
+    assert json.loads((it.folder / "wall.json").read_text())["seconds"] > 1000
+    kept = {path.name for path in it.folder.iterdir()}
+    assert not kept & {"failed.json", "stopped.json", "checkpoints", "running.json"}
+
+
+def processes_of_run(it):
+    return processes.members(it.environment()["PARBENCH_STATE"])
+
+
+def test_who_insists_is_not_made_to_wait(cell):
+    it = cell(r0="stubborn", grace=60)
+    process = it.start()
+    ready(it, 1)
+    process.terminate()
+    time.sleep(0.2)
+    process.terminate()  # the same wish, by another way
+    time.sleep(2.5)
+    assert process.poll() is None
+    process.terminate()
+    process.communicate(timeout=15)
+    assert process.returncode == 143
+
+
+def test_a_signal_before_training_ends_at_once(cell):
+    it = cell(r0="mute", grace=60)
+    process = it.start()
+    wait_for(lambda: it.log.exists())
+    time.sleep(1)
+    process.terminate()
+    process.communicate(timeout=15)
+    assert process.returncode == 143
+    assert "before its first checkpoint" in (it.folder / "failed.json").read_text()
 
 
 def test_a_signal_ends_who_waits_for_a_lease(cell):
@@ -617,8 +686,8 @@ def test_ranks_of_a_killed_launcher_die_before_their_lease_is_free(cell, tmp_pat
     state = ranks[0]["PARBENCH_STATE"]
     process.kill()
     process.communicate()
-    while launch.members(state):
-        assert not core_is_free(0) or not launch.members(state)
+    while processes.members(state):
+        assert not core_is_free(0) or not processes.members(state)
         time.sleep(0.02)
     wait_for(lambda: core_is_free(0) and not processes_of(tmp_path) and not Path(state).exists())
 
@@ -628,13 +697,13 @@ def test_an_orphan_keeps_its_lease(cell, tmp_path):
     process = it.start()
     ready(it, 1)
     state = it.environment()["PARBENCH_STATE"]
-    (rank,) = launch.members(state)
+    (rank,) = processes.members(state)
     # Launcher and guard at once, as by `pkill -9 -f launch.py`.
     for pid in set(processes_of(tmp_path)) - {rank}:
         os.kill(pid, signal.SIGKILL)
     process.communicate()
     time.sleep(0.3)
-    assert launch.members(state) == [rank]  # it ignores the SIGTERM that its parent's death sends
+    assert processes.members(state) == [rank]  # it ignores the SIGHUP that its parent's death sends
     assert not core_is_free(0)
     os.kill(rank, signal.SIGKILL)
     wait_for(lambda: core_is_free(0))
@@ -646,10 +715,10 @@ def test_without_launcher_and_guard_an_ordinary_rank_dies(cell, tmp_path):
     process = it.start()
     ready(it, 1)
     state = it.environment()["PARBENCH_STATE"]
-    for pid in set(processes_of(tmp_path)) - set(launch.members(state)):
+    for pid in set(processes_of(tmp_path)) - set(processes.members(state)):
         os.kill(pid, signal.SIGKILL)
     process.communicate()
-    wait_for(lambda: not launch.members(state))
+    wait_for(lambda: not processes.members(state))
     shutil.rmtree(state)
 
 
@@ -694,7 +763,7 @@ def test_a_bar_passes_through_and_the_log_keeps_its_last_state(cell):
 def test_a_bar_only_where_somebody_watches(monkeypatch, asked, quiet, terminal, mode):
     monkeypatch.setenv("PARBENCH_QUIET", quiet)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
-    assert launch.progress_mode(asked) == mode
+    assert output.progress_mode(asked) == mode
 
 
 @pytest.mark.parametrize(
@@ -709,14 +778,15 @@ def test_a_bar_only_where_somebody_watches(monkeypatch, asked, quiet, terminal, 
 )
 def test_the_log_keeps_what_a_terminal_would_show(tmp_path, pieces, lines):
     end, pipe = os.pipe()
-    output = launch.Output(tmp_path / "logs" / "log.txt", end, to_terminal=False)
+    log = output.Output(tmp_path / "logs" / "log.txt")
+    log.follow(end)
     for piece in pieces:
         os.write(pipe, piece)
-        assert output.read()
+        assert log.read()
     os.close(pipe)
-    assert not output.read()
-    output.close()
-    assert output.path.read_text().splitlines() == lines
+    assert not log.read()
+    log.close()
+    assert log.path.read_text().splitlines() == lines
     os.close(end)
 
 
@@ -770,7 +840,7 @@ CELLS = {
     ],
 )
 def test_seconds_left(finished, slots, left):
-    assert launch.seconds_left(CELLS, finished, slots) == left
+    assert remaining.seconds_left(CELLS, finished, slots) == left
 
 
 @pytest.mark.parametrize(
@@ -778,7 +848,7 @@ def test_seconds_left(finished, slots, left):
     [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (130, "2 min 10 s"), (11100, "3 h 5 min")],
 )
 def test_duration(seconds, text):
-    assert launch.duration(seconds) == text
+    assert remaining.duration(seconds) == text
 
 
 # ---------------------------------------------------------------- who was first
@@ -810,15 +880,15 @@ Process 0 exit with status code 143.
 
 
 def test_ends_that_the_starters_tell():
-    assert launch.told_ends(TORCHRUN) == {0: 1, 1: -9}
-    assert launch.told_ends(HOROVODRUN) == {1: -9, 0: -15}
-    assert launch.told_ends("epoch 1/2 loss 0.5") == {}
+    assert watching.told_ends(TORCHRUN) == {0: 1, 1: -9}
+    assert watching.told_ends(HOROVODRUN) == {1: -9, 0: -15}
+    assert watching.told_ends("epoch 1/2 loss 0.5") == {}
 
 
 @pytest.fixture
 def watch(tmp_path):
     with selectors.DefaultSelector() as selector:
-        yield launch.Watch(str(tmp_path), 2, selector)
+        yield watching.Watch(tmp_path, range(2), selector)
 
 
 def say(tmp_path, rank, when, message="RuntimeError: no", kind="error"):
@@ -827,16 +897,21 @@ def say(tmp_path, rank, when, message="RuntimeError: no", kind="error"):
     os.utime(path, (when, when))
 
 
+def blamed(watch, returncode, text):
+    watch.conclude(returncode, text)
+    return watching.find_failure(watch.ranks, watch.errors(), returncode, text)
+
+
 def test_the_first_to_speak_is_to_blame(watch, tmp_path):
     say(tmp_path, 0, 1000.4, "RuntimeError: Connection closed by peer")
     say(tmp_path, 1, 1000.0, "ValueError: bad")
-    assert launch.find_failure(watch, 1, "").sentence == "rank 1 of 2: ValueError: bad"
+    assert blamed(watch, 1, "").sentence == "rank 1 of 2: ValueError: bad"
 
 
 def test_out_of_memory_outweighs_all(watch, tmp_path):
     say(tmp_path, 0, 1000.0)
     say(tmp_path, 1, 1009.0, "OutOfMemoryError: 1 GiB", "out_of_memory")
-    failure = launch.find_failure(watch, 1, HOROVODRUN)
+    failure = blamed(watch, 1, HOROVODRUN)
     assert failure.out_of_memory
     assert failure.sentence == "rank 1 of 2: OutOfMemoryError: 1 GiB"
 
@@ -844,8 +919,8 @@ def test_out_of_memory_outweighs_all(watch, tmp_path):
 def test_a_killed_rank_is_to_blame_for_the_others_errors(watch, tmp_path):
     say(tmp_path, 0, 1000.0, "RuntimeError: Connection closed by peer")
     watch.ranks[1].ended = 1000.2  # seen later than it happened
-    failure = launch.find_failure(watch, 1, TORCHRUN)
-    assert failure == launch.Failure("rank 1 of 2 died: killed by signal 9 (SIGKILL)", True)
+    failure = blamed(watch, 1, TORCHRUN)
+    assert failure == watching.Failure("rank 1 of 2 died: killed by signal 9 (SIGKILL)", True)
 
 
 @pytest.mark.parametrize("code", [-15, -6, -9])
@@ -853,11 +928,11 @@ def test_a_rank_that_was_ended_for_anothers_error_is_not(watch, tmp_path, code):
     say(tmp_path, 0, 1000.0, "ValueError: bad")
     # SIGTERM and an abort may come at once; SIGKILL follows half a minute of asking.
     watch.ranks[1].ended, watch.ranks[1].code = 1000.3 if code != -9 else 1030.0, code
-    assert launch.find_failure(watch, 1, "").sentence == "rank 0 of 2: ValueError: bad"
+    assert blamed(watch, 1, "").sentence == "rank 0 of 2: ValueError: bad"
 
 
 def test_without_any_word_the_last_lines_are_shown(watch):
-    failure = launch.find_failure(watch, -9, "one\ntwo")
+    failure = blamed(watch, -9, "one\ntwo")
     assert "died: killed by signal 9 (SIGKILL)" in failure.sentence
     assert failure.sentence.endswith("one\ntwo")
     assert not failure.killed

@@ -6,7 +6,8 @@ A strategy file states, without importing torch (the workflow reads it when it i
 - ``processes(cell)``: training processes on a node,
 - ``parts(cell)``: pieces into which one global batch is divided (ranks x micro-batches),
 - ``stages(cell)``: stages into which the model is cut,
-- ``launcher(cell, python)``: the beginning of its command, up to the script,
+- ``launcher(cell, python, node)``: the beginning of its command, up to the script, on its only
+  node or on ``node`` (a Node) of several,
 - ``check(cell)``: sentences about options that contradict each other or the hardware,
 - ``unavailable(cell)``: why this machine cannot run it although it has the devices, or None,
 - ``notes(cell)``: what a reader must know beside a number, by metric,
@@ -18,7 +19,23 @@ a strategy too, and the one that the others derive from.
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass
 from types import ModuleType
+
+
+@dataclass(frozen=True)
+class Node:
+    """One of the ``count`` nodes of a cell.
+
+    ``address`` and ``port`` are the first node's, where all meet; ``interface``, over which they
+    are reached, is this node's own.
+    """
+
+    rank: int
+    count: int
+    address: str
+    port: int
+    interface: str
 
 
 def load(name: str) -> ModuleType:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from machine import Software
+    from strategies import Node
 
 IMAGE = "torch"  # containers/torch.def
 OPTIONS: dict[str, dict] = {
@@ -36,13 +37,17 @@ parts = _data_parallel.parts
 stages = _data_parallel.stages
 
 
-def launcher(cell: dict, python: str) -> list[str]:
-    """torchrun, with a rendezvous of its own: a fixed port would clash on shared machines.
+def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
+    """torchrun: on one node with a rendezvous of its own, on several they meet at the first.
 
     The address is stated because torchrun hangs where the machine's name does not resolve.
     """
-    run = [python, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
-    return [*run, "--nproc-per-node", str(processes(cell))]
+    run = [python, "-m", "torch.distributed.run", "--nproc-per-node", str(processes(cell))]
+    if node is None:
+        return [*run, "--standalone", "--local-addr", "127.0.0.1"]
+    run += ["--nnodes", str(node.count), "--node-rank", str(node.rank)]
+    run += ["--master-addr", node.address, "--master-port", str(node.port)]
+    return [*run, "--rdzv-conf", f"timeout={cell['run']['connect_seconds']}"]
 
 
 def check(cell: dict) -> Iterator[str]:

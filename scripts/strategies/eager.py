@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from machine import Software
+    from strategies import Node
 
 IMAGE = "torch"  # containers/torch.def
 OPTIONS: dict[str, dict] = {}
@@ -32,7 +33,7 @@ def stages(cell: dict) -> int:
     return 1
 
 
-def launcher(cell: dict, python: str) -> list[str]:
+def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
     """Started as it is."""
     return [python]
 

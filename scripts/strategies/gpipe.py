@@ -10,6 +10,8 @@ from strategies import eager
 if TYPE_CHECKING:
     from torch import nn
 
+    from strategies import Node
+
 IMAGE = "torch"  # containers/torch.def
 OPTIONS: dict[str, dict] = {
     "balance": {
@@ -55,7 +57,7 @@ def stages(cell: dict) -> int:
     return sum(cell["strategy"]["options"]["balance"])
 
 
-def launcher(cell: dict, python: str) -> list[str]:
+def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
     """Started as it is: one process."""
     return [python]
 

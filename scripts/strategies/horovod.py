@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strategies import _data_parallel, eager
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from machine import Software
+    from strategies import Node
 
 IMAGE = "horovod"  # containers/horovod.def
 OPTIONS: dict[str, dict] = {
@@ -34,10 +36,18 @@ parts = _data_parallel.parts
 stages = _data_parallel.stages
 
 
-def launcher(cell: dict, python: str) -> list[str]:
-    """horovodrun over Gloo: no MPI and, on one machine, no ssh; nothing kept in ~/.horovod."""
-    run = [python, "-m", "horovod.runner.launch", "--gloo", "--disable-cache"]
-    return [*run, "--network-interfaces", "lo", "-np", str(processes(cell)), python]
+def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
+    """Our own starter of a node's ranks, over Gloo: no MPI, no ssh.
+
+    Not horovodrun: it goes to other nodes by ssh, and to be ended it needs a SIGTERM that the ranks
+    must not hear (see children.start).
+    """
+    run = [python, str(Path(__file__).parent.parent / "horovod_node.py")]
+    run += ["--processes", str(processes(cell))]
+    if node is not None:
+        run += ["--nodes", str(node.count), "--node", str(node.rank)]
+        run += ["--address", node.address, "--port", str(node.port)]
+    return [*run, "--", python]
 
 
 def check(cell: dict) -> Iterator[str]:

@@ -1,0 +1,117 @@
+"""What a run of a cell leaves beside metrics.json, for the run after it and for its user.
+
+- ``failed.json``: why the last run gave no result; gone when the cell starts again,
+- ``stopped.json``: where a run that was asked to end has stopped, with a checkpoint kept,
+- ``finished.json``: the result of a Slurm job, which a workflow that was killed meanwhile finds
+  there when it is started again: Snakemake deletes metrics.json before it runs a job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+import measure
+import provenance
+from errors import ParbenchError
+from files import read_json, write_json
+
+CHECKPOINTS = "checkpoints"
+LINES, MOST_BYTES = 15, 65536
+
+
+def failed(folder: Path, sentence: str, log: Path, number: int | None) -> None:
+    """Leave the reason, where it can be written."""
+    value = {"sentence": sentence, "log": str(log), "job": number, "lines": _last_lines(log)}
+    with contextlib.suppress(OSError):
+        write_json(folder / "failed.json", value)
+
+
+def _last_lines(log: Path) -> list[str]:
+    """The end of a log, which may be long."""
+    with contextlib.suppress(OSError), open(log, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_BYTES))
+        return file.read(MOST_BYTES).decode(errors="replace").splitlines()[-LINES:]
+    return []
+
+
+def started(folder: Path) -> None:
+    """Forget the last run's failure."""
+    (folder / "failed.json").unlink(missing_ok=True)
+
+
+def stopped(folder: Path, where: dict | None, seconds: float) -> str:
+    """Note where a run stopped (None: nowhere in training) and how long it took until there.
+
+    Returns what is kept, in words.
+    """
+    if where is not None:
+        before = spent(folder)
+        write_json(folder / "stopped.json", {**where, "seconds": round(before + seconds, 3)})
+        return (
+            f"a checkpoint at epoch {where['epoch']} step {where['step']} is kept, and the same "
+            "command goes on from there"
+        )
+    if any((folder / CHECKPOINTS).glob("*")):
+        return "its last checkpoint is kept, and the same command goes on from there"
+    return "before its first checkpoint; the same command starts it anew"
+
+
+def last_stop(folder: Path) -> dict | None:
+    """Where the run before this one stopped, or None."""
+    with contextlib.suppress(ParbenchError):
+        return read_json(folder / "stopped.json")
+    return None
+
+
+def spent(folder: Path) -> float:
+    """Seconds that runs before this one took, until they stopped."""
+    found = last_stop(folder)
+    return float(found["seconds"]) if found else 0.0
+
+
+def finished(folder: Path, out: Path, seconds: float, number: int | None) -> None:
+    """Note that the cell has its result, and forget what was kept for going on."""
+    write_json(folder / "wall.json", {"seconds": round(spent(folder) + seconds, 3)})
+    if number is not None:
+        metrics = read_json(out)
+        write_json(folder / "finished.json", {"job": number, "metrics": metrics})
+    (folder / "stopped.json").unlink(missing_ok=True)
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+
+
+def take_over(folder: Path, out: Path, cell: dict, data: Path, image: dict | None) -> int | None:
+    """Take the result of a job whose workflow died, when this run's workflow knows of that job.
+
+    Returns the job's number, or None where there is no such result: then what was there is gone.
+    Only of the same cell, code, image and data.
+    """
+    path = folder / "finished.json"
+    if not path.exists():
+        return None
+    try:
+        plan = folder.absolute().parent.parent / "plan" / "taken_over.json"
+        expected = read_json(plan).get(cell["id"]) if plan.exists() else None
+        found = read_json(path)
+        metrics = found["metrics"]
+        if expected is not None and found["job"] == expected and _same(metrics, cell, data, image):
+            measure.write_metrics(out, metrics)
+            return int(expected)
+    except (ParbenchError, KeyError, TypeError, ValueError, AttributeError):
+        pass  # damaged: the cell is trained again
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return None
+
+
+def _same(metrics: dict, cell: dict, data: Path, image: dict | None) -> bool:
+    then, environment = metrics["cell"], metrics["environment"]
+    code = provenance.cell_code(cell["strategy"]["name"], cell["model"]["name"])
+    return (
+        {**then, "run": None} == {**cell, "run": None}
+        and environment["code_digest"] == provenance.combined(code)
+        and environment["image_digest"] == (image and image["sha256"])
+        and environment["dataset_digest"] == read_json(data / "digest.json")["sha256"]
+    )
