@@ -112,7 +112,7 @@ def test_stopped_anywhere(digits, tmp_path, state, name):
     value, draw = CASES[name], random.Random(name)
     assert here(value, digits, tmp_path / "whole")
     starts, ended = 1, tmp_path / "ended"
-    while not here(value, digits, ended, Until(state, draw.randint(2, 7))):
+    while not here(value, digits, ended, Until(state, draw.randint(2, 5))):
         starts += 1
         stopped = json.loads((state / "stopped.json").read_text())
         newest = max((ended / "checkpoints").glob("*.json"), default=None)
@@ -133,12 +133,16 @@ def test_stopped_anywhere(digits, tmp_path, state, name):
     assert len(list((ended / "checkpoints").iterdir())) == 2 * checkpoint.KEPT
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "horovod"])
-def test_ranks_stop_together_and_survive_a_kill(digits, tmp_path, strategy):
+@pytest.mark.parametrize(
+    # Horovod's ranks have running statistics of their own until they evaluate.
+    ("strategy", "model"),
+    [("ddp", "swin"), ("horovod", "resnet18")],
+)
+def test_ranks_stop_together_and_survive_a_kill(digits, tmp_path, strategy, model):
     """Stopped after a step, then one rank killed, then to the end: as in one go."""
     if strategy == "horovod" and importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod could not be built here")
-    value = often(strategy, 2, model="resnet18", epochs=2, train_samples=97)
+    value = often(strategy, 2, model=model, **({"train_samples": 97} if model != "swin" else {}))
     run(value, digits, tmp_path / "whole")
     ended, state = tmp_path / "ended", tmp_path / "state"
     state.mkdir()
