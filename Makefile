@@ -14,7 +14,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench bundle system doctor clean lock .python
+.PHONY: help env report test lint format bench bundle system doctor slurm-up slurm-down clean lock .python
 
 .python:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer was found; Debian and Ubuntu: sudo apt" \
@@ -22,7 +22,7 @@ ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 help: ## list the targets
 	@echo "make <target>, where <target> is one of"
-	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile
 	@echo "The environment is kept in PARBENCH_CACHE (default: ~/.cache/parbench)."
 
 env: .python ## set up if need be, print the environment's folder, to be entered: its bin/activate
@@ -59,6 +59,12 @@ system: .python ## install what the full suite needs (Debian, Ubuntu; root): App
 
 doctor: .python ## what this machine can run, and the command that mends what it cannot
 	@"$(PYTHON)" scripts/doctor.py $(ARGS)
+
+slurm-up: .python ## start a Slurm cluster of this machine's own, to try things; prints the line to type
+	@$(ENTER) -- python tests/cluster.py up $(ARGS)
+
+slurm-down: .python ## end it, with all of its jobs
+	@$(ENTER) -- python tests/cluster.py down $(ARGS)
 
 clean: ## delete results and reports; never the cache
 	@rm -rf -- results reports/final.html reports/final.pdf

@@ -43,7 +43,4 @@ onsuccess:
 
 
 onerror:
-    print(
-        "The run stopped: see the error above. What is finished is kept; start it again to go on.",
-        file=sys.stderr,
-    )
+    fail(workflow)

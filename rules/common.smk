@@ -1,4 +1,8 @@
 # Checks the configuration, expands it into cells, and holds the functions that rules use. No rules.
+import atexit
+import contextlib
+import functools
+import io
 import json
 import os
 import subprocess
@@ -7,7 +11,12 @@ import cells
 import deployment
 import files
 import images
+import monitor
 import provenance
+import slurm
+import unfinished
+
+from snakemake.cli import parse_args
 
 # Jobs inherit the terminal, and the bars of cells that run at once would overwrite each other.
 os.environ.update(PARBENCH_QUIET="1")
@@ -31,9 +40,44 @@ CONFIG = or_stop(
     or_stop(configuration.checked, config, configuration_files),
     SDM_APPTAINER,
 )
+
+
+def executor():
+    """Where jobs will run, as Snakemake's command line and profiles say; a dry run's, too.
+
+    Snakemake itself tells a Snakefile only after it has read it. A job of a run, which reads it
+    again on a compute node, does not need to know.
+    """
+    if not workflow.is_main_process:
+        return None
+    # It would say a second time which profiles it reads.
+    with contextlib.redirect_stderr(io.StringIO()):
+        return parse_args(sys.argv[1:])[1].executor
+
+
+SLURM = executor() == "slurm"
+# What counts is the machine that runs the cells: this one, a cluster, or, for a job of a run, what
+# was found when that run began.
+CLUSTER = or_stop(slurm.ask) if SLURM else None
+LEFT_BEHIND = or_stop(slurm.left_behind, configuration.ROOT) if SLURM else {}
+# Read now: the plugin takes it out of the environment.
+INSIDE_JOB = os.environ.get("SLURM_JOB_ID")
+if SLURM:
+    lacking = slurm.lacking(CLUSTER, CONFIG, configuration_files)
+elif workflow.is_main_process:
+    lacking = cells.lacking_here(CONFIG)
+else:
+    lacking = cells.lacking_as_planned(CONFIG["studies"])
 PLAN = or_stop(
-    cells.plan, CONFIG, workflow.overwrite_configfiles, workflow.config_settings.config
+    cells.plan,
+    CONFIG,
+    workflow.overwrite_configfiles,
+    workflow.config_settings.config,
+    lacking,
 )
+# Preparation and report: jobs, or run where Snakemake runs.
+PREPARE_HERE = CONFIG["slurm"]["prepare"] == "submit"
+PREPARING = or_stop(slurm.preparing, CONFIG, CLUSTER)
 
 
 def entered_by_launcher(wildcards):
@@ -96,6 +140,26 @@ def cell_threads(wildcards):
     return planned_cell(wildcards)["hardware"]["devices"]
 
 
+@functools.cache
+def asked_of_slurm(cell):
+    """What the job of a cell asks Slurm for."""
+    return slurm.of_cell(cell, PLAN, CONFIG, CLUSTER, LEFT_BEHIND)
+
+
+def cell_resources():
+    """The resources of cells, by the plugin's names: none where cells run on this machine.
+
+    They never come from `threads`, which the cores of the submitting machine limit.
+    """
+    if workflow.is_main_process and not SLURM:
+        return {}
+
+    def one(key):
+        return lambda wildcards: asked_of_slurm(wildcards.cell).get(key)
+
+    return {key: one(key) for key in slurm.KEYS}
+
+
 def cell_priority(wildcards):
     """Seeds in turn: strategies that are compared run near each other in time."""
     return -PLAN.cells[wildcards.cell]["seed"]
@@ -143,19 +207,100 @@ def code_of(*scripts):
 TOLD = set()
 
 
+# Tells of cells that run elsewhere, from the start of such a run to its end.
+MONITOR = []
+
+
 def begin(workflow):
     """At the start of a run: write cells and plans, and say what will happen."""
     cells.write(PLAN)
     deployment.keep(CONFIG, SDM_APPTAINER)
     jobs = list(workflow.dag.needrun_jobs())
     TOLD.update(job.rule.name for job in jobs)
-    cells.write_progress(
-        PLAN, [job.wildcards.cell for job in jobs if job.rule.name == "train"]
+    trained = [job.wildcards.cell for job in jobs if job.rule.name == "train"]
+    cells.write_progress(PLAN, trained)
+    say_where(trained)
+    keep_records(workflow)
+    unfinished.REPORT.unlink(missing_ok=True)
+    # Where cells run here, their launchers have the terminal.
+    if workflow.non_local_exec and trained:
+        MONITOR.append(monitor.Monitor(trained, cells.progress_entries(PLAN)))
+        MONITOR[-1].start(workflow.logger_manager.logger)
+
+
+def say_where(trained):
+    """What is not run and why, where the rest runs, and whose results are waited for."""
+    if INSIDE_JOB and PREPARE_HERE:
+        print(
+            f"parbench: inside of Slurm's job {INSIDE_JOB}: datasets, images, tables and report "
+            "are made on its nodes"
+        )
+    if SLURM:
+        for line in slurm.not_run(PLAN):
+            print(f"parbench: {line}")
+    waited = {cell: LEFT_BEHIND[cell] for cell in trained if cell in LEFT_BEHIND}
+    for cell, numbers in waited.items():
+        print(
+            f"parbench: {cell}: job {', '.join(numbers)} of an earlier run is still there; its "
+            "result is taken over"
+        )
+    files.write_json(
+        "results/plan/taken_over.json",
+        {cell: numbers[-1] for cell, numbers in waited.items()},
     )
+
+
+def keep_records(workflow):
+    """Tell Snakemake of cells that were finished by jobs whose submitter was gone.
+
+    Only a submitter writes its records. Without one, no later change would run the cell again.
+    """
+    needed = set(workflow.dag.needrun_jobs())
+    for job in workflow.dag.jobs:
+        finished = job.rule.name == "train" and job not in needed
+        if not finished or workflow.persistence.has_metadata(job):
+            continue
+        word, reasons = cells.state(job.wildcards.cell, PLAN)
+        if word == "done":
+            workflow.async_run(workflow.persistence.finished(job))
+        else:
+            print(
+                f"parbench: {job.wildcards.cell} is kept though {reasons[0]}; to train it again: "
+                f"rm {job.output.metrics}"
+            )
+
+
+@atexit.register
+def foretell():
+    """At the end of a dry run for Slurm: what the run will cost."""
+    if SLURM and workflow.dryrun and workflow.dag is not None:
+        # Those that are finished, too: a dry run has finished them all.
+        jobs = workflow.dag.needrun_jobs(exclude_finished=False)
+        trained = [job.wildcards.cell for job in jobs if job.rule.name == "train"]
+        print(slurm.predicted(trained, PLAN))
 
 
 def finish():
     """At the end of a run: the results in short. `make` prints them itself, also when Snakemake
     found nothing to do and calls nobody."""
+    for each in MONITOR:
+        each.stop()
     if "table" in TOLD and os.environ.get("PARBENCH_CLOSING") != "make":
         subprocess.run([sys.executable, "scripts/closing.py"], check=False)
+
+
+def fail(workflow):
+    """At the end of a run that failed: which cells did, and a report of what is there."""
+    for each in MONITOR:
+        each.stop()
+    print(
+        "The run stopped: see the error above. What is finished is kept; start it again to go on.",
+        file=sys.stderr,
+    )
+    failed = [
+        job.wildcards.cell
+        for job in workflow.scheduler.failed
+        if job.rule.name == "train"
+    ]
+    if failed:  # none where somebody typed Ctrl-C
+        unfinished.tell(PLAN, failed, inside_report_image())

@@ -4,9 +4,11 @@ rule dataset:
         digest="results/data/{dataset}/digest.json",
     log:
         "results/data/{dataset}/log.txt",
-    localrule: True
+    localrule: PREPARE_HERE
     container:
         entered_by_launcher
+    resources:
+        **PREPARING,
     params:
         source=dataset_source,
     shell:

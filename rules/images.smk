@@ -3,9 +3,11 @@ rule image:
         "results/images/{image}.json",
     log:
         "results/images/{image}.log",
-    localrule: True
+    localrule: PREPARE_HERE
     container:
         entered_by_launcher
+    resources:
+        **PREPARING,
     params:
         name=lambda wildcards: wildcards.image.partition("-")[0],
     shell:

@@ -20,9 +20,11 @@ rule report:
         ),
     log:
         "results/report.log",
-    localrule: True
+    localrule: PREPARE_HERE
     container:
         entered_by_launcher
+    resources:
+        **PREPARING,
     params:
         plans=expand("results/plan/{study}.json", study=CONFIG["studies"]),
         code=code_of("report.py"),

@@ -12,9 +12,11 @@ rule table:
         ),
     log:
         "results/tables/{study}.log",
-    localrule: True
+    localrule: PREPARE_HERE
     container:
         entered_by_launcher
+    resources:
+        **PREPARING,
     params:
         plan=plan_digest,
         code=code_of("tables.py"),

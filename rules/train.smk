@@ -10,6 +10,8 @@ rule train:
     container:
         entered_by_launcher
     threads: cell_threads
+    resources:
+        **cell_resources(),
     params:
         code=cell_code,
         cell=subpath(output.metrics, parent=True),

@@ -14,7 +14,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,23 +66,56 @@ class Plan:
         ]
 
 
-def plan(config: dict, configfiles: Sequence[str | Path] = (), changes: dict | None = None) -> Plan:
+# Why the cells of a group cannot run; None where they can. Takes the group's id, and a cell of it
+# without its seed.
+Lacking = Callable[[str, dict], str | None]
+
+
+def lacking_here(config: dict) -> Lacking:
+    """What this machine lacks."""
+    available = machine.available(config["available"])
+    software = deployment.software(config)
+
+    def lacking(group: str, cell: dict) -> str | None:
+        reason = machine.missing(cell["hardware"], available)
+        return reason or strategies.load(cell["strategy"]["name"]).unavailable(cell, software)
+
+    return lacking
+
+
+def lacking_as_planned(studies: list[str]) -> Lacking:
+    """What was lacking when the plans of ``studies`` were written.
+
+    For the jobs of a run: a compute node plans no other cells than the machine that submitted it.
+    """
+    plans = [path for study in studies if (path := RESULTS / "plan" / f"{study}.json").exists()]
+    reasons = {group["id"]: group["not_run"] for p in plans for group in read_json(p)["groups"]}
+    return lambda group, cell: reasons.get(group)
+
+
+def plan(
+    config: dict,
+    configfiles: Sequence[str | Path] = (),
+    changes: dict | None = None,
+    lacking: Lacking | None = None,
+) -> Plan:
     """Expand all studies of a checked, settled ``config``. ParbenchError names study, key, value.
 
     ``configfiles`` and ``changes`` (of ``--config``) are what was laid over config.yaml: plans keep
-    them for the commands that rebuild a number.
+    them for the commands that rebuild a number. ``lacking`` tells what cells cannot run; by
+    default those that this machine cannot.
     """
     _known("stack", config["stack"], _stacks(), "config.yaml")
     for study in config["override"]:
         if not (ROOT / "studies" / f"{study}.yaml").exists():
             configuration.study(study)  # its message names the nearest study
-    available = machine.available(config["available"])
+    lacking = lacking or lacking_here(config)
     result = Plan(
         datasets=config["datasets"],
         images={"stack": config["stack"], "settings": config["images"]},
     )
     for name in config["studies"]:
-        content = _expand_study(name, config, available, result)
+        content = _expand_study(name, config, lacking, result)
         asked = configuration.arguments(name, configfiles, changes)
         result.studies[name] = {**content, "arguments": asked}
     return result
@@ -104,7 +137,7 @@ def _modules(kind: str) -> list[str]:
     return sorted(file.stem for file in files)
 
 
-def _expand_study(name: str, config: dict, available: dict, result: Plan) -> dict:
+def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> dict:
     study = configuration.study(name)
     where = f"studies/{name}.yaml"
     override = config["override"].get(name, {})
@@ -138,14 +171,14 @@ def _expand_study(name: str, config: dict, available: dict, result: Plan) -> dic
                         "strategies", entry["strategy"], entry.get("options", {}), keys
                     ),
                 },
-                "hardware": _hardware(entry["hardware"], config),
+                "hardware": hardware(entry["hardware"], config),
                 "dataset": {"name": dataset, **{key: settings[key] for key in _SAMPLES}},
                 "training": {k: v for k, v in settings.items() if k not in _SAMPLES},
                 "stack": config["stack"],
                 "deployment": config["deployment"],
             }
             _cross_check(template, f"{keys} with model {model}")
-            group = _group(template, variant, seeds, config, available, result)
+            group = _group(template, variant, seeds, config, lacking, result)
             if any(other["id"] == group["id"] for other in groups.values()):
                 twin = next(v for (m, v), g in groups.items() if g["id"] == group["id"])
                 raise ParbenchError(
@@ -254,7 +287,8 @@ def _options(kind: str, name: str, given: dict, where: str) -> dict:
     }
 
 
-def _hardware(name: str, config: dict) -> dict:
+def hardware(name: str, config: dict) -> dict:
+    """The `hardware` of cell.json for a name in config.yaml."""
     entry = config["hardware"][name]
     return {
         "name": name,
@@ -319,7 +353,7 @@ def _short_options(cell: dict) -> str:
 
 
 def _group(
-    template: dict, variant: str, seeds: list[int], config: dict, available: dict, result: Plan
+    template: dict, variant: str, seeds: list[int], config: dict, lacking: Lacking, result: Plan
 ) -> dict:
     """The group of ``template`` over ``seeds``; its cells go into ``result``."""
     strategy = strategies.load(template["strategy"]["name"])
@@ -335,10 +369,10 @@ def _group(
         )
         if part
     )
-    reason = machine.missing(template["hardware"], available)
-    reason = reason or strategy.unavailable(template, deployment.software(config))
     # The seed is spliced into the canonical text: hashing 5,000 whole cells would take seconds.
     text = canonical_json(content)
+    group = f"{name}-{digest([text])[:8]}"
+    reason = lacking(group, template)
     cells = []
     for seed in seeds:
         cell_id = f"{name}.s{seed}-{digest([text, seed])[:8]}"
@@ -356,7 +390,7 @@ def _group(
             result.not_run[cell_id] = reason
         cells.append(cell_id)
     return {
-        "id": f"{name}-{digest([text])[:8]}",
+        "id": group,
         "model": template["model"]["name"],
         "variant": variant,
         "strategy": template["strategy"]["name"],
@@ -551,23 +585,26 @@ def _write_changed(path: Path, value: dict) -> None:
         write_json(path, value)
 
 
+def progress_entries(result: Plan) -> dict[str, dict]:
+    """Of every cell of the plan: what it runs on, and which group's cells take as long as it."""
+    entries = {}
+    for study in result.studies.values():
+        for group in study["groups"]:
+            hardware = group["hardware"]
+            entry = {
+                "device": hardware["device"],
+                "devices": hardware["devices"] * hardware["nodes"],
+                "like": group["id"],
+            }
+            entries.update(dict.fromkeys(group["cells"], entry))
+    return entries
+
+
 def write_progress(result: Plan, cells: list[str]) -> None:
     """Tell the launcher which ``cells`` this run will train, for its count and time left."""
-    like = {
-        cell: group["id"]
-        for study in result.studies.values()
-        for group in study["groups"]
-        for cell in group["cells"]
-    }
-    entries = {
-        cell: {
-            "device": result.cells[cell]["hardware"]["device"],
-            "devices": result.cells[cell]["hardware"]["devices"],
-            "like": like[cell],
-        }
-        for cell in cells
-    }
-    write_json(RESULTS / "plan" / "progress.json", {"started": time.time(), "cells": entries})
+    entries = progress_entries(result)
+    chosen = {cell: entries[cell] for cell in cells}
+    write_json(RESULTS / "plan" / "progress.json", {"started": time.time(), "cells": chosen})
 
 
 # --- command line ---------------------------------------------------------------------------------
@@ -713,6 +750,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--configfile", action="append", default=[], help="laid over config.yaml")
     parser.add_argument("--study", action="append", help="instead of `studies` in config.yaml")
+    parser.add_argument("--slurm", action="store_true", help="of a cluster, not of this machine")
     commands = parser.add_subparsers(dest="action", required=True)
     commands.add_parser("list", help="all cells with their state")
     for name, text in (
@@ -726,7 +764,12 @@ def main() -> None:
         config["studies"] = arguments.study
     files = [ROOT / "config.yaml", *arguments.configfile]
     settled = deployment.settle(configuration.checked(config, files))
-    result = plan(settled, arguments.configfile)
+    lacking = None
+    if arguments.slurm:
+        import slurm  # which imports this module
+
+        lacking = slurm.lacking(slurm.ask(), settled, list(map(Path, files)))
+    result = plan(settled, arguments.configfile, lacking=lacking)
     if arguments.action == "list":
         _list(result)
         return

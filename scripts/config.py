@@ -227,9 +227,9 @@ def checked(config: dict, configfiles: list[str | Path] | None = None) -> dict:
         if error.validator == "additionalProperties" and isinstance(error.instance, dict):
             known = error.schema.get("properties", {})
             key = [*path, next(name for name in error.instance if name not in known)]
-        raise ParbenchError(f"{_holder(files, key)}: {_explain(error, path, config)}")
+        raise ParbenchError(f"{holder(files, key)}: {_explain(error, path, config)}")
     for name, spec in config["datasets"].items():
-        where = _holder(files, ["datasets", name])
+        where = holder(files, ["datasets", name])
         check_by(_dataset_validator(), spec, where, ("datasets", name))
     _check_images(config["images"], files)
     return config
@@ -241,7 +241,7 @@ def _check_images(images: dict, files: list[Path]) -> None:
     recipes = sorted(path.stem for path in (ROOT / "containers").glob("*.def"))
     for name in given:
         if name not in recipes:
-            where = _holder(files, ["images", "given", name])
+            where = holder(files, ["images", "given", name])
             near = nearest(name, recipes)
             raise ParbenchError(
                 f"{where}: images.given.{name}: containers/ has no {name}.def{near}"
@@ -260,7 +260,7 @@ def _check_images(images: dict, files: list[Path]) -> None:
         key = "gpu"
         problem = "nccl needs a CUDA development image as base: bootstrap: docker and `from`"
     if problem:
-        where = _holder(files, ["images", "arguments", key])
+        where = holder(files, ["images", "arguments", key])
         raise ParbenchError(f"{where}: images.arguments.{key}: {problem} (docs/images.md)")
 
 
@@ -269,8 +269,8 @@ def _dataset_validator() -> jsonschema.protocols.Validator:
     return jsonschema.Draft202012Validator(schema("dataset"))
 
 
-def _holder(files: list[Path], key: list) -> str:
-    """The last file that holds ``key``: it is the one that counts."""
+def holder(files: list[Path], key: list) -> str:
+    """The name of the last of ``files`` that holds ``key``: it is the one that counts."""
     for file in reversed(files):
         value: Any = read_yaml(file) if file.exists() else {}
         for part in key:

@@ -20,11 +20,12 @@ import shutil
 import subprocess
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from errors import ParbenchError, run_main
 from files import read_json
+from finding import LIMITED, MISSING, OK, Finding, table
 
 if TYPE_CHECKING:
     from apptainer import Apptainer
@@ -33,20 +34,6 @@ GIB_FOR_RESULTS = 1
 GIB_OF_IMAGES = 20  # of a stack in the cache: files and folders
 GIB_OF_MEMORY = 4
 PROBE_SECONDS = 10
-
-OK, LIMITED, MISSING = "ok", "limited", "missing"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One check: what was found; where that is not all, what it costs and what mends it."""
-
-    check: str
-    state: str
-    found: str
-    costs: str = ""
-    mend: str = ""
-    essential: bool = False  # missing: nothing runs at all
 
 
 def examine() -> list[Finding]:
@@ -308,7 +295,7 @@ def _disk_of_images() -> Finding:
 
 
 def _slurm() -> Finding:
-    costs = "nothing in this version: cells run on this machine"
+    costs = "cells run on this machine: `snakemake --profile slurm` cannot be used"
     if shutil.which("sbatch") is None:
         mend = "run on a login node"
         if ours := _system("slurm"):
@@ -317,7 +304,8 @@ def _slurm() -> Finding:
     if not _works(["sinfo", "--noheader"]):
         mend = "ask the cluster's operators; try: sinfo"
         return Finding("Slurm", LIMITED, "sbatch, but no answer from a cluster", costs, mend)
-    return Finding("Slurm", OK, _first_line(["sbatch", "--version"]))
+    version = _first_line(["sbatch", "--version"])
+    return Finding("Slurm", OK, f"{version}; what it offers: python scripts/doctor.py --slurm")
 
 
 def _system(part: str) -> str:
@@ -376,24 +364,36 @@ def _first_line(command: list[str]) -> str:
 # ---------------------------------------------------------------- the program
 
 
-def table(findings: list[Finding]) -> str:
-    """The findings for people: one line each, and two more where something is lacking."""
-    width = max(len(finding.check) for finding in findings)
-    lines = []
-    for finding in findings:
-        lines.append(f"{finding.check:<{width}}  {finding.state:<7}  {finding.found}")
-        for word, text in (("costs", finding.costs), ("mend", finding.mend)):
-            if text:
-                lines.append(f"{'':<{width}}  {'':<7}  {word + ':':<6} {text}")
-    return "\n".join(lines)
+def _cluster(configfiles: list[str]) -> list[Finding]:
+    """What this site's Slurm offers to each hardware of the configuration."""
+    slurm = _slurm()
+    if slurm.state != OK:
+        return [replace(slurm, state=MISSING, essential=True)]
+    if importlib.util.find_spec("snakemake_executor_plugin_slurm") is None:
+        folder = _ready_environment()
+        if folder is None or Path(sys.prefix) == folder:
+            raise ParbenchError("--slurm needs parbench's environment (stack current): make env")
+        python = str(folder / "bin" / "python")
+        os.execv(python, [python, *sys.argv])  # noqa: S606  (the same words, another Python)
+    import slurm_site
+
+    return list(slurm_site.examine(configfiles))
 
 
 def main() -> int:
     """Print what was found."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument(
+        "--slurm",
+        action="store_true",
+        help="each hardware's sbatch line, and what this site's Slurm makes of it; submits nothing",
+    )
+    parser.add_argument(
+        "--configfile", action="append", default=[], help="with --slurm: laid over config.yaml"
+    )
     arguments = parser.parse_args()
-    findings = examine()
+    findings = _cluster(arguments.configfile) if arguments.slurm else examine()
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:

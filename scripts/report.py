@@ -18,7 +18,7 @@ from files import read_json, write_atomically, write_json
 from reporting import panels, paper_tables, render, sections
 from reporting.study import Study
 
-SCHEMA_VERSION = 2  # of report.json
+SCHEMA_VERSION = 3  # of report.json
 HTML_LIMIT = 3_000_000  # bytes; a report is mailed and opened on phones
 
 
@@ -46,6 +46,7 @@ def collect(plans: list[Path], tables: list[Path], cells: Path) -> dict:
         "groups": panels.group_panels(studies, environments),
         "environments": environments.described,
         "images": panels.images(studies),
+        "unfinished": panels.unfinished(studies),
     }
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -54,7 +54,7 @@ def state_of_everything(listed: bytes) -> str:
         content = path.read_bytes() if path.is_file() else b"none"
         state.update(name + b"\0" + hashlib.sha256(content).digest())
     for tool in TOOLS:
-        place = shutil.which(tool)
+        place = require.which(tool)
         status = os.stat(place) if place else None
         state.update(repr((tool, place, status and (status.st_size, status.st_mtime_ns))).encode())
     kept = {key: value for key, value in os.environ.items() if key.startswith("PARBENCH_")}
@@ -118,3 +118,19 @@ def digits(tmp_path_factory) -> Path:
         capture_output=True,
     )
     return folder
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """A Slurm cluster (tests/cluster.py), gone with this process, however that ends."""
+    require.require("slurm")
+    from children import guarded  # here: a test copies this file alone
+    from cluster import Cluster
+
+    cluster = Cluster(Path(tempfile.mkdtemp(prefix="slurm-")))  # pytest's folders are too deep
+    with guarded(cluster.down):
+        try:
+            cluster.up()
+            yield cluster
+        finally:
+            cluster.down()

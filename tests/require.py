@@ -10,9 +10,14 @@ import pytest
 # What a machine must offer for each name that PARBENCH_REQUIRE may list.
 COMMANDS = {
     "apptainer": ("apptainer",),
-    "slurm": ("sbatch", "srun", "squeue", "scontrol"),
+    "slurm": ("sbatch", "srun", "squeue", "scontrol", "slurmctld", "slurmd", "munged"),
     "chromium": ("chromium", "chromedriver"),
 }
+
+
+def which(command: str) -> str | None:
+    """The path of ``command``; an ordinary user's PATH on Debian leaves out sbin."""
+    return shutil.which(command) or shutil.which(command, path="/usr/local/sbin:/usr/sbin:/sbin")
 
 
 def require(tool: str) -> None:
@@ -21,7 +26,7 @@ def require(tool: str) -> None:
     ``tool`` is apptainer, slurm or chromium. PARBENCH_REQUIRE holds such names, separated by
     blanks or commas, so that a machine that should have a tool cannot skip its tests unseen.
     """
-    missing = [command for command in COMMANDS[tool] if shutil.which(command) is None]
+    missing = [command for command in COMMANDS[tool] if which(command) is None]
     if not missing:
         return
     reason = f"{tool} is not usable here: no {', '.join(missing)} on PATH"

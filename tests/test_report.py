@@ -582,6 +582,22 @@ def test_a_shortened_log_says_where_the_whole_one_lies(tmp_path, log, note):
     assert first == (note.format(path) if note else "x")
 
 
+def test_an_unfinished_report_says_what_is_lacking_and_links_the_logs(tmp_path):
+    paths = constructed.write_study(tmp_path)
+    plan = json.loads(paths["plan"].read_text())
+    group = next(group for group in plan["groups"] if not group["not_run"])
+    lines = ["epoch 1", "\x1b[1mKilled <b>"]
+    log = "results/cells/a.ddp/log.txt"
+    group["failed"] = [{"cell": "a.ddp", "sentence": "rank 1 & died", "lines": lines, "log": log}]
+    group["waiting"] = 2
+    paths["plan"].write_text(json.dumps(plan))
+    html, _ = render(tmp_path, collect(tmp_path, paths))
+    assert "This report is not finished: 1 cell failed and 2 cells not trained yet." in html
+    assert "rank 1 &amp; died" in html
+    assert "epoch 1\nKilled &lt;b&gt;" in html
+    assert f'<a href="../{log}">' in html
+
+
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 def test_few_seeds(tmp_path, seeds):
     groups = [

@@ -11,7 +11,9 @@ import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("Snakefile", "config.yaml", "rules", "scripts", "studies", "profiles", "containers")
+PARTS = (
+    "Snakefile", "config.yaml", "rules", "scripts", "studies", "profiles", "slurm", "containers"
+)  # fmt: skip
 
 
 def small_study(

@@ -23,6 +23,7 @@ from reporting.text import (
     hardware_text,
     image_pairs,
     label,
+    listed,
     machine_text,
     mapping_text,
     moment,
@@ -128,6 +129,30 @@ def images(studies: list[Study]) -> list[list[str]]:
         [image, f"sha256:{digest or 'unknown'}, {count(cells, 'cell')}"]
         for (image, digest), cells in sorted(used.items(), key=str)
     ]
+
+
+def unfinished(studies: list[Study]) -> dict | None:
+    """What is lacking in a report of what is there (scripts/unfinished.py): cells that failed,
+    with the ends of their logs, and how many are still to be trained. None for a whole report."""
+    groups = {group["id"]: group for study in studies for group in study.groups}.values()
+    failed = {each["cell"]: each for group in groups for each in group.get("failed", [])}
+    waiting = sum(group.get("waiting", 0) for group in groups)
+    if not failed and not waiting:
+        return None
+    said = [f"{count(len(failed), 'cell')} failed"] if failed else []
+    said += [f"{count(waiting, 'cell')} not trained yet"] if waiting else []
+    return {
+        "sentence": f"This report is not finished: {listed(said)}.",
+        "failed": [
+            {
+                "cell": each["cell"],
+                "sentence": each["sentence"],
+                "lines": [_printable(line) for line in each["lines"]],
+                "log": each["log"],
+            }
+            for each in failed.values()
+        ],
+    }
 
 
 # --------------------------------------------------------------------------- all cells
@@ -368,12 +393,15 @@ def _log_end(path: Path) -> tuple[list[str], int]:
     lines = text.rstrip().split("\n")
     shown = []
     for line in lines[-LOG_LINES:]:
-        line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip("\r").rsplit("\r", 1)[-1]
-        line = "".join(
-            c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in line
-        )
-        shown.append(cut(line, LOG_WIDTH))
+        shown.append(_printable(line))
     return shown, len(lines)
+
+
+def _printable(line: str) -> str:
+    """A line of a log as a terminal would show it."""
+    line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip("\r").rsplit("\r", 1)[-1]
+    line = "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in line)
+    return cut(line, LOG_WIDTH)
 
 
 def _noted(lines: list[str], total: int, path: Path) -> list[str]:

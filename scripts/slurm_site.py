@@ -1,0 +1,199 @@
+"""What `doctor.py --slurm` tells: each hardware's sbatch line, and what the profile should say.
+
+Asks Slurm, and has it judge every line (`sbatch --test-only`); submits nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+from snakemake_executor_plugin_slurm.utils import set_gres_string
+
+import cells
+import config as configuration
+import slurm
+from errors import ParbenchError
+from finding import LIMITED, MISSING, OK, Finding
+
+MINUTES = 60  # of a cell whose walltime comes from its size: only to have a line
+
+
+def examine(configfiles: list[str]) -> Iterator[Finding]:
+    """The checks of the cluster, then a line for each hardware of the configuration."""
+    config = configuration.checked(configuration.load(*configfiles))
+    files = [configuration.ROOT / "config.yaml", *map(Path, configfiles)]
+    try:
+        cluster = slurm.ask()
+    except ParbenchError as error:
+        costs = "`snakemake --profile slurm` submits nothing"
+        mend = "ask the cluster's operators; try: sinfo"
+        yield Finding("Slurm", MISSING, str(error), costs, mend, essential=True)
+        return
+    yield from _site(cluster, config)
+    used = {
+        variant["hardware"]
+        for study in config["studies"]
+        for variant in configuration.study(study)["variants"].values()
+    }
+    for name in config["hardware"]:
+        yield _hardware(cluster, config, files, name, name in used)
+
+
+# ---------------------------------------------------------------- the cluster
+
+
+def _site(cluster: slurm.Cluster, config: dict) -> Iterator[Finding]:
+    said = cluster.config
+    name, version = said.get("ClusterName", "?"), said.get("SLURM_VERSION", "?")
+    yield Finding("Slurm", OK, f"{version}, cluster {name}, {len(cluster.nodes)} nodes")
+    for partition in cluster.partitions.values():
+        yield Finding(f"partition {partition.name}", OK, _partition(cluster, partition))
+    yield _gpus(cluster, config)
+    if cluster.accounting:
+        mine = ", ".join(slurm.accounts()) or "none that it names"
+        yield Finding("accounting", OK, f"on; `slurm: {{account: ...}}` may be: {mine}")
+    else:
+        yield Finding("accounting", OK, "off: leave `account` and `qos` null")
+    yield _job_age(cluster)
+    if said.get("JobRequeue") == "1":
+        yield Finding("requeue", OK, "jobs may go back into the queue (JobRequeue=1)")
+    else:
+        yield Finding(
+            "requeue",
+            OK,
+            "off by default (JobRequeue=0); slurm-requeue of slurm/config.yaml asks for it",
+        )
+    preemption = said.get("PreemptType", "preempt/none")
+    yield Finding("preemption", OK, f"{preemption}, {said.get('PreemptMode', 'OFF')}")
+    size = said.get("MaxArraySize", "?")
+    yield Finding("job arrays", OK, f"up to {size} (MaxArraySize); parbench uses none")
+
+
+def _partition(cluster: slurm.Cluster, partition: slurm.Partition) -> str:
+    words = ["the default"] if partition.default else []
+    words.append(f"{cluster.shapes({'partition': partition.name, 'constraint': None})}")
+    words.append(f"at most {partition.minutes} min" if partition.minutes else "no time limit")
+    return "; ".join(words)
+
+
+def _gpus(cluster: slurm.Cluster, config: dict) -> Finding:
+    """How the site wants accelerators asked for."""
+    kinds = sorted({kind or "(no type)" for node in cluster.nodes for kind in node.gpus})
+    if not kinds:
+        return Finding("GPUs", OK, "no node has any")
+    # --gpus is understood by one of Slurm's ways to select nodes; --gres by all.
+    wanted = "gpu" if cluster.config.get("SelectType") == "select/cons_tres" else "gres"
+    found = f"{', '.join(kinds)}; ask by `gpus: {wanted}`"
+    if config["slurm"]["gpus"] == wanted or wanted == "gpu":
+        return Finding("GPUs", OK, found)
+    return Finding(
+        "GPUs",
+        MISSING,
+        found,
+        "sbatch refuses --gpus",
+        "config.yaml: slurm: {gpus: gres}",
+    )
+
+
+def _job_age(cluster: slurm.Cluster) -> Finding:
+    """Whether squeue still knows a job when Snakemake asks how it ended."""
+    said = cluster.config.get("MinJobAge", "")
+    seconds = int(match[0]) if (match := re.match(r"\d+", said)) else 0
+    profile = configuration.read_yaml(configuration.ROOT / "slurm" / "config.yaml")
+    needed = 3 * profile["slurm-init-seconds-before-status-checks"]
+    if seconds >= needed:
+        return Finding("MinJobAge", OK, f"{seconds} s: `slurm-status-command: squeue` works")
+    found = f"{seconds} s, less than {needed}: squeue forgets a job before it is asked for"
+    if cluster.accounting:
+        mend = "slurm/config.yaml: slurm-status-command: sacct"
+        return Finding("MinJobAge", LIMITED, found, "the plugin asks sacct by itself", mend)
+    mend = f"slurm/config.yaml: slurm-init-seconds-before-status-checks: {max(1, seconds // 3)}"
+    return Finding("MinJobAge", LIMITED, found, "a run may wait for a job that has ended", mend)
+
+
+# ---------------------------------------------------------------- hardware
+
+
+def _hardware(
+    cluster: slurm.Cluster, config: dict, files: list[Path], name: str, used: bool
+) -> Finding:
+    """The line that asks for a hardware, and what Slurm thinks of it."""
+    label = f"{name}, in use" if used else name
+    try:
+        slurm.check(cluster, config, files, name)
+    except ParbenchError as error:
+        costs = "snakemake --profile slurm stops before it submits anything"
+        return Finding(label, MISSING, str(error), costs, "correct the key", essential=used)
+    hardware = cells.hardware(name, config)
+    asked = slurm.settings(config, name)
+    minutes = asked["minutes"] or MINUTES
+    line = sbatch_line(slurm.resources(hardware, asked, minutes, cluster))
+    if (reason := cluster.missing(hardware, asked)) is not None:
+        costs = f"its cells are rows 'not run: {reason}'"
+        return Finding(label, LIMITED, line, costs, _elsewhere(cluster, hardware, asked))
+    accepted, verdict = judged(line)
+    if accepted:
+        return Finding(label, OK, f"{line}  # accepted: {verdict}")
+    mend = f"config.yaml: slurm, or hardware.{name}.slurm"
+    return Finding(label, MISSING, line, f"sbatch refuses it: {verdict}", mend, essential=used)
+
+
+def _elsewhere(cluster: slurm.Cluster, hardware: dict, asked: dict) -> str:
+    """Where the site has ``hardware``, as config.yaml says it."""
+    for name in cluster.partitions:
+        if cluster.missing(hardware, {**asked, "partition": name}) is None:
+            return (
+                f"config.yaml: hardware.{hardware['name']}: {{..., slurm: {{partition: {name}}}}}"
+            )
+    return "none: no partition has it"
+
+
+class _Resources(dict):
+    """Resources as a job of Snakemake has them: by key and by attribute."""
+
+    __getattr__ = dict.__getitem__
+
+
+def sbatch_line(resources: dict[str, int | str]) -> str:
+    """What the plugin types for a cell with these ``resources``, less names, folders, script."""
+    profile = configuration.read_yaml(configuration.ROOT / "slurm" / "config.yaml")
+    named = [
+        f"{option} {shlex.quote(str(resources[key]))}"
+        for option, key in (("-A", "slurm_account"), ("-p", "slurm_partition"))
+        if key in resources
+    ]
+    job = SimpleNamespace(resources=_Resources(resources), threads=1)
+    parameters = {
+        "run_uuid": "parbench",
+        "slurm_logfile": "log",
+        "comment_str": "parbench",
+        "account": "",
+        "partition": " ".join(named),
+        "workdir": None,
+    }
+    settings = SimpleNamespace(
+        requeue=profile["slurm-requeue"], no_requeue=False, qos=None, reservation=None
+    )
+    line = get_submit_command(job, parameters, settings) + set_gres_string(job)
+    return " ".join(["sbatch", *line.split("--comment parbench", 1)[1].split()])
+
+
+def judged(line: str) -> tuple[bool, str]:
+    """Whether Slurm would take a job with this line, and what it says; nothing is submitted."""
+    words = [*shlex.split(line), "--test-only", "--wrap=true"]
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=slurm.ASK_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"no answer within {slurm.ASK_SECONDS} s"
+    said = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason given"]
+    if done.returncode == 0:
+        return True, re.sub(r"^sbatch: Job \d+ (to start at \S+ using )?", "", said[-1])
+    return False, said[-1].removeprefix("sbatch: error: ")

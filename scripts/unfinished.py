@@ -1,0 +1,97 @@
+"""A report of what is there, when a run ends with failed cells: reports/unfinished.html.
+
+The report of a study stands on all its cells, and a failed one leaves none. This is the same report
+of the cells that are done, which also shows why the others failed, with the ends of their logs.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Collection
+from dataclasses import asdict
+from pathlib import Path
+
+import cells
+from errors import ParbenchError
+from files import write_json
+from monitor import Failure, read_failure
+
+REPORT = Path("reports/unfinished.html")
+PUBLISHED = Path("studies/published/published_results.csv")
+SHOWN = 10  # cells named on the terminal
+CELLS = cells.RESULTS / "cells"
+FOLDER = cells.RESULTS / "unfinished"  # plans, tables and report.json of it
+DATA = FOLDER / "report.json"
+
+
+def tell(plan: cells.Plan, failed: Collection[str], inside: str = "") -> None:
+    """Name the cells that ``failed`` on the terminal, and make the report.
+
+    ``inside`` stands before the programs that make tables and report.
+    """
+    runnable = len(plan.cells) - len(plan.not_run)
+    print(f"{len(failed)} of {runnable} cells failed:", file=sys.stderr)
+    for cell in sorted(failed)[:SHOWN]:
+        failure = _failure(cell)
+        print(f"  {cell}: {failure['sentence'].splitlines()[0]}", file=sys.stderr)
+        print(f"    log: {failure['log']}", file=sys.stderr)
+    try:
+        write(plan, failed, inside)
+    except ParbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+    else:
+        print(f"All of them, beside what is done: {REPORT}", file=sys.stderr)
+
+
+def write(plan: cells.Plan, failed: Collection[str], inside: str = "") -> None:
+    """Write the report. ParbenchError where a program that makes it fails."""
+    python, plans, tables = [*shlex.split(inside), "python"], [], []
+    lie = ["--cells", CELLS]
+    for name, study in plan.studies.items():
+        groups = [_cut(group, plan, failed) for group in study["groups"]]
+        plans.append(FOLDER / "plan" / f"{name}.json")
+        tables.append(FOLDER / "tables" / f"{name}.csv")
+        write_json(plans[-1], {**study, "groups": groups})
+        made = ["--published", PUBLISHED, "--out", tables[-1]]
+        _run(*python, "scripts/tables.py", "--plan", plans[-1], *lie, *made)
+    made = ["--plan", *plans, "--table", *tables, *lie, "--out", DATA]
+    _run(*python, "scripts/report.py", "collect", *made)
+    _run(*python, "scripts/report.py", "html", "--data", DATA, "--out", REPORT)
+
+
+def _run(*words: str | Path) -> None:
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip() or "it says nothing").splitlines()[-1]
+        raise ParbenchError(f"{REPORT} could not be made: {last}")
+
+
+def _cut(group: dict, plan: cells.Plan, failed: Collection[str]) -> dict:
+    """A group of the plan with those of its cells that are done; the others beside them."""
+    if group["not_run"] is not None:
+        return group
+    done = [cell for cell in group["cells"] if cells.state(cell, plan)[0] == "done"]
+    failures = [_failure(cell) for cell in group["cells"] if cell in failed and cell not in done]
+    reason = None
+    if not done:
+        reason = f"failed: {failures[0]['sentence']}" if failures else "not trained yet"
+    return {
+        **group,
+        "cells": done or group["cells"],
+        "seeds": [plan.cells[cell]["seed"] for cell in done] or group["seeds"],
+        "not_run": reason,
+        "failed": failures,
+        "waiting": len(group["cells"]) - len(done) - len(failures),
+    }
+
+
+def _failure(cell: str) -> dict:
+    """Why a cell failed, as the report shows it."""
+    folder = cells.folder(cell)
+    try:
+        failure = read_failure(folder / "failed.json")
+    except ParbenchError:
+        failure = Failure("its job ended without a word", log=str(folder / "log.txt"))
+    return {"cell": cell, **asdict(failure)}

@@ -1,0 +1,437 @@
+"""What cells ask Slurm for, and what is found wrong before anything is submitted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import cells
+import config as configuration
+import slurm
+from errors import ParbenchError
+from files import write_json
+from workspace import ROOT, Workspace, small_study
+
+slurm_site = pytest.importorskip("slurm_site", reason="the stack `paper` has no Slurm plugin")
+
+# As sites say it: sockets behind a count, slices of a GPU, GPUs without a type, no memory stated.
+PARTITIONS = """\
+PartitionName=cpu AllowGroups=ALL Default=YES MaxNodes=UNLIMITED MaxTime=1-12:00:00 Nodes=c[1-2]
+PartitionName=gpu AllowGroups=ALL Default=NO MaxNodes=2 MaxTime=UNLIMITED Nodes=a[1-3],h1
+"""
+NODES = """\
+NodeName=c1 CPUTot=64 CPUEfctv=62 RealMemory=250000 AvailableFeatures=(null) Gres=(null) Partitions=cpu
+NodeName=c2 CPUTot=64 CPUEfctv=62 RealMemory=250000 AvailableFeatures=(null) Gres=(null) Partitions=cpu
+NodeName=a1 CPUTot=32 RealMemory=1 AvailableFeatures=ib,rome Gres=gpu:a100:4(S:0-1),shard:8 Partitions=gpu
+NodeName=a2 CPUTot=32 RealMemory=1 AvailableFeatures=ib,rome Gres=gpu:nvidia_a100_80gb_pcie:2,gpu:1g.5gb:7 Partitions=gpu
+NodeName=a3 CPUTot=32 RealMemory=1 AvailableFeatures=rome Gres=gpu:a100:4 Partitions=gpu State=DOWN
+NodeName=h1 CPUTot=32 RealMemory=1 AvailableFeatures=h200 Gres=gpu:8 Partitions=gpu
+"""  # noqa: E501
+CONFIG = """\
+Configuration data as of 2026-11-21T14:44:19
+AccountingStorageType   = accounting_storage/none
+SelectType              = select/cons_tres
+"""
+SITE = slurm.parsed(PARTITIONS, NODES, CONFIG)
+
+
+@pytest.fixture
+def config() -> dict:
+    """config.yaml, for the partitions above."""
+    value = configuration.load()
+    value["slurm"]["partition"] = "gpu"
+    value["hardware"] |= {
+        "cpu8": {"device": "cpu", "devices": 8, "slurm": {"partition": "cpu"}},
+        "2x2": {"device": "cuda", "devices": 2, "nodes": 2, "gpu_model": "A100"},
+        "2x1": {"device": "cpu", "devices": 1, "nodes": 2, "slurm": {"partition": "cpu"}},
+        "h200x4": {
+            "device": "cuda",
+            "devices": 4,
+            "gpu_model": "H200",
+            "slurm": {"constraint": "h200"},
+        },
+    }
+    return configuration.checked(value)
+
+
+def line(config: dict, name: str, minutes: int = 90, **asked) -> str:
+    """The sbatch line of a hardware, as the plugin makes it."""
+    settings = slurm.settings(config, name) | asked
+    hardware = cells.hardware(name, config)
+    return slurm_site.sbatch_line(slurm.resources(hardware, settings, minutes, SITE))
+
+
+def missing(config: dict, name: str, **asked) -> str | None:
+    settings = slurm.settings(config, name) | asked
+    return SITE.missing(cells.hardware(name, config), settings)
+
+
+# ---------------------------------------------------------------- resources
+
+
+def test_a_cell_on_cores_asks_for_a_task_with_as_many(config):
+    assert line(config, "cpu8") == (
+        "sbatch -p cpu -t 90 --mem 48000 --nodes=1 --requeue --ntasks=1 --cpus-per-task=8"
+        " --open-mode=append"
+    )
+
+
+def test_gpus_are_asked_for_as_the_site_spells_them(config):
+    """Memory is left out: these nodes state none, and Slurm would refuse any."""
+    assert line(config, "a100x2") == (
+        "sbatch -p gpu -t 90 --nodes=1 --requeue --cpus-per-task=8 --open-mode=append --gpus=a100:2"
+    )
+    assert line(config, "gpu2").endswith("--gpus=2")
+
+
+def test_gpus_by_gres(config):
+    assert line(config, "a100x2", gpus="gres") == (
+        "sbatch -p gpu -t 90 --nodes=1 --requeue --cpus-per-task=8 --open-mode=append"
+        " --gres=gpu:a100:2"
+    )
+
+
+def test_two_nodes_are_two_tasks_with_gpus_on_each(config):
+    start = "sbatch -p gpu -t 90 --nodes=2 --requeue"
+    end = "--ntasks=2 --cpus-per-task=8 --open-mode=append --ntasks-per-node=1"
+    assert line(config, "2x2") == f"{start} {end} --gpus-per-node=a100:2"
+    assert line(config, "2x2", gpus="gres") == f"{start} {end} --gres=gpu:a100:2"
+    assert "--nodes=2 --requeue --ntasks=2 --cpus-per-task=1" in line(config, "2x1")
+
+
+def test_what_the_site_wants_to_be_named(config):
+    asked = {"account": "phys", "qos": "long", "constraint": "ib&rome", "exclusive": True}
+    words = line(config, "a100x1", **asked)
+    for option in ("-A phys", "--qos=long", "-C 'ib&rome'", "--exclusive"):
+        assert option in words
+
+
+def test_walltime_is_within_that_of_the_partition(config):
+    assert "-t 2160 " in line(config, "cpu8", minutes=10_000)
+    assert "-t 10000 " in line(config, "a100x2", minutes=10_000)
+
+
+def test_gpus_without_a_type_are_known_by_a_feature(config):
+    assert missing(config, "h200x4") is None
+    assert line(config, "h200x4").endswith("--gpus=4")
+    assert missing(config, "h200x4", constraint=None) is not None
+
+
+# ---------------------------------------------------------------- what the cluster lacks
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "reason"),
+    [
+        ("2x2", {}, None),
+        ("a30x2", {}, "needs 2x A30 (partition gpu has nodes: "),
+        ("2x2", {"constraint": "ib"}, None),
+        ("2x1", {"partition": "gpu", "constraint": "h200"}, "needs 2 nodes with 1 cores ("),
+        ("gpu1", {"partition": "cpu"}, "needs 1 GPU (partition cpu has nodes: 2 with 62 cores"),
+        ("a100x2", {"cpus_per_gpu": 20}, "needs 2x A100 and 40 cores (partition gpu"),
+        ("cpu8", {"memory_mib": 40_000}, "needs 8 cores and 320000 MiB of memory (partition cpu"),
+    ],
+)
+def test_hardware_that_no_nodes_of_the_partition_have_is_not_run(config, name, asked, reason):
+    """A node that is down counts: it comes back."""
+    found = missing(config, name, **asked)
+    assert found is None if reason is None else found.startswith(reason)
+
+
+def test_a_partition_that_gives_few_nodes_to_a_job(config):
+    config["hardware"]["2x2"]["nodes"] = 3
+    assert missing(config, "2x2").endswith("(partition gpu gives a job at most 2)")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"partition": "gpus"}, "slurm.partition: there is no partition 'gpus'; did you mean 'gpu"),
+        ({"constraint": "ibx"}, "no node of partition gpu has the feature 'ibx'"),
+        ({"account": "phys"}, "slurm.account: 'phys', but this cluster keeps no accounts"),
+        ({"qos": "long"}, "slurm.qos: 'long', but without accounting a cluster has none; say null"),
+        ({"prepare": "login"}, "slurm.prepare: neither `submit` nor a partition: 'login'"),
+    ],
+)  # fmt: skip
+def test_a_name_that_does_not_exist_is_named_with_its_key(config, change, message):
+    config["slurm"] |= change
+    with pytest.raises(ParbenchError, match="^config.yaml: slurm") as caught:
+        slurm.check(SITE, config, [ROOT / "config.yaml"], "a100x2")
+    assert message in str(caught.value)
+
+
+def test_the_key_of_a_hardware_is_named_where_it_is_that_one(config, tmp_path):
+    own = tmp_path / "mine.yaml"
+    own.write_text("hardware: {cpu8: {slurm: {partition: nope}}}")
+    config["hardware"]["cpu8"]["slurm"]["partition"] = "nope"
+    with pytest.raises(ParbenchError, match="mine.yaml: hardware.cpu8.slurm.partition: there is"):
+        slurm.check(SITE, config, [ROOT / "config.yaml", own], "cpu8")
+
+
+def test_a_gpu_that_was_configured_for_this_cluster_must_be_there(config):
+    """That of a paper, without a `slurm` of its own, is a row "not run"."""
+    slurm.check(SITE, config, [ROOT / "config.yaml"], "a30x2")
+    config["hardware"]["a30x2"]["slurm"] = {"partition": "gpu"}
+    with pytest.raises(ParbenchError, match=r"a30x2.gpu_model: no node .* has a GPU 'A30'.*a100"):
+        slurm.check(SITE, config, [ROOT / "config.yaml"], "a30x2")
+
+
+def test_with_accounting_names_are_compared_with_the_users_own(config, monkeypatch, tmp_path):
+    """sacctmgr stands in for a site's: there is no database here."""
+    program = tmp_path / "sacctmgr"
+    program.write_text(
+        '#!/bin/sh\ncase "$*" in *assoc*) echo phys; echo chem;; *) echo normal;; esac'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    site = slurm.parsed(PARTITIONS, NODES, CONFIG.replace("/none", "/slurmdbd"))
+    for ask in (slurm.accounts, slurm.qualities):
+        ask.cache_clear()
+    config["slurm"] |= {"account": "Phys", "qos": "normal"}
+    slurm.check(site, config, [ROOT / "config.yaml"], "a100x2")
+    config["slurm"] |= {"account": "phis"}
+    with pytest.raises(ParbenchError, match=r"may not use 'phis'; did you mean 'phys'\?"):
+        slurm.check(site, config, [ROOT / "config.yaml"], "a100x2")
+    config["slurm"] |= {"account": None, "qos": "norml"}
+    with pytest.raises(ParbenchError, match=r"slurm.qos: there is no 'norml'; did you mean"):
+        slurm.check(site, config, [ROOT / "config.yaml"], "a100x2")
+    for ask in (slurm.accounts, slurm.qualities):
+        ask.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("1:00", None), ("00:01:30", 1), ("12:00:00", 720), ("2-06:30:00", 3270), ("UNLIMITED", None)],
+)
+def test_walltimes_of_slurm(text, minutes):
+    assert slurm.minutes(text) == minutes
+
+
+# ---------------------------------------------------------------- from earlier runs
+
+
+@pytest.fixture
+def planned(monkeypatch, tmp_path) -> cells.Plan:
+    """The quickstart's plan, in a work folder without results."""
+    monkeypatch.chdir(tmp_path)
+    config = configuration.checked(configuration.load())
+    settled = {**config, "deployment": "host", "reason": "", "auto": False}
+    return cells.plan(settled, lacking=lambda group, cell: None)
+
+
+def took(name: str, seconds: float) -> None:
+    write_json(cells.folder(name) / "wall.json", {"seconds": seconds})
+
+
+def test_the_walltime_of_a_cell(planned, config):
+    name = next(cell for cell in planned.cells if "swin.eager" in cell)
+    cell, asked = planned.cells[name], config["slurm"]
+    write_json("results/data/digits/digest.json", {"train": 1200})
+    # 5 epochs of 1,200 samples, 20 a second: 5 minutes.
+    assert slurm.walltime(cell, planned, asked) == slurm.FIXED_MINUTES + 5
+    took(name.replace("s0", "s1"), 1)  # no such cell: nobody's
+    took(next(other for other in planned.cells if "swin.eager.cpu1.s1" in other), 600)
+    assert slurm.walltime(cell, planned, asked) == slurm.FIXED_MINUTES + 20
+    assert slurm.walltime(cell, planned, {**asked, "minutes": 7}) == 7
+
+
+def test_node_hours_are_those_of_earlier_runs(planned):
+    names = [cell for cell in planned.cells if "swin.eager" in cell or "swin.ddp" in cell]
+    assert "nothing is known yet" in slurm.predicted(names, planned)
+    took(names[0], 1800)
+    took(names[1], 5400)
+    text = slurm.predicted(names, planned).splitlines()
+    assert [line.split() for line in text[1:]] == [
+        ["cpu1", "3.00", "(3", "cells)"],
+        ["cpu2", "?", *"(3 cells, 3 of which nothing is known yet)".split()],
+        ["total", "3.00", *"(6 cells, 3 of which nothing is known yet)".split()],
+    ]
+    planned.cells[names[0]]["hardware"]["nodes"] = 2  # of all seeds
+    assert "6.00  (3 cells)" in slurm.predicted(names, planned)
+
+
+def test_a_compute_node_plans_what_the_submitter_planned(planned):
+    """It may have other cores and GPUs, and tables made there must not differ."""
+    plan = planned.studies["quickstart"]
+    plan["groups"][0]["not_run"] = "needs a moon"
+    write_json("results/plan/quickstart.json", plan)
+    lacking = cells.lacking_as_planned(["quickstart"])
+    assert lacking(plan["groups"][0]["id"], {}) == "needs a moon"
+    assert lacking(plan["groups"][1]["id"], {}) is None
+    assert lacking("of a study that nobody planned", {}) is None
+
+
+# ---------------------------------------------------------------- on a real cluster
+
+STUDY = small_study(
+    "Two cells",
+    "resnet18: {}",
+    """
+eager: {strategy: eager, hardware: cpu1}
+ddp: {strategy: ddp, hardware: cpu8}
+gpu: {strategy: eager, hardware: a30x1}
+""",
+)
+MINE = """
+studies: [two]
+hardware:
+  cpu8: {device: cpu, devices: 8, slurm: {partition: gpu}}
+datasets: {other: {kind: digits}}
+slurm: {memory_mib: 1000, minutes: 5}
+"""
+PROFILE = ["--configfile", "mine.yaml", "--profile", "slurm"]
+QUICK = ["--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "5"]
+
+
+@pytest.fixture(scope="module")
+def work(cluster, tmp_path_factory):
+    """A work folder, its cells for the cluster, and what sbatch was called with."""
+    work = Workspace(tmp_path_factory.mktemp("slurm") / "work")
+    (work.folder / "studies/two.yaml").write_text(STUDY)
+    (work.folder / "mine.yaml").write_text(MINE)
+    seen = work.folder / "seen"
+    seen.mkdir()
+    real = shutil.which("sbatch")
+    (seen / "sbatch").write_text(f'#!/bin/sh\necho "$@" >>{seen}/lines\nexec {real} "$@"\n')
+    (seen / "sbatch").chmod(0o755)
+    path = cluster.environment.get("PATH", os.environ["PATH"])
+    work.variables = {**cluster.environment, "PATH": f"{seen}:{path}"}
+    work.seen = seen / "lines"
+    return work
+
+
+def snakemake(work, *words: str, check: bool = True) -> subprocess.CompletedProcess:
+    return work.snakemake(*PROFILE, *words, check=check, **work.variables)
+
+
+def cell_of(work, part: str) -> str:
+    found = work.run("scripts/cells.py", "--configfile", "mine.yaml", "list", **work.variables)
+    return next(line.split()[0] for line in found.stdout.splitlines() if part in line)
+
+
+@pytest.fixture
+def asked(cluster, monkeypatch) -> slurm.Cluster:
+    """What the cluster says of itself."""
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    return slurm.ask()
+
+
+def test_what_a_real_cluster_says_of_itself(asked):
+    assert asked.partition(None).name == "main"
+    assert asked.partitions["short"].minutes == 1
+    assert not asked.accounting
+    nodes = {node.name: node for node in asked.nodes}
+    assert (nodes["n1"].cores, nodes["g1"].gpus) == (2, {"a100": 2})
+    assert "gpu" in nodes["g1"].partitions
+
+
+def test_without_an_answer_it_is_said_what_to_try(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ParbenchError, match="scontrol, which is not on PATH: run it on a login"):
+        slurm.ask()
+
+
+def test_a_wrong_name_stops_before_anything_is_submitted(work):
+    wrong = ["--config", "slurm={partition: mian}"]
+    result = snakemake(work, *wrong, check=False)
+    assert result.returncode == 2
+    sentence = "slurm.partition: there is no partition 'mian'; did you mean 'main'?"
+    assert sentence in result.stderr
+    assert result.stdout == ""
+    assert not work.seen.exists()
+    assert snakemake(work, *wrong, "-n", check=False).returncode == 2
+    assert work.run("-m", "snakemake", "-n", *wrong).returncode == 0  # nobody asks Slurm
+
+
+def test_an_eight_core_cell_submitted_from_two_cores(work, cluster):
+    """Its job waits in a partition that starts none."""
+    name = cell_of(work, "ddp.cpu8")
+    cluster.run("scontrol", "update", "PartitionName=gpu", "State=DOWN")
+    few = sorted(os.sched_getaffinity(0))[:2]
+    submitter = subprocess.Popen(
+        [sys.executable, "-m", "snakemake", *PROFILE, *QUICK, f"results/cells/{name}/metrics.json"],
+        cwd=work.folder,
+        env={**os.environ, **work.variables},
+        preexec_fn=lambda: os.sched_setaffinity(0, few),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        query = ["squeue", "--noheader", "--format=%i|%k|%C|%D|%l|%P|%m"]
+        while not (jobs := cluster.run(*query).split()):
+            assert submitter.poll() is None, submitter.stdout.read()
+        _, comment, *asked = jobs[0].split("|")
+        assert comment == f"rule_train_wildcards_{name}"
+        assert asked == ["8", "1", "5:00", "gpu", "8000M"]
+        assert "--ntasks=1 --cpus-per-task=8 " in work.seen.read_text()
+    finally:
+        submitter.kill()  # asked to end, it would wait for its job
+        submitter.communicate()
+        cluster.run("scancel", "--me")
+        cluster.run("scontrol", "update", "PartitionName=gpu", "State=UP")
+    snakemake(work, "--unlock")
+
+
+def test_a_cell_of_a_killed_submitter_is_waited_for(work, cluster):
+    """A job that an earlier run left behind: the new one starts when it has ended."""
+    name = cell_of(work, "eager.cpu1")
+    target = f"results/cells/{name}/metrics.json"
+    comment = f"--comment=rule_train_wildcards_{name}"
+    words = ["sbatch", "--parsable", "--output=/dev/null", comment, "-D", str(work.folder)]
+    left = cluster.run(*words, "--wrap=sleep 600").strip()
+    elsewhere = cluster.run(*words[:-1], "/", "--wrap=sleep 600").strip()
+    dry = snakemake(work, "-n", target)
+    assert f"--dependency=afterany:{left}," in dry.stdout
+    assert "1 cell, 1 of which nothing is known yet" in dry.stdout
+    taken_over = work.folder / "results/plan/taken_over.json"
+    assert json.loads(taken_over.read_text()) == {}  # a dry run writes nothing
+
+    cluster.run("scancel", left, elsewhere)
+    assert "dependency" not in snakemake(work, "-n", target).stdout
+    left = cluster.run(*words, "--wrap=sleep 5").strip()
+    result = snakemake(work, *QUICK, target)
+    assert f"{name}: job {left} of an earlier run is still there" in result.stdout
+    assert "1 cell on a30x1 not run: needs 1x A30 (partition main has" in result.stdout
+    assert json.loads(taken_over.read_text()) == {name: left}
+    assert f"--dependency=afterany:{left}" in work.seen.read_text()
+
+    # With the profile or without: nothing runs again.
+    assert "Nothing to be done" in snakemake(work, "-n", target).stdout
+    assert "Nothing to be done" in work.snakemake("-n", *PROFILE[:2], "--", target).stdout
+
+
+def test_what_was_finished_without_a_submitter_is_recorded_and_preparation_may_be_a_job(work):
+    """A cell's record is gone, as if none had been written; the run makes another dataset."""
+    target = f"results/cells/{cell_of(work, 'eager.cpu1')}/metrics.json"
+    snakemake(work, "--cleanup-metadata", target)
+    assert "missing provenance" in snakemake(work, "-n", target).stderr
+    other = "results/data/other/digest.json"
+    there = ["--config", "slurm={prepare: main}"]
+    snakemake(work, *QUICK, target, other, *there)
+    assert "--comment rule_dataset_wildcards_other -p main -t 120 " in work.seen.read_text()
+    assert "missing provenance" not in snakemake(work, "-n", target).stderr
+
+
+def test_the_doctor_shows_each_line_and_what_slurm_makes_of_it(work, cluster):
+    result = work.run(
+        "scripts/doctor.py", "--slurm", "--configfile", "mine.yaml", check=False, **work.variables
+    )
+    lines = {line.split("  ")[0]: line for line in result.stdout.splitlines()}
+    assert (
+        lines["cpu1, in use"].split(None, 3)[3].startswith("ok") or " ok " in lines["cpu1, in use"]
+    )
+    assert "--cpus-per-task=1 --open-mode=append  # accepted: " in lines["cpu1, in use"]
+    assert "--cpus-per-task=8 " in lines["cpu8, in use"]
+    assert "ask by `gpus: gpu`" in lines["GPUs"]
+    assert "off: leave `account`" in lines["accounting"]
+    assert " limited " in lines["a30x1, in use"]
+    assert "config.yaml: hardware.a100x2: {..., slurm: {partition: gpu}}" in result.stdout
+    assert cluster.run("squeue", "--noheader") == ""
+    assert result.returncode == 0
