@@ -548,7 +548,6 @@ def work_checkpoint(folder: Path, pairs: int) -> None:
     """The process of bench_checkpoint: after an epoch, one checkpoint after the other."""
     import torch
 
-    import checkpoint
     import train
     from progress import Display, Pulse
 
@@ -558,7 +557,7 @@ def work_checkpoint(folder: Path, pairs: int) -> None:
     strategy.setup()
     measure.pin(0, 1)
     run = train.Run(value, folder / "synthetic", strategy, Pulse(0))
-    run.find_checkpoint(checkpoint.Store(folder / "checkpoints", {}))
+    run.find_checkpoint(folder / "checkpoints", measure.environment(value, run.data.sha256))
     run.begin()
     run.train_epoch(Display(False, 1, len(run.bounds), run.samples))  # AdamW now has its averages
 

@@ -122,7 +122,8 @@ class Store:
         """The tensors of a checkpoint that ``find`` found, on the CPU."""
         from safetensors.torch import load_file
 
-        return load_file(self._path(number, "safetensors"))
+        # Not mapped: the optimizer keeps these tensors, and the file is deleted under them.
+        return load_file(self._path(number, "safetensors"), backend="pread")
 
     def _path(self, number: int, ending: str) -> Path:
         return self.folder / f"{number:010d}.{ending}"

@@ -170,6 +170,24 @@ def test_ranks_stop_together_and_survive_a_kill(digits, tmp_path, strategy, mode
     assert_same(ended, tmp_path / "whole")
 
 
+def test_another_cell_in_the_same_folder_starts_afresh(digits, tmp_path, state, capsys):
+    folder = tmp_path / "cell"
+    assert not here(often(), digits, folder, Until(state, 6))
+    (state / "stop").unlink()
+    assert here(often(learning_rate=0.001), digits, folder)
+    assert "starts afresh: the settings changed since" in capsys.readouterr().out
+    assert measure.read_metrics(folder / "metrics.json")["resumed_from"] is None
+
+
+def test_started_by_hand_nobody_asks_for_the_end(digits, tmp_path, monkeypatch):
+    monkeypatch.delenv("PARBENCH_STATE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stop").touch()
+    value = cell()
+    assert here(value, digits, tmp_path / "cell")
+    assert not (tmp_path / "cell" / "checkpoints").exists()  # it was over before one was due
+
+
 def kept(folder):
     """The place of the newest checkpoint that stands."""
     with contextlib.suppress(OSError, ValueError):
@@ -230,6 +248,12 @@ def test_damage_is_said_and_the_older_one_serves(store, capsys, ending, damage):
     # Without its JSON a checkpoint was never finished: nothing to say.
     assert ("the one before it" in said) == ((ending, damage) != ("json", "gone"))
     assert sorted(path.stem for path in store.folder.iterdir()) == ["0000000001"] * 2
+
+
+def test_tensors_outlive_their_file(store):
+    weight = store.tensors(2)["weight"]
+    os.truncate(store.folder / "0000000002.safetensors", 0)  # a mapped file would now kill us
+    assert weight.tolist() == [2.0] * 100
 
 
 def test_every_flipped_byte_is_found(store):

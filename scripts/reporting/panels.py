@@ -307,7 +307,7 @@ def _cell_facts(metrics: dict) -> list[list[str]]:
         *image_pairs(environment),
         ["started", f"{moment(metrics['started'])} UTC"],
         ["finished", f"{moment(metrics['finished'])} UTC"],
-        ["interrupted, went on from", _resumed(metrics["resumed_from"])],
+        ["interrupted, went on from", _resumed(metrics)],
         ["git commit", environment["git_commit"] or "unknown"],
         ["uncommitted changes", "unknown" if dirty is None else mapping_text(dirty)],
         ["code digest", environment["code_digest"]],
@@ -318,9 +318,14 @@ def _cell_facts(metrics: dict) -> list[list[str]]:
     return facts
 
 
-def _resumed(places: list[dict] | None) -> str:
+def _resumed(metrics: dict) -> str:
     """Where a run went on from checkpoints, in words."""
-    told = [f"epoch {place['epoch']}, step {place['step']}" for place in places or []]
+    here = metrics["environment"]["machine"]["fingerprint"]
+    told = [
+        f"epoch {place['epoch']}, step {place['step']}"
+        + ("" if place["machine"] == here else f" (until then on machine [{place['machine']}])")
+        for place in metrics["resumed_from"] or []
+    ]
     return "; ".join(told) or "ran in one go"
 
 
