@@ -10,8 +10,9 @@ import json
 import os
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,7 +166,7 @@ class Stride:
 
     length: int = 1
     left: int = 1
-    since: float = 0.0
+    since: float = field(default_factory=lambda: time.monotonic())
 
 
 class Lookout:
@@ -186,7 +187,7 @@ class Lookout:
         self._combined = combined
         state = os.environ.get("PARBENCH_STATE")  # not set when train.py was started by hand
         self._asked = Path(state) / "stop" if state else None
-        self._strides: dict[str, Stride] = {}
+        self._strides: defaultdict[str, Stride] = defaultdict(Stride)
         self.wrote()
 
     def wrote(self) -> None:
@@ -198,11 +199,11 @@ class Lookout:
 
         After it they end, when ``stop`` is set.
         """
-        now = time.monotonic()
-        stride = self._strides.setdefault(phase, Stride(since=now))
+        stride = self._strides[phase]
         stride.left -= 1
         if stride.left > 0:
             return False
+        now = time.monotonic()
         due = asked = False
         if self._rank == 0:
             due = now - self._written >= self._every
