@@ -1,7 +1,6 @@
 # Checks the configuration, expands it into cells, and holds the functions that rules use. No rules.
 import atexit
 import contextlib
-import functools
 import io
 import json
 import os
@@ -75,6 +74,7 @@ PLAN = or_stop(
     workflow.config_settings.config,
     lacking,
 )
+REQUESTS = slurm.Requests(PLAN, CONFIG, CLUSTER, LEFT_BEHIND)
 # Preparation and report: jobs, or run where Snakemake runs.
 PREPARE_HERE = CONFIG["slurm"]["prepare"] == "submit"
 PREPARING = or_stop(slurm.preparing, CONFIG, CLUSTER)
@@ -94,9 +94,7 @@ def planned_cell(wildcards):
         raise WorkflowError(f"error: unknown cell {wildcards.cell!r}{near}")
     if wildcards.cell in PLAN.not_run:
         reason = PLAN.not_run[wildcards.cell]
-        raise WorkflowError(
-            f"error: {wildcards.cell} is not run on this machine: {reason}"
-        )
+        raise WorkflowError(f"error: {wildcards.cell} is not run here: {reason}")
     return PLAN.cells[wildcards.cell]
 
 
@@ -140,12 +138,6 @@ def cell_threads(wildcards):
     return planned_cell(wildcards)["hardware"]["devices"]
 
 
-@functools.cache
-def asked_of_slurm(cell):
-    """What the job of a cell asks Slurm for."""
-    return slurm.of_cell(cell, PLAN, CONFIG, CLUSTER, LEFT_BEHIND)
-
-
 def cell_resources():
     """The resources of cells, by the plugin's names: none where cells run on this machine.
 
@@ -155,7 +147,7 @@ def cell_resources():
         return {}
 
     def one(key):
-        return lambda wildcards: asked_of_slurm(wildcards.cell).get(key)
+        return lambda wildcards: REQUESTS.of(wildcards.cell).get(key)
 
     return {key: one(key) for key in slurm.KEYS}
 
@@ -205,8 +197,6 @@ def code_of(*scripts):
 
 # Rules that this run has jobs of: results are told at its end where tables are made anew.
 TOLD = set()
-
-
 # Tells of cells that run elsewhere, from the start of such a run to its end.
 MONITOR = []
 
@@ -232,7 +222,7 @@ def say_where(trained):
     """What is not run and why, where the rest runs, and whose results are waited for."""
     if INSIDE_JOB and PREPARE_HERE:
         print(
-            f"parbench: inside of Slurm's job {INSIDE_JOB}: datasets, images, tables and report "
+            f"parbench: inside Slurm's job {INSIDE_JOB}: datasets, images, tables and report "
             "are made on its nodes"
         )
     if SLURM:

@@ -647,7 +647,7 @@ def _why(cell_id: str, result: Plan) -> None:
     if word == "done":
         print("It would not run: settings, code, image and data are those it was trained with.")
     elif word == "not run":
-        print(f"It is not run on this machine: {reasons[0]}. It runs by itself where that exists.")
+        print(f"It is not run here: {reasons[0]}. It runs by itself where that exists.")
     elif word == "unreadable":
         print(f"Its state cannot be told: {reasons[0]}")
         return
@@ -716,7 +716,7 @@ def _command(cell_id: str, result: Plan) -> None:
     import command
 
     if cell_id in result.not_run:
-        raise ParbenchError(f"{cell_id} is not run on this machine: {result.not_run[cell_id]}")
+        raise ParbenchError(f"{cell_id} is not run here: {result.not_run[cell_id]}")
     cell = result.cells[cell_id]
     _write_changed(folder(cell_id) / "cell.json", cell)
     if _data(cell) is None:

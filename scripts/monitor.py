@@ -23,7 +23,7 @@ from typing import Any, TextIO
 import measure
 from errors import ParbenchError
 from files import read_json, write_json
-from launch import duration, seconds_left
+from remaining import duration, seconds_left
 
 LOOK_SECONDS = 2.0
 # A summary after changes, but no oftener than this; and a sign of life when nothing changes.
@@ -322,10 +322,17 @@ def _terminals(logger: logging.Logger) -> list[logging.Handler]:
     ]
 
 
+# Ctrl-C is answered at once, and takes until the next question to Slurm.
+ANSWER = "Terminating processes"
+# The plugin looks for an account where a cluster has none; where there are some, cells name one.
+NOISE = ("No SLURM account given", "No account was given", "Unable to guess SLURM account")
+
+
 def _is_shown(record: logging.LogRecord) -> bool:
-    # Ctrl-C is answered at once, and takes until the next question to Slurm.
-    answer = record.getMessage().startswith("Terminating processes")
-    return answer or (record.levelno >= logging.WARNING and _failed_cell(record) is None)
+    text = record.getMessage()
+    if record.levelno < logging.WARNING:
+        return text.startswith(ANSWER)
+    return not text.startswith(NOISE) and _failed_cell(record) is None
 
 
 def _failed_cell(record: logging.LogRecord) -> str | None:

@@ -116,7 +116,7 @@ class Cluster:
         Nodes that are down or busy count: they come back.
         """
         partition = self.partition(asked["partition"])
-        wanted = resources(hardware, asked, cluster=self)
+        wanted = resources(hardware, asked, self)
         devices, nodes, model = hardware["devices"], hardware["nodes"], hardware["gpu_model"]
         fitting = self.nodes_of(asked)
         needs = []
@@ -367,13 +367,11 @@ def settings(config: dict, name: str) -> dict:
     return {**config["slurm"], **config["hardware"][name].get("slurm", {})}
 
 
-def resources(
-    hardware: dict, asked: dict, minutes: int | None = None, cluster: Cluster | None = None
-) -> dict[str, int | str]:
-    """The plugin's resources for a cell on ``hardware``, whose settings are ``asked``.
+def resources(hardware: dict, asked: dict, cluster: Cluster | None) -> dict[str, int | str]:
+    """The plugin's resources for a cell on ``hardware``, whose settings are ``asked``; no walltime.
 
-    ``cluster`` names the default partition, a GPU's type as the site spells it, the longest
-    walltime. On a compute node, which asks nobody, it is None: there only counts matter.
+    ``cluster`` names the default partition, and a GPU's type as the site spells it. On a compute
+    node, which asks nobody, it is None: there only counts matter.
     """
     devices, nodes = hardware["devices"], hardware["nodes"]
     on_gpus = hardware["device"] == "cuda"
@@ -383,7 +381,6 @@ def resources(
         "nodes": nodes,
         "cpus_per_task": devices * asked["cpus_per_gpu"] if on_gpus else devices,
         "mem_mb": devices * asked["memory_mib"],
-        "runtime": minutes,
         "slurm_partition": partition.name if partition else asked["partition"],
         "slurm_account": asked["account"],
         "constraint": asked["constraint"],
@@ -391,8 +388,6 @@ def resources(
     }
     if offered and not any(node.memory_mib for node in offered):
         wanted["mem_mb"] = None  # Slurm refuses what a site has not configured
-    if minutes and partition and partition.minutes:
-        wanted["runtime"] = min(minutes, partition.minutes)
     # A requeued job goes on in the log that it began.
     extra = ["--open-mode=append", *(["--exclusive"] if asked["exclusive"] else [])]
     if nodes > 1:
@@ -445,37 +440,61 @@ def preparing(config: dict, cluster: Cluster | None) -> dict[str, int | str]:
     return wanted
 
 
-def of_cell(
-    name: str,
-    plan: cells.Plan,
-    config: dict,
-    cluster: Cluster | None,
-    left: Mapping[str, list[str]],
-) -> dict[str, int | str]:
-    """The plugin's resources for the cell ``name``; ``left`` as ``left_behind`` gives it."""
-    cell = plan.cells[name]
-    asked = settings(config, cell["hardware"]["name"])
-    time = walltime(cell, plan, asked) if cluster else None
-    wanted = resources(cell["hardware"], asked, time, cluster)
-    if name in left:
-        wanted["slurm_extra"] = (
-            f"{wanted['slurm_extra']} --dependency=afterany:{':'.join(left[name])}"
-        )
-    return wanted
+class Requests:
+    """What the cells of ``plan`` ask for: the plugin's resources, by cell.
 
+    ``left`` is what ``left_behind`` found. Every hardware and every earlier run is looked at once:
+    there may be thousands of cells, and of nodes.
+    """
 
-def walltime(cell: dict, plan: cells.Plan, asked: dict) -> int:
-    """Minutes that a cell may take: stated, from earlier runs of its like, or from its size."""
-    if asked["minutes"] is not None:
-        return asked["minutes"]
-    taken = walls(plan).get(_group_of(plan)[cell["id"]])
-    if taken:
-        return math.ceil(max(taken) / 60 * RESERVE) + FIXED_MINUTES
-    made = Path("results/data") / cell["dataset"]["name"] / "digest.json"
-    described = read_json(made) if made.exists() else {}
-    samples = cell["dataset"]["train_samples"] or described.get("train", UNKNOWN_SAMPLES)
-    seconds = cell["training"]["epochs"] * samples / asked["least_samples_per_second"]
-    return math.ceil(seconds / 60) + FIXED_MINUTES
+    def __init__(
+        self,
+        plan: cells.Plan,
+        config: dict,
+        cluster: Cluster | None,
+        left: Mapping[str, list[str]],
+    ):
+        self.plan, self.config, self.cluster, self.left = plan, config, cluster, left
+        self._found = functools.cache(self._of)
+        self._of_hardware = functools.cache(self._without_walltime)
+
+    def of(self, name: str) -> dict[str, int | str]:
+        """Of the cell ``name``."""
+        return self._found(name)
+
+    def walltime(self, name: str) -> int:
+        """Minutes that a cell may take: stated, from earlier runs of its like, or from its size."""
+        cell = self.plan.cells[name]
+        asked = settings(self.config, cell["hardware"]["name"])
+        if asked["minutes"] is not None:
+            return asked["minutes"]
+        if taken := self._earlier.get(name):
+            return math.ceil(max(taken) / 60 * RESERVE) + FIXED_MINUTES
+        made = cells.RESULTS / "data" / cell["dataset"]["name"] / "digest.json"
+        described = read_json(made) if made.exists() else {}
+        samples = cell["dataset"]["train_samples"] or described.get("train", UNKNOWN_SAMPLES)
+        seconds = cell["training"]["epochs"] * samples / asked["least_samples_per_second"]
+        return math.ceil(seconds / 60) + FIXED_MINUTES
+
+    @functools.cached_property
+    def _earlier(self) -> dict[str, list[float]]:
+        return earlier(self.plan)
+
+    def _without_walltime(self, name: str) -> dict[str, int | str]:
+        hardware = cells.hardware(name, self.config)
+        return resources(hardware, settings(self.config, name), self.cluster)
+
+    def _of(self, name: str) -> dict[str, int | str]:
+        hardware = self.plan.cells[name]["hardware"]["name"]
+        wanted = dict(self._of_hardware(hardware))
+        if self.cluster is None:
+            return wanted
+        minutes = self.walltime(name)
+        partition = self.cluster.partition(wanted["slurm_partition"])
+        wanted["runtime"] = min(minutes, partition.minutes or minutes)
+        if name in self.left:
+            wanted["slurm_extra"] += f" --dependency=afterany:{':'.join(self.left[name])}"
+        return wanted
 
 
 # ---------------------------------------------------------------- what an earlier run left behind
@@ -500,34 +519,30 @@ def left_behind(folder: Path) -> dict[str, list[str]]:
 # ---------------------------------------------------------------- what earlier runs took
 
 
-def walls(plan: cells.Plan) -> dict[str, list[float]]:
-    """Seconds that finished cells took from start to end, by group."""
+def earlier(plan: cells.Plan) -> dict[str, list[float]]:
+    """Seconds that finished cells took from start to end: for each cell, those of all its seeds."""
     found: dict[str, list[float]] = {}
-    for name, group in _group_of(plan).items():
-        try:
-            seconds = float(read_json(cells.folder(name) / "wall.json")["seconds"])
-        except (ParbenchError, KeyError, TypeError, ValueError):
-            continue  # not run yet; and a guess is no reason to stop
-        found.setdefault(group, []).append(seconds)
+    for study in plan.studies.values():
+        for group in study["groups"]:
+            seconds = [took for name in group["cells"] if (took := _seconds(name)) is not None]
+            found |= dict.fromkeys(group["cells"], seconds)
     return found
 
 
-def _group_of(plan: cells.Plan) -> dict[str, str]:
-    return {
-        cell: group["id"]
-        for study in plan.studies.values()
-        for group in study["groups"]
-        for cell in group["cells"]
-    }
+def _seconds(name: str) -> float | None:
+    try:
+        return float(read_json(cells.folder(name) / "wall.json")["seconds"])
+    except (ParbenchError, KeyError, TypeError, ValueError):
+        return None  # not run yet; and a guess is no reason to stop
 
 
 def predicted(names: list[str], plan: cells.Plan) -> str:
     """The node-hours that the cells ``names`` will take, by hardware, from earlier runs."""
-    known, group_of = walls(plan), _group_of(plan)
+    known = earlier(plan)
     rows: dict[str, list[float | None]] = {}
     for name in names:
         hardware = plan.cells[name]["hardware"]
-        taken = known.get(group_of[name])
+        taken = known[name]
         hours = hardware["nodes"] * sum(taken) / len(taken) / 3600 if taken else None
         rows.setdefault(hardware["name"], []).append(hours)
     if not rows:

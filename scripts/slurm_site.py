@@ -132,8 +132,9 @@ def _hardware(
         return Finding(label, MISSING, str(error), costs, "correct the key", essential=used)
     hardware = cells.hardware(name, config)
     asked = slurm.settings(config, name)
-    minutes = asked["minutes"] or MINUTES
-    line = sbatch_line(slurm.resources(hardware, asked, minutes, cluster))
+    longest = cluster.partition(asked["partition"]).minutes or MINUTES
+    wanted = {"runtime": min(asked["minutes"] or MINUTES, longest)}
+    line = sbatch_line(wanted | slurm.resources(hardware, asked, cluster))
     if (reason := cluster.missing(hardware, asked)) is not None:
         costs = f"its cells are rows 'not run: {reason}'"
         return Finding(label, LIMITED, line, costs, _elsewhere(cluster, hardware, asked))

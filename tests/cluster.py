@@ -58,6 +58,9 @@ PORTS = range(10000, 28000)
 # A socket's path has at most 107 characters; the longest: `<folder>/n1/n1_<job>.<step>`.
 LONGEST_FOLDER = 75
 
+# How a folder that may be deleted is known.
+MARK = "# A test cluster of parbench. `down` deletes this folder.\n"
+
 CONF = """\
 ClusterName=parbench
 SlurmctldHost={host}(127.0.0.1)
@@ -154,7 +157,9 @@ class Cluster:
                 f"--folder {text}: Slurm wants at most {LONGEST_FOLDER} characters, of them no"
                 " blanks; another folder, please"
             )
-        (self.folder / "state").mkdir(parents=True)
+        self.folder.mkdir(parents=True)
+        self.conf.write_text(MARK)  # first: what is half made is deleted, too
+        (self.folder / "state").mkdir()
         key = self.folder / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(1024))
@@ -165,9 +170,8 @@ class Cluster:
             f"NodeName={name} {place} Port={number} {has}"
             for (name, has), number in zip(NODES.items(), ports, strict=True)
         ]
-        self.conf.write_text(
-            CONF.format(folder=text, host=host, user=user, port=port, nodes="\n".join(nodes))
-        )
+        settings = {"folder": text, "host": host, "user": user, "port": port}
+        self.conf.write_text(MARK + CONF.format(**settings, nodes="\n".join(nodes)))
         (self.folder / "gres.conf").write_text(GRES)
         self.bin.mkdir()
         # Those of the daemon's own version; on PATH there may be the ones of another such cluster.
@@ -188,6 +192,12 @@ class Cluster:
 
     def down(self) -> None:
         """End all daemons and jobs, at once, and delete the folder."""
+        if not self.folder.exists():
+            return
+        if any(self.folder.iterdir()) and not (
+            self.conf.exists() and self.conf.read_text().startswith(MARK)
+        ):
+            raise ClusterError(f"--folder {self.folder}: holds other things; another, please")
         for _ in range(100):
             if not (left := self._processes()):
                 break

@@ -94,3 +94,12 @@ def test_a_folder_that_slurm_cannot_have_is_named(tmp_path):
     for folder in (tmp_path / "with blank", tmp_path / ("x" * LONGEST_FOLDER)):
         with pytest.raises(ClusterError, match=f"--folder {folder}: Slurm wants"):
             Cluster(folder).up()
+
+
+def test_a_folder_of_other_things_is_left_alone(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("c")
+    (folder / "slurm.conf").write_text("ClusterName=theirs\n")
+    for action in (Cluster(folder).up, Cluster(folder).down):
+        with pytest.raises(ClusterError, match=f"--folder {folder}: holds other things"):
+            action()
+    assert (folder / "slurm.conf").read_text() == "ClusterName=theirs\n"

@@ -57,6 +57,13 @@ def test_whatever_is_lacking_has_a_price_and_a_remedy(bare):
         assert bool(finding["mend"]) == lacking, finding
 
 
+def test_without_slurm_it_says_where_to_run(bare):
+    done = bare("--slurm")
+    assert done.returncode == 1
+    assert "Slurm  missing  no sbatch on PATH" in done.stdout
+    assert "mend:  run on a login node" in done.stdout
+
+
 def test_nothing_of_that_stops_the_quickstart(bare):
     done = bare()
     assert done.returncode == 0

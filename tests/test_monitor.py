@@ -284,6 +284,7 @@ def test_snakemakes_own_lines_are_kept_down_but_not_warnings_or_other_rules(fold
     watched.start(logger)
     logger.info("Job 3 has been submitted")
     logger.info("Terminating processes on user request, this might take some time.")
+    logger.warning("No SLURM account given, trying to guess.")
     logger.warning("a warning")
     tell_error(logger, "no", rule="dataset")
     tell_error(logger, "no")

@@ -59,11 +59,11 @@ def config() -> dict:
     return configuration.checked(value)
 
 
-def line(config: dict, name: str, minutes: int = 90, **asked) -> str:
+def line(config: dict, name: str, **asked) -> str:
     """The sbatch line of a hardware, as the plugin makes it."""
     settings = slurm.settings(config, name) | asked
     hardware = cells.hardware(name, config)
-    return slurm_site.sbatch_line(slurm.resources(hardware, settings, minutes, SITE))
+    return slurm_site.sbatch_line(slurm.resources(hardware, settings, SITE))
 
 
 def missing(config: dict, name: str, **asked) -> str | None:
@@ -76,7 +76,7 @@ def missing(config: dict, name: str, **asked) -> str | None:
 
 def test_a_cell_on_cores_asks_for_a_task_with_as_many(config):
     assert line(config, "cpu8") == (
-        "sbatch -p cpu -t 90 --mem 48000 --nodes=1 --requeue --ntasks=1 --cpus-per-task=8"
+        "sbatch -p cpu --mem 48000 --nodes=1 --requeue --ntasks=1 --cpus-per-task=8"
         " --open-mode=append"
     )
 
@@ -84,20 +84,19 @@ def test_a_cell_on_cores_asks_for_a_task_with_as_many(config):
 def test_gpus_are_asked_for_as_the_site_spells_them(config):
     """Memory is left out: these nodes state none, and Slurm would refuse any."""
     assert line(config, "a100x2") == (
-        "sbatch -p gpu -t 90 --nodes=1 --requeue --cpus-per-task=8 --open-mode=append --gpus=a100:2"
+        "sbatch -p gpu --nodes=1 --requeue --cpus-per-task=8 --open-mode=append --gpus=a100:2"
     )
     assert line(config, "gpu2").endswith("--gpus=2")
 
 
 def test_gpus_by_gres(config):
     assert line(config, "a100x2", gpus="gres") == (
-        "sbatch -p gpu -t 90 --nodes=1 --requeue --cpus-per-task=8 --open-mode=append"
-        " --gres=gpu:a100:2"
+        "sbatch -p gpu --nodes=1 --requeue --cpus-per-task=8 --open-mode=append --gres=gpu:a100:2"
     )
 
 
 def test_two_nodes_are_two_tasks_with_gpus_on_each(config):
-    start = "sbatch -p gpu -t 90 --nodes=2 --requeue"
+    start = "sbatch -p gpu --nodes=2 --requeue"
     end = "--ntasks=2 --cpus-per-task=8 --open-mode=append --ntasks-per-node=1"
     assert line(config, "2x2") == f"{start} {end} --gpus-per-node=a100:2"
     assert line(config, "2x2", gpus="gres") == f"{start} {end} --gres=gpu:a100:2"
@@ -109,11 +108,6 @@ def test_what_the_site_wants_to_be_named(config):
     words = line(config, "a100x1", **asked)
     for option in ("-A phys", "--qos=long", "-C 'ib&rome'", "--exclusive"):
         assert option in words
-
-
-def test_walltime_is_within_that_of_the_partition(config):
-    assert "-t 2160 " in line(config, "cpu8", minutes=10_000)
-    assert "-t 10000 " in line(config, "a100x2", minutes=10_000)
 
 
 def test_gpus_without_a_type_are_known_by_a_feature(config):
@@ -229,15 +223,22 @@ def took(name: str, seconds: float) -> None:
 
 
 def test_the_walltime_of_a_cell(planned, config):
-    name = next(cell for cell in planned.cells if "swin.eager" in cell)
-    cell, asked = planned.cells[name], config["slurm"]
+    name = next(cell for cell in planned.cells if "swin.eager.cpu1.s0" in cell)
+    twin = next(cell for cell in planned.cells if "swin.eager.cpu1.s1" in cell)
+    config["hardware"]["cpu1"]["slurm"] = {"partition": "cpu"}
+
+    def walltime() -> int:
+        return slurm.Requests(planned, config, SITE, {}).of(name)["runtime"]
+
     write_json("results/data/digits/digest.json", {"train": 1200})
     # 5 epochs of 1,200 samples, 20 a second: 5 minutes.
-    assert slurm.walltime(cell, planned, asked) == slurm.FIXED_MINUTES + 5
-    took(name.replace("s0", "s1"), 1)  # no such cell: nobody's
-    took(next(other for other in planned.cells if "swin.eager.cpu1.s1" in other), 600)
-    assert slurm.walltime(cell, planned, asked) == slurm.FIXED_MINUTES + 20
-    assert slurm.walltime(cell, planned, {**asked, "minutes": 7}) == 7
+    assert walltime() == slurm.FIXED_MINUTES + 5
+    took(twin, 600)
+    assert walltime() == slurm.FIXED_MINUTES + 20
+    took(twin, 10**6)
+    assert walltime() == 36 * 60  # no longer than the partition allows
+    config["slurm"]["minutes"] = 7
+    assert walltime() == 7
 
 
 def test_node_hours_are_those_of_earlier_runs(planned):
@@ -296,11 +297,10 @@ def work(cluster, tmp_path_factory):
     (work.folder / "mine.yaml").write_text(MINE)
     seen = work.folder / "seen"
     seen.mkdir()
-    real = shutil.which("sbatch")
+    real = shutil.which("sbatch", path=cluster.environment["PATH"])
     (seen / "sbatch").write_text(f'#!/bin/sh\necho "$@" >>{seen}/lines\nexec {real} "$@"\n')
     (seen / "sbatch").chmod(0o755)
-    path = cluster.environment.get("PATH", os.environ["PATH"])
-    work.variables = {**cluster.environment, "PATH": f"{seen}:{path}"}
+    work.variables = {"PATH": f"{seen}:{cluster.environment['PATH']}"}
     work.seen = seen / "lines"
     return work
 
@@ -317,8 +317,7 @@ def cell_of(work, part: str) -> str:
 @pytest.fixture
 def asked(cluster, monkeypatch) -> slurm.Cluster:
     """What the cluster says of itself."""
-    for name, value in cluster.environment.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", cluster.environment["PATH"])
     return slurm.ask()
 
 
@@ -395,7 +394,7 @@ def test_a_cell_of_a_killed_submitter_is_waited_for(work, cluster):
 
     cluster.run("scancel", left, elsewhere)
     assert "dependency" not in snakemake(work, "-n", target).stdout
-    left = cluster.run(*words, "--wrap=sleep 5").strip()
+    left = cluster.run(*words, "--wrap=sleep 3").strip()
     result = snakemake(work, *QUICK, target)
     assert f"{name}: job {left} of an earlier run is still there" in result.stdout
     assert "1 cell on a30x1 not run: needs 1x A30 (partition main has" in result.stdout
@@ -407,16 +406,29 @@ def test_a_cell_of_a_killed_submitter_is_waited_for(work, cluster):
     assert "Nothing to be done" in work.snakemake("-n", *PROFILE[:2], "--", target).stdout
 
 
-def test_what_was_finished_without_a_submitter_is_recorded_and_preparation_may_be_a_job(work):
+def test_what_was_finished_without_a_submitter_is_recorded(work):
     """A cell's record is gone, as if none had been written; the run makes another dataset."""
     target = f"results/cells/{cell_of(work, 'eager.cpu1')}/metrics.json"
     snakemake(work, "--cleanup-metadata", target)
-    assert "missing provenance" in snakemake(work, "-n", target).stderr
-    other = "results/data/other/digest.json"
-    there = ["--config", "slurm={prepare: main}"]
-    snakemake(work, *QUICK, target, other, *there)
-    assert "--comment rule_dataset_wildcards_other -p main -t 120 " in work.seen.read_text()
-    assert "missing provenance" not in snakemake(work, "-n", target).stderr
+    assert "missing provenance" in snakemake(work, "-n", target).stdout
+    snakemake(work, target, "results/data/other/digest.json")
+    assert "missing provenance" not in snakemake(work, "-n", target).stdout
+
+
+def test_preparation_may_be_a_job(work):
+    words = ["-n", "--force", "results/data/other/digest.json"]
+    assert "localrule dataset:" in snakemake(work, *words).stdout
+    there = snakemake(work, *words, "--config", "slurm={prepare: short}").stdout
+    assert "\nrule dataset:" in there
+    # At most as long as that partition gives.
+    assert "cpus_per_task=2, runtime=1, slurm_partition=short" in there
+
+
+def test_preparing_inside_a_job_is_said(work):
+    words = [*PROFILE[:2], "--forcerun", "dataset", "--", "results/data/other/digest.json"]
+    said = "parbench: inside Slurm's job 123: datasets, images, tables and report are made on its"
+    assert said in work.snakemake(*words, SLURM_JOB_ID="123").stdout
+    assert said not in work.snakemake(*words).stdout
 
 
 def test_the_doctor_shows_each_line_and_what_slurm_makes_of_it(work, cluster):
