@@ -23,7 +23,7 @@ from typing import Any, TextIO
 import measure
 from errors import ParbenchError
 from files import read_json, write_json
-from launch import duration, seconds_left
+from remaining import duration, seconds_left
 
 LOOK_SECONDS = 2.0
 # A summary after changes, but no oftener than this; and a sign of life when nothing changes.
