@@ -143,8 +143,8 @@ def test_hardware_that_no_nodes_of_the_partition_have_is_not_run(config, name, a
 
 
 def test_a_partition_that_gives_few_nodes_to_a_job(config):
-    config["hardware"]["2x2"]["nodes"] = 3
-    assert missing(config, "2x2").endswith("(partition gpu gives a job at most 2)")
+    config["hardware"]["2x1"]["nodes"] = 3
+    assert missing(config, "2x1", partition="gpu").endswith("(partition gpu gives a job at most 2)")
 
 
 @pytest.mark.parametrize(
@@ -415,7 +415,7 @@ def test_what_was_finished_without_a_submitter_is_recorded(work):
     target = f"results/cells/{cell_of(work, 'eager.cpu1')}/metrics.json"
     snakemake(work, "--cleanup-metadata", target)
     assert "missing provenance" in snakemake(work, "-n", target).stdout
-    snakemake(work, target, "results/data/other/digest.json")
+    snakemake(work, *QUICK, target, "results/data/other/digest.json")
     assert "missing provenance" not in snakemake(work, "-n", target).stdout
 
 
