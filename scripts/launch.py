@@ -197,29 +197,26 @@ def _near_end(own: job.Job, stop: Stop, grace: float) -> Callable[[], None]:
     return look
 
 
-def _why_not_again(task: Task, own: job.Job, stopped: Stopped, before: dict | None) -> str | None:
+def _why_not_again(task: Task, own: job.Job, stopped: Stopped, before: set) -> str | None:
     """Have Slurm run this job again, which then goes on; None, or why that is not done.
 
-    ``before``: where the run before this one stopped. Only a job that was made for this cell: in
-    another one more than this cell may run.
+    ``before``: the checkpoints before this run. Only a job that was made for this cell: in another
+    one more than this cell may run.
     """
+    folder = task.out.parent
     if not own.made_for.endswith(f"_{task.cell['id']}"):
         return "it was not made for this cell; run the same command again"
-    reached = record.last_stop(task.out.parent)
-    got_further = reached and (not before or _place(reached) > _place(before))
-    if stopped.number == WALLTIME and not got_further:
+    if stopped.number == WALLTIME and not record.checkpoints(folder) - before:
         return (
             "it got no further than a checkpoint before; give it more time: slurm.minutes in "
             "config.yaml"
         )
+    # Before Slurm ends this process, too.
+    record.failed(folder, str(stopped), task.log, own.number, again=True)
     return job.requeue(own.number)
 
 
-def _place(stopped: dict) -> tuple[int, int]:
-    return stopped["epoch"], stopped["step"]
-
-
-def _stopped(task: Task, own: job.Job | None, stopped: Stopped, before: dict | None) -> int:
+def _stopped(task: Task, own: job.Job | None, stopped: Stopped, before: set) -> int:
     """What is said and done when the cell was asked to end; the exit status."""
     name = task.cell["id"]
     if own and (stopped.number == WALLTIME or job.preempted(own.number)):
@@ -257,7 +254,7 @@ def main() -> int:
     task = Task(cell, arguments.cell, arguments.data, arguments.out, log, mode)
     own = job.current()
     _check_nodes(task, own)
-    before = record.last_stop(task.out.parent)
+    before = record.checkpoints(task.out.parent)
     number = own and own.number
     try:
         with Stop() as stop, contextlib.ExitStack() as stack:

@@ -1,6 +1,7 @@
 """What a run of a cell leaves beside metrics.json, for the run after it and for its user.
 
-- ``failed.json``: why the last run gave no result; gone when the cell starts again,
+- ``failed.json``: why the last run gave no result, and whether its job goes on (``stopped``); gone
+  when the cell starts again,
 - ``stopped.json``: where a run that was asked to end has stopped, with a checkpoint kept,
 - ``finished.json``: the result of a Slurm job, which a workflow that was killed meanwhile finds
   there when it is started again: Snakemake deletes metrics.json before it runs a job.
@@ -22,9 +23,12 @@ CHECKPOINTS = "checkpoints"
 LINES, MOST_BYTES = 15, 65536
 
 
-def failed(folder: Path, sentence: str, log: Path, number: int | None) -> None:
-    """Leave the reason, where it can be written."""
+def failed(
+    folder: Path, sentence: str, log: Path, number: int | None, again: bool = False
+) -> None:
+    """Leave the reason, where it can be written. ``again``: the job ``number`` is to go on."""
     value = {"sentence": sentence, "log": str(log), "job": number, "lines": _last_lines(log)}
+    value["stopped"] = again
     with contextlib.suppress(OSError):
         write_json(folder / "failed.json", value)
 
@@ -57,6 +61,14 @@ def stopped(folder: Path, where: dict | None, seconds: float) -> str:
     if any((folder / CHECKPOINTS).glob("*")):
         return "its last checkpoint is kept, and the same command goes on from there"
     return "before its first checkpoint; the same command starts it anew"
+
+
+def checkpoints(folder: Path) -> set[tuple[str, int]]:
+    """What tells checkpoints from those of another moment: their names and times."""
+    with contextlib.suppress(OSError):
+        found = (folder / CHECKPOINTS).glob("*.json")
+        return {(path.name, path.stat().st_mtime_ns) for path in found}
+    return set()
 
 
 def last_stop(folder: Path) -> dict | None:
