@@ -75,6 +75,8 @@ PLAN = or_stop(
     lacking,
 )
 REQUESTS = slurm.Requests(PLAN, CONFIG, CLUSTER, LEFT_BEHIND)
+if SLURM:
+    slurm.outlast_silence()
 # Preparation and report: jobs, or run where Snakemake runs.
 PREPARE_HERE = CONFIG["slurm"]["prepare"] == "submit"
 PREPARING = or_stop(slurm.preparing, CONFIG, CLUSTER)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import getpass
+import logging
 import math
 import re
 import subprocess
@@ -497,6 +498,26 @@ class Requests:
         if name in self.left:
             wanted["slurm_extra"] += f" --dependency=afterany:{':'.join(self.left[name])}"
         return wanted
+
+
+# ---------------------------------------------------------------- while the controller is away
+
+
+def outlast_silence() -> None:
+    """Have Snakemake go on waiting for its jobs while Slurm gives no answer.
+
+    Where a controller is away, as when it is restarted, the executor plugin forgets all the jobs
+    that it waits for, and Snakemake never ends. With an empty answer it waits for all of them.
+    """
+    import snakemake_executor_plugin_slurm as plugin
+
+    asked = plugin.query_job_status
+
+    async def query(command: str, logger: logging.Logger) -> tuple[dict[str, str], float]:
+        states, seconds = await asked(command, logger)
+        return ({}, 0.0) if states is None else (states, seconds)
+
+    plugin.query_job_status = query
 
 
 # ---------------------------------------------------------------- what an earlier run left behind

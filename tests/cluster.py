@@ -230,6 +230,12 @@ class Cluster:
             process.kill()
             process.wait(10)
 
+    def stop(self, name: str) -> None:
+        """Stop one daemon, as for a restart."""
+        for process in self._daemons(name):
+            process.terminate()
+            process.wait(30)
+
     def run(self, *words: str) -> str:
         """What a command of Slurm's answers."""
         result = subprocess.run(words, capture_output=True, text=True, env=self.environment)
