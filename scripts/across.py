@@ -102,7 +102,7 @@ class Head:
         # All that the job has, also beside its batch step; no MPI. Nobody but the head decides
         # that one agent's end is everybody's.
         words += ["--mem=0", "--overlap", "--mpi=none", "--kill-on-bad-exit=0", "--wait=0"]
-        words += ["--input=none", "--unbuffered"]
+        words += ["--input=none"]
         words += [sys.executable, str(Path(__file__).with_name("node.py")), str(self.part.state)]
         self.output.say(f"$ {' '.join(words)}")
         environment = {**os.environ, "PARBENCH_STATE": str(self.part.state)}

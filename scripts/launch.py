@@ -19,6 +19,7 @@ from pathlib import Path
 
 import across
 import claim
+import ear
 import images
 import job
 import measure
@@ -261,6 +262,8 @@ def main() -> int:
             if own is not None:
                 look = _near_end(own, stop, cell["run"]["grace_seconds"])
                 stack.enter_context(stop.every(1.0, look))
+                if len(own.nodes) == 1:  # of several, their agents are told
+                    stack.enter_context(ear.listening(own, stop))
             return run(task, own, stop)
     except Stopped as stopped:
         return _stopped(task, own, stopped, before)

@@ -151,6 +151,19 @@ def test_without_a_job_of_as_many_nodes(cell):
     assert "hardware.nodes is 2, and this is job" in said
 
 
+def test_a_job_whose_steps_alone_are_asked_to_end(cell):
+    """As where Slurm tracks processes by cgroups: nobody below its own processes is told."""
+    it = cell(nodes=1, epochs=2000)
+    job = it.submit("--cpus-per-task=2")
+    log = it.folder / "log.txt"
+    wait_for(lambda: log.exists() and "epoch 2/" in log.read_text())
+    steps = ["squeue", "--steps", "--noheader", "--jobs", str(job), "--format=%i"]
+    listed = it.cluster.run(*steps).split()
+    assert f"{job}.0" in listed, listed
+    it.cluster.run("scancel", "--signal=TERM", f"{job}.0")
+    assert "ended by SIGTERM; a checkpoint at epoch" in it.wait(job)
+
+
 def test_a_preempted_job_goes_on_from_its_checkpoint(cell, tmp_path):
     it = cell(epochs=8, train_samples=1437)
     job = it.submit("--partition=low")
