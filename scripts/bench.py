@@ -356,6 +356,20 @@ def bench_input(context: Context) -> list[Row]:
     return [ratio_row("input", what, slices, "transforms", at_least(4))]
 
 
+def bench_checkpoint(context: Context) -> list[Row]:
+    """percent of its time that an eager ResNet-50 cell with AdamW spends writing checkpoints"""
+    synthetic(context.folder, IMAGES)
+    value = cell("eager", optimizer="adamw")
+    every = value["run"]["checkpoint_seconds"]
+    pairs = run_worker(context, "checkpoint", value)["write"]
+    seconds = [part.seconds for pair in pairs for part in pair]
+    found = interval(100 * each / (every + each) for each in seconds)
+    what = f"writing checkpoints, one every {every} s"
+    return [
+        Row("checkpoint", what, "%", found, bound=at_most(2, "%"), more={"seconds": seconds}),
+    ]
+
+
 def run_worker(context: Context, name: str, value: dict) -> dict[str, list[list[Slice]]]:
     """Run ``work_<name>`` on the cell ``value`` in processes of its own, pinned to leased cores.
 
@@ -530,6 +544,32 @@ def _write_slices(folder: Path, slices: dict[str, list[list[Slice]]]) -> None:
             for name, pairs in slices.items()
         },
     )
+
+
+def work_checkpoint(folder: Path, pairs: int) -> None:
+    """The process of bench_checkpoint: after an epoch, one checkpoint after the other."""
+    import torch
+
+    import train
+    from progress import Display, Pulse
+
+    value = read_json(folder / "cell.json")
+    strategy = strategies.load("eager").Strategy(value)
+    torch.set_num_threads(1)
+    strategy.setup()
+    measure.pin(0, 1)
+    run = train.Run(value, folder / "synthetic", strategy, Pulse(0))
+    run.find_checkpoint(folder / "checkpoints", measure.environment(value, run.data.sha256))
+    run.begin()
+    run.train_epoch(Display(False, 1, len(run.bounds), run.samples))  # AdamW now has its averages
+
+    def write() -> Slice:
+        run.place.step += 1  # a new one, which takes the oldest one's place
+        cpu, begun = time.process_time(), time.perf_counter()
+        run.write_checkpoint()
+        return Slice(0, time.perf_counter() - begun, time.process_time() - cpu)
+
+    _write_slices(folder, interleave({"write": write}, pairs, shown=True))
 
 
 # --- the input pipeline

@@ -10,8 +10,9 @@ import json
 import os
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,7 +123,8 @@ class Store:
         """The tensors of a checkpoint that ``find`` found, on the CPU."""
         from safetensors.torch import load_file
 
-        return load_file(self._path(number, "safetensors"))
+        # Not mapped: the optimizer keeps these tensors, and the file is deleted under them.
+        return load_file(self._path(number, "safetensors"), backend="pread")
 
     def _path(self, number: int, ending: str) -> Path:
         return self.folder / f"{number:010d}.{ending}"
@@ -164,7 +166,7 @@ class Stride:
 
     length: int = 1
     left: int = 1
-    since: float = 0.0
+    since: float = field(default_factory=lambda: time.monotonic())
 
 
 class Lookout:
@@ -185,7 +187,7 @@ class Lookout:
         self._combined = combined
         state = os.environ.get("PARBENCH_STATE")  # not set when train.py was started by hand
         self._asked = Path(state) / "stop" if state else None
-        self._strides: dict[str, Stride] = {}
+        self._strides: defaultdict[str, Stride] = defaultdict(Stride)
         self.wrote()
 
     def wrote(self) -> None:
@@ -197,11 +199,11 @@ class Lookout:
 
         After it they end, when ``stop`` is set.
         """
-        now = time.monotonic()
-        stride = self._strides.setdefault(phase, Stride(since=now))
+        stride = self._strides[phase]
         stride.left -= 1
         if stride.left > 0:
             return False
+        now = time.monotonic()
         due = asked = False
         if self._rank == 0:
             due = now - self._written >= self._every

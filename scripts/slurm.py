@@ -122,10 +122,12 @@ class Cluster:
         needs = []
         if hardware["device"] == "cuda":
             needs.append(f"{devices}x {model}" if model else f"{devices} GPU{'s' * (devices > 1)}")
+            # A job names one type: two spellings of a model never add up.
+            kind = _kind(fitting, hardware, asked["constraint"]) or ""
+            held = [node.holds(model, asked["constraint"]) for node in fitting]
+            counts = [gpus.get(kind, 0) if model else sum(gpus.values()) for gpus in held]
             fitting = [
-                node
-                for node in fitting
-                if max(node.holds(model, asked["constraint"]).values(), default=0) >= devices
+                node for node, count in zip(fitting, counts, strict=True) if count >= devices
             ]
         else:
             needs.append(f"{wanted['cpus_per_task']} cores")

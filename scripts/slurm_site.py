@@ -5,6 +5,7 @@ Asks Slurm, and has it judge every line (`sbatch --test-only`); submits nothing.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -52,6 +53,14 @@ def _site(cluster: slurm.Cluster, config: dict) -> Iterator[Finding]:
     said = cluster.config
     name, version = said.get("ClusterName", "?"), said.get("SLURM_VERSION", "?")
     yield Finding("Slurm", OK, f"{version}, cluster {name}, {len(cluster.nodes)} nodes")
+    if conf := os.environ.get("SLURM_CONF"):
+        yield Finding(
+            "SLURM_CONF",
+            LIMITED,
+            conf,
+            "jobs do not see it: Snakemake's plugin takes SLURM_* out of their environment",
+            "make it the nodes' default, or put commands first on PATH that set it",
+        )
     for partition in cluster.partitions.values():
         yield Finding(f"partition {partition.name}", OK, _partition(cluster, partition))
     yield _gpus(cluster, config)

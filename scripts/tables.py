@@ -403,7 +403,7 @@ class Group:
 
     def machines(self) -> list[str]:
         """Fingerprints of the machines that ran it."""
-        return list(dict.fromkeys(_machine(run)["fingerprint"] for run in self.runs))
+        return list(dict.fromkeys(name for run in self.runs for name in _fingerprints(run)))
 
     def accelerators(self) -> list[str]:
         """Names of the accelerators: as measured, or as planned where nothing was recorded."""
@@ -443,6 +443,12 @@ def _machine(run: Mapping) -> Mapping:
     return run["environment"]["machine"]
 
 
+def _fingerprints(run: Mapping) -> list[str]:
+    """Of its machine, after those on which it was interrupted."""
+    before = [place["machine"] for place in run["resumed_from"] or []]
+    return list(dict.fromkeys([*before, _machine(run)["fingerprint"]]))
+
+
 def _names_model(name: str, model: str) -> bool:
     """Whether ``NVIDIA A100-SXM4-80GB`` is an ``A100``: whole words, for an A1000 is none."""
     words = [
@@ -473,9 +479,10 @@ def paired_speedup(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
 
 def _why_no_pair(run: Mapping, base: Mapping) -> str:
     """Why two runs of a seed give no speedup; empty when they do."""
-    machines = [_machine(each)["fingerprint"] for each in (run, base)]
-    if machines[0] != machines[1]:
-        return f"no speedup between machines: {machines[0]} here, {machines[1]} for the baseline"
+    ours, theirs = _fingerprints(run), _fingerprints(base)
+    if len({*ours, *theirs}) > 1:
+        ours, theirs = " and ".join(ours), " and ".join(theirs)
+        return f"no speedup between machines: {ours} here, {theirs} for the baseline"
     for key in ("stack", "deployment"):
         ours, theirs = run["environment"][key], base["environment"][key]
         if ours != theirs:
@@ -502,11 +509,12 @@ def _work(cell: Mapping) -> dict[str, Any]:
 def _group_noise_floor(group: Group) -> tuple[Summary, list[str]]:
     places = {
         (
-            _machine(run)["fingerprint"],
+            fingerprint,
             run["environment"]["stack"],
             run["environment"]["deployment"],
         )
         for run in group.ok
+        for fingerprint in _fingerprints(run)
     }
     if len(places) > 1:
         return Summary(0), ["no noise floor: its seeds ran on different machines or software"]

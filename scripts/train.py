@@ -116,6 +116,7 @@ class Run:
         self.place = checkpoint.Place()
         self.kept = self.place.told()  # where a run would go on that were stopped now
         self.store: checkpoint.Store | None = None
+        self.machine = ""
         self.lookout = checkpoint.Lookout(
             cell["run"]["checkpoint_seconds"], strategy.rank, self.reduced
         )
@@ -175,12 +176,16 @@ class Run:
     def _state(self) -> dict[str, torch.Tensor]:
         return dict(self.model.state_dict())
 
-    def find_checkpoint(self, store: checkpoint.Store) -> int | None:
-        """The checkpoint of ``store`` from which all ranks go on; None to start afresh."""
-        self.store = store
-        found = store.find() if self.strategy.rank == 0 else None
+    def find_checkpoint(self, folder: Path, environment: dict) -> int | None:
+        """The checkpoint in ``folder`` from which all ranks go on; None to start afresh.
+
+        ``environment`` is that of measure.environment; later checkpoints go there, too.
+        """
+        self.machine = environment["machine"]["fingerprint"]
+        self.store = checkpoint.Store(folder, checkpoint.key(self.cell, environment))
+        found = self.store.find() if self.strategy.rank == 0 else None
         if found:
-            self.kept = store.state(found)["kept"]
+            self.kept = self.store.state(found)["kept"]
         return round(self.reduced([float(found or 0)], "sum")[0]) or None
 
     def begin(self, found: int | None = None) -> None:
@@ -361,6 +366,7 @@ class Run:
         }
         state = {
             "kept": place.told(),
+            "machine": self.machine,
             "seconds": place.seconds,
             "history": self.history,
             "scaler": self.scaler.state_dict(),
@@ -418,9 +424,13 @@ class Run:
         self.place = checkpoint.Place(kept["epoch"] - 1, kept["step"], state["seconds"], loss)
         self.history, self.started = state["history"], state["started"]
         self._joules, self._peak = state["joules"], state["peak"]
-        self.resumed_from = [*state["resumed_from"], kept]
+        self.resumed_from = [*state["resumed_from"], {**kept, "machine": state["machine"]}]
         if rank == 0:
-            print(f"checkpoint: goes on from {at(kept)}", flush=True)
+            elsewhere = state["machine"] != self.machine
+            aside = (
+                " (of another machine: no speedup is told from these times)" if elsewhere else ""
+            )
+            print(f"checkpoint: goes on from {at(kept)}{aside}", flush=True)
 
     def _random_state(self) -> list[int]:
         """The random states of this process and its accelerators, as bytes."""
@@ -468,8 +478,7 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
         backend=strategy.backend,
         cores=_all_cores(run, cores),
     )
-    key = checkpoint.key(cell, environment)
-    found = run.find_checkpoint(checkpoint.Store(checkpoint.folder(out), key))
+    found = run.find_checkpoint(checkpoint.folder(out), environment)
     display = None
     reason = None
     try:

@@ -206,6 +206,17 @@ def test_loops_of_a_worker(tmp_path, strategy, devices):
         assert all(part.seconds > 0 for part in pairs[0])
 
 
+def test_the_cost_of_checkpoints(tmp_path):
+    value = bench.cell("eager", model="resnet18", optimizer="adamw", **SMALL)
+    bench.synthetic(tmp_path, 16)
+    ((pair,),) = bench.run_worker(bench.Context(tmp_path, pairs=1), "checkpoint", value).values()
+    assert all(part.seconds > 0 for part in pair)
+    written = sorted((tmp_path / "checkpoints").glob("*.safetensors"))
+    assert len(written) == 2
+    # Weights and AdamW's two averages, in 4 bytes each.
+    assert written[1].stat().st_size > 3 * 4 * 11e6
+
+
 def test_a_worker_that_fails_is_an_error_with_its_last_words(tmp_path):
     value = bench.cell("eager", model="resnet51")
     bench.synthetic(tmp_path, 16)

@@ -112,7 +112,7 @@ def test_stopped_anywhere(digits, tmp_path, state, name):
     value, draw = CASES[name], random.Random(name)
     assert here(value, digits, tmp_path / "whole")
     starts, ended = 1, tmp_path / "ended"
-    while not here(value, digits, ended, Until(state, draw.randint(2, 7))):
+    while not here(value, digits, ended, Until(state, draw.randint(2, 5))):
         starts += 1
         stopped = json.loads((state / "stopped.json").read_text())
         newest = max((ended / "checkpoints").glob("*.json"), default=None)
@@ -133,12 +133,16 @@ def test_stopped_anywhere(digits, tmp_path, state, name):
     assert len(list((ended / "checkpoints").iterdir())) == 2 * checkpoint.KEPT
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "horovod"])
-def test_ranks_stop_together_and_survive_a_kill(digits, tmp_path, strategy):
+@pytest.mark.parametrize(
+    # Horovod's ranks have running statistics of their own until they evaluate.
+    ("strategy", "model"),
+    [("ddp", "swin"), ("horovod", "resnet18")],
+)
+def test_ranks_stop_together_and_survive_a_kill(digits, tmp_path, strategy, model):
     """Stopped after a step, then one rank killed, then to the end: as in one go."""
     if strategy == "horovod" and importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod could not be built here")
-    value = often(strategy, 2, model="resnet18", epochs=2, train_samples=97)
+    value = often(strategy, 2, model=model, **({"train_samples": 97} if model != "swin" else {}))
     run(value, digits, tmp_path / "whole")
     ended, state = tmp_path / "ended", tmp_path / "state"
     state.mkdir()
@@ -164,6 +168,24 @@ def test_ranks_stop_together_and_survive_a_kill(digits, tmp_path, strategy):
     metrics, _ = run(value, digits, ended)
     assert len(metrics["resumed_from"]) == 2
     assert_same(ended, tmp_path / "whole")
+
+
+def test_another_cell_in_the_same_folder_starts_afresh(digits, tmp_path, state, capsys):
+    folder = tmp_path / "cell"
+    assert not here(often(), digits, folder, Until(state, 6))
+    (state / "stop").unlink()
+    assert here(often(learning_rate=0.001), digits, folder)
+    assert "starts afresh: the settings changed since" in capsys.readouterr().out
+    assert measure.read_metrics(folder / "metrics.json")["resumed_from"] is None
+
+
+def test_started_by_hand_nobody_asks_for_the_end(digits, tmp_path, monkeypatch):
+    monkeypatch.delenv("PARBENCH_STATE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stop").touch()
+    value = cell()
+    assert here(value, digits, tmp_path / "cell")
+    assert not (tmp_path / "cell" / "checkpoints").exists()  # it was over before one was due
 
 
 def kept(folder):
@@ -226,6 +248,12 @@ def test_damage_is_said_and_the_older_one_serves(store, capsys, ending, damage):
     # Without its JSON a checkpoint was never finished: nothing to say.
     assert ("the one before it" in said) == ((ending, damage) != ("json", "gone"))
     assert sorted(path.stem for path in store.folder.iterdir()) == ["0000000001"] * 2
+
+
+def test_tensors_outlive_their_file(store):
+    weight = store.tensors(2)["weight"]
+    os.truncate(store.folder / "0000000002.safetensors", 0)  # a mapped file would now kill us
+    assert weight.tolist() == [2.0] * 100
 
 
 def test_every_flipped_byte_is_found(store):

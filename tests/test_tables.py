@@ -358,6 +358,11 @@ def change(run: dict, path: str, value) -> None:
     ("path", "value", "reason"),
     [
         ("environment.machine.fingerprint", "bbbb", "no speedup between machines: bbbb here, aaaa"),
+        (
+            "resumed_from",
+            [{"epoch": 1, "step": 2, "machine": "bbbb"}],
+            "no speedup between machines: bbbb and aaaa",
+        ),
         ("environment.stack", "paper", "no speedup between stacks: paper here, current for"),
         ("environment.deployment", "apptainer", "no speedup between deployments: apptainer here"),
         ("cell.training.epochs", 2, "no speedup between unequal work: epochs 2 here, 4 for"),

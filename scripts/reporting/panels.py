@@ -307,7 +307,7 @@ def _cell_facts(metrics: dict) -> list[list[str]]:
         *image_pairs(environment),
         ["started", f"{moment(metrics['started'])} UTC"],
         ["finished", f"{moment(metrics['finished'])} UTC"],
-        ["resumed from epoch", mapping_text(metrics["resumed_from"])],
+        ["interrupted, went on from", _resumed(metrics)],
         ["git commit", environment["git_commit"] or "unknown"],
         ["uncommitted changes", "unknown" if dirty is None else mapping_text(dirty)],
         ["code digest", environment["code_digest"]],
@@ -316,6 +316,17 @@ def _cell_facts(metrics: dict) -> list[list[str]]:
     if environment.get("oversubscribed"):
         facts.insert(0, ["cores shared", "yes: its times mean nothing"])
     return facts
+
+
+def _resumed(metrics: dict) -> str:
+    """Where a run went on from checkpoints, in words."""
+    here = metrics["environment"]["machine"]["fingerprint"]
+    told = [
+        f"epoch {place['epoch']}, step {place['step']}"
+        + ("" if place["machine"] == here else f" (until then on machine [{place['machine']}])")
+        for place in metrics["resumed_from"] or []
+    ]
+    return "; ".join(told) or "ran in one go"
 
 
 def _history(history: list[dict], thin: int) -> dict | None:
