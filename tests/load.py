@@ -129,7 +129,7 @@ class Outcome:
             "wall time": f"{self.seconds:.0f} s, {len(self.cells) / minutes:.1f} cells a minute",
             "memory of the submitter": f"{self.memory / 2**20:.0f} MiB at most, with its children",
             "its questions": f"{asked}; {self.questions.total() / minutes:.1f} a minute",
-            "asked for jobs' states": f"{len(self.looks)} times, at least {self.shortest_gap:.1f} s apart",
+            "of them for jobs' states": f"{len(self.looks)}, {self.shortest_gap:.1f} s apart or more",
             "questions of a cell's job": f"{of_jobs / len(self.cells):.1f}",
         }
         return "\n".join(f"{name:<26} {value}" for name, value in rows.items())
@@ -151,7 +151,7 @@ def run(cluster: Cluster, folder: Path, count: int) -> Outcome:
             path = programs / name
             path.write_text(PROGRAM.format(name=name, seen=seen, real=real))
             path.chmod(0o755)
-    environment = {**cluster.environment}
+    environment = {k: v for k, v in cluster.environment.items() if k != "PYTHONPATH"}
     environment["PATH"] = f"{programs}:{environment['PATH']}"
     words = ["-m", "snakemake", "--profile", "slurm", "--configfile", "mine.yaml", "--", TARGET]
     started, memory = time.monotonic(), 0
