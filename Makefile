@@ -66,9 +66,8 @@ slurm-up: .python ## start a Slurm cluster of this machine's own, to try things;
 slurm-down: .python ## end it, with all of its jobs
 	@$(ENTER) -- python tests/cluster.py down $(ARGS)
 
-# PYTHONPATH: it is a test's program, and pytest would find the modules of scripts/.
 slurm-load: .python ## run 300 short cells through one, count what is lost or asked; ARGS='--cells 30'
-	@PYTHONPATH=scripts $(ENTER) -- python tests/load.py $(ARGS)
+	@$(ENTER) -- python tests/load.py $(ARGS)
 
 clean: ## delete results and reports; never the cache
 	@rm -rf -- results reports/final.html reports/final.pdf

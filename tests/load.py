@@ -20,6 +20,8 @@ from pathlib import Path
 
 import psutil
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "scripts"))  # as pytest does
+
 import measure
 from children import guarded
 from cluster import Cluster, ClusterError
@@ -123,13 +125,14 @@ class Outcome:
         minutes = self.seconds / 60
         of_jobs = sum(call.job is not None for call in self.calls)
         asked = ", ".join(f"{count} {name}" for name, count in sorted(self.questions.items()))
+        looks = f"{len(self.looks)}, {self.shortest_gap:.1f} s apart or more"
         rows = {
             "cells": f"{len(self.cells)}, lost: {len(self.lost)}",
             "jobs": f"{self.submitted}, trainings: {self.trainings}",
             "wall time": f"{self.seconds:.0f} s, {len(self.cells) / minutes:.1f} cells a minute",
             "memory of the submitter": f"{self.memory / 2**20:.0f} MiB at most, with its children",
             "its questions": f"{asked}; {self.questions.total() / minutes:.1f} a minute",
-            "of them for jobs' states": f"{len(self.looks)}, {self.shortest_gap:.1f} s apart or more",
+            "of them for jobs' states": looks,
             "questions of a cell's job": f"{of_jobs / len(self.cells):.1f}",
         }
         return "\n".join(f"{name:<26} {value}" for name, value in rows.items())
@@ -151,8 +154,7 @@ def run(cluster: Cluster, folder: Path, count: int) -> Outcome:
             path = programs / name
             path.write_text(PROGRAM.format(name=name, seen=seen, real=real))
             path.chmod(0o755)
-    environment = {k: v for k, v in cluster.environment.items() if k != "PYTHONPATH"}
-    environment["PATH"] = f"{programs}:{environment['PATH']}"
+    environment = {**cluster.environment, "PATH": f"{programs}:{cluster.environment['PATH']}"}
     words = ["-m", "snakemake", "--profile", "slurm", "--configfile", "mine.yaml", "--", TARGET]
     started, memory = time.monotonic(), 0
     with open(folder / "output.txt", "w", encoding="utf-8") as output:
