@@ -139,7 +139,7 @@ class Outcome:
 
 
 def run(cluster: Cluster, folder: Path, count: int) -> Outcome:
-    """Run ``count`` cells of one image batch each in ``folder``, with the profile as it is."""
+    """Run ``count`` cells of 100 images each in ``folder``, with the profile as it is."""
     work = Workspace(folder / "work")
     (work.folder / "scripts" / "models" / "layer.py").write_text(MODEL)
     study = small_study("Load", "layer: {}", "eager: {strategy: eager, hardware: cpu1}")

@@ -121,4 +121,5 @@ def test_thirty_cells_at_once(cluster, tmp_path):
     assert len(set(outcome.jobs.values())) == 30
     assert outcome.memory < 500_000_000, outcome.table
     assert outcome.shortest_gap > 10, outcome.table
-    assert outcome.questions.total() < 20 + 2.5 * len(outcome.looks), outcome.table
+    # With each, the plugin asks for the configuration; the rest is asked once, at the start.
+    assert outcome.questions.total() <= 2 * len(outcome.looks) + 10, outcome.table
