@@ -17,5 +17,5 @@ rule train:
         cell=subpath(output.metrics, parent=True),
         data=subpath(input.data, parent=True),
     shell:
-        "python scripts/launch.py --cell {params.cell:q}/cell.json --data {params.data:q}"
+        "exec python scripts/launch.py --cell {params.cell:q}/cell.json --data {params.data:q}"
         " --out {output.metrics:q} --log {log:q}"

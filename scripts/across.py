@@ -44,7 +44,8 @@ class Head:
         self.names = list(own.nodes)
         self.connect_seconds = part.cell["run"]["connect_seconds"]
         state = part.state
-        shutil.rmtree(state, ignore_errors=True)  # of this job's run before it was requeued
+        for old in state.parent.glob("state-*"):  # whose head is dead: this cell is claimed
+            shutil.rmtree(old, ignore_errors=True)
         for number in range(len(self.names)):
             (state / f"node{number}").mkdir(parents=True)
             (state / f"node{number}" / "agent.json").touch()
@@ -73,7 +74,6 @@ class Head:
     def run(self) -> Ended:
         """The whole run. Stopped when a signal comes before the ranks train."""
         state = str(self.part.state)
-        self.stop.every(BEAT_SECONDS, self.box.send)
         self.box.send()
 
         def clean() -> None:
@@ -83,7 +83,7 @@ class Head:
             end_all(state, grace=1.0)
 
         self.stop.raises = False
-        with children.guarded(clean):
+        with children.guarded(clean), self.stop.every(BEAT_SECONDS, self.box.send):
             try:
                 self._start()
                 self._meet()
@@ -102,7 +102,7 @@ class Head:
         # All that the job has, also beside its batch step; no MPI. Nobody but the head decides
         # that one agent's end is everybody's.
         words += ["--mem=0", "--overlap", "--mpi=none", "--kill-on-bad-exit=0", "--wait=0"]
-        words += ["--input=none", "--unbuffered"]
+        words += ["--input=none"]
         words += [sys.executable, str(Path(__file__).with_name("node.py")), str(self.part.state)]
         self.output.say(f"$ {' '.join(words)}")
         environment = {**os.environ, "PARBENCH_STATE": str(self.part.state)}

@@ -59,9 +59,9 @@ def claimed(folder: Path, name: str, own: job.Job | None, stop: Stop) -> Iterato
                 with contextlib.suppress(OSError):  # a full or absent disk is found by others
                     os.utime(path)
 
-        stop.every(BEAT_SECONDS, beat)
         try:
-            yield
+            with stop.every(BEAT_SECONDS, beat):
+                yield
         finally:
             if _read(path)[0] == claim:
                 path.unlink(missing_ok=True)

@@ -78,6 +78,16 @@ def state(number: int) -> str | None:
     return None if "Invalid job id" in text else ""
 
 
+def preempted(number: int) -> bool:
+    """Whether Slurm has asked the job to make room for another, and gives it time for that.
+
+    If it ends by itself meanwhile, Slurm takes it for done.
+    """
+    fields = _fields(number)
+    time_told = fields.get("PreemptTime", "None")
+    return fields.get("JobState") == "RUNNING" and time_told not in ("None", "Unknown", "N/A", "0")
+
+
 def requeue(number: int) -> str | None:
     """Have the job run again, from its beginning; None, or why Slurm does not."""
     status, text = _ask("scontrol", "requeue", str(number))

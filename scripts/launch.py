@@ -6,17 +6,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import shlex
 import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import across
 import claim
+import ear
 import images
 import job
 import measure
@@ -126,7 +129,9 @@ def _train(
     paths = (task.cell, task.cell_path, task.data, task.out, task.mode)
     if task.cell["hardware"]["nodes"] > 1:
         assert own is not None
-        state = task.out.absolute().parent / f"state-{own.number}"
+        # Another one when Slurm runs the job again: the first may not be quite dead.
+        again = f".{own.restarts}" if own.restarts else ""
+        state = task.out.absolute().parent / f"state-{own.number}{again}"
         print(f"{starts} {', '.join(own.nodes)}", flush=True)
         return across.Head(part.Part(*paths, state), own, output, stop, settings).run()
 
@@ -177,8 +182,8 @@ def _tell(task: Task, sentence: str, own: job.Job | None) -> None:
     record.failed(task.out.parent, sentence, task.log, own and own.number)
 
 
-def _watch_walltime(own: job.Job, stop: Stop, grace: float) -> None:
-    """Have ``stop`` asked in time for a checkpoint before Slurm ends the job."""
+def _near_end(own: job.Job, stop: Stop, grace: float) -> Callable[[], None]:
+    """Asks ``stop``, when it is called in time for a checkpoint before Slurm ends the job."""
     ends = own.ends
 
     def look() -> None:
@@ -190,19 +195,20 @@ def _watch_walltime(own: job.Job, stop: Stop, grace: float) -> None:
             ends = None
             stop.ask(WALLTIME)
 
-    stop.every(1.0, look)
+    return look
 
 
-def _requeue(task: Task, own: job.Job, before: dict | None) -> str | None:
+def _why_not_again(task: Task, own: job.Job, stopped: Stopped, before: dict | None) -> str | None:
     """Have Slurm run this job again, which then goes on; None, or why that is not done.
 
     ``before``: where the run before this one stopped. Only a job that was made for this cell: in
     another one more than this cell may run.
     """
     if not own.made_for.endswith(f"_{task.cell['id']}"):
-        return "the same command goes on from its checkpoint"
+        return "it was not made for this cell; run the same command again"
     reached = record.last_stop(task.out.parent)
-    if reached is None or (before and _place(reached) <= _place(before)):
+    got_further = reached and (not before or _place(reached) > _place(before))
+    if stopped.number == WALLTIME and not got_further:
         return (
             "it got no further than a checkpoint before; give it more time: slurm.minutes in "
             "config.yaml"
@@ -217,9 +223,8 @@ def _place(stopped: dict) -> tuple[int, int]:
 def _stopped(task: Task, own: job.Job | None, stopped: Stopped, before: dict | None) -> int:
     """What is said and done when the cell was asked to end; the exit status."""
     name = task.cell["id"]
-    if stopped.number == WALLTIME:
-        assert own is not None
-        why_not = _requeue(task, own, before)
+    if own and (stopped.number == WALLTIME or job.preempted(own.number)):
+        why_not = _why_not_again(task, own, stopped, before)
         if why_not is None:
             print(f"{name}: {stopped}; Slurm runs job {own.number} again", file=sys.stderr)
             time.sleep(REQUEUE_SECONDS)  # Slurm's signal ends it; what it exits with says nothing
@@ -254,23 +259,27 @@ def main() -> int:
     own = job.current()
     _check_nodes(task, own)
     before = record.last_stop(task.out.parent)
-    with Stop() as stop:
-        if own is not None:
-            _watch_walltime(own, stop, cell["run"]["grace_seconds"])
-        try:
+    number = own and own.number
+    try:
+        with Stop() as stop, contextlib.ExitStack() as stack:
+            if own is not None:
+                look = _near_end(own, stop, cell["run"]["grace_seconds"])
+                stack.enter_context(stop.every(1.0, look))
+                if len(own.nodes) == 1:  # of several, their agents are told
+                    stack.enter_context(ear.listening(own, stop))
             return run(task, own, stop)
-        except Stopped as stopped:
-            return _stopped(task, own, stopped, before)
-        except ParbenchError as error:
-            record.failed(task.out.parent, str(error), task.log, own and own.number)
+    except Stopped as stopped:
+        return _stopped(task, own, stopped, before)
+    except ParbenchError as error:
+        record.failed(task.out.parent, str(error), task.log, number)
+        raise
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            where = error.filename or task.out.parent
-            sentence = f"{where}: {error.strerror}; make room and run the cell again"
-            record.failed(task.out.parent, sentence, task.log, own and own.number)
-            raise ParbenchError(f"{cell['id']}: {sentence}") from None
+        where = error.filename or task.out.parent
+        sentence = f"{where}: {error.strerror}; make room and run the cell again"
+        record.failed(task.out.parent, sentence, task.log, number)
+        raise ParbenchError(f"{cell['id']}: {sentence}") from None
 
 
 def _check_nodes(task: Task, own: job.Job | None) -> None:

@@ -51,22 +51,25 @@ class Agent:
     def run(self) -> None:
         """From the first word to the last."""
         self.box.send(phase="here", host=socket.gethostname())
-        self.stop.every(BEAT_SECONDS, self.box.send)
-        image = None
-        if self.cell["deployment"] != "host":
-            image = images.ensure(
-                images.of_cell(self.cell, self.task["images"]), self.task["images"]
-            )
-        self.box.send(phase="ready")
-        if self.rank == 0:
-            self._listen()
-        else:
-            self._reach()
-        with self._devices() as held:
-            self._wait(lambda head: head.get("step") == "train")
-            if self.listener is not None:
-                self.listener.close()
-            self._train(held, image)
+        with self.stop.every(BEAT_SECONDS, self.box.send):
+            image = self._image()
+            self.box.send(phase="ready")
+            if self.rank == 0:
+                self._listen()
+            else:
+                self._reach()
+            with self._devices() as held:
+                self._wait(lambda head: head.get("step") == "train")
+                if self.listener is not None:
+                    self.listener.close()
+                self._train(held, image)
+
+    def _image(self) -> dict | None:
+        """The cell's image, ready to be entered on this node; None for a cell of the host."""
+        if self.cell["deployment"] == "host":
+            return None
+        settings = self.task["images"]
+        return images.ensure(images.of_cell(self.cell, settings), settings)
 
     # -- meeting
 

@@ -93,12 +93,12 @@ def take_over(folder: Path, out: Path, cell: dict, data: Path, image: dict | Non
         return None
     try:
         plan = folder.absolute().parent.parent / "plan" / "taken_over.json"
-        expected = read_json(plan).get(cell["id"]) if plan.exists() else None
+        expected = int(read_json(plan).get(cell["id"], 0)) if plan.exists() else 0
         found = read_json(path)
         metrics = found["metrics"]
-        if expected is not None and found["job"] == expected and _same(metrics, cell, data, image):
+        if found["job"] == expected and _same(metrics, cell, data, image):
             measure.write_metrics(out, metrics)
-            return int(expected)
+            return expected
     except (ParbenchError, KeyError, TypeError, ValueError, AttributeError):
         pass  # damaged: the cell is trained again
     with contextlib.suppress(FileNotFoundError):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 ASKS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -54,13 +55,19 @@ class Stop:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def every(self, seconds: float, action: Callable[[], None]) -> None:
+    @contextlib.contextmanager
+    def every(self, seconds: float, action: Callable[[], None]) -> Iterator[None]:
         """Have ``action`` called every so often, also while this process waits for a lock.
 
         In the main thread: a thread of its own would not survive the fork of a guard.
         """
-        self._actions.append([seconds, time.monotonic() + seconds, action])
+        entry = [seconds, time.monotonic() + seconds, action]
+        self._actions.append(entry)
         signal.setitimer(signal.ITIMER_REAL, TICK_SECONDS, TICK_SECONDS)
+        try:
+            yield
+        finally:
+            self._actions.remove(entry)
 
     def ask(self, number: int) -> None:
         """As if the signal ``number`` had come."""
@@ -76,7 +83,7 @@ class Stop:
 
     def _tick(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        for entry in self._actions:
+        for entry in list(self._actions):
             if now >= entry[1]:
                 entry[1] = now + entry[0]
                 entry[2]()

@@ -151,9 +151,21 @@ def test_without_a_job_of_as_many_nodes(cell):
     assert "hardware.nodes is 2, and this is job" in said
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "horovod"])
-def test_a_preempted_job_goes_on_from_its_checkpoint(cell, strategy, tmp_path):
-    it = cell(strategy, epochs=8, train_samples=1437)
+def test_a_job_whose_steps_alone_are_asked_to_end(cell):
+    """As where Slurm tracks processes by cgroups: nobody below its own processes is told."""
+    it = cell(nodes=1, epochs=2000)
+    job = it.submit("--cpus-per-task=2")
+    log = it.folder / "log.txt"
+    wait_for(lambda: log.exists() and "epoch 2/" in log.read_text())
+    steps = ["squeue", "--steps", "--noheader", "--jobs", str(job), "--format=%i"]
+    listed = it.cluster.run(*steps).split()
+    assert f"{job}.0" in listed, listed
+    it.cluster.run("scancel", "--signal=TERM", f"{job}.0")
+    assert "ended by SIGTERM; a checkpoint at epoch" in it.wait(job)
+
+
+def test_a_preempted_job_goes_on_from_its_checkpoint(cell, tmp_path):
+    it = cell(epochs=8, train_samples=1437)
     job = it.submit("--partition=low")
     wait_for(lambda: in_epoch(it, job, 2))
     subprocess.run(
@@ -164,10 +176,9 @@ def test_a_preempted_job_goes_on_from_its_checkpoint(cell, strategy, tmp_path):
         env=it.cluster.environment,
         cwd=tmp_path,
     )
-    wait_for(lambda: state(it.cluster, job) == "PENDING")
+    wait_for(lambda: (it.folder / "stopped.json").exists())
     kept = json.loads((it.folder / "stopped.json").read_text())
     assert kept["epoch"] >= 2
-    assert not (it.folder / "running.json").exists()
     said = it.wait(job)
     assert it.out.exists(), said
     (went_on,) = it.metrics()["resumed_from"]
@@ -186,12 +197,31 @@ def in_epoch(it, job, epoch):
         return False
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_a_job_past_its_walltime_stops_is_requeued_and_goes_on(cell, nodes):
-    it = cell(nodes=nodes, epochs=60, train_samples=1437, run={"grace_seconds": 10})
+def test_a_job_past_its_walltime_stops_is_requeued_and_goes_on(cell):
+    it = cell(epochs=50, train_samples=1437, run={"grace_seconds": 10})
     job = it.submit("--time=1")
     said = it.wait(job, 300)
     assert it.out.exists(), said
     assert "stopped before the end of its walltime; a checkpoint at epoch" in said
     assert f"Slurm runs job {job} again" in said
     assert it.metrics()["resumed_from"]
+
+
+@pytest.mark.parametrize("how", ["scancel", "SIGKILL of the launcher"])
+def test_nobody_outlives_the_head(cell, how):
+    it = cell(epochs=2000)
+    job = it.submit()
+    wait_for(lambda: in_epoch(it, job, 2))
+    states = [str(it.folder / f"state-{job}{node}") for node in ("", "/node0", "/node1")]
+    assert all(processes.members(each) for each in states)
+    if how == "scancel":
+        subprocess.run(["scancel", str(job)], check=True, env=it.cluster.environment)
+    else:
+        os.kill(json.loads((it.folder / "running.json").read_text())["pid"], signal.SIGKILL)
+    wait_for(lambda: not any(processes.members(each) for each in states))
+    # The next run goes on from the checkpoint that was asked for, without waiting for the dead.
+    it.value["training"]["epochs"] = 2
+    files.write_json(it.folder / "cell.json", it.value)
+    again = it.submit()
+    said = it.wait(again)
+    assert it.out.exists(), said
