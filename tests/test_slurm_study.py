@@ -91,7 +91,8 @@ def test_two_nodes_learn_what_two_cores_learn(here, there, finished, strategy):
     if two is None and strategy == "horovod":
         pytest.skip("Horovod cannot be compiled here")
     assert learned(two) == learned(one(here, "cpu2"))
-    assert two["environment"]["world_size"] == 2
+    for key in ("image", "world_size"):
+        assert two["environment"][key] == one(here, "cpu2")["environment"][key]
     running = [line for line in finished[1].splitlines() if f"{two['cell']['id']}: running" in line]
     assert [line.endswith(" on n1, n2)") for line in running] == [True], finished[1]
 
