@@ -299,7 +299,9 @@ def learned(metrics: dict) -> dict:
 
 
 def state_of(cluster, job: str) -> str:
-    return cluster.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T").strip()
+    return cluster.run(
+        "squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T"
+    ).strip()
 
 
 def goes_on_from(cell: Cell, stop: dict) -> bool:
