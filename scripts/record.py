@@ -23,9 +23,7 @@ CHECKPOINTS = "checkpoints"
 LINES, MOST_BYTES = 15, 65536
 
 
-def failed(
-    folder: Path, sentence: str, log: Path, number: int | None, again: bool = False
-) -> None:
+def failed(folder: Path, sentence: str, log: Path, number: int | None, again: bool = False) -> None:
     """Leave the reason, where it can be written. ``again``: the job ``number`` is to go on."""
     value = {"sentence": sentence, "log": str(log), "job": number, "lines": _last_lines(log)}
     value["stopped"] = again
