@@ -193,8 +193,11 @@ def dataset_source(wildcards):
 
 
 def code_of(*scripts):
-    """Digest of the meaning of ``scripts`` and all that they import."""
-    return provenance.combined(provenance.closure(*scripts))
+    """Digest of the meaning of ``scripts`` and all that they import.
+
+    Reckoned for a job of the rule alone: each cell's job on a compute node reads all rules, twice.
+    """
+    return lambda wildcards: provenance.combined(provenance.closure(*scripts))
 
 
 # Rules that this run has jobs of: results are told at its end where tables are made anew.

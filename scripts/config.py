@@ -93,7 +93,7 @@ def _sibling(path: Path) -> str:
 @functools.cache
 def schema(name: str) -> dict:
     """rules/schemas/<name>.schema.yaml; the settings of a study are those of a cell."""
-    value = yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text(encoding="utf-8"))
+    value = read_yaml(SCHEMAS / f"{name}.schema.yaml")
     if name == "study":
         value["$defs"]["settings"]["properties"] = settings_schema()
     return value

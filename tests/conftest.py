@@ -121,10 +121,22 @@ def digits(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def quickstart(tmp_path_factory):
+    """The default study, trained and reported on this machine: its work folder, and what was said.
+
+    As a user gets it: in images where Apptainer works, else on the host.
+    """
+    from workspace import Workspace  # here: a test copies this file alone
+
+    work = Workspace(tmp_path_factory.mktemp("quick") / "quick start", "auto")
+    return work, work.snakemake("reports/final.html", "reports/final.pdf")
+
+
+@pytest.fixture(scope="session")
 def cluster():
     """A Slurm cluster (tests/cluster.py), gone with this process, however that ends."""
     require.require("slurm")
-    from children import guarded  # here: a test copies this file alone
+    from children import guarded  # here: as above
     from cluster import Cluster
 
     cluster = Cluster(Path(tempfile.mkdtemp(prefix="slurm-")))  # pytest's folders are too deep

@@ -86,9 +86,9 @@ class Workspace:
         """Run Snakemake in the copy."""
         return self.run("-m", "snakemake", *words, check=check, **environment)
 
-    def jobs(self, *words: str) -> dict[str, int]:
+    def jobs(self, *words: str, **environment: str) -> dict[str, int]:
         """Jobs by rule that a dry run would do; empty where nothing is to be done."""
-        result = self.snakemake("-n", *words, "--quiet", "host")
+        result = self.snakemake("-n", *words, "--quiet", "host", **environment)
         counts = re.findall(r"^(\w+) +(\d+)$", result.stdout + result.stderr, re.M)
         return {name: int(number) for name, number in counts if name not in ("total", "all")}
 
