@@ -235,19 +235,7 @@ def study(cluster, digits, tmp_path_factory):
         yield study
     finally:
         watch.over.set()
-        dump(study, "end")
         study.leave()
-
-
-def dump(study, what):
-    with open("/tmp/h6/dump", "a") as f:
-        print("==", time.strftime("%T"), what, file=f)
-        for w in (["squeue", "--format=%i %T %r %N %k"], ["sinfo", "-N", "-l"]):
-            with contextlib.suppress(Exception):
-                print(study.cluster.run(*w), file=f)
-        if what == "end":
-            for n in ("slurmctld", "n1", "n2"):
-                print((study.cluster.folder / f"{n}.log").read_text()[-9000:], file=f)
 
 
 def happen(study: Study, data: Path) -> None:
@@ -266,7 +254,6 @@ def happen(study: Study, data: Path) -> None:
     cluster.run("sbatch", *words, "--output=/dev/null", "--chdir=/", "--wrap=sleep 1")
     wait_for(lambda: preempted.failures, "a stop by preemption")
     study.kill()
-    dump(study, "second")
 
     # The second: a cell is cancelled, another one's walltime ends.
     study.work.snakemake("--unlock", *PROFILE, **study.variables)
@@ -278,7 +265,6 @@ def happen(study: Study, data: Path) -> None:
     # A slow machine may not come to a checkpoint in a minute: it has more when it is run again.
     cluster.run("scontrol", "update", f"JobId={cut.failures[0]['job']}", "TimeLimit=5")
     study.second = study.end()
-    dump(study, "third")
 
     # The third: the controller is away, then one of a cell's two nodes loses its slurmd.
     study.submit("cancelled", "pair")
@@ -292,10 +278,8 @@ def happen(study: Study, data: Path) -> None:
     wait_for(study.sacct.exists, "a question of the submitter's without an answer")
     cluster.start("slurmctld")
     wait_for(cluster.is_ready, "the controller")
-    dump(study, "kill")
     cluster.kill("n2")
     wait_for(lambda: state_of(cluster, study.pair_job) != "RUNNING", "a lost node")
-    dump(study, "start n2")
     cluster.start("n2")
     study.third = study.end()
 
