@@ -7,6 +7,7 @@ reached it: so every fault strikes in the middle of training, on fast machines a
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import children
 import measure
 import training
 from workspace import Workspace, small_study
@@ -70,6 +72,11 @@ def thaw(ranks) -> None:
             process.resume()
 
 
+def die_with_parent() -> None:
+    """Have a process that is to be started end with the one that starts it."""
+    ctypes.CDLL(None).prctl(children.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class Study:
     """A work folder with cells on a cluster, and its submitting process."""
 
@@ -116,6 +123,7 @@ class Study:
                 stdout=said,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=die_with_parent,
             )
 
     def end(self, seconds: float = 180) -> tuple[int, str]:
