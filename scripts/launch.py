@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import os
 import shlex
 import shutil
 import sys
@@ -224,13 +225,24 @@ def _stopped(task: Task, own: job.Job | None, stopped: Stopped, before: set) -> 
         why_not = _why_not_again(task, own, stopped, before)
         if why_not is None:
             print(f"{name}: {stopped}; Slurm runs job {own.number} again", file=sys.stderr)
-            time.sleep(REQUEUE_SECONDS)  # Slurm's signal ends it; what it exits with says nothing
+            _wait_for_slurm()
         else:
             _tell(task, f"{stopped}; job {own.number} is not run again: {why_not}", own)
         return 1
     print(f"{name}: {stopped}", file=sys.stderr)
     record.failed(task.out.parent, str(stopped), task.log, own and own.number)
     return 128 + stopped.number
+
+
+def _wait_for_slurm() -> None:
+    """Wait until Slurm ends this process: what it exits with says nothing.
+
+    Not longer than who started it, which may hear the signal alone: Slurm drains a node whose job
+    does not end.
+    """
+    parent, deadline = os.getppid(), time.monotonic() + REQUEUE_SECONDS
+    while os.getppid() == parent and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def main() -> int:
