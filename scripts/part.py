@@ -26,7 +26,7 @@ from command import command
 from errors import ParbenchError
 from files import read_json
 from output import Output
-from processes import GRACE_SECONDS, end_all, oom_kills
+from processes import GRACE_SECONDS, end_all, end_some, oom_kills
 from strategies import Node
 from watch import Failure, Rank, Watch, find_failure
 
@@ -34,6 +34,7 @@ LOOK_SECONDS = 0.2
 # Seconds that a failed run has to end by itself. A rank that raised may hang in its libraries'
 # teardown, and torchrun waits half a minute for ranks that do not listen.
 SETTLE_SECONDS = 4.0
+SPEAK_SECONDS = 2.0  # for their starter to say who failed, once all ranks have ended
 LAST_LINES = 40  # of the output: where a starter tells of an end
 
 
@@ -176,6 +177,8 @@ def _attend(
         watch = Watch(part.state, range(first, first + count), selector)
         hung = _follow(part, process, watch, output, selector, asked)
         watch.look(())  # before the rest is ended: what dies now died by itself
+        if watch.failed_for() is not None:
+            _let_starter_speak(process, watch, output)
         end_all(str(part.state), GRACE_SECONDS)
         process.wait()
         output.read()
@@ -230,6 +233,18 @@ def _follow(
         elif failed_for > SETTLE_SECONDS:
             return None
     return None
+
+
+def _let_starter_speak(process: subprocess.Popen, watch: Watch, output: Output) -> None:
+    """End the ranks of a failed run first: torchrun tells of one that died before its first sign
+    of life, once the others have ended."""
+    end_some([rank.pid for rank in watch.ranks if rank.pid and rank.ended is None])
+    deadline = time.monotonic() + SPEAK_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        watch.look(())  # when they ended: after the one that failed
+        output.read()
+        time.sleep(LOOK_SECONDS / 4)
+    watch.look(())
 
 
 def stopped_at(state: Path) -> dict | None:

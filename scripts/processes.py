@@ -36,13 +36,18 @@ def end_all(state: str, grace: float) -> list[int]:
 
     Returns those that still live half a minute later: the kernel does not let go of them.
     """
-    _signal(members(state), signal.SIGHUP)  # they do not hear SIGTERM, see children.start
+    end_some(members(state))
     _wait_until_none(state, grace)
     deadline = time.monotonic() + 30
     while (alive := members(state)) and time.monotonic() < deadline:
         _signal(alive, signal.SIGKILL)
         time.sleep(0.05)
     return alive
+
+
+def end_some(pids: list[int]) -> None:
+    """Ask some processes of a run to end."""
+    _signal(pids, signal.SIGHUP)  # they do not hear SIGTERM, see children.start
 
 
 def _signal(pids: list[int], number: int) -> None:
