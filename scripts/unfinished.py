@@ -39,7 +39,7 @@ def tell(plan: cells.Plan, failed: Collection[str], inside: str = "") -> None:
         print(f"    log: {failure['log']}", file=sys.stderr)
     try:
         write(plan, failed, inside)
-    except ParbenchError as error:
+    except (ParbenchError, OSError) as error:  # a full disk
         print(f"error: {error}", file=sys.stderr)
     else:
         print(f"All of them, beside what is done: {REPORT}", file=sys.stderr)
