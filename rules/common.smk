@@ -195,7 +195,7 @@ def dataset_source(wildcards):
 def code_of(*scripts):
     """Digest of the meaning of ``scripts`` and all that they import.
 
-    Reckoned for a job of the rule alone: each cell's job on a compute node reads all rules, twice.
+    Reckoned for a job of its own rule, and not whenever a cell's job reads the rules on its node.
     """
     return lambda wildcards: provenance.combined(provenance.closure(*scripts))
 
