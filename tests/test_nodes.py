@@ -1,4 +1,4 @@
-"""Cells over two nodes of a real Slurm cluster: training, faults, signals, the end of the walltime.
+"""Cells over two nodes of a real Slurm cluster: training, faults, signals.
 
 Their jobs run the launcher as Snakemake's jobs do: in the batch step, with nothing of Slurm's own
 variables but the job's number.
@@ -195,16 +195,6 @@ def in_epoch(it, job, epoch):
         return json.loads(path.read_text())["epoch"] >= epoch
     except (OSError, ValueError):
         return False
-
-
-def test_a_job_past_its_walltime_stops_is_requeued_and_goes_on(cell):
-    it = cell(epochs=50, train_samples=1437, run={"grace_seconds": 10})
-    job = it.submit("--time=1")
-    said = it.wait(job, 300)
-    assert it.out.exists(), said
-    assert "stopped before the end of its walltime; a checkpoint at epoch" in said
-    assert f"Slurm runs job {job} again" in said
-    assert it.metrics()["resumed_from"]
 
 
 @pytest.mark.parametrize("how", ["scancel", "SIGKILL of the launcher"])

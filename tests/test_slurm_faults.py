@@ -188,7 +188,9 @@ class Cell:
             with contextlib.suppress(psutil.Error):
                 words = process.cmdline()
                 if "scripts/train.py" in words and any(self.name in word for word in words):
-                    found[process] = process.environ()["PARBENCH_STATE"]
+                    state = process.environ().get("PARBENCH_STATE")
+                    if state is not None:  # else it is what the cell is compared with
+                        found[process] = state
         return found
 
     def freeze(self) -> dict[psutil.Process, str]:
@@ -225,11 +227,16 @@ class Watch(threading.Thread):
     def __init__(self, cells):
         super().__init__(daemon=True)
         self.cells, self.over = cells, threading.Event()
+        self.trouble: BaseException | None = None
 
     def run(self) -> None:
-        while not self.over.wait(0.3):
-            for cell in self.cells:
-                cell.look()
+        try:
+            while not self.over.wait(0.3):
+                for cell in self.cells:
+                    cell.look()
+        except BaseException as error:  # a watch that died has seen nothing
+            self.trouble = error
+            raise
 
 
 @pytest.fixture(scope="module")
@@ -240,6 +247,7 @@ def study(cluster, digits, tmp_path_factory):
     watch.start()
     try:
         happen(study, digits)
+        assert watch.trouble is None
         yield study
     finally:
         watch.over.set()
