@@ -26,7 +26,7 @@ from files import read_json, write_json
 PYTHON = "/opt/parbench/bin/python"  # of every image, see containers/base.def
 INSTALL = "sudo make system installs it (docs/images.md has the other ways)"
 SECONDS = 120
-# A process must find its own machine's name: horovodrun takes one that does not resolve for remote.
+# A process must find its own machine's name, by which libraries that join processes go.
 NAMES = tuple(path for path in (Path("/etc/hosts"),) if path.exists())
 
 # Tried in turn. As root without all of root's rights only a user namespace works.

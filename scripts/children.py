@@ -23,8 +23,8 @@ def start(
 ) -> subprocess.Popen:
     """Start a command in a session of its own, its output in one pipe.
 
-    It gets SIGTERM when this process ends, however that comes: torchrun and horovodrun pass that
-    on to those whom they start, where SIGKILL would make orphans.
+    It gets SIGTERM when this process ends, however that comes: torchrun passes that on to those
+    whom it starts, where SIGKILL would make orphans.
 
     ``shielded``: neither it nor whom it starts hears SIGTERM, and SIGHUP takes its place. Where
     Slurm tracks processes without cgroups it sends SIGTERM to all of a job, and the ranks would

@@ -89,7 +89,7 @@ def main() -> int:
     first = arguments.node * arguments.processes
     while (codes := [rank.poll() for rank in ranks]).count(0) < len(ranks):
         failed = {first + number: code for number, code in enumerate(codes) if code}
-        for number, code in failed.items():  # in horovodrun's words, which scripts/watch.py reads
+        for number, code in failed.items():  # scripts/watch.py reads it
             print(f"Process {number} exit with status code {code if code > 0 else 128 - code}.")
         if failed:
             return 1  # the launcher ends the others

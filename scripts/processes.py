@@ -15,8 +15,8 @@ GRACE_SECONDS = 5.0
 
 
 def members(state: str) -> list[int]:
-    """Processes of the run whose PARBENCH_STATE is ``state``: torchrun's and horovodrun's workers
-    leave the session and, when their parent dies, the family, but keep their environment."""
+    """Processes of the run whose PARBENCH_STATE is ``state``: torchrun's workers leave the session
+    and, when their parent dies, the family, but keep their environment."""
     mark = f"PARBENCH_STATE={state}".encode()
     found = []
     for entry in os.listdir("/proc"):

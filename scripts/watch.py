@@ -18,7 +18,7 @@ from stopping import signal_name
 # A rank that is killed takes the others' connections with it. Their errors are older than the
 # launcher's knowledge of the death by no more than this.
 SLACK_SECONDS = 1.0
-# By these a run is ended whose ranks have failed: by torchrun and horovodrun, by the launcher.
+# By these a run is ended whose ranks have failed: by torchrun, by the launcher.
 ENDERS = (-signal.SIGTERM, -signal.SIGHUP)
 # What a rank does before it looks whether it shall stop. There is nothing yet to be kept.
 BEFORE = ("start-up", "warm-up")
@@ -137,7 +137,7 @@ def last_words(state: Path, numbers: Iterable[int]) -> dict[int, tuple[float, di
     return found
 
 
-# What torchrun and horovodrun say about the end of a rank.
+# What torchrun and scripts/horovod_node.py say about the end of a rank.
 ENDS = (
     re.compile(r"rank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s+exitcode\s+: (?P<code>-?\d+)"),
     re.compile(r"\(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+)"),
