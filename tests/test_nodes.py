@@ -57,7 +57,7 @@ class Cell:
         )
         return int(done.stdout)
 
-    def wait(self, job, seconds=120):
+    def wait(self, job, seconds=300):
         """Its end; what it said."""
         wait_for(lambda: state(self.cluster, job) in DONE, seconds)
         return (self.folder / "slurm.txt").read_text()
@@ -82,7 +82,7 @@ def state(cluster, job):
     return done.stdout.strip()
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=240):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
