@@ -954,14 +954,10 @@ def test_the_command_of_a_cell_enters_its_image(finished):
 def test_a_killed_rank_in_an_image_is_told(finished):
     """The launcher follows processes inside as it does outside."""
     work, _ = finished
-    with edited(
-        work.folder / "scripts/train.py",
-        lambda text: text.replace(
-            "        for epoch in range(epochs):",
-            "        if self.strategy.rank == 1:\n            os.kill(os.getpid(), 9)\n"
-            "        for epoch in range(epochs):",
-        ),
-    ):
+    loop = "        for epoch in range(self.place.epoch, epochs):\n"
+    assert loop in (work.folder / "scripts/train.py").read_text()
+    dies = "        if self.strategy.rank == 1:\n            os.kill(os.getpid(), 9)\n"
+    with edited(work.folder / "scripts/train.py", lambda text: text.replace(loop, dies + loop)):
         name = next(name for name in metrics_of(work) if ".ddp." in name)
         home = f"results/cells/{name}"
         done = work.run(
