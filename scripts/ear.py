@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 
 import children
@@ -19,7 +20,14 @@ from stopping import Stop
 
 LOOK_SECONDS = 1.0
 ASKED = b"asked to end"
-LISTEN = f"trap 'echo {ASKED.decode()}; exit' TERM; while :; do sleep 3600 & wait $!; done"
+# One process without children: Slurm takes a step whose last process it has lost sight of, and that
+# still holds the step's output, for one that cannot be ended, and drains the node.
+LISTEN = f"""
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGTERM}})
+signal.sigwait({{signal.SIGTERM}})
+print({ASKED.decode()!r}, flush=True)
+"""
 
 
 @contextlib.contextmanager
@@ -31,7 +39,7 @@ def listening(own: job.Job, stop: Stop) -> Iterator[None]:
     words = ["srun", "--jobid", str(own.number), "--overlap", "--nodes=1", "--ntasks=1"]
     words += ["--nodelist", _this_one(own), "--cpus-per-task=1", "--mem=0", "--quiet"]
     try:
-        step = children.start([*words, "sh", "-c", LISTEN], os.environ, ())
+        step = children.start([*words, sys.executable, "-S", "-c", LISTEN], os.environ, ())
     except FileNotFoundError:
         yield
         return

@@ -158,8 +158,7 @@ def test_a_job_whose_steps_alone_are_asked_to_end(cell):
     log = it.folder / "log.txt"
     wait_for(lambda: log.exists() and "epoch 2/" in log.read_text())
     steps = ["squeue", "--steps", "--noheader", "--jobs", str(job), "--format=%i"]
-    listed = it.cluster.run(*steps).split()
-    assert f"{job}.0" in listed, listed
+    wait_for(lambda: f"{job}.0" in it.cluster.run(*steps).split())
     it.cluster.run("scancel", "--signal=TERM", f"{job}.0")
     assert "ended by SIGTERM; a checkpoint at epoch" in it.wait(job)
 
