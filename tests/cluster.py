@@ -289,10 +289,19 @@ class Cluster:
                 variables = process.environ()
                 path = variables.get("PATH", "").split(":")
                 ours = variables.get("SLURM_CONF") == str(self.conf) or str(self.bin) in path
-                of_a_job = process.name().startswith("slurmstepd") or "SLURM_JOB_ID" in variables
-                if ours and of_a_job:
+                if (ours and "SLURM_JOB_ID" in variables) or self._is_step(process):
                     found.append(process)
         return found
+
+    def _is_step(self, process: psutil.Process) -> bool:
+        """Whether it is the parent of a job's step. Its title takes the place of its first
+        variables, where psutil stops to read them."""
+        if not process.name().startswith("slurmstepd"):
+            return False
+        with contextlib.suppress(OSError):
+            variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            return f"SLURM_CONF={self.conf}".encode() in variables
+        return False
 
 
 def program(name: str) -> str:
