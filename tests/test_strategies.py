@@ -115,5 +115,17 @@ def test_launchers():
     assert ddp[:3] == ["python", "-m", "torch.distributed.run"]
     assert "--standalone" in ddp  # no fixed port: it would clash on a shared machine
     horovod = strategies.load("horovod").launcher(cell("horovod", 3), "python")
-    assert "3" in horovod
-    assert "--gloo" in horovod
+    assert horovod[horovod.index("--processes") + 1] == "3"
+    assert "--port" not in horovod  # any free one, likewise
+
+
+def test_launchers_of_a_node_among_several():
+    node = strategies.Node(rank=1, count=2, address="10.0.0.1", port=29512, interface="ib0")
+    ddp = strategies.load("ddp").launcher(cell("ddp", 2), "python", node)
+    horovod = strategies.load("horovod").launcher(cell("horovod", 2), "python", node)
+    for words, pairs in (
+        (ddp, {"--nnodes": "2", "--node-rank": "1", "--master-port": "29512"}),
+        (horovod, {"--nodes": "2", "--node": "1", "--address": "10.0.0.1", "--port": "29512"}),
+    ):
+        for name, value in pairs.items():
+            assert words[words.index(name) + 1] == value
