@@ -206,13 +206,18 @@ TOLD = set()
 MONITOR = []
 
 
+def cells_of(jobs):
+    """The cells that these jobs train."""
+    return [job.wildcards.cell for job in jobs if job.rule.name == "train"]
+
+
 def begin(workflow):
     """At the start of a run: write cells and plans, and say what will happen."""
     cells.write(PLAN)
     deployment.keep(CONFIG, SDM_APPTAINER)
     jobs = list(workflow.dag.needrun_jobs())
     TOLD.update(job.rule.name for job in jobs)
-    trained = [job.wildcards.cell for job in jobs if job.rule.name == "train"]
+    trained = cells_of(jobs)
     cells.write_progress(PLAN, trained)
     say_where(trained)
     keep_records(workflow)
@@ -271,8 +276,7 @@ def foretell():
     if SLURM and workflow.dryrun and workflow.dag is not None:
         # Those that are finished, too: a dry run has finished them all.
         jobs = workflow.dag.needrun_jobs(exclude_finished=False)
-        trained = [job.wildcards.cell for job in jobs if job.rule.name == "train"]
-        print(slurm.predicted(trained, PLAN))
+        print(slurm.predicted(cells_of(jobs), PLAN))
 
 
 def finish():
@@ -292,10 +296,6 @@ def fail(workflow):
         "The run stopped: see the error above. What is finished is kept; start it again to go on.",
         file=sys.stderr,
     )
-    failed = [
-        job.wildcards.cell
-        for job in workflow.scheduler.failed
-        if job.rule.name == "train"
-    ]
+    failed = cells_of(workflow.scheduler.failed)
     if failed:  # none where somebody typed Ctrl-C
         unfinished.tell(PLAN, failed, inside_report_image())

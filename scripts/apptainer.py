@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import cache
+import children
 import system
 from errors import ParbenchError
 from files import read_json, write_json
@@ -148,20 +149,8 @@ def _tiny(folder: Path) -> None:
     shutil.copy(true, folder / "bin" / "true")
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess:
-    try:
-        return subprocess.run(
-            command,
-            env=clean_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, "", f"ERROR: no answer in {SECONDS} s")
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return children.answer(command, clean_environment(), SECONDS)
 
 
 def last_error(text: str) -> str:

@@ -52,6 +52,25 @@ def start(
     )
 
 
+def answer(
+    words: Sequence[str], environment: Mapping[str, str], seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """What a program says, with status 1 where that takes it more than ``seconds``."""
+    try:
+        return subprocess.run(
+            words,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(words, 1, "", f"no answer in {seconds} s")
+
+
 @contextlib.contextmanager
 def guarded(clean: Callable[[], object]) -> Iterator[None]:
     """Have ``clean`` called when this process dies before the block's end, however that comes.

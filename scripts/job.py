@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import time
 from dataclasses import dataclass
 
+import children
 from errors import ParbenchError
 
 SECONDS = 60  # for an answer: a controller may be busy, or just starting again
@@ -117,20 +117,9 @@ def _ask(*words: str, tries: int = TRIES) -> tuple[int, str]:
     """A program of Slurm: its status, and what it printed; asked again when it fails."""
     if shutil.which(words[0]) is None:
         return 127, f"{words[0]} is not here"
+    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
     for _ in range(tries):
-        try:
-            done = subprocess.run(
-                words,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=SECONDS,
-                check=False,
-                env={**os.environ, "SLURM_TIME_FORMAT": "%s"},
-            )
-        except subprocess.TimeoutExpired:
-            done = subprocess.CompletedProcess(words, 1, "", f"no answer in {SECONDS} s")
+        done = children.answer(words, environment, SECONDS)
         if done.returncode == 0 or not _may_pass(done.stderr):
             break
         time.sleep(1.0)

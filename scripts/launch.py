@@ -29,7 +29,7 @@ import record
 from command import shown_command, shown_path
 from errors import ParbenchError, run_main
 from output import Output, progress_mode
-from remaining import Progress, duration
+from remaining import Progress
 from stopping import WALLTIME, Stop, Stopped
 from watch import Failure
 
@@ -162,12 +162,7 @@ def _check_metrics(task: Task) -> Failure | None:
 
 def _result(out: Path) -> str:
     """The result of a cell in a few words."""
-    metrics = measure.read_metrics(out)
-    if metrics["status"] != "ok":
-        return f"{metrics['status']}: {metrics['reason']}"
-    seconds = metrics["train_seconds"]
-    spent = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
-    return f"ok, accuracy {metrics['test_accuracy']:.3f}, trained in {spent}"
+    return record.result(measure.read_metrics(out))
 
 
 def _tell(task: Task, sentence: str, own: job.Job | None) -> None:

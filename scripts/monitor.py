@@ -23,7 +23,8 @@ from typing import Any, TextIO
 import measure
 from errors import ParbenchError
 from files import read_json, write_json
-from remaining import duration, seconds_left
+from record import result
+from remaining import duration, seconds_left, wall_seconds
 
 LOOK_SECONDS = 2.0
 # A summary after changes, but no oftener than this; and a sign of life when nothing changes.
@@ -253,9 +254,15 @@ class Monitor:
         """As much at a time as runs now; None where nothing is known."""
         states = {name: watched.state for name, watched in self._watched.items()}
         if self._walls is None:
-            self._walls = {name: seconds for name in self._others if (seconds := self._wall(name))}
+            self._walls = {
+                name: seconds
+                for name in self._others
+                if (seconds := wall_seconds(self._folder / name))
+            }
         walls = dict(self._walls)
-        walls |= {name: self._wall(name) for name in states if states[name] == "done"}
+        walls |= {
+            name: wall_seconds(self._folder / name) for name in states if states[name] == "done"
+        }
         cells = {**self._others, **self._cells}
         cells = {
             name: cell
@@ -269,11 +276,6 @@ class Monitor:
         if not slots.total():
             return None  # all wait: who knows for how long
         return seconds_left(cells, {name: wall for name, wall in walls.items() if wall}, slots)
-
-    def _wall(self, name: str) -> float | None:
-        """What a finished cell took."""
-        seconds = _read(self._folder / name / "wall.json", {}).get("seconds")
-        return seconds if isinstance(seconds, int | float) else None
 
 
 def _read(path: Path, otherwise: Any) -> Any:
@@ -403,12 +405,3 @@ def _printable(line: str) -> str:
     line = line.rstrip().rpartition("\r")[2].expandtabs()
     line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
     return line if len(line) <= LINE_WIDTH else line[: LINE_WIDTH - 1] + "…"
-
-
-def result(metrics: Mapping) -> str:
-    """The result of a cell in a few words."""
-    if metrics["status"] != "ok":
-        return f"{metrics['status']}: {metrics['reason']}"
-    seconds = metrics["train_seconds"]
-    spent = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
-    return f"ok, accuracy {metrics['test_accuracy']:.3f}, trained in {spent}"

@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import measure
 import provenance
 from errors import ParbenchError
 from files import read_json, write_json
+from remaining import duration
 
 CHECKPOINTS = "checkpoints"
 LINES, MOST_BYTES = 15, 65536
@@ -125,3 +127,12 @@ def _same(metrics: dict, cell: dict, data: Path, image: dict | None) -> bool:
         and environment["image_digest"] == (image and image["sha256"])
         and environment["dataset_digest"] == read_json(data / "digest.json")["sha256"]
     )
+
+
+def result(metrics: Mapping) -> str:
+    """The result of a cell in a few words."""
+    if metrics["status"] != "ok":
+        return f"{metrics['status']}: {metrics['reason']}"
+    seconds = metrics["train_seconds"]
+    spent = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
+    return f"ok, accuracy {metrics['test_accuracy']:.3f}, trained in {spent}"

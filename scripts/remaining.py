@@ -76,14 +76,15 @@ class Progress:
         for name in self._cells:
             with contextlib.suppress(FileNotFoundError):
                 if (self._folder / name / "metrics.json").stat().st_mtime >= self._started:
-                    found[name] = _wall_seconds(self._folder / name / "wall.json")
+                    found[name] = wall_seconds(self._folder / name)
         return found
 
 
-def _wall_seconds(path: Path) -> float | None:
-    """What a cell took; None where that cannot be read: a guess at the time left fails no cell."""
+def wall_seconds(folder: Path) -> float | None:
+    """What the cell of a ``folder`` took, from start to end; None where that cannot be read: it is
+    for guesses, and these fail nobody."""
     try:
-        return float(read_json(path)["seconds"])
+        return float(read_json(folder / "wall.json")["seconds"])
     except (ParbenchError, KeyError, TypeError, ValueError):
         return None
 

@@ -24,6 +24,7 @@ import machine
 import strategies
 from errors import ParbenchError
 from files import read_json
+from remaining import wall_seconds
 
 ASK_SECONDS = 60  # a busy controller answers late
 
@@ -547,16 +548,10 @@ def earlier(plan: cells.Plan) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for study in plan.studies.values():
         for group in study["groups"]:
-            seconds = [took for name in group["cells"] if (took := _seconds(name)) is not None]
+            all_took = [wall_seconds(cells.folder(name)) for name in group["cells"]]
+            seconds = [took for took in all_took if took is not None]
             found |= dict.fromkeys(group["cells"], seconds)
     return found
-
-
-def _seconds(name: str) -> float | None:
-    try:
-        return float(read_json(cells.folder(name) / "wall.json")["seconds"])
-    except (ParbenchError, KeyError, TypeError, ValueError):
-        return None  # not run yet; and a guess is no reason to stop
 
 
 def predicted(names: list[str], plan: cells.Plan) -> str:

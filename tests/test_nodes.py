@@ -156,7 +156,8 @@ def test_a_job_whose_steps_alone_are_asked_to_end(cell):
     it = cell(nodes=1, epochs=2000)
     job = it.submit("--cpus-per-task=2")
     log = it.folder / "log.txt"
-    wait_for(lambda: log.exists() and "epoch 2/" in log.read_text())
+    # Some seconds into training: its first heartbeat there may be a second old.
+    wait_for(lambda: log.exists() and "epoch 40/" in log.read_text())
     steps = ["squeue", "--steps", "--noheader", "--jobs", str(job), "--format=%i"]
     wait_for(lambda: f"{job}.0" in it.cluster.run(*steps).split())
     it.cluster.run("scancel", "--signal=TERM", f"{job}.0")
