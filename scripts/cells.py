@@ -28,6 +28,7 @@ import machine
 import measure
 import models
 import provenance
+import shape
 import strategies
 import unbundle
 from config import ROOT, nearest
@@ -237,8 +238,9 @@ def _shown_settings(study: dict, override: dict) -> dict:
 def _check_tables(study: dict, where: str) -> None:
     variants = list(study["variants"])
     for table in study["tables"]:
-        for variant in table["variants"]:
-            _known(f"tables: {table['title']!r}: variants", variant, variants, where)
+        for part in ("models", "variants"):
+            for name in table.get(part, []):
+                _known(f"tables: {table['title']!r}: {part}", name, list(study[part]), where)
     for variant, entry in study["variants"].items():
         if "baseline" in entry:
             _known(f"variants.{variant}.baseline", entry["baseline"], variants, where)
@@ -430,7 +432,7 @@ def _refuse_mixed_modes(study: dict, groups: dict[tuple[str, str], dict], where:
     for table in study["tables"]:
         first: dict[str, str] = {}
         for (model, variant), group in groups.items():
-            if variant in table["variants"]:
+            if shape.holds(table, group):
                 first.setdefault(group["training"]["mode"], f"{variant} of {model}")
         if len(first) > 1:
             told = ", ".join(f"{mode} ({name})" for mode, name in first.items())

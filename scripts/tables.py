@@ -23,6 +23,7 @@ from scipy import stats  # scikit-learn, which parbench depends on, brings it
 
 import files
 import measure
+import shape
 from errors import ParbenchError, run_main
 
 # fmt: off
@@ -682,11 +683,11 @@ def _runs(
 
 
 def _check_table_metrics(study: Mapping) -> None:
-    for shape in study["tables"]:
-        for name in shape["metrics"]:
+    for table in study["tables"]:
+        for name in table["metrics"]:
             if name not in METRICS:
                 raise ParbenchError(
-                    f"study {study['name']}: table {shape['title']!r} names the metric {name!r}; "
+                    f"study {study['name']}: table {table['title']!r} names the metric {name!r}; "
                     f"known: {', '.join(METRICS)}"
                 )
 
@@ -698,9 +699,9 @@ def _metrics_of(plan: Mapping, group: Group, is_baseline: bool) -> list[Metric]:
     if group.plan["not_run"]:
         named = {
             name
-            for shape in plan["study"]["tables"]
-            if group.plan["variant"] in shape.get("variants", [group.plan["variant"]])
-            for name in shape["metrics"]
+            for table in plan["study"]["tables"]
+            if shape.holds(table, group.plan)
+            for name in table["metrics"]
         }
         names = [name for name in METRICS if name in (named or DEFAULT_METRICS)]
     return [METRICS[name] for name in names if has_partner.get(name, True)]

@@ -1,10 +1,11 @@
-"""Models are torchvision's own, cut into stages without changing what they compute."""
+"""Models are torchvision's own or what their source states; stages change nothing of them."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 import torchvision
+from torch import nn
 
 import cells
 import models
@@ -12,11 +13,39 @@ import stages
 from errors import ParbenchError
 
 NAMES = cells._modules("models")
+
+
+def plain_cnn():
+    return nn.Sequential(
+        *(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(512, 32), nn.ReLU(), nn.Linear(32, 10)),
+    )
+
+
+def resnet18_for_small_images():
+    """The usual change of torchvision's: a stem without stride and pooling."""
+    network = torchvision.models.resnet18(num_classes=10)
+    network.conv1, network.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+    return network
+
+
+def vision_transformer():
+    return torchvision.models.VisionTransformer(32, 4, 6, 3, 192, 768, num_classes=10)
+
+
+# What each is by its defaults, and its parameters for 10 classes, as they are counted elsewhere.
 REFERENCES = {
-    "resnet18": lambda: torchvision.models.resnet18(num_classes=10),
-    "resnet50": lambda: torchvision.models.resnet50(num_classes=10),
-    "swin": lambda: torchvision.models.swin_t(num_classes=10),
+    "deep_cnn": (resnet18_for_small_images, 11_173_962),
+    "resnet18": (lambda: torchvision.models.resnet18(num_classes=10), 11_181_642),
+    "resnet50": (lambda: torchvision.models.resnet50(num_classes=10), 23_528_522),
+    "resnet101": (lambda: torchvision.models.resnet101(num_classes=10), 42_520_650),
+    "simple_cnn": (plain_cnn, 17_154),
+    "swin": (lambda: torchvision.models.swin_t(num_classes=10), 27_527_044),
+    "vit": (vision_transformer, 2_693_578),
 }
+# torchvision draws their weights in another order.
+DRAWN_OTHERWISE = {"deep_cnn"}
 
 
 def defaults(name):
@@ -25,25 +54,36 @@ def defaults(name):
 
 @pytest.fixture(scope="module", params=NAMES)
 def pair(request):
-    """(name, our blocks, torchvision's model): the same seed gives the same weights."""
+    """(name, our blocks, the reference): the same seed gives the same weights."""
     torch.manual_seed(7)
     blocks = models.load(request.param).build(10, 32, defaults(request.param))
     torch.manual_seed(7)
-    return request.param, blocks, REFERENCES[request.param]()
+    reference = REFERENCES[request.param][0]()
+    if request.param in DRAWN_OTHERWISE:
+        values = zip(blocks.state_dict().values(), reference.state_dict(), strict=True)
+        reference.load_state_dict({name: value for value, name in values})
+    return request.param, blocks, reference
 
 
 def test_same_parameters_in_the_same_order(pair):
-    _, blocks, reference = pair
+    name, blocks, reference = pair
     ours, theirs = list(blocks.parameters()), list(reference.parameters())
     assert len(ours) == len(theirs)
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert sum(parameter.numel() for parameter in ours) == REFERENCES[name][1]
 
 
 def test_same_output(pair):
     _, blocks, reference = pair
-    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         assert torch.equal(blocks.eval()(images), reference.eval()(images))
+
+
+def test_stochastic_depth_rises_to_the_last_block():
+    blocks = models.load("vit").build(10, 32, {**defaults("vit"), "stochastic_depth": 0.5})
+    rates = [m.p for m in blocks.modules() if isinstance(m, torchvision.ops.StochasticDepth)]
+    assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5])
 
 
 @pytest.mark.parametrize("number", [1, 2, 4])
@@ -76,6 +116,10 @@ def test_mixed_precision_is_entered_in_every_stage_also_in_gpipes_threads():
 def test_a_number_of_stages_without_cuts_is_refused():
     with pytest.raises(ParbenchError, match="states cuts for 1, 2, 4 stages, not for 3"):
         models.load("resnet18").cuts(3, {})
+    with pytest.raises(ParbenchError, match="17 is not divisible by num_heads 3"):
+        models.load("vit").cuts(1, {**defaults("vit"), "hidden_dim": 17})
+    with pytest.raises(ParbenchError, match="image_size 32 is no multiple of patch_size 5"):
+        models.load("vit").build(10, 32, {**defaults("vit"), "patch_size": 5})
     with pytest.raises(ParbenchError, match="4 transformer blocks"):
         models.load("swin").cuts(5, {**defaults("swin"), "depths": [2, 2], "num_heads": [3, 6]})
 

@@ -1,11 +1,9 @@
-"""What torchvision's ResNets share (He et al. 2016): blocks in a row, and where to cut them."""
+"""What torchvision's ResNets share (He et al. 2016): blocks in a row."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from typing import TYPE_CHECKING
-
-from errors import ParbenchError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,14 +21,3 @@ def blocks(resnet: nn.Module) -> nn.Sequential:
     head = OrderedDict(avgpool=resnet.avgpool, flatten=nn.Flatten(1), fc=resnet.fc)
     row["head"] = nn.Sequential(head)
     return nn.Sequential(row)
-
-
-def stated_cuts(model: str, cuts: dict[int, list[str]], stages: int) -> list[str]:
-    """The cuts that a model file states for ``stages``; ParbenchError when it states none."""
-    if stages not in cuts:
-        stated = ", ".join(str(number) for number in sorted(cuts))
-        raise ParbenchError(
-            f"scripts/models/{model}.py states cuts for {stated} stages, not for {stages}; "
-            "choose one of these, or add the cut there"
-        )
-    return cuts[stages]

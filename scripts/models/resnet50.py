@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from models import _resnet
+from models import _cuts, _resnet
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,7 +21,7 @@ CUTS = {
 
 def cuts(stages: int, options: dict) -> list[str]:
     """Names of the blocks that begin the 2nd, 3rd, ... stage."""
-    return _resnet.stated_cuts("resnet50", CUTS, stages)
+    return _cuts.stated("resnet50", CUTS, stages)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from errors import ParbenchError
+from models import _cuts
 
 if TYPE_CHECKING:
     from torch import nn
@@ -83,13 +84,8 @@ def cuts(stages: int, options: dict) -> list[str]:
     than stages.
     """
     _check(options)
-    names = _names(options["depths"])
-    if stages > len(names):
-        raise ParbenchError(
-            f"swin with depths {options['depths']} has {len(names)} transformer blocks and cannot "
-            f"be cut into {stages} stages; lower the sum of the balance or add blocks"
-        )
-    return [names[round(index * len(names) / stages)] for index in range(1, stages)]
+    name = f"swin with depths {options['depths']}"
+    return _cuts.even(name, "transformer blocks", _names(options["depths"]), stages)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:

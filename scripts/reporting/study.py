@@ -9,6 +9,7 @@ import shlex
 from collections import Counter
 from pathlib import Path
 
+import shape
 from errors import ParbenchError
 from files import read_json
 from measure import read_metrics
@@ -129,7 +130,7 @@ class Study:
         models = list(dict.fromkeys(group["model"] for group in self.groups))
         named = table.get("variants") or [group["variant"] for group in self.groups]
         order = {variant: index for index, variant in enumerate(dict.fromkeys(named))}
-        chosen = [group for group in self.groups if group["variant"] in order]
+        chosen = [group for group in self.groups if shape.holds(table, group)]
         return sorted(chosen, key=lambda g: (models.index(g["model"]), order[g["variant"]]))
 
     def status(self, group: dict) -> str:

@@ -1,0 +1,29 @@
+"""Where models are cut into stages."""
+
+from __future__ import annotations
+
+from errors import ParbenchError
+
+
+def stated(model: str, cuts: dict[int, list[str]], stages: int) -> list[str]:
+    """The cuts that a model file states for ``stages``; ParbenchError when it states none."""
+    if stages not in cuts:
+        numbers = ", ".join(str(number) for number in sorted(cuts))
+        raise ParbenchError(
+            f"scripts/models/{model}.py states cuts for {numbers} stages, not for {stages}; "
+            "choose one of these, or add the cut there"
+        )
+    return cuts[stages]
+
+
+def even(model: str, kind: str, names: list[str], stages: int) -> list[str]:
+    """Cuts that give each stage as many of the blocks ``names``, which all cost about the same.
+
+    ParbenchError when there are fewer blocks, of a ``kind``, than stages.
+    """
+    if stages > len(names):
+        raise ParbenchError(
+            f"{model} has {len(names)} {kind} and cannot be cut into {stages} stages; lower the "
+            "sum of the balance or add blocks"
+        )
+    return [names[round(index * len(names) / stages)] for index in range(1, stages)]

@@ -1,0 +1,94 @@
+"""Vision Transformer of torchvision (Dosovitskiy et al. 2021), with stochastic depth; the defaults
+are small enough for images of 32x32.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from errors import ParbenchError
+from models import _cuts
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def _number(description: str, default: int, maximum: int) -> dict:
+    return {
+        "description": description,
+        "type": "integer",
+        "minimum": 1,
+        "maximum": maximum,
+        "default": default,
+    }
+
+
+def _share(description: str, default: float) -> dict:
+    return {
+        "description": description,
+        "type": "number",
+        "minimum": 0,
+        "exclusiveMaximum": 1,
+        "default": default,
+    }
+
+
+OPTIONS: dict[str, dict] = {
+    "patch_size": _number("side of a patch, in pixels", 4, 1024),
+    "hidden_dim": _number("width of a token", 192, 16384),
+    "depth": _number("transformer blocks", 6, 1000),
+    "num_heads": _number("attention heads of a block", 3, 1024),
+    "mlp_dim": _number("width inside a block's two fully connected layers", 768, 65536),
+    "dropout": _share("of embeddings and branches", 0.1),
+    "stochastic_depth": _share(
+        "probability that the last block's branches are skipped; rising from 0 at the first", 0.1
+    ),
+}
+
+
+def cuts(stages: int, options: dict) -> list[str]:
+    """Names of the blocks that begin the 2nd, 3rd, ... stage.
+
+    ParbenchError for options that contradict each other.
+    """
+    if options["hidden_dim"] % options["num_heads"]:
+        raise ParbenchError(
+            f"model vit: hidden_dim {options['hidden_dim']} is not divisible by num_heads "
+            f"{options['num_heads']}; choose a divisor"
+        )
+    names = [f"block_{index}" for index in range(options["depth"])]
+    return _cuts.even(f"vit with depth {options['depth']}", "transformer blocks", names, stages)
+
+
+def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
+    """[B, 3, S, S] float -> [B, num_classes] logits. ParbenchError where patches do not fit."""
+    if image_size % options["patch_size"]:
+        raise ParbenchError(
+            f"model vit: image_size {image_size} is no multiple of patch_size "
+            f"{options['patch_size']}; choose one that is"
+        )
+    from torch import nn
+    from torchvision.models.vision_transformer import VisionTransformer
+
+    from models import _vit
+
+    depth = options["depth"]
+    network = VisionTransformer(
+        image_size,
+        options["patch_size"],
+        depth,
+        options["num_heads"],
+        options["hidden_dim"],
+        options["mlp_dim"],
+        options["dropout"],
+        num_classes=num_classes,
+    )
+    row = OrderedDict(embedding=_vit.Embedding(network))
+    for index, block in enumerate(network.encoder.layers):
+        probability = options["stochastic_depth"] * index / max(1, depth - 1)
+        row[f"block_{index}"] = _vit.Block(block, probability)
+    row["head"] = nn.Sequential(
+        OrderedDict(norm=network.encoder.ln, token=_vit.ClassToken(), head=network.heads.head)
+    )
+    return nn.Sequential(row)
