@@ -19,6 +19,7 @@ import torch
 from torch.nn import functional
 
 import checkpoint
+import learning_rate
 import loader
 import measure
 import models
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 OPTIMIZERS = {
-    "sgd": lambda parameters, t: torch.optim.SGD(
-        parameters, t["learning_rate"], momentum=t["momentum"], weight_decay=t["weight_decay"]
+    "sgd": lambda parameters, rate, t: torch.optim.SGD(
+        parameters, rate, momentum=t["momentum"], weight_decay=t["weight_decay"]
     ),
-    "adamw": lambda parameters, t: torch.optim.AdamW(
-        parameters, t["learning_rate"], weight_decay=t["weight_decay"]
+    "adamw": lambda parameters, rate, t: torch.optim.AdamW(
+        parameters, rate, weight_decay=t["weight_decay"]
     ),
 }
 SCHEDULES = {
@@ -100,8 +101,12 @@ class Run:
             len(self.data.classes), self.training["image_size"], options
         )
         self.model: nn.Module = strategy.wrap(blocks)
+        self.peak_rate = learning_rate.peak(self.training, strategy.world_size)
+        self.last_rate = self.peak_rate  # of the last step that was done
         self.optimizer = strategy.optimizer(
-            OPTIMIZERS[self.training["optimizer"]](self.model.parameters(), self.training),
+            OPTIMIZERS[self.training["optimizer"]](
+                self.model.parameters(), self.peak_rate, self.training
+            ),
             self.model,
         )
         self.scaler = grad_scaler(self.training["precision"] == "fp16")
@@ -192,7 +197,7 @@ class Run:
         """Make all ready for the first step, or for the one after the checkpoint ``found``."""
         self.scheduler = SCHEDULES[self.training["schedule"]](
             self.optimizer,
-            self.training["learning_rate"],
+            self.peak_rate,
             self.training["epochs"] * len(self.bounds),
         )
         # Dropout differs between ranks and repeats between runs.
@@ -214,7 +219,6 @@ class Run:
             if not math.isfinite(loss):
                 raise Diverged(f"the training loss became {loss} in epoch {epoch + 1} of {epochs}")
             elapsed = seconds + (self.history[-1]["elapsed_seconds"] if self.history else 0.0)
-            rate = self.scheduler.get_last_lr()[0]
             predictions, test_loss = self.evaluate()
             if test_loss is None:
                 raise Diverged(f"the test loss is no number after epoch {epoch + 1} of {epochs}")
@@ -223,7 +227,7 @@ class Run:
                 {
                     "epoch": epoch + 1,
                     "train_loss": loss,
-                    "learning_rate": rate,
+                    "learning_rate": self.last_rate,
                     "seconds": seconds,
                     "elapsed_seconds": elapsed,
                     "samples_per_second": self.samples / seconds,
@@ -262,7 +266,7 @@ class Run:
         due = False
         for start, stop in self.bounds[place.step :]:
             loss = self.step(order[start:stop], place.epoch)
-            self.scheduler.step()
+            self._schedule()
             # The loss is a mean over the batch; the epoch's is one over its samples.
             total = total + loss * (stop - start)
             place.step += 1
@@ -275,6 +279,11 @@ class Run:
                 break
         place.loss = float(total)
         return due
+
+    def _schedule(self) -> None:
+        """Go on to the rate of the next step."""
+        self.last_rate = self.optimizer.param_groups[0]["lr"]
+        self.scheduler.step()
 
     @torch.no_grad()
     def evaluate(self) -> tuple[torch.Tensor, float | None]:
@@ -417,7 +426,7 @@ class Run:
         # The schedule is a function of the steps that are done. torch warns of the order of calls.
         with warnings.catch_warnings(action="ignore"):
             for _ in range(number):
-                self.scheduler.step()
+                self._schedule()
         self.scaler.load_state_dict(state["scaler"])
         self._set_random_state(tensors["random"][rank])
         loss = tensors["losses"][rank].item()

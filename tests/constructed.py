@@ -45,6 +45,7 @@ TRAINING = {
     "min_tail": 16,
     "optimizer": "adamw",
     "learning_rate": 0.002,
+    "learning_rate_rule": "fixed",
     "momentum": 0.9,
     "weight_decay": 0.01,
     "schedule": "onecycle",
@@ -490,6 +491,12 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
                 "baseline": baseline.id if baseline and baseline is not group else None,
                 "published": None,
                 "scaled": list(group.scaled),
+                "work": {
+                    "ranks": 2 if group.strategy in ("ddp", "horovod") else 1,
+                    "micro_batches": group.options.get("chunks", 1),
+                    "learning_rate": cell["training"]["learning_rate"],
+                    "batch_norm": "the whole batch",
+                },
             }
         )
     return {

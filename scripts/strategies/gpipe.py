@@ -57,6 +57,12 @@ def stages(cell: dict) -> int:
     return sum(cell["strategy"]["options"]["balance"])
 
 
+def batch_norm(cell: dict) -> str:
+    """A micro-batch knows nothing of the others; only running statistics may wait for them."""
+    deferred = cell["strategy"]["options"]["deferred_batch_norm"]
+    return f"each micro-batch, running statistics {'deferred' if deferred else 'not deferred'}"
+
+
 def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
     """Started as it is: one process."""
     return [python]
