@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+import batch_norm
 import checkpoint
 import learning_rate
 import loader
@@ -96,10 +97,10 @@ class Run:
 
         # The same initial weights for every strategy: drawn on the CPU, before any wrapping.
         torch.manual_seed(cell["seed"])
-        model_name, options = cell["model"]["name"], cell["model"]["options"]
-        blocks = models.load(model_name).build(
-            len(self.data.classes), self.training["image_size"], options
-        )
+        blocks = self.build()
+        self.ranks = batch_norm.Ranks(strategy.reduce)
+        if self.training["batch_norm"] == "synchronized" and strategy.world_size > 1:
+            batch_norm.synchronize(blocks, self.ranks)
         self.model: nn.Module = strategy.wrap(blocks)
         self.peak_rate = learning_rate.peak(self.training, strategy.world_size)
         self.last_rate = self.peak_rate  # of the last step that was done
@@ -126,19 +127,32 @@ class Run:
             cell["run"]["checkpoint_seconds"], strategy.rank, self.reduced
         )
 
+    def build(self) -> nn.Sequential:
+        """The cell's model, not wrapped yet."""
+        model = self.cell["model"]
+        return models.load(model["name"]).build(
+            len(self.data.classes), self.training["image_size"], model["options"]
+        )
+
+    def share(self, batch: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """This rank's part of the global ``batch``, and what a sample's loss counts for."""
+        world_size = self.strategy.world_size
+        share = batch.tensor_split(world_size)[self.strategy.rank]
+        if len(share) == 0:  # a rank without samples still joins, with gradients of zero
+            return batch[:2], 0.0
+        return share, world_size / len(batch)
+
     def loss(self, batch: torch.Tensor, epoch: int) -> torch.Tensor:
         """Loss of this rank's share of the global ``batch`` (sample indices [B], on the CPU).
 
         The sum over the rank's samples times world size over B: averaged over ranks, as data
         parallelism does, that is the mean over the global batch, also for an uneven tail.
         """
-        world_size = self.strategy.world_size
-        share = batch.tensor_split(world_size)[self.strategy.rank]
-        weight = world_size / len(batch)
-        if len(share) == 0:  # a rank without samples still joins, with gradients of zero
-            share, weight = batch[:2], 0.0
+        share, weight = self.share(batch)
+        self.ranks.counts = weight > 0
         images, labels = self.augment.train_batch(share, epoch)
-        logits = self.model(images).float()
+        logits = self.model(images)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         labels = labels.to(logits.device, non_blocking=True)
         smoothing = self.training["label_smoothing"]
         total = functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)

@@ -50,6 +50,7 @@ TRAINING = {
     "weight_decay": 0.01,
     "schedule": "onecycle",
     "label_smoothing": 0.0,
+    "batch_norm": "local",
     "precision": "fp32",
     "tf32": False,
     "augment": True,

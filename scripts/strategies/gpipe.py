@@ -78,6 +78,11 @@ def check(cell: dict) -> Iterator[str]:
             f"balance {balance} places stages on {len(balance)} devices, but the hardware "
             f"{hardware['name']} has {hardware['devices']}; make the two agree"
         )
+    if cell["training"]["batch_norm"] == "synchronized" and parts(cell) > 1:
+        yield (
+            "batch_norm synchronized: GPipe normalises each micro-batch by itself; choose local "
+            "(deferred_batch_norm: true keeps running statistics of whole batches), or chunks: 1"
+        )
 
 
 def notes(cell: dict) -> dict[str, str]:
