@@ -140,6 +140,8 @@ def test_the_report_is_told_what_settings_come_to(with_study):
     assert found["eager"]["batch_norm"] == "the whole batch"
     assert found["ddp"]["batch_norm"] == found["horovod"]["batch_norm"] == "each rank's share"
     assert found["gpipe-2"]["batch_norm"] == "each micro-batch, running statistics not deferred"
+    ddp = {"strategy": {"name": "ddp"}, "training": {"batch_norm": "synchronized"}}
+    assert strategies.load("ddp").batch_norm(ddp) == "the whole batch, over all ranks"
 
 
 def test_two_studies_share_a_cell(base):

@@ -360,7 +360,14 @@ def test_a_cells_details_hold_what_rebuilds_and_explains_it(made):
             {"ranks": 2, "micro_batches": 2},
             {"global batch": "64 (32 a rank, 2 micro-batches)"},
         ),
-        ({}, {"batch_norm": "each rank's share"}, {"BatchNorm over": "each rank's share"}),
+        (
+            {"batch_norm": "synchronized", "mode": "deterministic"},
+            {"batch_norm": "the whole batch, over all ranks"},
+            {
+                "BatchNorm": "synchronized: the whole batch, over all ranks",
+                "mode": "deterministic",
+            },
+        ),
     ],
 )
 def test_what_a_group_computes_in_words(training, work, expected):
@@ -382,7 +389,8 @@ def test_what_every_group_computes_stands_in_both_files(made):
     for panel in data["groups"]:
         names = [name.lower() for name, _ in panel["settings"]]
         assert len(names) == len(set(names))
-        assert {"learning rate", "global batch", "batchnorm over", "precision", "tf32"} <= {*names}
+        wanted = {"learning rate", "global batch", "batchnorm", "precision", "tf32", "mode"}
+        assert wanted <= set(names)
 
 
 @pytest.fixture(scope="module")

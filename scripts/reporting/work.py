@@ -11,7 +11,15 @@ from reporting.table import make_table, text_cell
 from reporting.text import mapping_text
 
 # Settings that `work_pairs` tells, and which need not be listed again.
-TOLD = {"learning_rate", "learning_rate_rule", "global_batch", "precision", "tf32"}
+TOLD = {
+    "learning_rate",
+    "learning_rate_rule",
+    "global_batch",
+    "batch_norm",
+    "precision",
+    "tf32",
+    "mode",
+}
 
 
 def work_pairs(group: dict) -> list[list[str]]:
@@ -20,9 +28,10 @@ def work_pairs(group: dict) -> list[list[str]]:
     return [
         ["learning rate", _rate(training, work)],
         ["global batch", _batch(training["global_batch"], work)],
-        ["BatchNorm over", work["batch_norm"]],
+        ["BatchNorm", f"{training['batch_norm']}: {work['batch_norm']}"],
         ["precision", training["precision"]],
         ["TF32", mapping_text(training["tf32"])],
+        ["mode", training["mode"]],
     ]
 
 

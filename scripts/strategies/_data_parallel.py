@@ -19,5 +19,6 @@ def stages(cell: dict) -> int:
 
 
 def batch_norm(cell: dict) -> str:
-    """Every rank sees its own share."""
-    return "each rank's share"
+    """Every rank sees its own share, unless they tell each other."""
+    synchronized = cell["training"]["batch_norm"] == "synchronized"
+    return "the whole batch, over all ranks" if synchronized else "each rank's share"

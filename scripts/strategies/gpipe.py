@@ -59,8 +59,10 @@ def stages(cell: dict) -> int:
 
 def batch_norm(cell: dict) -> str:
     """A micro-batch knows nothing of the others; only running statistics may wait for them."""
-    deferred = cell["strategy"]["options"]["deferred_batch_norm"]
-    return f"each micro-batch, running statistics {'deferred' if deferred else 'not deferred'}"
+    if parts(cell) == 1:
+        return eager.batch_norm(cell)
+    deferred = "" if cell["strategy"]["options"]["deferred_batch_norm"] else "not "
+    return f"each micro-batch, running statistics {deferred}deferred"
 
 
 def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
