@@ -58,6 +58,11 @@ TRAINING = {
     "warmup_steps": 2,
     "mode": "performance",
 }
+BATCH_NORM = {
+    "ddp": "each rank's share",
+    "horovod": "each rank's share",
+    "gpipe": "each micro-batch, running statistics not deferred",
+}
 MACHINE = {
     "fingerprint": "0123456789ab",
     "cpu": "Constructed CPU",
@@ -498,7 +503,7 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
                     "ranks": 2 if group.strategy in ("ddp", "horovod") else 1,
                     "micro_batches": group.options.get("chunks", 1),
                     "learning_rate": cell["training"]["learning_rate"],
-                    "batch_norm": "the whole batch",
+                    "batch_norm": BATCH_NORM.get(group.strategy, "the whole batch"),
                 },
             }
         )

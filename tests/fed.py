@@ -78,6 +78,9 @@ def rank(folder: Path, data: Path) -> None:
 
 def forks(folder: Path, data: Path) -> None:
     """Train FOLDER/cell.json in as many forks as the cell has ranks."""
+    import torch._dynamo  # noqa: F401 - what each rank would import for itself
+    import torchvision  # noqa: F401
+
     number = strategies.ranks(json.loads((folder / "cell.json").read_text()))
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
