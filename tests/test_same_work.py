@@ -21,7 +21,7 @@ from progress import Pulse
 from strategies import eager
 from training import ROOT, cell
 
-SAMPLES, TESTED = 217, 101  # divisible by no number of ranks, and 217 = 4 x 48 + 25
+SAMPLES, TESTED = 217, 101  # four batches of 48 and an uneven tail of 25; an odd test set
 SCHEDULES = ("constant", "cosine", "onecycle")
 
 
@@ -111,7 +111,7 @@ def test_every_strategy_is_fed_the_same(alone, digits, tmp_path, request, name):
 
 
 def test_each_image_once_an_epoch(alone):
-    """In the batches that the settings ask for; of the two epochs, no image is the same."""
+    """In the batches that the settings ask for; augmented anew in the second epoch."""
     fed_in = collections.Counter()
     images = collections.defaultdict(set)
     for part, epoch, step, index, _, image in alone["rows"]:
