@@ -16,3 +16,9 @@ def parts(cell: dict) -> int:
 def stages(cell: dict) -> int:
     """The model stays whole on every rank."""
     return 1
+
+
+def batch_norm(cell: dict) -> str:
+    """Every rank sees its own share, unless they tell each other."""
+    synchronized = cell["training"]["batch_norm"] == "synchronized"
+    return "the whole batch, over all ranks" if synchronized else "each rank's share"
