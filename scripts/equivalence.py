@@ -469,19 +469,16 @@ def whole_matrix(chosen: list[str]) -> list[dict]:
     return _distinct(trials_of(cell, certificate.ALSO_IN, RULES) for cell in cells)
 
 
-def of_plans(plans: Iterable[Path], image: str | None) -> list[dict]:
-    """The trials of what the cells in ``plans`` use, of those that run in the image named so."""
-    found = []
-    for plan in plans:
-        for group in files.read_json(plan)["groups"]:
-            name, training = group["strategy"], group["training"]
-            if group["not_run"] or image not in (None, strategies.load(name).IMAGE):
-                continue
-            devices = group["hardware"]["devices"] * group["hardware"]["nodes"]
-            cell = cell_of(group["model"], name, devices, group["options"])
-            known = {training["precision"]} & set(certificate.ALSO_IN)
-            found.append(trials_of(cell, known, [training["batch_norm"]]))
-    return _distinct(found)
+def of_plans(plans: Iterable[Path], place: str) -> list[dict]:
+    """The trials of what the cells in ``plans`` use, of those that run in ``place``."""
+    return _distinct(
+        trials_of(
+            cell_of(each["model"], each["strategy"], each["devices"], each["options"]),
+            {each["precision"]} & set(certificate.ALSO_IN),
+            [each["batch_norm"]],
+        )
+        for each in certificate.wanted(map(files.read_json, plans), place)
+    )
 
 
 def _distinct(trials: Iterable[list[dict]]) -> list[dict]:
@@ -489,31 +486,23 @@ def _distinct(trials: Iterable[list[dict]]) -> list[dict]:
 
 
 def shown(rows: list[dict]) -> str:
-    """The certificate as a compact table: the worst over options and devices, by quantity."""
-    worst: dict[tuple, list[dict]] = {}
-    for row in rows:
-        key = (row["model"], row["strategy"], row["arithmetic"], row["batch_norm"])
-        worst.setdefault((*key, row["quantity"]), []).append(row)
-    lines = [
-        ("model", "strategy", "arithmetic", "BatchNorm", "quantity", "of", "worst", "bound", "")
-    ]
-    for key, those in worst.items():
-        errors = [math.inf if row["error"] is None else row["error"] for row in those]
-        bound = those[0]["bound"]
-        verdicts = {row["verdict"] for row in those}
-        verdict = certificate.DIFFERS if certificate.DIFFERS in verdicts else verdicts.pop()
-        limit = "" if bound is None else f"{bound:.1e}"
-        lines.append((*key, str(len(those)), f"{max(errors):.1e}", limit, verdict))
+    """The certificate in short, as a table; below it, all that differs."""
+    head = ["model", "strategy", "arithmetic", "BatchNorm", "of", *certificate.QUANTITIES]
+    lines = [[*head, "bound", "verdict"]]
+    for each in certificate.summary(rows):
+        line = [each[key] for key in ("model", "strategy", "arithmetic", "batch_norm")]
+        errors = [each["errors"].get(quantity, "") for quantity in certificate.QUANTITIES]
+        lines.append([*line, str(each["combinations"]), *errors, each["bound"], each["verdict"]])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = [
         "  ".join(f"{word:<{width}}" for word, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     ]
-    failed = [row for row in rows if row["verdict"] == certificate.DIFFERS]
     text += [
         f"differs: {row['model']}, {row['strategy']} {json.dumps(row['options'])} on "
         f"{row['devices']}: {certificate.said(row)}"
-        for row in failed
+        for row in rows
+        if row["verdict"] == certificate.DIFFERS
     ]
     return "\n".join(text)
 
@@ -532,8 +521,7 @@ def main() -> int:
         run_trials(files.read_json(arguments.work / "todo.json"), arguments.work, arguments.out)
         return 0
     if arguments.plan is not None:
-        image = None if arguments.place == certificate.HOST else arguments.place.partition("-")[0]
-        todo = of_plans(arguments.plan, image)
+        todo = of_plans(arguments.plan, arguments.place)
     else:
         todo = whole_matrix(arguments.model or names("models"))
     rows = certify(todo)
