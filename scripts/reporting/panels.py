@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from certificate import Certificates
 from errors import ParbenchError
 from files import canonical_json
+from reporting import equivalence
 from reporting.study import Study
 from reporting.table import absent_cell, make_table, text_cell
 from reporting.text import (
@@ -201,7 +203,9 @@ def _number_cell(value: float | None, places: int) -> dict:
 # --------------------------------------------------------------------------- groups and cells
 
 
-def group_panels(studies: list[Study], environments: Environments) -> list[dict]:
+def group_panels(
+    studies: list[Study], environments: Environments, proofs: Certificates | None = None
+) -> list[dict]:
     """What stands behind every number: the groups' settings and their cells, each cell once."""
     wanted = sum(len(run["history"]) for study in studies for run in study.metrics.values())
     thin = max(1, math.ceil(wanted / HISTORY_BUDGET))
@@ -228,6 +232,7 @@ def group_panels(studies: list[Study], environments: Environments) -> list[dict]
                     panel["elsewhere"].append({"id": cell, "anchor": anchor("c", cell)})
                 else:
                     shown = _cell_panel(study, cell, environments, thin)
+                    shown["facts"] += equivalence.fact(proofs, study.metrics[cell])
                     panel["cells"].append(shown | {"log": logs[cell]})
                 seen.add(cell)
             panels.append(panel)
