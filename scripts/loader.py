@@ -62,7 +62,8 @@ def load(
     digest.json first: only a process whose sibling has just done so may leave it out.
 
     Raises ParbenchError, with the file and what mends it, when a file is missing, damaged or
-    differs from its digest, and when more samples are asked for than there are.
+    differs from its digest, and when more samples are asked for than there are, or fewer than
+    classes.
     """
     folder = Path(folder)
     path, record = folder / "data.safetensors", folder / "digest.json"
@@ -92,10 +93,12 @@ def load(
         labels = tensors[f"{part}_labels"]
         if wanted is None:
             continue
-        if not 1 <= wanted <= len(labels):
+        # With fewer than one of each class, some would count as never recognised.
+        if not len(classes) <= wanted <= len(labels):
             raise ParbenchError(
                 f"{path}: {part}_samples is {wanted}, but the dataset has {len(labels)} "
-                f"{part} samples; ask for 1 to {len(labels)}, or null for all"
+                f"{part} samples of {len(classes)} classes; ask for {len(classes)} to "
+                f"{len(labels)}, or null for all"
             )
         chosen = balanced(labels, wanted)
         for name in (f"{part}_images", f"{part}_labels"):

@@ -24,6 +24,7 @@ from scipy import stats  # scikit-learn, which parbench depends on, brings it
 import files
 import measure
 from errors import ParbenchError, run_main
+from printable import printable
 
 # fmt: off
 COLUMNS = [
@@ -815,7 +816,7 @@ def show(frame: pd.DataFrame) -> str:
     speedups = [row for _, row in frame.iterrows() if _is_warned_of(row)]
     notes += [f"* {reason}" for reason in dict.fromkeys(row["reason"] for row in speedups)]
     wrapped = [line for note in notes for line in textwrap.wrap(note, SHOW_WIDTH)]
-    return "\n".join([_fit(title, SHOW_WIDTH), text, *wrapped]) + "\n"
+    return printable("\n".join([_fit(title, SHOW_WIDTH), text, *wrapped]) + "\n")
 
 
 def _is_warned_of(row: pd.Series) -> bool:

@@ -125,7 +125,7 @@ def test_a_file_that_may_not_be_read_names_it(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(config.Path, "read_text", refuse)  # root may read everything
+    monkeypatch.setattr(config.Path, "open", refuse)  # root may read everything
     with pytest.raises(ParbenchError, match=r"mine.yaml: cannot be read \(Permission denied\)"):
         config.read_yaml(tmp_path / "mine.yaml")
 

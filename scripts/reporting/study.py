@@ -12,6 +12,7 @@ from pathlib import Path
 from errors import ParbenchError
 from files import read_json
 from measure import read_metrics
+from printable import printable
 from reporting.text import anchor, convert, decimals, fixed, status_text
 
 # fmt: off
@@ -36,7 +37,7 @@ class Study:
 
     def __init__(self, plan_path: Path, table_path: Path, cells_folder: Path):
         self.table_path, self.cells_folder = table_path, cells_folder
-        plan = read_json(plan_path)
+        plan = printable(read_json(plan_path))
         try:
             self.study, self.groups = plan["study"], plan["groups"]
             self.stack, self.deployment = plan["stack"], plan["deployment"]
@@ -62,7 +63,7 @@ class Study:
             text = self.table_path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ParbenchError(f"{self.table_path}: cannot be read ({error}); {fix}") from None
-        reader = csv.DictReader(io.StringIO(text))
+        reader = csv.DictReader(io.StringIO(printable(text)))
         missing = [name for name in TABLE_COLUMNS if name not in (reader.fieldnames or [])]
         if missing:
             raise ParbenchError(f"{self.table_path}: no column {', '.join(missing)}; {fix}")
@@ -90,7 +91,7 @@ class Study:
                         f"{path}: cell {cell} of study {self.name} is planned but has no metrics; "
                         f"run: {self.command(path)}"
                     )
-                found[cell] = read_metrics(path)
+                found[cell] = printable(read_metrics(path))
         return found
 
     def _check_numbers(self) -> None:
