@@ -25,6 +25,7 @@ import files
 import measure
 from errors import ParbenchError, run_main
 from printable import printable
+from seeds import DECIDE_FROM, TRIM_FROM, too_few
 
 # fmt: off
 COLUMNS = [
@@ -36,8 +37,6 @@ COLUMNS = [
 # fmt: on
 
 CONFIDENCE = 0.95
-TRIM_FROM = 5  # seeds from which clocked metrics are averaged without the fastest and the slowest
-DECIDE_FROM = 3  # seeds below which no verdict is passed
 SHOW_WIDTH = 100
 
 NOT_RUN = "not run"
@@ -602,8 +601,7 @@ def verdict(
     if reasons := why_not_comparable(metric, group, study, reference):
         return NOT_COMPARABLE, reasons
     caveats = _caveats(metric, group, study, reference)
-    if summary.n < DECIDE_FROM:
-        seeds = f"{summary.n} of at least {DECIDE_FROM} seeds"
+    if seeds := too_few(summary.n):
         if summary.n:
             seeds += f", range {summary.min:.4g} to {summary.max:.4g}"
         return UNDECIDED, [seeds, *caveats]
@@ -863,27 +861,31 @@ def _gravest(rows: Mapping[str, pd.Series]) -> str:
 def _show_accuracy(row: pd.Series | None) -> str:
     if row is None or math.isnan(row["mean"]):
         return ""
-    return f"{100 * row['mean']:.1f}{_show_std(100 * row['std'], '.1f')} %"
+    return f"{_show_number(row, 100, '.1f')} %"
 
 
 def _show_seconds(row: pd.Series | None) -> str:
     if row is None or math.isnan(row["mean"]):
         return ""
     unit, seconds = next((u, s) for u, s, start in TIME_UNITS if row["mean"] >= start)
-    return f"{row['mean'] / seconds:.1f}{_show_std(row['std'] / seconds, '.1f')} {unit}"
+    return f"{_show_number(row, 1 / seconds, '.1f')} {unit}"
 
 
 def _show_speedup(rows: Mapping[str, pd.Series]) -> str:
     if "speedup" in rows and not math.isnan(rows["speedup"]["mean"]):
         mark = "*" if _is_warned_of(rows["speedup"]) else ""
-        return f"{rows['speedup']['mean']:.2f}{_show_std(rows['speedup']['std'], '.2f')}{mark}"
+        return f"{_show_number(rows['speedup'], 1, '.2f')}{mark}"
     if "noise_floor" in rows and not math.isnan(rows["noise_floor"]["ci_low"]):
         return f"1 ({rows['noise_floor']['ci_low']:.2f}-{rows['noise_floor']['ci_high']:.2f})"
     return ""
 
 
-def _show_std(std: float, form: str) -> str:
-    return "" if math.isnan(std) else f" ± {std:{form}}"
+def _show_number(row: pd.Series, factor: float, form: str) -> str:
+    """Mean and standard deviation; the range of seeds that are too few for them."""
+    if row["n_seeds"] >= DECIDE_FROM:
+        return f"{factor * row['mean']:{form}} ± {factor * row['std']:{form}}"
+    ends = (f"{factor * row[end]:{form}}" for end in ("min", "max"))
+    return "-".join(dict.fromkeys(ends))
 
 
 def _align(lines: list[list[str]]) -> str:

@@ -309,10 +309,10 @@ def test_a_part_takes_the_first_of_each_class():
     assert loader.balanced(labels, 6).tolist() == [0, 1, 2, 3, 5, 6]
 
 
-@pytest.mark.parametrize("wanted", [{"train_samples": 1438}, {"test_samples": 0}])
-def test_more_samples_than_there_are(digits, wanted):
+@pytest.mark.parametrize("wanted", [{"train_samples": 1438}, {"test_samples": 9}])
+def test_more_samples_than_there_are_or_fewer_than_classes(digits, wanted):
     key, value = next(iter(wanted.items()))
-    with pytest.raises(ParbenchError, match=f"{key} is {value}.*ask for 1 to"):
+    with pytest.raises(ParbenchError, match=f"{key} is {value}.*ask for 10 to"):
         loader.load(digits, "cpu", **wanted)
 
 
