@@ -32,6 +32,7 @@ SCHEMAS = ROOT / "rules" / "schemas"
 
 MOST_BYTES = 1 << 20  # of a file
 MOST_DEPTH = 30  # of mappings and lists in each other
+TOO_DEEP = f"more than {MOST_DEPTH} levels of mappings and lists in each other"
 MOST_ENTRIES = 1000  # of one mapping or list
 MOST_VALUES = 20_000  # in all, an alias counted wherever it stands
 MOST_WHOLE = 2**53  # up to here JSON's readers agree on whole numbers
@@ -57,6 +58,17 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         return super().construct_mapping(node, deep)
 
 
+def _parsed(text: str) -> Any:
+    """The value of a YAML text. YAMLError, and ValueError for a number or date that is none."""
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MOST_DEPTH:  # libyaml's loader would go on until the process has no stack left
+            raise yaml.MarkedYAMLError(problem=TOO_DEEP, problem_mark=event.start_mark)
+    return yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader)
+
+
 def read_yaml(path: str | Path) -> dict:
     """Read a YAML file that holds a mapping; ParbenchError names the file, the line and the fix."""
     path = Path(path)
@@ -67,7 +79,7 @@ def read_yaml(path: str | Path) -> dict:
             raise ParbenchError(
                 f"{shown(path)}: more than {MOST_BYTES:,} bytes; name a file of configuration"
             )
-        value = yaml.load(content.decode(), _Loader)  # noqa: S506 (a SafeLoader)
+        value = _parsed(content.decode())
     except FileNotFoundError:
         raise ParbenchError(f"{shown(path)}: no such file{_sibling(path)}") from None
     except OSError as error:
@@ -109,7 +121,7 @@ def _check_plain(value: Any, where: str) -> None:
         left -= 1
         problem = _not_plain(part)
         if len(keys) > MOST_DEPTH:
-            problem = f"more than {MOST_DEPTH} levels of mappings and lists in each other"
+            problem = TOO_DEEP
         elif left < 0:
             problem = f"more than {MOST_VALUES:,} values in all, each alias counted as what it is"
         if problem is not None:
@@ -302,7 +314,7 @@ def _typed(value: Any) -> Any:
         return [_typed(part) for part in value]
     if isinstance(value, str):
         with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):
-            read = yaml.load(value, _Loader)  # noqa: S506 (a SafeLoader)
+            read = _parsed(value)
             return read if isinstance(read, (bool, int, float, type(None))) else value
     return value
 
