@@ -444,8 +444,8 @@ def _refuse_mixed_modes(study: dict, groups: dict[tuple[str, str], dict], where:
         if len(first) > 1:
             told = ", ".join(f"{mode} ({name})" for mode, name in first.items())
             raise ParbenchError(
-                f"{where}: tables: {table['title']!r} mixes modes: {told}; state one `mode` for "
-                "all of its variants, or make it two tables"
+                f"{where}: tables: {configuration.brief(table['title'])!r} mixes modes: {told}; "
+                "state one `mode` for all of its variants, or make it two tables"
             )
 
 

@@ -124,6 +124,7 @@ METRICS = {
             optional=True,
         ),
         Metric("speedup", "x", "ratio", True),
+        Metric("accuracy_difference", "fraction", "accuracy", True),
         Metric("noise_floor", "x", "ratio", True),
     )
 }
@@ -461,10 +462,28 @@ def _names_model(name: str, model: str) -> bool:
 
 def paired_speedup(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
     """Baseline's training time over the group's, seed by seed, and why seeds are missing."""
+    pairs, reasons = _pairs(group, baseline, _why_no_speedup)
+    return summarise(base["train_seconds"] / run["train_seconds"] for run, base in pairs), reasons
+
+
+def paired_difference(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
+    """Test accuracy less the baseline's, seed by seed, and why seeds are missing."""
+    pairs, reasons = _pairs(group, baseline, _why_no_difference)
+    return summarise(run["test_accuracy"] - base["test_accuracy"] for run, base in pairs), reasons
+
+
+# Metrics of a group and its baseline.
+PAIRED = {"speedup": paired_speedup, "accuracy_difference": paired_difference}
+
+
+def _pairs(
+    group: Group, baseline: Group, why_none: Callable[[Mapping, Mapping], str]
+) -> tuple[list[tuple[Mapping, Mapping]], list[str]]:
+    """The good runs of each seed that both have, and why seeds are missing."""
     if baseline.plan["not_run"]:
-        return Summary(0), [f"the baseline {baseline.plan['id']} was not run"]
+        return [], [f"the baseline {baseline.plan['id']} was not run"]
     of_seed = {run["cell"]["seed"]: run for run in baseline.runs}
-    ratios, reasons = [], []
+    pairs, reasons = [], []
     for run in group.ok:
         seed = run["cell"]["seed"]
         base = of_seed.get(seed)
@@ -472,14 +491,14 @@ def paired_speedup(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
             reasons.append(f"the baseline has no seed {seed}")
         elif base["status"] != "ok":
             reasons.append(f"the baseline's seed {seed}: {FAILURES[base['status']]}")
-        elif why := _why_no_pair(run, base):
+        elif why := why_none(run, base):
             reasons.append(why)
         else:
-            ratios.append(base["train_seconds"] / run["train_seconds"])
-    return summarise(ratios), reasons
+            pairs.append((run, base))
+    return pairs, reasons
 
 
-def _why_no_pair(run: Mapping, base: Mapping) -> str:
+def _why_no_speedup(run: Mapping, base: Mapping) -> str:
     """Why two runs of a seed give no speedup; empty when they do."""
     ours, theirs = _fingerprints(run), _fingerprints(base)
     if len({*ours, *theirs}) > 1:
@@ -489,20 +508,37 @@ def _why_no_pair(run: Mapping, base: Mapping) -> str:
         ours, theirs = run["environment"][key], base["environment"][key]
         if ours != theirs:
             return f"no speedup between {key}s: {ours} here, {theirs} for the baseline"
-    ours, theirs = _work(run["cell"]), _work(base["cell"])
-    differ = [
+    differ = _differing(_work(run["cell"]), _work(base["cell"]))
+    return f"no speedup between unequal work: {differ}" if differ else ""
+
+
+def _why_no_difference(run: Mapping, base: Mapping) -> str:
+    """Why the accuracies of two runs of a seed are not to be compared; empty when they are."""
+    ours, theirs = (
+        {**_work(each["cell"]), "test_samples": _samples(each["cell"], "test")}
+        for each in (run, base)
+    )
+    differ = _differing(ours, theirs)
+    return f"no difference between unequal work: {differ}" if differ else ""
+
+
+def _differing(ours: Mapping, theirs: Mapping) -> str:
+    return ", ".join(
         f"{key} {ours[key]} here, {theirs[key]} for the baseline"
         for key in ours
         if ours[key] != theirs[key]
-    ]
-    return f"no speedup between unequal work: {', '.join(differ)}" if differ else ""
+    )
+
+
+def _samples(cell: Mapping, part: str) -> Any:
+    samples = cell["dataset"][f"{part}_samples"]
+    return "all" if samples is None else samples
 
 
 def _work(cell: Mapping) -> dict[str, Any]:
-    samples = cell["dataset"]["train_samples"]
     return {
         "dataset": cell["dataset"]["name"],
-        "train_samples": "all" if samples is None else samples,
+        "train_samples": _samples(cell, "train"),
         "epochs": cell["training"]["epochs"],
         "global_batch": cell["training"]["global_batch"],
         "mode": cell["training"]["mode"],
@@ -692,7 +728,8 @@ def _check_table_metrics(study: Mapping) -> None:
 
 def _metrics_of(plan: Mapping, group: Group, is_baseline: bool) -> list[Metric]:
     """The metrics that a group has rows for."""
-    has_partner = {"speedup": group.plan["baseline"] is not None, "noise_floor": is_baseline}
+    has_partner = {"noise_floor": is_baseline}
+    has_partner |= dict.fromkeys(PAIRED, group.plan["baseline"] is not None)
     names: Iterable[str] = METRICS
     if group.plan["not_run"]:
         named = {
@@ -757,8 +794,8 @@ def _baseline(group: Group, groups: Mapping[str, Group]) -> Group | None:
 def _summary(metric: Metric, group: Group, baseline: Group | None) -> tuple[Summary, list[str]]:
     if group.plan["not_run"]:
         return Summary(0), []
-    if metric.name == "speedup":
-        return paired_speedup(group, baseline)
+    if metric.name in PAIRED:
+        return PAIRED[metric.name](group, baseline)
     if metric.name == "noise_floor":
         return _group_noise_floor(group)
     values = [metric.read(run) for run in group.ok]

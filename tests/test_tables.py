@@ -226,7 +226,7 @@ def test_columns_and_metrics_of_a_group():
     frame = one_group(runs={"test_accuracy": [0.8, 0.9, 1.0]})
     assert list(frame.columns) == tables.COLUMNS
     assert list(frame["metric"]) == [
-        n for n in tables.METRICS if n not in ("speedup", "noise_floor")
+        n for n in tables.METRICS if n not in ("speedup", "accuracy_difference", "noise_floor")
     ]
     assert row(frame, "epoch_seconds")["mean"] == 25  # over the epochs of a run
     assert row(frame, "peak_memory_process_mib")["mean"] == 801  # the largest process
@@ -333,6 +333,22 @@ def test_speedup_is_paired_by_seed_not_by_place():
     assert found[["n_seeds", "min", "max"]].tolist() == [3, 1, 4]
     assert found["mean"] == pytest.approx(7 / 3)
     assert found["std"] == pytest.approx(np.std([1, 2, 4], ddof=1))
+
+
+def test_accuracies_are_compared_seed_by_seed_on_any_machine():
+    base, other = make_group(seeds=[2, 0, 1]), make_group("ddp", baseline="resnet50.eager")
+    metrics = make_runs(base, test_accuracy=[0.7, 0.9, 0.8])
+    metrics |= make_runs(other, CPU, test_accuracy=[0.91, 0.82, 0.7])
+    found = row(two_groups(base, other, metrics), "accuracy_difference")
+    differences = [0.01, 0.02, 0.0]
+    interval = stats.t.interval(0.95, 2, np.mean(differences), stats.sem(differences))
+    assert found[["n_seeds", "status", "variant"]].tolist() == [3, "ok", "ddp"]
+    assert found["mean"] == pytest.approx(0.01)
+    assert found[["ci_low", "ci_high"]].tolist() == pytest.approx(interval)
+    change(metrics[other["cells"][1]], "cell.dataset.test_samples", 9)
+    found = row(two_groups(base, other, metrics), "accuracy_difference")
+    assert found["n_seeds"] == 2
+    assert "no difference between unequal work: test_samples 9 here, all for" in found["reason"]
 
 
 def test_speedup_only_for_groups_with_a_baseline_and_noise_floor_only_for_baselines():

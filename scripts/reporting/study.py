@@ -26,7 +26,7 @@ TABLE_COLUMNS = [
 NUMBERS = ("mean", "std", "ci_low", "ci_high", "min", "max", "published", "ratio")
 
 # Metrics that a group that ran well may lack: no baseline, or no accelerator.
-OPTIONAL = {"speedup", "noise_floor", "peak_memory_device_mib"}
+OPTIONAL = {"speedup", "accuracy_difference", "noise_floor", "peak_memory_device_mib"}
 
 
 class Study:
