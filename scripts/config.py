@@ -24,7 +24,7 @@ import yaml
 
 from errors import ParbenchError, run_main
 from files import canonical_json
-from printable import is_safe, printable
+from printable import printable, unsafe
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMAS = ROOT / "rules" / "schemas"
@@ -154,7 +154,7 @@ def _not_plain(part: Any) -> str | None:
         return f"{part} is no number to reckon with; state a finite one"
     if isinstance(part, int) and abs(part) > MOST_WHOLE:
         return f"a whole number beyond {MOST_WHOLE:,}; choose a smaller one"
-    if isinstance(part, str) and (bad := next((c for c in part if not is_safe(c)), None)):
+    if isinstance(part, str) and (bad := unsafe(part)):
         return f"{brief(part)} holds the character {bad!a}, which cannot be shown; remove it"
     return None
 

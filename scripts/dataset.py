@@ -45,7 +45,7 @@ import cache
 import files
 import unbundle
 from errors import ParbenchError, run_main
-from printable import is_safe, printable
+from printable import printable, unsafe
 
 # Raised when the bytes that come out for the same source change: datasets are then converted again,
 # and their cells trained again. Other changes of this file concern nobody's numbers.
@@ -751,7 +751,7 @@ def entries(root: Path, folder: Path) -> list[Path]:
             name.encode()
         except UnicodeEncodeError:
             raise ParbenchError(f"{os.fsencode(path)!r}: the name is not UTF-8") from None
-        if "\n" in name or not all(map(is_safe, name)):
+        if "\n" in name or unsafe(name):
             raise ParbenchError(
                 f"{folder}: {name!a} holds a character that cannot be shown; rename it"
             )

@@ -18,7 +18,14 @@ _ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
 _JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 
-def is_safe(letter: str) -> bool:
+def unsafe(text: str) -> str | None:
+    """The first character of ``text`` that must not be shown; None where all may be."""
+    if text.isprintable():  # as nearly every text is
+        return None
+    return next((letter for letter in text if not _is_safe(letter)), None)
+
+
+def _is_safe(letter: str) -> bool:
     """Whether a character can be shown as it is: a sign, a blank, the end of a line."""
     return (
         letter.isprintable()
@@ -34,10 +41,10 @@ def printable(value: Any) -> Any:
     Escape sequences go; any other such character becomes a replacement character.
     """
     if isinstance(value, str):
-        if value.isprintable():
+        if unsafe(value) is None:
             return value
         text = _ESCAPE.sub("", value)
-        return "".join(c if is_safe(c) else "\N{REPLACEMENT CHARACTER}" for c in text)
+        return "".join(c if _is_safe(c) else "\N{REPLACEMENT CHARACTER}" for c in text)
     if isinstance(value, dict):
         return {printable(key): printable(part) for key, part in value.items()}
     if isinstance(value, list):
