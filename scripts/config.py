@@ -14,7 +14,7 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from printable import printable, unsafe
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMAS = ROOT / "rules" / "schemas"
 
-
+# What a file may hold: nobody's configuration comes near.
 MOST_BYTES = 1 << 20  # of a file
 MOST_DEPTH = 30  # of mappings and lists in each other
 TOO_DEEP = f"more than {MOST_DEPTH} levels of mappings and lists in each other"
@@ -46,12 +46,12 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         seen: dict[Any, Any] = {}
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if isinstance(key, (dict, list)):
+            if not isinstance(key, Hashable):
                 continue  # PyYAML's own message is clear
             if key in seen:
-                line = key_node.start_mark.line + 1
+                name, line = brief(str(key)), key_node.start_mark.line + 1
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key {key!r} stands twice (line {seen[key]} and line {line})",
+                    problem=f"the key {name!r} stands twice (line {seen[key]} and line {line})",
                     problem_mark=key_node.start_mark,
                 )
             seen[key] = key_node.start_mark.line + 1
@@ -93,14 +93,14 @@ def read_yaml(path: str | Path) -> dict:
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        problem = brief(getattr(error, "problem", None) or str(error), 300)
         raise ParbenchError(
             f"{shown(path)}{line}: not valid YAML: {problem}; mend the file"
         ) from None
     except ValueError as error:  # of a number or a date that is none, such as 2024-13-01
-        problem = " ".join(str(error).split())
         raise ParbenchError(
-            f"{shown(path)}: a value that YAML cannot read ({problem}); put it in quotes"
+            f"{shown(path)}: a value that YAML cannot read ({brief(str(error), 300)}); put it in "
+            "quotes"
         ) from None
     _check_plain(value, shown(path))
     if not isinstance(value, dict):
@@ -130,9 +130,9 @@ def _check_plain(value: Any, where: str) -> None:
             for key, item in part.items():
                 if not isinstance(key, str) or "\n" in key:
                     kind = "more than one line" if isinstance(key, str) else _kind(key)
-                    holder = f"{_dotted(keys)}: " if keys else ""
+                    place = f"{_dotted(keys)}: " if keys else ""
                     raise ParbenchError(
-                        f"{where}: {holder}the key {brief(str(key))!r} is {kind}; write it as one "
+                        f"{where}: {place}the key {brief(str(key))!r} is {kind}; write it as one "
                         "line of text, in quotes if need be"
                     )
                 visit(key, (*keys, key))
@@ -189,7 +189,7 @@ def shown(path: str | Path) -> str:
 
 def _sibling(path: Path) -> str:
     """A hint at a file with almost this name."""
-    names = [other.name for other in path.parent.glob(f"*{path.suffix}")]
+    names = [other.name for other in path.parent.glob("*") if other.suffix == path.suffix]
     close = difflib.get_close_matches(path.name, names, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 

@@ -198,6 +198,7 @@ MAPPING = "{{" + ", ".join(f"k{i}: {{}}" for i in range(10)) + "}}"
         ("a: !!set {x, y}", "a: {"),
         ("a: !!binary aGk=", "of YAML's type bytes"),
         ("a: !mine 3", "not valid YAML"),
+        ("? !!set {x}\n: y", "not valid YAML"),
         ("a: 2024-01-31", "a: 2024-01-31 is of YAML's type date; put it in quotes"),
         ("a: 2024-13-01", "put it in quotes"),
         ("a: 0b_", "put it in quotes"),
