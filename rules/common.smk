@@ -7,6 +7,7 @@ import os
 import subprocess
 
 import cells
+import certificate
 import deployment
 import files
 import images
@@ -121,6 +122,45 @@ def cell_image(wildcards):
     """The digest file of a cell's image; none where cells run on the host."""
     image = cells.image_of(planned_cell(wildcards), PLAN)
     return [] if image is None else digest_file(image)
+
+
+def certificates_of(studies):
+    """The certificates that stand for the cells of ``studies``: of their images, or of the host."""
+    first = {
+        group["cells"][0]
+        for study in studies
+        for group in PLAN.studies[study]["groups"]
+        if group["not_run"] is None
+    }
+    found = {cells.image_of(PLAN.cells[cell], PLAN) for cell in first}
+    places = {certificate.HOST if image is None else image.label for image in found}
+    return [str(certificate.path(place)) for place in sorted(places)]
+
+
+def study_certificates(wildcards):
+    """The certificates of the study of a table."""
+    return certificates_of([wildcards.study] if wildcards.study in PLAN.studies else [])
+
+
+def certified(wildcards):
+    """What a certificate is to hold."""
+    return certificate.wanted(PLAN.studies.values(), wildcards.place)
+
+
+def certified_plans(wildcards):
+    """The plans that ask for any of it."""
+    asked = [
+        name
+        for name, plan in PLAN.studies.items()
+        if certificate.wanted([plan], wildcards.place)
+    ]
+    return [f"results/plan/{name}.json" for name in asked]
+
+
+def certified_image(wildcards):
+    """The digest file of the image in which a certificate is made; none on the host."""
+    on_host = wildcards.place == certificate.HOST
+    return [] if on_host else f"results/images/{wildcards.place}.json"
 
 
 def report_image():

@@ -23,6 +23,7 @@ from scipy import stats  # scikit-learn, which parbench depends on, brings it
 
 import files
 import measure
+from certificate import Certificates
 from errors import ParbenchError, run_main
 from printable import printable
 from seeds import DECIDE_FROM, TRIM_FROM, too_few
@@ -541,6 +542,7 @@ def _work(cell: Mapping) -> dict[str, Any]:
         "train_samples": _samples(cell, "train"),
         "epochs": cell["training"]["epochs"],
         "global_batch": cell["training"]["global_batch"],
+        "image_size": cell["training"]["image_size"],
         "mode": cell["training"]["mode"],
     }
 
@@ -663,11 +665,15 @@ def verdict(
 
 
 def table(
-    plan: Mapping, metrics_by_cell: Mapping[str, Mapping], published: pd.DataFrame
+    plan: Mapping,
+    metrics_by_cell: Mapping[str, Mapping],
+    published: pd.DataFrame,
+    certificates: Certificates | None = None,
 ) -> pd.DataFrame:
     """The tidy table of a study: one row a (group, metric), columns ``COLUMNS``.
 
     ``metrics_by_cell`` maps cell ids to metrics.json contents, for every cell of a group that runs.
+    With ``certificates``, `reason` marks what they do not cover (docs/equivalence.md).
     Raises ParbenchError for a cell without metrics, metrics of another cell, an unknown metric in
     the study's tables, and an ambiguous published value.
     """
@@ -677,7 +683,17 @@ def table(
         for each in plan["groups"]
     }
     source = Published(published, plan["study"]["published"])
-    rows = [row for group in groups.values() for row in _rows(plan, group, groups, source)]
+    rows = [
+        row
+        for group in groups.values()
+        for row in _rows(
+            plan,
+            group,
+            groups,
+            source,
+            certificates.problems(group.runs) if certificates is not None else [],
+        )
+    ]
     frame = pd.DataFrame(rows, columns=COLUMNS)
     return frame.astype({"n_seeds": "Int64"})
 
@@ -743,7 +759,11 @@ def _metrics_of(plan: Mapping, group: Group, is_baseline: bool) -> list[Metric]:
 
 
 def _rows(
-    plan: Mapping, group: Group, groups: Mapping[str, Group], source: Published
+    plan: Mapping,
+    group: Group,
+    groups: Mapping[str, Group],
+    source: Published,
+    uncertified: list[str],
 ) -> Iterable[dict[str, Any]]:
     baseline = _baseline(group, groups)
     is_baseline = any(each.plan["baseline"] == group.plan["id"] for each in groups.values())
@@ -759,6 +779,7 @@ def _rows(
         reasons = [
             group.plan["not_run"],
             *group.failures(),
+            *uncertified,
             *group.cautions(metric),
             *reasons,
             *why_decision,
@@ -970,6 +991,9 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--plan", type=Path, help="results/plan/<study>.json")
     parser.add_argument("--cells", type=Path, help="folder of the cells' folders")
     parser.add_argument("--published", type=Path, help="CSV of published values")
+    parser.add_argument(
+        "--certificate", type=Path, nargs="*", help="of equivalence; default: nothing is said of it"
+    )
     parser.add_argument("--out", type=Path, help="CSV to write")
     parser.add_argument(
         "--show", nargs="+", type=Path, metavar="TABLE", help="only print finished tables"
@@ -990,7 +1014,9 @@ def main(arguments: list[str] | None = None) -> None:
         print("\n".join(show(read_table(path)) for path in options.show), end="")
         return
     plan = files.read_json(options.plan)
-    frame = table(plan, read_metrics(plan, options.cells), read_published(options.published))
+    certificates = Certificates(options.certificate) if options.certificate is not None else None
+    metrics, published = read_metrics(plan, options.cells), read_published(options.published)
+    frame = table(plan, metrics, published, certificates)
     files.write_atomically(options.out, frame.to_csv(index=False, lineterminator="\n"))
 
 

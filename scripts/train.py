@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+import batch_norm
 import checkpoint
+import learning_rate
 import loader
 import measure
 import models
@@ -30,11 +32,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 OPTIMIZERS = {
-    "sgd": lambda parameters, t: torch.optim.SGD(
-        parameters, t["learning_rate"], momentum=t["momentum"], weight_decay=t["weight_decay"]
+    "sgd": lambda parameters, rate, t: torch.optim.SGD(
+        parameters, rate, momentum=t["momentum"], weight_decay=t["weight_decay"]
     ),
-    "adamw": lambda parameters, t: torch.optim.AdamW(
-        parameters, t["learning_rate"], weight_decay=t["weight_decay"]
+    "adamw": lambda parameters, rate, t: torch.optim.AdamW(
+        parameters, rate, weight_decay=t["weight_decay"]
     ),
 }
 SCHEDULES = {
@@ -95,13 +97,17 @@ class Run:
 
         # The same initial weights for every strategy: drawn on the CPU, before any wrapping.
         torch.manual_seed(cell["seed"])
-        model_name, options = cell["model"]["name"], cell["model"]["options"]
-        blocks = models.load(model_name).build(
-            len(self.data.classes), self.training["image_size"], options
-        )
+        blocks = self.build()
+        self.ranks = batch_norm.Ranks(strategy.reduce)
+        if self.training["batch_norm"] == "synchronized" and strategy.world_size > 1:
+            batch_norm.synchronize(blocks, self.ranks)
         self.model: nn.Module = strategy.wrap(blocks)
+        self.peak_rate = learning_rate.peak(self.training, strategy.world_size)
+        self.last_rate = self.peak_rate  # of the last step that was done
         self.optimizer = strategy.optimizer(
-            OPTIMIZERS[self.training["optimizer"]](self.model.parameters(), self.training),
+            OPTIMIZERS[self.training["optimizer"]](
+                self.model.parameters(), self.peak_rate, self.training
+            ),
             self.model,
         )
         self.scaler = grad_scaler(self.training["precision"] == "fp16")
@@ -121,19 +127,32 @@ class Run:
             cell["run"]["checkpoint_seconds"], strategy.rank, self.reduced
         )
 
+    def build(self) -> nn.Sequential:
+        """The cell's model, not wrapped yet."""
+        model = self.cell["model"]
+        return models.load(model["name"]).build(
+            len(self.data.classes), self.training["image_size"], model["options"]
+        )
+
+    def share(self, batch: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """This rank's part of the global ``batch``, and what a sample's loss counts for."""
+        world_size = self.strategy.world_size
+        share = batch.tensor_split(world_size)[self.strategy.rank]
+        if len(share) == 0:  # a rank without samples still joins, with gradients of zero
+            return batch[:2], 0.0
+        return share, world_size / len(batch)
+
     def loss(self, batch: torch.Tensor, epoch: int) -> torch.Tensor:
         """Loss of this rank's share of the global ``batch`` (sample indices [B], on the CPU).
 
         The sum over the rank's samples times world size over B: averaged over ranks, as data
         parallelism does, that is the mean over the global batch, also for an uneven tail.
         """
-        world_size = self.strategy.world_size
-        share = batch.tensor_split(world_size)[self.strategy.rank]
-        weight = world_size / len(batch)
-        if len(share) == 0:  # a rank without samples still joins, with gradients of zero
-            share, weight = batch[:2], 0.0
+        share, weight = self.share(batch)
+        self.ranks.counts = weight > 0
         images, labels = self.augment.train_batch(share, epoch)
-        logits = self.model(images).float()
+        logits = self.model(images)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         labels = labels.to(logits.device, non_blocking=True)
         smoothing = self.training["label_smoothing"]
         total = functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
@@ -193,7 +212,7 @@ class Run:
         """Make all ready for the first step, or for the one after the checkpoint ``found``."""
         self.scheduler = SCHEDULES[self.training["schedule"]](
             self.optimizer,
-            self.training["learning_rate"],
+            self.peak_rate,
             self.training["epochs"] * len(self.bounds),
         )
         # Dropout differs between ranks and repeats between runs.
@@ -215,7 +234,6 @@ class Run:
             if not math.isfinite(loss):
                 raise Diverged(f"the training loss became {loss} in epoch {epoch + 1} of {epochs}")
             elapsed = seconds + (self.history[-1]["elapsed_seconds"] if self.history else 0.0)
-            rate = self.scheduler.get_last_lr()[0]
             predictions, test_loss = self.evaluate()
             if test_loss is None:
                 raise Diverged(f"the test loss is no number after epoch {epoch + 1} of {epochs}")
@@ -224,7 +242,7 @@ class Run:
                 {
                     "epoch": epoch + 1,
                     "train_loss": loss,
-                    "learning_rate": rate,
+                    "learning_rate": self.last_rate,
                     "seconds": seconds,
                     "elapsed_seconds": elapsed,
                     "samples_per_second": self.samples / seconds,
@@ -263,7 +281,7 @@ class Run:
         due = False
         for start, stop in self.bounds[place.step :]:
             loss = self.step(order[start:stop], place.epoch)
-            self.scheduler.step()
+            self._schedule()
             # The loss is a mean over the batch; the epoch's is one over its samples.
             total = total + loss * (stop - start)
             place.step += 1
@@ -276,6 +294,11 @@ class Run:
                 break
         place.loss = float(total)
         return due
+
+    def _schedule(self) -> None:
+        """Go on to the rate of the next step."""
+        self.last_rate = self.optimizer.param_groups[0]["lr"]
+        self.scheduler.step()
 
     @torch.no_grad()
     def evaluate(self) -> tuple[torch.Tensor, float | None]:
@@ -418,7 +441,7 @@ class Run:
         # The schedule is a function of the steps that are done. torch warns of the order of calls.
         with warnings.catch_warnings(action="ignore"):
             for _ in range(number):
-                self.scheduler.step()
+                self._schedule()
         self.scaler.load_state_dict(state["scaler"])
         self._set_random_state(tensors["random"][rank])
         loss = tensors["losses"][rank].item()
@@ -465,17 +488,21 @@ def be_deterministic() -> None:
     torch.backends.cudnn.benchmark = False
 
 
+def prepare(cell: dict) -> None:
+    """Settings of the whole process."""
+    if cell["hardware"]["device"] == "cpu":
+        torch.set_num_threads(1)  # a device on a CPU is one core
+    torch.backends.cuda.matmul.allow_tf32 = cell["training"]["tf32"]
+    torch.backends.cudnn.allow_tf32 = cell["training"]["tf32"]
+    if cell["training"]["mode"] == "deterministic":
+        be_deterministic()
+
+
 def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse) -> None:
     """Set up, train, evaluate; rank 0 writes ``out``."""
     launched = float(os.environ.get("PARBENCH_LAUNCHED", time.time()))
     training = cell["training"]
-    if cell["hardware"]["device"] == "cpu":
-        torch.set_num_threads(1)  # a device on a CPU is one core
-    torch.backends.cuda.matmul.allow_tf32 = training["tf32"]
-    torch.backends.cudnn.allow_tf32 = training["tf32"]
-    if training["mode"] == "deterministic":
-        be_deterministic()
-
+    prepare(cell)
     pulse.beat("start-up")
     strategy.setup()
     module = strategies.load(cell["strategy"]["name"])

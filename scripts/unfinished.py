@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import cells
+import certificate
 from errors import ParbenchError
 from files import write_json
 from monitor import Failure, read_failure
@@ -51,6 +52,7 @@ def write(plan: cells.Plan, failed: Collection[str], inside: str = "") -> None:
     """Write the report. ParbenchError where a program that makes it fails."""
     python, plans, tables = [*shlex.split(inside), "python"], [], []
     lie = ["--cells", CELLS]
+    lie += ["--certificate", *sorted(certificate.FOLDER.glob("*.json"))]
     for name, study in plan.studies.items():
         groups = [_cut(group, plan, failed) for group in study["groups"]]
         plans.append(FOLDER / "plan" / f"{name}.json")

@@ -53,6 +53,7 @@ OPTIONS: dict[str, dict] = {
         "default": 0.2,
     },
 }
+SMALL = {"embed_dim": 12, "depths": [2, 2], "num_heads": [2, 2], "window_size": 4}
 
 
 def _names(depths: list[int]) -> list[str]:

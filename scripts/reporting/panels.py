@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from certificate import Certificates
 from errors import ParbenchError
 from files import canonical_json
 from printable import LOG_WIDTH, log_line
+from reporting import equivalence
 from reporting.study import Study
 from reporting.table import absent_cell, make_table, text_cell
 from reporting.text import (
@@ -29,6 +31,7 @@ from reporting.text import (
     settings_pairs,
     status_text,
 )
+from reporting.work import TOLD, work_pairs
 
 LOG_LINES = 60
 LOG_BUDGET = 300_000  # characters of all logs together
@@ -198,7 +201,9 @@ def _number_cell(value: float | None, places: int) -> dict:
 # --------------------------------------------------------------------------- groups and cells
 
 
-def group_panels(studies: list[Study], environments: Environments) -> list[dict]:
+def group_panels(
+    studies: list[Study], environments: Environments, proofs: Certificates | None = None
+) -> list[dict]:
     """What stands behind every number: the groups' settings and their cells, each cell once."""
     wanted = sum(len(run["history"]) for study in studies for run in study.metrics.values())
     thin = max(1, math.ceil(wanted / HISTORY_BUDGET))
@@ -215,7 +220,7 @@ def group_panels(studies: list[Study], environments: Environments) -> list[dict]
                 "title": f"{group['model']}, {group['variant']}, {hardware}",
                 "status": study.status(group),
                 "group": group["id"],
-                "settings": _settings(study.metrics[group["cells"][0]]["cell"]),
+                "settings": _settings(study.metrics[group["cells"][0]]["cell"], group),
                 "software": _software(study.metrics[cell] for cell in group["cells"]),
                 "cells": [],
                 "elsewhere": [],
@@ -225,6 +230,7 @@ def group_panels(studies: list[Study], environments: Environments) -> list[dict]
                     panel["elsewhere"].append({"id": cell, "anchor": anchor("c", cell)})
                 else:
                     shown = _cell_panel(study, cell, environments, thin)
+                    shown["facts"] += equivalence.fact(proofs, study.metrics[cell])
                     panel["cells"].append(shown | {"log": logs[cell]})
                 seen.add(cell)
             panels.append(panel)
@@ -237,7 +243,7 @@ def _software(runs: Iterable[dict]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _settings(cell: dict) -> list[list[str]]:
+def _settings(cell: dict, group: dict) -> list[list[str]]:
     data = cell["dataset"]
     samples = (
         f"{part}: {'all' if data[f'{part}_samples'] is None else data[f'{part}_samples']}"
@@ -250,7 +256,8 @@ def _settings(cell: dict) -> list[list[str]]:
         ),
         ["hardware", f"{cell['hardware']['name']}: {hardware_text(cell['hardware'])}"],
         ["dataset", f"{data['name']} ({', '.join(samples)})"],
-        *settings_pairs(cell["training"]),
+        *work_pairs(group),
+        *settings_pairs({k: v for k, v in cell["training"].items() if k not in TOLD}),
         ["stack", cell["stack"]],
         ["deployment", deployment_text(cell["deployment"])],
     ]

@@ -57,6 +57,14 @@ def stages(cell: dict) -> int:
     return sum(cell["strategy"]["options"]["balance"])
 
 
+def batch_norm(cell: dict) -> str:
+    """A micro-batch knows nothing of the others; only running statistics may wait for them."""
+    if parts(cell) == 1:
+        return eager.batch_norm(cell)
+    deferred = "" if cell["strategy"]["options"]["deferred_batch_norm"] else "not "
+    return f"each micro-batch, running statistics {deferred}deferred"
+
+
 def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
     """Started as it is: one process."""
     return [python]
@@ -72,6 +80,21 @@ def check(cell: dict) -> Iterator[str]:
             f"balance {balance} places stages on {len(balance)} devices, but the hardware "
             f"{hardware['name']} has {hardware['devices']}; make the two agree"
         )
+    if cell["training"]["batch_norm"] == "synchronized" and parts(cell) > 1:
+        yield (
+            "batch_norm synchronized: GPipe normalises each micro-batch by itself; choose local "
+            "(deferred_batch_norm: true keeps running statistics of whole batches), or chunks: 1"
+        )
+
+
+def certified() -> Iterator[tuple[int, dict]]:
+    """Both places of two stages, whole and cut batches, with and without recomputation."""
+    for balance in ([2], [1, 1]):
+        for checkpoint in OPTIONS["checkpoint"]["enum"]:
+            for chunks in (1, 2, 4, 8):
+                yield len(balance), dict(balance=balance, chunks=chunks, checkpoint=checkpoint)
+            deferred = {"chunks": 4, "deferred_batch_norm": True}
+            yield len(balance), dict(balance=balance, checkpoint=checkpoint, **deferred)
 
 
 def notes(cell: dict) -> dict[str, str]:

@@ -1,0 +1,115 @@
+"""Synchronized BatchNorm: what one process computes on the whole batch, over ranks of any share."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+
+import batch_norm
+import strategies
+from errors import ParbenchError
+from training import cell
+
+
+class Meeting:
+    """The ranks of a test, threads of one process: ``reduce`` is a strategy's."""
+
+    def __init__(self, ranks: int):
+        self.barrier = threading.Barrier(ranks, timeout=20)
+        self.lock = threading.Lock()
+        self.total = None
+
+    def reduce(self, values):
+        with self.lock:
+            self.total = values.clone() if self.total is None else self.total + values
+        self.barrier.wait()
+        values.copy_(self.total)
+        if self.barrier.wait() == 0:
+            self.total = None
+        self.barrier.wait()
+        return values
+
+
+def layer(dtype, momentum=0.1, affine=True):
+    made = nn.BatchNorm2d(3, momentum=momentum, affine=affine).to(dtype)
+    if affine:
+        with torch.no_grad():
+            made.weight.copy_(torch.tensor([0.5, 2.0, -1.0]))
+            made.bias.copy_(torch.tensor([0.1, 0.0, 3.0]))
+    return nn.Sequential(nn.Conv2d(3, 3, 1, dtype=dtype), made)
+
+
+def trained(model, images, target, weight=1.0):
+    """Loss of two steps' forward passes, after the backward passes."""
+    for _ in range(2):
+        output = model(images)
+        ((output - target).square().sum() * weight).backward()
+    return output.detach()
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("affine", [True, False])
+def test_ranks_of_any_share_are_one_batch(momentum, affine):
+    torch.manual_seed(0)
+    whole = layer(torch.float64, momentum, affine)
+    images = torch.randn(8, 3, 2, 2, dtype=torch.float64) * 5 + 100
+    target = torch.randn(8, 3, 2, 2, dtype=torch.float64)
+    expected = trained(whole, images, target)
+    shares = torch.arange(8).split([5, 3, 0])
+    meeting = Meeting(len(shares))
+
+    def rank(share):
+        with meeting.lock:  # the seed is the process's
+            torch.manual_seed(0)
+            model = layer(torch.float64, momentum, affine)
+        ranks = batch_norm.Ranks(meeting.reduce)
+        batch_norm.synchronize(model, ranks)
+        ranks.counts = len(share) > 0
+        if not ranks.counts:  # as train.Run.share: others' samples, which count for nothing
+            trained(model, images[:2], target[:2], 0.0)
+            return model, expected[:0]
+        return model, trained(model, images[share], target[share])
+
+    with ThreadPoolExecutor(len(shares)) as pool:
+        models, outputs = zip(*pool.map(rank, shares), strict=True)
+    close = {"rtol": 1e-10, "atol": 1e-10}
+    assert torch.allclose(torch.cat(outputs), expected, **close)
+    for index, parameter in enumerate(whole.parameters()):
+        together = sum(list(model.parameters())[index].grad for model in models)
+        assert torch.allclose(together, parameter.grad, **close)
+    for model in models:  # also of the rank without samples
+        assert list(model.state_dict()) == list(whole.state_dict())
+        for name, value in whole.named_buffers():
+            assert torch.allclose(model.get_buffer(name), value, **close), name
+        assert torch.allclose(model.eval()(images), whole.eval()(images), **close)
+
+
+def test_half_precision_keeps_its_dtype_and_its_statistics():
+    model = nn.Sequential(nn.BatchNorm1d(4))
+    batch_norm.synchronize(model, batch_norm.Ranks(lambda values: values))
+    values = torch.randn(64, 4) + 300  # bfloat16 tells 300 from 302
+    assert model(values.bfloat16()).dtype == torch.bfloat16
+    expected = nn.BatchNorm1d(4)
+    expected(values.bfloat16().float())
+    assert torch.allclose(model[0].running_var, expected.running_var, rtol=1e-4)
+
+
+def test_a_kind_of_batch_norm_that_nobody_knows_is_refused():
+    class Activated(nn.BatchNorm2d):
+        pass
+
+    model = nn.Sequential(nn.Sequential(Activated(3)))
+    with pytest.raises(ParbenchError, match="nothing stands for Activated .layer 0.; choose"):
+        batch_norm.synchronize(model, batch_norm.Ranks(lambda values: values))
+
+
+def test_gpipe_says_why_it_cannot():
+    value = cell("gpipe", balance=[2], chunks=4, batch_norm="synchronized")
+    (problem,) = strategies.load("gpipe").check(value)
+    assert "deferred_batch_norm: true" in problem
+    value["strategy"]["options"]["chunks"] = 1
+    assert not list(strategies.load("gpipe").check(value))
