@@ -47,6 +47,17 @@ class Dataset:
     std: list[float]
     sha256: str
 
+    def require_every_class(self) -> None:
+        """ParbenchError where a class has no image: scores would count it as never recognised."""
+        for part, labels in (("train", self.train_labels), ("test", self.test_labels)):
+            present = set(labels.tolist())
+            missing = [name for at, name in enumerate(self.classes) if at not in present]
+            if missing:
+                raise ParbenchError(
+                    f"dataset: {part}_samples {len(labels)} hold no image of the class "
+                    f"{missing[0]!r}; ask for {len(self.classes)} or more, or null for all"
+                )
+
 
 def load(
     folder: str | Path,
@@ -62,8 +73,7 @@ def load(
     digest.json first: only a process whose sibling has just done so may leave it out.
 
     Raises ParbenchError, with the file and what mends it, when a file is missing, damaged or
-    differs from its digest, and when more samples are asked for than there are, or fewer than
-    classes.
+    differs from its digest, and when more samples are asked for than there are.
     """
     folder = Path(folder)
     path, record = folder / "data.safetensors", folder / "digest.json"
@@ -93,12 +103,10 @@ def load(
         labels = tensors[f"{part}_labels"]
         if wanted is None:
             continue
-        # With fewer than one of each class, some would count as never recognised.
-        if not len(classes) <= wanted <= len(labels):
+        if not 1 <= wanted <= len(labels):
             raise ParbenchError(
                 f"{path}: {part}_samples is {wanted}, but the dataset has {len(labels)} "
-                f"{part} samples of {len(classes)} classes; ask for {len(classes)} to "
-                f"{len(labels)}, or null for all"
+                f"{part} samples; ask for 1 to {len(labels)}, or null for all"
             )
         chosen = balanced(labels, wanted)
         for name in (f"{part}_images", f"{part}_labels"):
