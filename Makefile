@@ -14,7 +14,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench certificate bundle system doctor slurm-up slurm-down slurm-load clean lock .python
+.PHONY: help env report test lint format bench certificate fuzz bundle system doctor slurm-up slurm-down slurm-load clean lock .python
 
 .python:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer was found; Debian and Ubuntu: sudo apt" \
@@ -52,6 +52,9 @@ bench: .python ## measure what parbench itself costs; docs/bench.md says what ea
 
 certificate: .python ## compare every strategy with eager training, for every model at small width; ARGS='--model swin'
 	@$(ENTER) -- python scripts/equivalence.py --out results/certificates/whole.json $(ARGS)
+
+fuzz: .python ## try 10,000 random configurations: each is planned, or refused in a sentence; ARGS='--cases 500'
+	@$(ENTER) -- python tests/fuzz.py $(ARGS)
 
 bundle: .python ## write one archive for a machine without network; ARGS='--out <file> --configfile <file>'
 	@$(ENTER) --unlock -- python scripts/bundle.py --environment "$(STACK)" $(ARGS)

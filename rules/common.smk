@@ -35,9 +35,16 @@ SDM_APPTAINER = any(
     method.name == "APPTAINER"
     for method in workflow.deployment_settings.deployment_method
 )
+# What `--config` says, and what lies under it.
+CHANGES = or_stop(configuration.typed, workflow.config_settings.config)
 CONFIG = or_stop(
     deployment.settle,
-    or_stop(configuration.checked, config, configuration_files),
+    or_stop(
+        configuration.checked,
+        configuration.merged(config, CHANGES),
+        configuration_files,
+        CHANGES,
+    ),
     SDM_APPTAINER,
 )
 
@@ -72,7 +79,7 @@ PLAN = or_stop(
     cells.plan,
     CONFIG,
     workflow.overwrite_configfiles,
-    workflow.config_settings.config,
+    CHANGES,
     lacking,
 )
 REQUESTS = slurm.Requests(PLAN, CONFIG, CLUSTER, LEFT_BEHIND)

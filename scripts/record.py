@@ -19,6 +19,7 @@ import measure
 import provenance
 from errors import ParbenchError
 from files import read_json, write_json
+from printable import printable
 from remaining import duration
 
 CHECKPOINTS = "checkpoints"
@@ -132,7 +133,7 @@ def _same(metrics: dict, cell: dict, data: Path, image: dict | None) -> bool:
 def result(metrics: Mapping) -> str:
     """The result of a cell in a few words."""
     if metrics["status"] != "ok":
-        return f"{metrics['status']}: {metrics['reason']}"
+        return printable(f"{metrics['status']}: {metrics['reason']}")
     seconds = metrics["train_seconds"]
     spent = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
     return f"ok, accuracy {metrics['test_accuracy']:.3f}, trained in {spent}"
