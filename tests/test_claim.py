@@ -124,7 +124,7 @@ def finished(tmp_path):
 
 def test_the_result_of_a_job_whose_workflow_died_is_taken(finished):
     folder, out, *_ = finished
-    assert record.take_over(*finished) == 5
+    assert record.take_over(*finished) == "job 5"
     assert json.loads(out.read_text())["status"] == "ok"
     assert (folder / "finished.json").exists()
 
