@@ -186,6 +186,7 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
                     "remove one of them or change an option"
                 )
             groups[model, variant] = group
+    _refuse_mixed_modes(study, groups, where)
     _link(study, groups, where)
     if "scaled_from" in study:
         _compare_scale(study, groups, where)
@@ -422,6 +423,21 @@ def _link(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:
                     f"{where}: variants.{variant}.published selects published rows, but the study "
                     "names no source; add the key `published` with the source's name"
                 )
+
+
+def _refuse_mixed_modes(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:
+    """Times of deterministic cells mean something else: no table sets them beside others."""
+    for table in study["tables"]:
+        first: dict[str, str] = {}
+        for (model, variant), group in groups.items():
+            if variant in table["variants"]:
+                first.setdefault(group["training"]["mode"], f"{variant} of {model}")
+        if len(first) > 1:
+            told = ", ".join(f"{mode} ({name})" for mode, name in first.items())
+            raise ParbenchError(
+                f"{where}: tables: {table['title']!r} mixes modes: {told}; state one `mode` for "
+                "all of its variants, or make it two tables"
+            )
 
 
 def _compare_scale(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:

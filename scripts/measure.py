@@ -7,6 +7,7 @@ rules/schemas/metrics.schema.yaml, before a table or a report trusts it.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -14,6 +15,7 @@ import platform
 import re
 import resource
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,6 +145,49 @@ def _gpu_uuids(devices: list[torch.device]) -> list[str]:
                 return []
             uuids.append(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
     return uuids
+
+
+def weights_sha256(state: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 of a model's weights and buffers: shapes, types and bytes, in their order.
+
+    Not their names, which differ between strategies that hold the same weights.
+    """
+    import torch
+
+    total = hashlib.sha256()
+    for value in state.values():
+        value = value.detach().cpu().contiguous()
+        total.update(f"{value.dtype} {list(value.shape)}".encode())
+        total.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+# What differs between two runs of a cell that did the same.
+_OF_ONE_RUN = {
+    "train_seconds",
+    "epoch_seconds",
+    "samples_per_second",
+    "startup_seconds",
+    "energy_joules",
+    "peak_memory_mib",
+    "started",
+    "finished",
+    "resumed_from",
+    "environment",
+}
+_OF_ONE_EPOCH = {"seconds", "elapsed_seconds", "samples_per_second"}
+
+
+def learned(metrics: Mapping[str, Any]) -> dict:
+    """What a repeated run of the cell must give again in deterministic mode: all but clocks,
+    memory, dates, places and interruptions.
+    """
+    kept = {key: value for key, value in metrics.items() if key not in _OF_ONE_RUN}
+    kept["history"] = [
+        {key: value for key, value in entry.items() if key not in _OF_ONE_EPOCH}
+        for entry in metrics["history"]
+    ]
+    return kept
 
 
 def classification(truth: Any, predicted: Any, classes: int) -> dict:
@@ -310,6 +355,7 @@ def write_unfinished(
             "test_recall_macro",
             "test_f1_macro",
             "test_specificity_macro",
+            "weights_sha256",
             "resumed_from",
         )
     )

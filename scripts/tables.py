@@ -395,6 +395,8 @@ class Group:
         # A strategy may know of more than the settings show: its module says so, the plan tells.
         stated = (self.plan.get("comparable") or {}).get(metric.name)
         cautions = [stated] if stated else []
+        if metric.depends_on_clock and self.plan["training"]["mode"] == "deterministic":
+            cautions.append("deterministic mode is not for timing")
         if metric.depends_on_clock and any(
             run["environment"]["oversubscribed"] for run in self.runs
         ):
@@ -503,6 +505,7 @@ def _work(cell: Mapping) -> dict[str, Any]:
         "train_samples": "all" if samples is None else samples,
         "epochs": cell["training"]["epochs"],
         "global_batch": cell["training"]["global_batch"],
+        "mode": cell["training"]["mode"],
     }
 
 

@@ -154,7 +154,7 @@ class Run:
         clock. Weights, buffers, optimizer and random state are put back, so that training starts
         from the seed's own weights. Raises Stopped.
         """
-        initial = {name: value.detach().cpu().clone() for name, value in self._state().items()}
+        initial = {name: value.detach().cpu().clone() for name, value in self.state().items()}
         rates = [group["lr"] for group in self.optimizer.param_groups]
         order = loader.order(self.cell["seed"], 0, self.samples)
         for number in range(steps):
@@ -165,7 +165,7 @@ class Run:
             if self.lookout.stop:
                 raise Stopped
         with torch.no_grad():
-            for name, value in self._state().items():
+            for name, value in self.state().items():
                 value.copy_(initial[name])
         self.optimizer.state.clear()
         self.optimizer.zero_grad()
@@ -173,7 +173,8 @@ class Run:
             group["lr"] = rate
         self.scaler = grad_scaler(self.scaler.is_enabled())
 
-    def _state(self) -> dict[str, torch.Tensor]:
+    def state(self) -> dict[str, torch.Tensor]:
+        """Weights and buffers, by the names that the strategy gives them."""
         return dict(self.model.state_dict())
 
     def find_checkpoint(self, folder: Path, environment: dict) -> int | None:
@@ -376,7 +377,7 @@ class Run:
             "resumed_from": self.resumed_from,
         }
         if self.strategy.rank == 0 and self.store is not None:
-            tensors = {f"model.{name}": value for name, value in self._state().items()}
+            tensors = {f"model.{name}": value for name, value in self.state().items()}
             for index, values in self.optimizer.state_dict()["state"].items():
                 for name, value in values.items():
                     if isinstance(value, torch.Tensor):  # SGD without momentum has a None
@@ -404,7 +405,7 @@ class Run:
         state, tensors = self.store.state(number), self.store.tensors(number)
         kept, rank = state["kept"], self.strategy.rank
         with torch.no_grad():
-            for name, value in self._state().items():
+            for name, value in self.state().items():
                 value.copy_(tensors[f"model.{name}"])
         parameters: dict[int, dict] = {}
         for name, value in tensors.items():
@@ -457,6 +458,13 @@ def at(place: dict) -> str:
     return f"epoch {place['epoch']}, step {place['step']}"
 
 
+def be_deterministic() -> None:
+    """Only algorithms that give the same bytes every time; an operator without one is an error."""
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS reads it when it starts
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+
+
 def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse) -> None:
     """Set up, train, evaluate; rank 0 writes ``out``."""
     launched = float(os.environ.get("PARBENCH_LAUNCHED", time.time()))
@@ -465,6 +473,8 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
         torch.set_num_threads(1)  # a device on a CPU is one core
     torch.backends.cuda.matmul.allow_tf32 = training["tf32"]
     torch.backends.cudnn.allow_tf32 = training["tf32"]
+    if training["mode"] == "deterministic":
+        be_deterministic()
 
     pulse.beat("start-up")
     strategy.setup()
@@ -483,7 +493,8 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
     reason = None
     try:
         # DDP builds its buckets in the first step, for good: they are as they were.
-        run.warm_up(max(training["warmup_steps"], 1 if found else 0))
+        repeated = found or training["mode"] == "deterministic"
+        run.warm_up(max(training["warmup_steps"], 1 if repeated else 0))
         run.begin(found)
         startup = run.reduced([time.time() - launched], "max")[0]
         display = Display(strategy.rank == 0, training["epochs"], len(run.bounds), run.samples)
@@ -528,6 +539,7 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
             "samples_per_second": run.samples * training["epochs"] / seconds,
             "energy_joules": joules,
             **scores,
+            "weights_sha256": measure.weights_sha256(run.state()),
             **known,
             "started": run.started,
             "finished": measure.now(),

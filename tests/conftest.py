@@ -14,12 +14,16 @@ import sys
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import require
 
 ROOT = Path(__file__).resolve().parent.parent
 PASSED = ROOT / ".pytest_cache" / "passed"
+# Other work on the machine fails no test.
+hypothesis.settings.register_profile("parbench", deadline=None)
+hypothesis.settings.load_profile("parbench")
 TOOLS = sorted(command for commands in require.COMMANDS.values() for command in commands)
 
 

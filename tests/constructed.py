@@ -54,6 +54,7 @@ TRAINING = {
     "augment": True,
     "image_size": 32,
     "warmup_steps": 2,
+    "mode": "performance",
 }
 MACHINE = {
     "fingerprint": "0123456789ab",
@@ -148,6 +149,7 @@ def make_metrics(cell: dict, status="ok", *, machine=None, environment=None, **c
         "energy_joules": None,
         **{f"test_{share}": 0.9 if ok else None for share in shares},
         "confusion": [],
+        "weights_sha256": "3e" * 32 if ok else None,
         "history": [],
         "environment": {
             "stack": "current",

@@ -176,6 +176,10 @@ def test_two_studies_share_a_cell(base):
             "the same cells as variant",
         ),
         (lambda s: s["settings"].update(min_tail=64), "min_tail 64 is larger than global_batch 32"),
+        (
+            lambda s: s["variants"]["ddp"].update(settings={"mode": "deterministic"}),
+            r"mixes modes: deterministic \(ddp of resnet18\), performance \(eager of resnet18\)",
+        ),
         (lambda s: s["settings"].update(precision="fp16"), "fp16 needs an accelerator"),
         (lambda s: s["settings"].pop("learning_rate"), "setting 'learning_rate' .* is missing"),
         (lambda s: s["tables"][0].update(variants=["egaer"]), "did you mean 'eager'"),

@@ -369,6 +369,7 @@ def change(run: dict, path: str, value) -> None:
         ("cell.training.global_batch", 32, "unequal work: global_batch 32 here, 64 for"),
         ("cell.dataset.train_samples", 9, "unequal work: train_samples 9 here, all for"),
         ("cell.dataset.name", "digits", "unequal work: dataset digits here, cifar10 for"),
+        ("cell.training.mode", "deterministic", "mode deterministic here, performance for"),
     ],
 )
 def test_no_speedup_between_unequal_runs(path, value, reason):
@@ -779,6 +780,15 @@ def test_plan_may_forbid_a_comparison_and_note_something():
     found = speedup_case(note="a note")
     assert found["verdict"] == tables.SUSPICIOUS
     assert found["reason"].endswith("; a note")
+
+
+def test_deterministic_runs_are_never_timed():
+    training = {**constructed.TRAINING, "mode": "deterministic"}
+    frame = one_group(TIME, published=EAGER, training=training)
+    found = row(frame, "train_seconds")
+    assert found["verdict"] == tables.NOT_COMPARABLE
+    assert found["reason"] == "deterministic mode is not for timing"
+    assert row(frame, "test_accuracy")["verdict"] == tables.REPRODUCED
 
 
 def test_oversubscribed_runs_are_never_timed():

@@ -6,10 +6,13 @@ import importlib.util
 
 import numpy as np
 import pytest
+import torch
 
 import measure
+import models
+import strategies
 import train
-from training import cell, run
+from training import SMALL_SWIN, cell, run
 
 CASES = {
     "eager": cell(),
@@ -78,6 +81,45 @@ def test_batch_norm_statistics_of_ranks_agree_before_evaluation(digits, tmp_path
     """Ranks that evaluated with their own running statistics would give other predictions."""
     metrics = run(cell("ddp", 2, model="resnet18", epochs=1), digits, tmp_path)[0]
     assert np.array(metrics["confusion"]).sum() == 101
+
+
+@pytest.mark.parametrize(
+    ("strategy", "devices", "options"),
+    [
+        ("eager", 1, {}),
+        ("gpipe", 2, {"balance": [1, 1], "chunks": 4}),
+        # Three ranks: the order in which they are added shows.
+        ("ddp", 3, {}),
+        ("horovod", 3, {"fusion_threshold_mb": 0}),
+    ],
+)
+def test_deterministic_runs_end_alike_to_the_last_bit(digits, tmp_path, strategy, devices, options):
+    if strategy == "horovod" and importlib.util.find_spec("horovod") is None:
+        pytest.skip("Horovod could not be built here")
+    # Dropout of whole blocks is drawn in training; without warm-up DDP's buckets would be others.
+    value = cell(strategy, devices, mode="deterministic", warmup_steps=0, **options)
+    value["model"]["options"] = {**SMALL_SWIN, "stochastic_depth": 0.3}
+    first, second = (run(value, digits, tmp_path / name)[0] for name in "ab")
+    assert measure.learned(first) == measure.learned(second)
+    assert len(first["weights_sha256"]) == 64
+    other = run({**value, "seed": 1}, digits, tmp_path / "c")[0] if strategy == "eager" else None
+    assert other is None or other["weights_sha256"] != first["weights_sha256"]
+
+
+def test_strategies_that_learned_the_same_have_one_digest():
+    """Names of weights differ between strategies: the digest is of their values."""
+    states = []
+    for case in ("eager", "gpipe [1,1]"):
+        value = CASES[case]
+        strategy = strategies.load(value["strategy"]["name"]).Strategy(value)
+        strategy.setup()
+        torch.manual_seed(0)
+        blocks = models.load("swin").build(10, 32, SMALL_SWIN)
+        states.append(strategy.wrap(blocks).state_dict())
+    assert list(states[0]) != list(states[1])
+    assert measure.weights_sha256(states[0]) == measure.weights_sha256(states[1])
+    next(iter(states[1].values())).view(-1)[0] += 1
+    assert measure.weights_sha256(states[0]) != measure.weights_sha256(states[1])
 
 
 @pytest.mark.parametrize(

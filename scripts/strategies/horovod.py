@@ -51,8 +51,13 @@ def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
 
 
 def check(cell: dict) -> Iterator[str]:
-    """Its options fit any hardware."""
-    yield from ()
+    """More than two ranks add in an order that fusion, and so time, decides."""
+    ranks, threshold = parts(cell), cell["strategy"]["options"]["fusion_threshold_mb"]
+    if cell["training"]["mode"] == "deterministic" and ranks > 2 and threshold > 0:
+        yield (
+            f"mode deterministic on {ranks} ranks needs fusion_threshold_mb: 0, not {threshold:g}: "
+            "what is fused depends on time, and with it the last digits of every sum"
+        )
 
 
 def notes(cell: dict) -> dict[str, str]:
