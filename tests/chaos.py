@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -34,7 +33,7 @@ from workspace import ROOT, Workspace, small_study
 
 KILLS, ROUND = 50, 10  # in all, and while the study is run once
 PATIENCE = 300.0  # seconds within which a run must end, or somebody appear who is to be killed
-LOOK_SECONDS = 0.01
+LOOK_SECONDS = 0.05
 
 STUDY = small_study(
     "Chaos",
@@ -56,7 +55,12 @@ MINE = {
 }
 
 # The programs of a study's jobs, by which those are known that can be killed.
-PROGRAMS = {"dataset": "dataset.py", "train": "launch.py", "table": "tables.py", "report": "report.py"}
+PROGRAMS = {
+    "dataset": "dataset.py",
+    "train": "launch.py",
+    "table": "tables.py",
+    "report": "report.py",
+}
 # How often a kill falls into each phase, and seconds of the phase within which it strikes.
 PHASES = {"dataset": (1, 1.0), "train": (7, 8.0), "table": (1, 1.5), "report": (1, 4.0)}
 
@@ -392,7 +396,7 @@ class Chaos:
                 continue
             self.cells["all"] += 1
             self.cells["resumed"] += found[cell]["resumed_from"] is not None
-            ours, theirs = faults.timeless(found[cell]), faults.timeless(whole)
+            ours, theirs = measure.learned(found[cell]), measure.learned(whole)
             changed = [key for key, value in theirs.items() if ours[key] != value]
             if changed:
                 self.lost.append(f"{cell}: another {', '.join(changed)}")

@@ -1,8 +1,7 @@
-"""What may happen to a run: who can be killed, what can be damaged, and what must be the same."""
+"""What may happen to a run: who can be killed, and what can be damaged."""
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import pickle
@@ -11,22 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import files
-
-# What differs between two runs of the same training: when, how fast, on which cores.
-CLOCKS = (
-    "train_seconds", "epoch_seconds", "samples_per_second", "startup_seconds", "energy_joules",
-    "peak_memory_mib", "started", "finished", "resumed_from", "environment", "cell",
-)  # fmt: skip
-CLOCKS_OF_AN_EPOCH = ("seconds", "elapsed_seconds", "samples_per_second")
-
-
-def timeless(metrics: dict) -> dict:
-    """Of metrics.json what must not depend on interruptions."""
-    kept = {key: value for key, value in copy.deepcopy(metrics).items() if key not in CLOCKS}
-    for entry in kept["history"]:
-        for key in CLOCKS_OF_AN_EPOCH:
-            del entry[key]
-    return kept
 
 
 def processes_of(temporary: Path) -> list[int]:
