@@ -35,19 +35,17 @@ KILLS, ROUND = 50, 10  # in all, and while the study is run once
 PATIENCE = 300.0  # seconds within which a run must end, or somebody appear who is to be killed
 LOOK_SECONDS = 0.05
 
-STUDY = small_study(
-    "Chaos",
+EPOCHS = 30
+MODEL = (
     "swin: {options: {patch_size: 4, embed_dim: 12, depths: [1, 1], num_heads: [2, 2], "
-    "window_size: 4, stochastic_depth: 0.3}}",
-    """
-eager: {strategy: eager, hardware: cpu1}
-gpipe: {strategy: gpipe, options: {balance: [2]}, hardware: cpu1, baseline: eager}
-ddp: {strategy: ddp, hardware: cpu2, baseline: eager}
-horovod: {strategy: horovod, hardware: cpu2, baseline: eager}
-""",
-    epochs=30,
-    images=400,
-).replace("settings: {", "settings: {mode: deterministic, ")
+    "window_size: 4, stochastic_depth: 0.3}}"
+)
+VARIANTS = {
+    "eager": "{strategy: eager, hardware: cpu1}",
+    "gpipe": "{strategy: gpipe, options: {balance: [2]}, hardware: cpu1, baseline: null}",
+    "ddp": "{strategy: ddp, hardware: cpu2, baseline: null}",
+    "horovod": "{strategy: horovod, hardware: cpu2, baseline: null}",
+}
 MINE = {
     "studies: [quickstart]": "studies: [chaos]",
     "checkpoint_seconds: 300": "checkpoint_seconds: 1",
@@ -61,18 +59,20 @@ PROGRAMS = {
     "table": "tables.py",
     "report": "report.py",
 }
-# How often a kill falls into each phase, and seconds of the phase within which it strikes.
-PHASES = {"dataset": (1, 1.0), "train": (7, 8.0), "table": (1, 1.5), "report": (1, 4.0)}
+# How often a kill falls into each phase, and seconds of its first job within which it strikes.
+PHASES = {"dataset": (1, 1.0), "train": (7, 5.0), "table": (1, 1.5), "report": (1, 4.0)}
 
 
 @dataclass(frozen=True)
 class Kill:
-    """``who`` gets ``number``, ``delay`` seconds after the first sight of ``phase``."""
+    """``who`` gets ``number``, ``delay`` seconds after the first sight of ``phase``, or when a cell
+    has come to ``epoch``."""
 
     phase: str
     who: str
     number: signal.Signals
     delay: float
+    epoch: int
     damage: str | None
 
 
@@ -81,6 +81,7 @@ class Study:
     """The work folder, and the run that is at work in it."""
 
     folder: Path
+    strategies: list[str]
     work: Workspace = field(init=False)
     run: subprocess.Popen | None = None
 
@@ -90,7 +91,10 @@ class Study:
         self.temporary.mkdir()
         self.said = self.folder / "said.txt"
         shutil.copy(ROOT / "Makefile", self.work.folder)
-        (self.work.folder / "studies" / "chaos.yaml").write_text(STUDY)
+        variants = "\n".join(f"{name}: {VARIANTS[name]}" for name in self.strategies)
+        study = small_study("Chaos", MODEL, variants, epochs=EPOCHS, images=400)
+        study = study.replace("settings: {", "settings: {mode: deterministic, ")
+        (self.work.folder / "studies" / "chaos.yaml").write_text(study)
         for old, new in MINE.items():
             self.work.edit("config.yaml", old, new)
 
@@ -289,7 +293,10 @@ def drawn(number: int, draw: random.Random) -> list[Kill]:
         own = WHILE_TRAINING * 2 if phase == "train" else [(phase, signal.SIGKILL)] * 4
         who, how = draw.choice(ANYWHERE + own)
         damage = draw.choice(list(DAMAGES)) if phase == "train" and draw.random() < 0.4 else None
-        kills.append(Kill(phase, who, how, draw.uniform(0, PHASES[phase][1]), damage))
+        # Most of them in the middle of training, some at its start.
+        epoch = draw.randint(1, EPOCHS) if phase == "train" and draw.random() < 0.7 else 0
+        delay = draw.uniform(0, 1.0 if epoch else PHASES[phase][1])
+        kills.append(Kill(phase, who, how, delay, epoch, damage))
     return sorted(kills, key=lambda kill: list(PHASES).index(kill.phase))
 
 
@@ -334,58 +341,67 @@ class Chaos:
             self.study.start()
             self.runs += 1
             struck = False
-            while kills and not struck and self.comes_to(kills[0].phase):
+            while kills and not struck:
                 struck = self.strike(kills.pop(0))
             status = self.study.end()
             if not struck:
                 self.must_be(status, "in which nobody was killed")
                 return
 
-    def comes_to(self, phase: str) -> bool:
-        """Wait for the phase; False where the run ends without."""
-        later = list(PHASES)[list(PHASES).index(phase) :]
+    def strike(self, kill: Kill) -> bool:
+        """Kill, when its time comes; False where it does not, or nobody is there any more."""
+        study, begun = self.study, None
         deadline = time.monotonic() + PATIENCE
-        while self.study.is_running():
-            if any(self.study.pids(PROGRAMS[each]) for each in later):
-                return True
+        while study.is_running():
+            phases = [phase for phase, program in PROGRAMS.items() if study.pids(program)]
+            if kill.phase in phases and self.epoch() >= kill.epoch:
+                begun = begun or time.monotonic()
+            elif phases and phases[0] not in self.until(kill.phase):
+                return False
+            if begun is not None and time.monotonic() - begun >= kill.delay:
+                name, pids = VICTIMS[kill.who](study, self.draw)
+                if pids:
+                    self.send(kill, name, pids)
+                    return True
             if time.monotonic() > deadline:
-                raise ParbenchError(f"no {phase} begins:\n{self.study.said.read_text()}")
+                raise ParbenchError(f"no {kill.phase} begins:\n{study.said.read_text()}")
             time.sleep(LOOK_SECONDS)
         return False
 
-    def strike(self, kill: Kill) -> bool:
-        """Kill, when its time has come; whether somebody was there."""
-        study, deadline = self.study, time.monotonic() + kill.delay
-        while study.is_running() and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
-        while study.is_running():
-            name, pids = VICTIMS[kill.who](study, self.draw)
-            if pids:
-                break
-            if kill.phase == "train" and not study.pids("launch.py"):
-                return False
-            time.sleep(LOOK_SECONDS)
-        else:
-            return False
+    def until(self, phase: str) -> list[str]:
+        """The phases to this one."""
+        return list(PHASES)[: list(PHASES).index(phase) + 1]
+
+    def epoch(self) -> int:
+        """How far the farthest cell is that is trained now."""
+        return max((beat["epoch"] for beat in self.beats()), default=0)
+
+    def beats(self) -> list[dict]:
+        """What living ranks tell."""
+        beats = faults.beats(self.study.temporary)
+        return [beat for beat in beats if Path(f"/proc/{beat['pid']}").exists()]
+
+    def send(self, kill: Kill, name: str, pids: list[int]) -> None:
+        """Kill, damage, and tell of it."""
         told = self.where(pids)
         send(pids, kill.number)
         self.done += 1
         clock = time.monotonic() - self.begun
         line = f"{self.done:>3}/{self.number} {clock:6.1f} s  {kill.number.name}  {name}{told}"
         if kill.damage is not None:
-            file = DAMAGES[kill.damage](study, self.draw)
+            file = DAMAGES[kill.damage](self.study, self.draw)
             line += f"; {file}: {kill.damage}" if file else ""
         print(line, flush=True)
-        return True
 
     def where(self, pids: list[int]) -> str:
-        """How far training was."""
-        beats = sorted(faults.beats(self.study.temporary), key=lambda beat: beat["pid"] in pids)
-        for beat in reversed(beats):
-            if Path(f"/proc/{beat['pid']}").exists():
-                at = f" {beat['epoch']}, step {beat['step']}" if beat["epoch"] else ""
-                return f", {beat['phase']}{' of epoch' if at else ''}{at}"
-        return ""
+        """How far they were in training, or somebody was."""
+        beats = self.beats()
+        beats = [beat for beat in beats if beat["pid"] in pids] or beats
+        if not beats:
+            return ""
+        beat = max(beats, key=lambda beat: (beat["epoch"], beat["step"]))
+        at = f" of epoch {beat['epoch']}, step {beat['step']}" if beat["epoch"] else ""
+        return f", {beat['phase']}{at}"
 
     def compare(self) -> None:
         """Each cell with what it was in peace; what is not the same is lost."""
@@ -420,10 +436,11 @@ def main() -> int:
     """The command line: 0 when nothing was lost."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("--strategies", default=",".join(VARIANTS), help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn; default: 0")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder:
-        study = Study(Path(folder))
+        study = Study(Path(folder), arguments.strategies.split(","))
         chaos = Chaos(study, arguments.kills, random.Random(arguments.seed))
         with guarded(study.kill_all):
             try:
