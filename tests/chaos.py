@@ -34,6 +34,7 @@ from workspace import ROOT, Workspace, small_study
 KILLS, ROUND = 50, 10  # in all, and while the study is run once
 PATIENCE = 300.0  # seconds within which a run must end, or somebody appear who is to be killed
 LOOK_SECONDS = 0.05
+OF_MAKE = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # `make chaos` has its own
 
 EPOCHS = 30
 MODEL = (
@@ -102,11 +103,12 @@ class Study:
         """Start `make report`."""
         own = {"TMPDIR": str(self.temporary), "PARBENCH_LEASES": str(self.folder / "leases")}
         own |= {"PARBENCH_OVERSUBSCRIBE": "1"}  # of machines with one core, too
+        mine = {key: value for key, value in os.environ.items() if key not in OF_MAKE}
         with open(self.said, "w") as said:
             self.run = subprocess.Popen(
                 ["make", "report"],
                 cwd=self.work.folder,
-                env={**os.environ, **own},
+                env={**mine, **own},
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
