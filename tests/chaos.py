@@ -43,9 +43,9 @@ MODEL = (
 )
 VARIANTS = {
     "eager": "{strategy: eager, hardware: cpu1}",
-    "gpipe": "{strategy: gpipe, options: {balance: [2]}, hardware: cpu1, baseline: null}",
-    "ddp": "{strategy: ddp, hardware: cpu2, baseline: null}",
-    "horovod": "{strategy: horovod, hardware: cpu2, baseline: null}",
+    "gpipe": "{strategy: gpipe, options: {balance: [2]}, hardware: cpu1, baseline: eager}",
+    "ddp": "{strategy: ddp, hardware: cpu2, baseline: eager}",
+    "horovod": "{strategy: horovod, hardware: cpu2, baseline: eager}",
 }
 MINE = {
     "studies: [quickstart]": "studies: [chaos]",

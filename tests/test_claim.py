@@ -129,6 +129,17 @@ def test_the_result_of_a_job_whose_workflow_died_is_taken(finished):
     assert (folder / "finished.json").exists()
 
 
+def test_without_slurm_it_is_an_earlier_run(finished, tmp_path):
+    folder, out, *_ = finished
+    value = json.loads((folder / "finished.json").read_text())
+    files.write_json(folder / "finished.json", {**value, "job": None})
+    assert record.left_behind(folder, finished=True)["job"] is None
+    assert record.left_behind(folder, finished=False) is None
+    files.write_json(tmp_path / "results" / "plan" / "taken_over.json", {"x": None})
+    assert record.take_over(*finished) == "an earlier run"
+    assert json.loads(out.read_text())["status"] == "ok"
+
+
 @pytest.mark.parametrize("change", ["job", "cell", "data", "image", "unknown", "damaged"])
 def test_another_result_is_not_taken(finished, tmp_path, change):
     folder, out, cell, data, image = finished
