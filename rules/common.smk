@@ -13,6 +13,7 @@ import files
 import images
 import monitor
 import provenance
+import record
 import slurm
 import unfinished
 
@@ -267,6 +268,7 @@ def begin(workflow):
     trained = cells_of(jobs)
     cells.write_progress(PLAN, trained)
     say_where(trained)
+    take_over(workflow, jobs)
     keep_records(workflow)
     unfinished.REPORT.unlink(missing_ok=True)
     # Where cells run here, their launchers have the terminal.
@@ -291,10 +293,25 @@ def say_where(trained):
             f"parbench: {cell}: job {', '.join(numbers)} of an earlier run is still there; its "
             "result is taken over"
         )
-    files.write_json(
-        "results/plan/taken_over.json",
-        {cell: numbers[-1] for cell, numbers in waited.items()},
-    )
+
+
+def take_over(workflow, jobs):
+    """Tell launchers whose results count, though Snakemake knows nothing of them: of runs that
+    were killed, those that their cells go on without, and those whose end was not noticed."""
+    known = {}
+    for job in jobs:
+        if job.rule.name == "train":
+            cell = job.wildcards.cell
+            incomplete = workflow.persistence.incomplete(job)
+            finished = bool(workflow.async_run(incomplete))
+            # Slurm tells better which of its jobs are still there.
+            if finished or not SLURM:
+                found = record.left_behind(cells.folder(cell), finished)
+                if found is not None:
+                    known[cell] = found["job"]
+            if cell in LEFT_BEHIND:
+                known[cell] = LEFT_BEHIND[cell][-1]
+    files.write_json("results/plan/taken_over.json", known)
 
 
 def keep_records(workflow):

@@ -1008,10 +1008,6 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     check_spec(name, spec)
     try:
         with locked(out.parent / ".lock", f"prepares {name}"):
-            # A process that was killed outright could not tidy up; under the lock none is at work.
-            for target in (out, digest):
-                for leftover in target.parent.glob(f".{target.name}.*.part"):
-                    leftover.unlink()
             if is_there(name, spec, out, digest):
                 say(f"{name}: already there ({out})")
                 return
