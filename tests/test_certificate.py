@@ -124,7 +124,7 @@ def test_table_and_report_mark_what_is_not_certified(tmp_path):
         for group in data["groups"]
         for cell in group["cells"]
     }
-    assert "resnet18, ddp, 2 CPU cores" == said["equal to eager training"]
+    assert said["equal to eager training"] == "resnet18, ddp, 2 CPU cores"
     assert "⚠ not certified" in said
     digest = certificate.read(proof)["digest"]
     assert data["equivalence"]["digests"] == [["host", digest]]
