@@ -24,6 +24,7 @@ import jsonschema
 import config as configuration
 import deployment
 import images
+import learning_rate
 import machine
 import measure
 import models
@@ -407,6 +408,18 @@ def _group(
         "published": None,
         "scaled": [],
         "comparable": strategy.notes(template),
+        "work": _work(template),
+    }
+
+
+def _work(cell: dict) -> dict:
+    """What the settings of ``cell`` come to on its hardware under its strategy."""
+    strategy, ranks = strategies.load(cell["strategy"]["name"]), strategies.ranks(cell)
+    return {
+        "ranks": ranks,
+        "micro_batches": strategy.parts(cell) // ranks,
+        "learning_rate": learning_rate.peak(cell["training"], ranks),
+        "batch_norm": strategy.batch_norm(cell),
     }
 
 
@@ -723,9 +736,9 @@ def _say_provenance(metrics: dict) -> None:
         f"  data        {metrics['cell']['dataset']['name']}, {environment['dataset_digest'][:12]}"
     )
     for key, value in metrics["cell"]["training"].items():
-        print(f"  {key:<15} {value}")
+        print(f"  {key:<18} {value}")
     for key, value in metrics["cell"]["strategy"]["options"].items():
-        print(f"  {key:<15} {value}")
+        print(f"  {key:<18} {value}")
 
 
 def _command(cell_id: str, result: Plan) -> None:

@@ -506,6 +506,7 @@ def _work(cell: Mapping) -> dict[str, Any]:
         "train_samples": "all" if samples is None else samples,
         "epochs": cell["training"]["epochs"],
         "global_batch": cell["training"]["global_batch"],
+        "image_size": cell["training"]["image_size"],
         "mode": cell["training"]["mode"],
     }
 

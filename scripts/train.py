@@ -20,6 +20,7 @@ from torch.nn import functional
 
 import batch_norm
 import checkpoint
+import learning_rate
 import loader
 import measure
 import models
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 OPTIMIZERS = {
-    "sgd": lambda parameters, t: torch.optim.SGD(
-        parameters, t["learning_rate"], momentum=t["momentum"], weight_decay=t["weight_decay"]
+    "sgd": lambda parameters, rate, t: torch.optim.SGD(
+        parameters, rate, momentum=t["momentum"], weight_decay=t["weight_decay"]
     ),
-    "adamw": lambda parameters, t: torch.optim.AdamW(
-        parameters, t["learning_rate"], weight_decay=t["weight_decay"]
+    "adamw": lambda parameters, rate, t: torch.optim.AdamW(
+        parameters, rate, weight_decay=t["weight_decay"]
     ),
 }
 SCHEDULES = {
@@ -101,8 +102,12 @@ class Run:
         if self.training["batch_norm"] == "synchronized" and strategy.world_size > 1:
             batch_norm.synchronize(blocks, self.ranks)
         self.model: nn.Module = strategy.wrap(blocks)
+        self.peak_rate = learning_rate.peak(self.training, strategy.world_size)
+        self.last_rate = self.peak_rate  # of the last step that was done
         self.optimizer = strategy.optimizer(
-            OPTIMIZERS[self.training["optimizer"]](self.model.parameters(), self.training),
+            OPTIMIZERS[self.training["optimizer"]](
+                self.model.parameters(), self.peak_rate, self.training
+            ),
             self.model,
         )
         self.scaler = grad_scaler(self.training["precision"] == "fp16")
@@ -207,7 +212,7 @@ class Run:
         """Make all ready for the first step, or for the one after the checkpoint ``found``."""
         self.scheduler = SCHEDULES[self.training["schedule"]](
             self.optimizer,
-            self.training["learning_rate"],
+            self.peak_rate,
             self.training["epochs"] * len(self.bounds),
         )
         # Dropout differs between ranks and repeats between runs.
@@ -229,7 +234,6 @@ class Run:
             if not math.isfinite(loss):
                 raise Diverged(f"the training loss became {loss} in epoch {epoch + 1} of {epochs}")
             elapsed = seconds + (self.history[-1]["elapsed_seconds"] if self.history else 0.0)
-            rate = self.scheduler.get_last_lr()[0]
             predictions, test_loss = self.evaluate()
             if test_loss is None:
                 raise Diverged(f"the test loss is no number after epoch {epoch + 1} of {epochs}")
@@ -238,7 +242,7 @@ class Run:
                 {
                     "epoch": epoch + 1,
                     "train_loss": loss,
-                    "learning_rate": rate,
+                    "learning_rate": self.last_rate,
                     "seconds": seconds,
                     "elapsed_seconds": elapsed,
                     "samples_per_second": self.samples / seconds,
@@ -277,7 +281,7 @@ class Run:
         due = False
         for start, stop in self.bounds[place.step :]:
             loss = self.step(order[start:stop], place.epoch)
-            self.scheduler.step()
+            self._schedule()
             # The loss is a mean over the batch; the epoch's is one over its samples.
             total = total + loss * (stop - start)
             place.step += 1
@@ -290,6 +294,11 @@ class Run:
                 break
         place.loss = float(total)
         return due
+
+    def _schedule(self) -> None:
+        """Go on to the rate of the next step."""
+        self.last_rate = self.optimizer.param_groups[0]["lr"]
+        self.scheduler.step()
 
     @torch.no_grad()
     def evaluate(self) -> tuple[torch.Tensor, float | None]:
@@ -432,7 +441,7 @@ class Run:
         # The schedule is a function of the steps that are done. torch warns of the order of calls.
         with warnings.catch_warnings(action="ignore"):
             for _ in range(number):
-                self.scheduler.step()
+                self._schedule()
         self.scaler.load_state_dict(state["scaler"])
         self._set_random_state(tensors["random"][rank])
         loss = tensors["losses"][rank].item()

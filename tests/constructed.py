@@ -45,6 +45,7 @@ TRAINING = {
     "min_tail": 16,
     "optimizer": "adamw",
     "learning_rate": 0.002,
+    "learning_rate_rule": "fixed",
     "momentum": 0.9,
     "weight_decay": 0.01,
     "schedule": "onecycle",
@@ -56,6 +57,11 @@ TRAINING = {
     "image_size": 32,
     "warmup_steps": 2,
     "mode": "performance",
+}
+BATCH_NORM = {
+    "ddp": "each rank's share",
+    "horovod": "each rank's share",
+    "gpipe": "each micro-batch, running statistics not deferred",
 }
 MACHINE = {
     "fingerprint": "0123456789ab",
@@ -493,6 +499,12 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
                 "baseline": baseline.id if baseline and baseline is not group else None,
                 "published": None,
                 "scaled": list(group.scaled),
+                "work": {
+                    "ranks": 2 if group.strategy in ("ddp", "horovod") else 1,
+                    "micro_batches": group.options.get("chunks", 1),
+                    "learning_rate": cell["training"]["learning_rate"],
+                    "batch_norm": BATCH_NORM.get(group.strategy, "the whole batch"),
+                },
             }
         )
     return {

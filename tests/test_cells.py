@@ -124,6 +124,26 @@ def test_the_report_is_told_of_settings_of_one_model_or_variant(with_study):
     assert shown["learning_rate of ddp"] == 0.1
 
 
+def test_the_report_is_told_what_settings_come_to(with_study):
+    """Ranks, micro-batches, rate and BatchNorm of every group, by its strategy and hardware."""
+    plan = with_study(lambda s: s["settings"].update(learning_rate_rule="linear"))
+    found = {
+        group["variant"]: group["work"]
+        for group in plan.studies["quickstart"]["groups"]
+        if group["model"] == "swin"
+    }
+    for variant, work in found.items():
+        ranks = 2 if variant in ("ddp", "horovod") else 1
+        assert work["ranks"] == ranks
+        assert work["learning_rate"] == 0.003 * ranks
+        assert work["micro_batches"] == (2 if "gpipe" in variant else 1)
+    assert found["eager"]["batch_norm"] == "the whole batch"
+    assert found["ddp"]["batch_norm"] == found["horovod"]["batch_norm"] == "each rank's share"
+    assert found["gpipe-2"]["batch_norm"] == "each micro-batch, running statistics not deferred"
+    ddp = {"strategy": {"name": "ddp"}, "training": {"batch_norm": "synchronized"}}
+    assert strategies.load("ddp").batch_norm(ddp) == "the whole batch, over all ranks"
+
+
 def test_two_studies_share_a_cell(base):
     base["studies"] = ["quickstart"]
     one = cells.plan(config.checked(base))

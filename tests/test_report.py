@@ -22,6 +22,7 @@ from reporting import render as layout
 from reporting import text
 from reporting.study import reading
 from reporting.table import Notes
+from reporting.work import work_pairs
 
 
 def collect(folder: Path, *studies: dict[str, Path]) -> Path:
@@ -341,6 +342,55 @@ def test_a_cells_details_hold_what_rebuilds_and_explains_it(made):
         "0.9300",
     ):
         assert words in part
+
+
+@pytest.mark.parametrize(
+    ("training", "work", "expected"),
+    [
+        ({}, {}, {"learning rate": "0.002 (fixed)", "global batch": "64", "TF32": "no"}),
+        ({"tf32": True, "precision": "bf16"}, {}, {"TF32": "yes", "precision": "bf16"}),
+        ({}, {"micro_batches": 4}, {"global batch": "64 (4 micro-batches)"}),
+        (
+            {"learning_rate_rule": "linear", "learning_rate": 0.003},
+            {"ranks": 3, "learning_rate": 0.003 * 3},
+            {"learning rate": "0.009 (linear: 3 × 0.003)", "global batch": "64 (21 or 22 a rank)"},
+        ),
+        (
+            {"global_batch": 64},
+            {"ranks": 2, "micro_batches": 2},
+            {"global batch": "64 (32 a rank, 2 micro-batches)"},
+        ),
+        (
+            {"batch_norm": "synchronized", "mode": "deterministic"},
+            {"batch_norm": "the whole batch, over all ranks"},
+            {
+                "BatchNorm": "synchronized: the whole batch, over all ranks",
+                "mode": "deterministic",
+            },
+        ),
+    ],
+)
+def test_what_a_group_computes_in_words(training, work, expected):
+    usual = {"ranks": 1, "micro_batches": 1, "learning_rate": 0.002, "batch_norm": "all"}
+    group = {"training": constructed.TRAINING | training, "work": usual | work}
+    assert expected.items() <= dict(work_pairs(group)).items()
+
+
+def test_what_every_group_computes_stands_in_both_files(made):
+    """Also of groups that were not run; and in each panel, where no setting stands twice."""
+    data, html, pdf, _ = made
+    shown = squeezed("".join(Page(html).text)), squeezed(pdf_text(pdf))
+    for study in data["studies"]:
+        table = study["tables"][-1]
+        assert table["title"] == "What each group computes"
+        for row in table["rows"]:
+            for cell in row[3:]:
+                assert all(squeezed(cell["text"]) in where for where in shown)
+    for panel in data["groups"]:
+        names = [name.lower() for name, _ in panel["settings"]]
+        assert len(names) == len(set(names))
+        wanted = {"learning rate", "global batch", "batchnorm", "precision", "tf32", "mode"}
+        assert wanted <= set(names)
 
 
 @pytest.fixture(scope="module")

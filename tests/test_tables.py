@@ -367,6 +367,7 @@ def change(run: dict, path: str, value) -> None:
         ("environment.deployment", "apptainer", "no speedup between deployments: apptainer here"),
         ("cell.training.epochs", 2, "no speedup between unequal work: epochs 2 here, 4 for"),
         ("cell.training.global_batch", 32, "unequal work: global_batch 32 here, 64 for"),
+        ("cell.training.image_size", 64, "unequal work: image_size 64 here, 32 for"),
         ("cell.dataset.train_samples", 9, "unequal work: train_samples 9 here, all for"),
         ("cell.dataset.name", "digits", "unequal work: dataset digits here, cifar10 for"),
         ("cell.training.mode", "deterministic", "mode deterministic here, performance for"),

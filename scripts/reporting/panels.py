@@ -32,6 +32,7 @@ from reporting.text import (
     settings_pairs,
     status_text,
 )
+from reporting.work import TOLD, work_pairs
 
 LOG_LINES = 60
 LOG_WIDTH = 160
@@ -221,7 +222,7 @@ def group_panels(
                 "title": f"{group['model']}, {group['variant']}, {hardware}",
                 "status": study.status(group),
                 "group": group["id"],
-                "settings": _settings(study.metrics[group["cells"][0]]["cell"]),
+                "settings": _settings(study.metrics[group["cells"][0]]["cell"], group),
                 "software": _software(study.metrics[cell] for cell in group["cells"]),
                 "cells": [],
                 "elsewhere": [],
@@ -244,7 +245,7 @@ def _software(runs: Iterable[dict]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _settings(cell: dict) -> list[list[str]]:
+def _settings(cell: dict, group: dict) -> list[list[str]]:
     data = cell["dataset"]
     samples = (
         f"{part}: {'all' if data[f'{part}_samples'] is None else data[f'{part}_samples']}"
@@ -257,7 +258,8 @@ def _settings(cell: dict) -> list[list[str]]:
         ),
         ["hardware", f"{cell['hardware']['name']}: {hardware_text(cell['hardware'])}"],
         ["dataset", f"{data['name']} ({', '.join(samples)})"],
-        *settings_pairs(cell["training"]),
+        *work_pairs(group),
+        *settings_pairs({k: v for k, v in cell["training"].items() if k not in TOLD}),
         ["stack", cell["stack"]],
         ["deployment", deployment_text(cell["deployment"])],
     ]

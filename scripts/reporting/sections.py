@@ -27,6 +27,7 @@ from reporting.text import (
     moment,
     settings_pairs,
 )
+from reporting.work import work_table
 
 
 def summary(studies: list[Study], verdicts: dict) -> dict:
@@ -51,6 +52,7 @@ def study_section(study: Study) -> dict:
     text = study.study
     tables = [paper_table(study, index, table) for index, table in enumerate(text["tables"], 1)]
     tables += filter(None, [speedup_table(study), every_metric_table(study)])
+    tables += [work_table(study)] if study.groups else []
     states = Counter(study.status(group) for group in study.groups)
     return {
         "id": anchor("study", study.name),

@@ -6,6 +6,7 @@ A strategy file states, without importing torch (the workflow reads it when it i
 - ``processes(cell)``: training processes on a node,
 - ``parts(cell)``: pieces into which one global batch is divided (ranks x micro-batches),
 - ``stages(cell)``: stages into which the model is cut,
+- ``batch_norm(cell)``: over what BatchNorm normalises, in words,
 - ``launcher(cell, python, node)``: the beginning of its command, up to the script, on its only
   node or on ``node`` (a Node) of several,
 - ``check(cell)``: sentences about options that contradict each other or the hardware,
@@ -38,6 +39,11 @@ class Node:
     address: str
     port: int
     interface: str
+
+
+def ranks(cell: dict) -> int:
+    """Processes that share each global batch of ``cell``, over all its nodes."""
+    return load(cell["strategy"]["name"]).processes(cell) * cell["hardware"]["nodes"]
 
 
 def load(name: str) -> ModuleType:

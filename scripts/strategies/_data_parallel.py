@@ -20,6 +20,12 @@ def stages(cell: dict) -> int:
     return 1
 
 
+def batch_norm(cell: dict) -> str:
+    """Every rank sees its own share, unless they tell each other."""
+    synchronized = cell["training"]["batch_norm"] == "synchronized"
+    return "the whole batch, over all ranks" if synchronized else "each rank's share"
+
+
 def certified() -> Iterator[tuple[int, dict]]:
     """From one rank to four, so that shares are even and uneven."""
     for devices in (1, 2, 3, 4):

@@ -57,6 +57,14 @@ def stages(cell: dict) -> int:
     return sum(cell["strategy"]["options"]["balance"])
 
 
+def batch_norm(cell: dict) -> str:
+    """A micro-batch knows nothing of the others; only running statistics may wait for them."""
+    if parts(cell) == 1:
+        return eager.batch_norm(cell)
+    deferred = "" if cell["strategy"]["options"]["deferred_batch_norm"] else "not "
+    return f"each micro-batch, running statistics {deferred}deferred"
+
+
 def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
     """Started as it is: one process."""
     return [python]

@@ -34,6 +34,7 @@ OPTIONS: dict[str, dict] = {
 processes = _data_parallel.processes
 parts = _data_parallel.parts
 stages = _data_parallel.stages
+batch_norm = _data_parallel.batch_norm
 certified = _data_parallel.certified
 
 

@@ -1,0 +1,229 @@
+"""What published numbers say against themselves is found by arithmetic, in any file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import audit
+from errors import ParbenchError
+
+ROOT = Path(__file__).resolve().parent.parent
+PUBLISHED = ROOT / "studies" / "published" / "published_results.csv"
+HEAD = (
+    "study,table,model,strategy,hardware,nodes,devices_per_node,"
+    "metric,value,unit,published_value,note"
+)
+TASK = audit.Task()
+
+
+def found(tmp_path, *rows: str, task=TASK) -> dict[str, list[audit.Finding]]:
+    """The findings of a small file, by check. Rows begin at ``strategy``."""
+    path = tmp_path / "published.csv"
+    path.write_text("\n".join([HEAD, *(f"paper,Table 1,net,{row}" for row in rows)]))
+    by: dict[str, list[audit.Finding]] = {}
+    for finding in audit.findings(audit.read(path), task):
+        by.setdefault(finding.check, []).append(finding)
+    return by
+
+
+ONE = "eager,X,1,1,train_seconds,100,s,100,"
+
+
+@pytest.mark.parametrize(
+    ("rows", "check", "says"),
+    [
+        ([ONE, "ddp,X,1,2,train_seconds,45,s,45,"], "faster than its devices", "2.22 times"),
+        ([ONE, "ddp,X,2,2,train_seconds,20,s,20,"], "faster than its devices", "at most 4"),
+        (
+            [
+                "eager,X,1,1,samples_per_second,10,1/s,10,",
+                "ddp,X,1,2,samples_per_second,31,1/s,31,",
+            ],
+            "faster than its devices",
+            "3.1 times",
+        ),
+        (["ddp,X,1,2,speedup,2.5,ratio,2.5,"], "faster than its devices", "speedup of 2.5"),
+        ([ONE, "eager,X,1,1,train_seconds,90,s,90,"], "two values for one thing", "100 s .* 90 s"),
+        (
+            [ONE, "ddp,X,1,2,train_seconds,60,s,60,", "ddp,X,1,2,speedup,1.9,ratio,1.9,"],
+            "a ratio of other numbers",
+            "speedup 1.9 is printed; its numbers give 1.67",
+        ),
+        (
+            ["ddp,X,1,2,speedup,1.8,ratio,1.8,", "ddp,X,1,2,parallel_efficiency,0.8,fraction,80,"],
+            "an efficiency of another speedup",
+            "1.8 / 2 is 0.9",
+        ),
+        (
+            [
+                "ddp,X,1,2,test_accuracy,0.8304,fraction,83.04,",
+                "horovod,X,1,2,test_accuracy,0.8304,fraction,83.04,",
+            ],
+            "equal to the last digit",
+            "0.8304 of net ddp on 2x X and of net horovod on 2x X",
+        ),
+        (
+            [
+                "ddp,X,1,2,test_accuracy,0.81,fraction,0.81,",
+                "ddp,X,1,2,test_recall_macro,0.83,fraction,0.83,",
+            ],
+            "recall is accuracy",
+            "accuracy 0.81 and macro recall 0.83",
+        ),
+        (
+            [
+                "ddp,X,1,2,test_recall_macro,0.82,fraction,0.82,",
+                "ddp,X,1,2,test_specificity_macro,0.95,fraction,0.95,",
+            ],
+            "specificity follows from recall",
+            "makes it 0.9800",
+        ),
+        (
+            [
+                "ddp,X,1,2,train_seconds,100,s,100,5 epochs",
+                "ddp,X,1,2,samples_per_second,9000,1/s,9000,",
+            ],
+            "throughput times time",
+            "18.0 epochs of 50,000; 5 are stated",
+        ),
+        (
+            [
+                "eager,X,1,1,operator_self_seconds:mm,3,s,3.0,",
+                "eager,X,1,1,operator_self_seconds:bmm,2,s,2.0,",
+                "eager,X,1,1,profile_self_seconds,4,s,4.0,",
+            ],
+            "parts and the whole",
+            "add up to 5 s, more than the 4 s of all",
+        ),
+        (
+            ["eager,MPS,1,1,operator_self_seconds:mm,3,s,3.0,printed under Self-CPU"],
+            "another device's clock",
+            "does not measure the accelerator",
+        ),
+    ],
+)
+def test_what_cannot_be_is_found(tmp_path, rows, check, says):
+    by = found(tmp_path, *rows)
+    assert list(by) == [check]
+    (finding,) = by[check]
+    assert pd.Series([finding.says]).str.contains(says).all(), finding.says
+    assert set(finding.lines) <= set(range(2, 2 + len(rows)))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [ONE, "ddp,X,1,2,train_seconds,50,s,50,"],
+        # 100.4 to 49.6 might be printed so: no more than twice as fast with kind rounding.
+        [ONE, "ddp,X,1,2,train_seconds,49.8,s,49.8,", "ddp,X,1,2,speedup,2.0,ratio,2.0,"],
+        [ONE, "ddp,Y,1,2,train_seconds,10,s,10,"],  # other hardware
+        [ONE, ONE],
+        [ONE, "ddp,X,1,2,train_seconds,60,s,60,", "ddp,X,1,2,speedup,1.7,ratio,1.7,"],
+        ["ddp,X,1,2,speedup,1.87,ratio,1.87,", "ddp,X,1,2,parallel_efficiency,0.93,fraction,93,"],
+        # Two digits are equal now and then.
+        [
+            "ddp,X,1,2,test_accuracy,0.83,fraction,83,",
+            "eager,X,1,1,test_accuracy,0.83,fraction,83,",
+        ],
+        [
+            "ddp,X,1,2,test_accuracy,0.814,fraction,81.4,",
+            "ddp,X,1,2,test_recall_macro,0.81,fraction,0.81,",
+            "ddp,X,1,2,test_specificity_macro,0.9793,fraction,0.9793,",
+        ],
+        [
+            "ddp,X,1,2,train_seconds,100,s,100,5 epochs",
+            "ddp,X,1,2,samples_per_second,2600,1/s,26e2,",
+        ],
+    ],
+)
+def test_what_can_be_is_not(tmp_path, rows):
+    assert found(tmp_path, *rows) == {}
+
+
+def test_what_is_taken_for_granted_can_be_stated(tmp_path):
+    rows = [
+        "ddp,X,1,2,test_accuracy,0.81,fraction,0.81,",
+        "ddp,X,1,2,test_recall_macro,0.83,fraction,0.83,",
+    ]
+    assert found(tmp_path, *rows, task=audit.Task(balanced=False)) == {}
+    rows = [
+        "ddp,X,1,2,test_recall_macro,0.82,fraction,0.82,",
+        "ddp,X,1,2,test_specificity_macro,0.94,fraction,0.94,",
+    ]
+    assert found(tmp_path, *rows, task=audit.Task(classes=4)) == {}
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=3, max_size=3))
+def test_scores_of_real_predictions_are_never_accused(tmp_path_factory, counts):
+    """Any predictions of a balanced test set, 60 samples a class, obey both relations."""
+    confusion = np.array([[a, b, 60 - a - b] for a, b in counts])
+    hits, predicted = confusion.diagonal(), confusion.sum(0)
+    values = {
+        "test_accuracy": hits.sum() / 180,
+        "test_recall_macro": (hits / 60).mean(),
+        "test_specificity_macro": (1 - (predicted - hits) / 120).mean(),
+    }
+    rows = [f"ddp,X,1,2,{name},{value:.4f},fraction,{value:.4f}," for name, value in values.items()]
+    folder = tmp_path_factory.mktemp("scores")
+    assert found(folder, *rows, task=audit.Task(classes=3)) == {}
+
+
+def test_the_four_sources():
+    """What claims.yaml says of the numbers is found without knowing these papers."""
+    frame = audit.read(PUBLISHED)
+    told = [
+        f"{finding.study}: {finding.check}: {finding.says}"
+        for finding in audit.findings(frame, TASK)
+    ]
+    for study, check, *words in (
+        ("gorantla2024", "equal to the last digit", "0.8304", "resnet50 gpipe", "resnet50 horovod"),
+        ("gorantla2024", "equal to the last digit", "0.9008", "swin gpipe", "swin horovod"),
+        ("rangoju2025", "faster than its devices", "393.81 s to 90.79 s is 4.34", "at most 4"),
+        ("rangoju2025", "recall is accuracy", "0.1476", "0.1714"),
+        ("rangoju2025", "recall is accuracy", "0.1138", "0.1114"),
+        ("laharsh", "faster than its devices", "11.7", "at most 2"),
+        ("laharsh", "two values for one thing", "5853", "764"),
+        ("laharsh", "two values for one thing", "14.3", "1.87"),
+        ("laharsh", "an efficiency of another speedup", "0.87", "0.935"),
+        ("laharsh", "throughput times time", "1,441,800", "28.8"),
+        ("laharsh", "throughput times time", "1,609,625", "32.2"),
+        ("kamoji", "another device's clock", "vit", "Self-CPU"),
+        ("kamoji", "another device's clock", "convnext", "Self-CPU"),
+    ):
+        fitting = [line for line in told if line.startswith(f"{study}: {check}")]
+        assert any(all(word in line for word in words) for line in fitting), (check, words)
+
+
+def test_the_program(tmp_path):
+    out = tmp_path / "findings.json"
+    words = [sys.executable, "scripts/audit.py", str(PUBLISHED), "--out", str(out)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(out.read_text())
+    assert done.stdout.splitlines()[-1].startswith(f"210 values, {len(told['findings'])} findings")
+    assert max(map(len, done.stdout.splitlines()[:-1])) <= 100
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("study,table\na,b\n", "lacks the column"),
+        (f"{HEAD}\np,T,net,ddp,X,1,2,speedup,fast,ratio,fast,\n", "value is 'fast', not a number"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path, content, words):
+    path = tmp_path / "mine.csv"
+    path.write_text(content)
+    with pytest.raises(ParbenchError, match=words) as caught:
+        audit.read(path)
+    assert "mine.csv" in str(caught.value)
