@@ -8,8 +8,7 @@ rule certificate:
     localrule: PREPARE_HERE
     container:
         entered_by_launcher
-    # Nothing is timed beside it: more ranks than cores take part.
-    threads: workflow.cores
+    threads: all_cores
     resources:
         **PREPARING,
     params:

@@ -158,6 +158,11 @@ def certified_plans(wildcards):
     return [f"results/plan/{name}.json" for name in asked]
 
 
+def all_cores(wildcards):
+    """Those of this machine, where cells run here: none is timed beside more ranks than cores."""
+    return 1 if SLURM else workflow.cores or 1
+
+
 def certified_image(wildcards):
     """The digest file of the image in which a certificate is made; none on the host."""
     on_host = wildcards.place == certificate.HOST

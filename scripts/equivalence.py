@@ -15,6 +15,7 @@ import gc
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -371,7 +372,10 @@ def certify(todo: list[dict], program: Path = PROGRAM) -> list[dict]:
     ``program`` is what ranks run; a test gives one that errs.
     """
     results: dict[int, dict] = {}
-    with tempfile.TemporaryDirectory(prefix="parbench-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="parbench-") as folder,
+        children.guarded(lambda: shutil.rmtree(folder, ignore_errors=True)),
+    ):
         work = Path(folder)
         own, launches = [], {}
         for index, trial in enumerate(todo):
