@@ -302,7 +302,8 @@ def say_where(trained):
 
 def take_over(workflow, jobs):
     """Tell launchers whose results count, though Snakemake knows nothing of them: of runs that
-    were killed, those that their cells go on without, and those whose end was not noticed."""
+    were killed, those that their cells go on without, and those whose end was not noticed.
+    """
     known = {}
     for job in jobs:
         if job.rule.name == "train":
