@@ -32,7 +32,7 @@ from errors import ParbenchError, run_main
 from workspace import ROOT, Workspace, small_study
 
 KILLS, ROUND = 50, 10  # in all, and while the study is run once
-PATIENCE = 300.0  # seconds within which a run must end, or somebody appear who is to be killed
+PATIENCE = 900.0  # seconds within which a run must end, or somebody appear who is to be killed
 LOOK_SECONDS = 0.05
 OF_MAKE = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # `make chaos` has its own
 
