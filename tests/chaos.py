@@ -231,8 +231,8 @@ def group_of(pid: int) -> int:
     return 0
 
 
-def job_of(phase: str) -> Callable[[Study, random.Random], tuple[str, list[int]]]:
-    return lambda study, draw: one(f"the job of a {phase}", study.pids(PROGRAMS[phase]), draw)
+def job_of(what: str, program: str) -> Callable[[Study, random.Random], tuple[str, list[int]]]:
+    return lambda study, draw: one(f"the job of a {what}", study.pids(program), draw)
 
 
 VICTIMS = {
@@ -242,7 +242,8 @@ VICTIMS = {
     "launcher": a_launcher,
     "rank": a_rank,
     "ranks": all_ranks,
-    **{phase: job_of(phase) for phase in PHASES if phase != "train"},
+    "certificate": job_of("certificate", "certificate.py"),  # made before anything is trained
+    **{phase: job_of(phase, PROGRAMS[phase]) for phase in PHASES if phase != "train"},
 }
 ANYWHERE = [
     ("snakemake", signal.SIGKILL),
@@ -293,6 +294,8 @@ def drawn(number: int, draw: random.Random) -> list[Kill]:
         weights = [weight for weight, _ in PHASES.values()]
         phase = draw.choices(list(PHASES), weights)[0]
         own = WHILE_TRAINING * 2 if phase == "train" else [(phase, signal.SIGKILL)] * 4
+        if phase == "dataset":
+            own = [*own, *[("certificate", signal.SIGKILL)] * 4]
         who, how = draw.choice(ANYWHERE + own)
         damage = draw.choice(list(DAMAGES)) if phase == "train" and draw.random() < 0.4 else None
         # Most of them in the middle of training, some at its start.
