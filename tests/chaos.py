@@ -273,9 +273,13 @@ def damage_checkpoint(study: Study, draw: random.Random, how: Callable) -> str |
     return None
 
 
-def leave_half(study: Study, draw: random.Random) -> str:
-    """What a writer leaves who is killed."""
-    folder = draw.choice(sorted((study.work.folder / "results" / "cells").iterdir()))
+def leave_half(study: Study, draw: random.Random) -> str | None:
+    """What a writer leaves who is killed: then there is no result yet."""
+    cells = (study.work.folder / "results" / "cells").iterdir()
+    folders = [path for path in sorted(cells) if not (path / "metrics.json").exists()]
+    if not folders:
+        return None
+    folder = draw.choice(folders)
     (folder / ".metrics.json.chaos.part").write_text('{"status": "ok", "train_sec')
     return f"{folder.name}/.metrics.json.chaos.part"
 
