@@ -40,7 +40,9 @@ def thinned():
         for strategy, sizes in (("ddp", (4,) if large else (1, 4)), ("horovod", (2, 3)[large:])):
             if strategy == "ddp" or importlib.util.find_spec("horovod"):
                 for devices in sizes:
-                    found += trials(model, strategy, devices, both, ["synchronized"])
+                    found += trials(
+                        model, strategy, devices, () if large else both, ["synchronized"]
+                    )
     for deferred in (False, True):
         options = {"balance": [2], "chunks": 4, "checkpoint": "always"}
         options["deferred_batch_norm"] = deferred
