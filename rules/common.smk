@@ -13,6 +13,7 @@ import files
 import images
 import monitor
 import provenance
+import record
 import slurm
 import unfinished
 
@@ -35,9 +36,16 @@ SDM_APPTAINER = any(
     method.name == "APPTAINER"
     for method in workflow.deployment_settings.deployment_method
 )
+# What `--config` says, and what lies under it.
+CHANGES = or_stop(configuration.typed, workflow.config_settings.config)
 CONFIG = or_stop(
     deployment.settle,
-    or_stop(configuration.checked, config, configuration_files),
+    or_stop(
+        configuration.checked,
+        configuration.merged(config, CHANGES),
+        configuration_files,
+        CHANGES,
+    ),
     SDM_APPTAINER,
 )
 
@@ -72,7 +80,7 @@ PLAN = or_stop(
     cells.plan,
     CONFIG,
     workflow.overwrite_configfiles,
-    workflow.config_settings.config,
+    CHANGES,
     lacking,
 )
 REQUESTS = slurm.Requests(PLAN, CONFIG, CLUSTER, LEFT_BEHIND)
@@ -265,6 +273,7 @@ def begin(workflow):
     trained = cells_of(jobs)
     cells.write_progress(PLAN, trained)
     say_where(trained)
+    take_over(workflow, jobs)
     keep_records(workflow)
     unfinished.REPORT.unlink(missing_ok=True)
     # Where cells run here, their launchers have the terminal.
@@ -289,10 +298,26 @@ def say_where(trained):
             f"parbench: {cell}: job {', '.join(numbers)} of an earlier run is still there; its "
             "result is taken over"
         )
-    files.write_json(
-        "results/plan/taken_over.json",
-        {cell: numbers[-1] for cell, numbers in waited.items()},
-    )
+
+
+def take_over(workflow, jobs):
+    """Tell launchers whose results count, though Snakemake knows nothing of them: of runs that
+    were killed, those that their cells go on without, and those whose end was not noticed.
+    """
+    known = {}
+    for job in jobs:
+        if job.rule.name == "train":
+            cell = job.wildcards.cell
+            incomplete = workflow.persistence.incomplete(job)
+            finished = bool(workflow.async_run(incomplete))
+            # Slurm tells better which of its jobs are still there.
+            if finished or not SLURM:
+                found = record.left_behind(cells.folder(cell), finished)
+                if found is not None:
+                    known[cell] = found["job"]
+            if cell in LEFT_BEHIND:
+                known[cell] = LEFT_BEHIND[cell][-1]
+    files.write_json("results/plan/taken_over.json", known)
 
 
 def keep_records(workflow):

@@ -508,6 +508,7 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
     module = strategies.load(cell["strategy"]["name"])
     cores = measure.pin(strategy.local_rank, module.processes(cell))
     run = Run(cell, data_folder, strategy, pulse)
+    run.data.require_every_class()
     environment = measure.environment(
         cell,
         run.data.sha256,

@@ -18,6 +18,7 @@ import certificate
 from errors import ParbenchError
 from files import write_json
 from monitor import Failure, read_failure
+from printable import printable
 
 REPORT = Path("reports/unfinished.html")
 PUBLISHED = Path("studies/published/published_results.csv")
@@ -36,7 +37,8 @@ def tell(plan: cells.Plan, failed: Collection[str], inside: str = "") -> None:
     print(f"{len(failed)} of {runnable} cells failed:", file=sys.stderr)
     for cell in sorted(failed)[:SHOWN]:
         failure = _failure(cell)
-        print(f"  {cell}: {failure['sentence'].splitlines()[0]}", file=sys.stderr)
+        sentence = printable(failure["sentence"]).partition("\n")[0]
+        print(f"  {cell}: {sentence}", file=sys.stderr)
         print(f"    log: {failure['log']}", file=sys.stderr)
     try:
         write(plan, failed, inside)

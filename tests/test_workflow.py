@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from base64 import urlsafe_b64encode
 
 import pytest
 from PIL import Image
@@ -67,6 +68,21 @@ def test_run_ends_with_the_report_and_a_short_table(finished):
 
 
 def test_nothing_changed_nothing_runs(work):
+    assert work.jobs() == {}
+
+
+def test_a_result_whose_workflow_was_killed_is_taken_over(work):
+    """It died when the cell was done, and had not noticed: Snakemake makes it anew."""
+    path = next((work.folder / "results/cells").glob("swin.eager*/metrics.json"))
+    target = str(path.relative_to(work.folder))
+    before = path.read_bytes()
+    marks = work.folder / ".snakemake/incomplete"
+    (marks / urlsafe_b64encode(target.encode()).decode()).write_text('{"external_jobid": null}')
+    refused = work.snakemake(target, check=False)
+    assert "--rerun-incomplete" in refused.stdout + refused.stderr
+    done = work.snakemake("--rerun-incomplete", target)
+    assert "an earlier run has trained it meanwhile" in done.stdout
+    assert path.read_bytes() == before
     assert work.jobs() == {}
 
 

@@ -26,8 +26,9 @@ OPTIONS: dict[str, dict] = {
     "depths": {
         "description": "transformer blocks of each resolution",
         "type": "array",
-        "items": {"type": "integer", "minimum": 1},
+        "items": {"type": "integer", "minimum": 1, "maximum": 1000},
         "minItems": 1,
+        "maxItems": 16,
         "default": [2, 2, 6, 2],
     },
     "num_heads": {
@@ -35,6 +36,7 @@ OPTIONS: dict[str, dict] = {
         "type": "array",
         "items": {"type": "integer", "minimum": 1},
         "minItems": 1,
+        "maxItems": 16,
         "default": [3, 6, 12, 24],
     },
     "window_size": {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from certificate import Certificates
 from errors import ParbenchError
 from files import canonical_json
+from printable import LOG_WIDTH, log_line
 from reporting import equivalence
 from reporting.study import Study
 from reporting.table import absent_cell, make_table, text_cell
@@ -18,7 +18,6 @@ from reporting.text import (
     ABSENT,
     anchor,
     count,
-    cut,
     decimals,
     deployment_text,
     fixed,
@@ -35,7 +34,6 @@ from reporting.text import (
 from reporting.work import TOLD, work_pairs
 
 LOG_LINES = 60
-LOG_WIDTH = 160
 LOG_BUDGET = 300_000  # characters of all logs together
 HISTORY_BUDGET = 3_000  # rows of all histories together
 CONFUSION_CLASSES = 20  # a larger matrix is shown as its largest confusions
@@ -150,7 +148,7 @@ def unfinished(studies: list[Study]) -> dict | None:
             {
                 "cell": each["cell"],
                 "sentence": each["sentence"],
-                "lines": [_printable(line) for line in each["lines"]],
+                "lines": [log_line(line) for line in each["lines"]],
                 "log": each["log"],
             }
             for each in failed.values()
@@ -403,17 +401,7 @@ def _log_end(path: Path) -> tuple[list[str], int]:
     if not text.strip():
         return ["[the log is empty]"], 1  # said, where an empty box would look like a fault
     lines = text.rstrip().split("\n")
-    shown = []
-    for line in lines[-LOG_LINES:]:
-        shown.append(_printable(line))
-    return shown, len(lines)
-
-
-def _printable(line: str) -> str:
-    """A line of a log as a terminal would show it."""
-    line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip("\r").rsplit("\r", 1)[-1]
-    line = "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in line)
-    return cut(line, LOG_WIDTH)
+    return [log_line(line) for line in lines[-LOG_LINES:]], len(lines)
 
 
 def _noted(lines: list[str], total: int, path: Path) -> list[str]:
