@@ -174,16 +174,16 @@ class Trial(train.Run):
         super().__init__(trial["cell"], data, strategy, Pulse(strategy.rank))
         self.products: list[torch.dtype] = []
         for module in self.model.modules():
+            # As the strategy has it: torchgpipe puts layers of its own in place of the model's.
+            if isinstance(module, _BatchNorm):
+                module.train(trial["batch_norm"] != "frozen")
             if isinstance(module, stages.Stage):
                 self._watch(module)
 
     def build(self) -> nn.Sequential:
-        """Dropout and stochastic depth off, BatchNorm frozen, unless it is what is looked at."""
-        blocks = super().build().to(ARITHMETIC[self.trial["arithmetic"]].dtype).eval()
-        for module in blocks.modules():
-            if isinstance(module, _BatchNorm):
-                module.train(self.trial["batch_norm"] != "frozen")
-        cast = Cast(ARITHMETIC[self.trial["arithmetic"]].dtype)
+        """In evaluation: dropout and stochastic depth are off."""
+        dtype = ARITHMETIC[self.trial["arithmetic"]].dtype
+        blocks, cast = super().build().to(dtype).eval(), Cast(dtype)
         return nn.Sequential(OrderedDict(cast=cast, **dict(blocks.named_children())))
 
     def _watch(self, stage: nn.Module) -> None:
