@@ -14,7 +14,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench bundle system doctor slurm-up slurm-down slurm-load clean lock .python
+.PHONY: help env report test lint format bench certificate fuzz bundle system doctor slurm-up slurm-down slurm-load chaos clean lock .python
 
 .python:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer was found; Debian and Ubuntu: sudo apt" \
@@ -50,6 +50,12 @@ format: .python ## format the code
 bench: .python ## measure what parbench itself costs; docs/bench.md says what each row means
 	@$(ENTER) -- python scripts/bench.py $(ARGS)
 
+certificate: .python ## compare every strategy with eager training, for every model at small width; ARGS='--model swin'
+	@$(ENTER) -- python scripts/equivalence.py --out results/certificates/whole.json $(ARGS)
+
+fuzz: .python ## try 10,000 random configurations: each is planned, or refused in a sentence; ARGS='--cases 500'
+	@$(ENTER) -- python tests/fuzz.py $(ARGS)
+
 bundle: .python ## write one archive for a machine without network; ARGS='--out <file> --configfile <file>'
 	@$(ENTER) --unlock -- python scripts/bundle.py --environment "$(STACK)" $(ARGS)
 
@@ -68,6 +74,9 @@ slurm-down: .python ## end it, with all of its jobs
 
 slurm-load: .python ## run 300 short cells through one, count what is lost or asked; ARGS='--cells 30'
 	@$(ENTER) -- python tests/load.py $(ARGS)
+
+chaos: .python ## kill 50 times what runs a small study, compare its results; ARGS='--kills 5 --seed 1'
+	@$(ENTER) -- python tests/chaos.py $(ARGS)
 
 clean: ## delete results and reports; never the cache
 	@rm -rf -- results reports/final.html reports/final.pdf

@@ -16,6 +16,7 @@ include: "rules/common.smk"
 include: "rules/images.smk"
 include: "rules/dataset.smk"
 include: "rules/train.smk"
+include: "rules/certificate.smk"
 include: "rules/tables.smk"
 include: "rules/report.smk"
 
@@ -24,6 +25,7 @@ wildcard_constraints:
     cell="[^/]+",
     dataset="[^/]+",
     image="[^/]+",
+    place="[^/]+",
     study="[^/]+",
 
 

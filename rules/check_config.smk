@@ -6,6 +6,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
 import config as configuration
 from errors import ParbenchError
+from printable import printable
 
 
 def or_stop(function, *arguments):
@@ -14,7 +15,7 @@ def or_stop(function, *arguments):
         return function(*arguments)
     except ParbenchError as error:
         # Not a WorkflowError: Snakemake would print the lines of this file with it.
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -7,11 +7,13 @@ import os
 import subprocess
 
 import cells
+import certificate
 import deployment
 import files
 import images
 import monitor
 import provenance
+import record
 import slurm
 import unfinished
 
@@ -34,9 +36,16 @@ SDM_APPTAINER = any(
     method.name == "APPTAINER"
     for method in workflow.deployment_settings.deployment_method
 )
+# What `--config` says, and what lies under it.
+CHANGES = or_stop(configuration.typed, workflow.config_settings.config)
 CONFIG = or_stop(
     deployment.settle,
-    or_stop(configuration.checked, config, configuration_files),
+    or_stop(
+        configuration.checked,
+        configuration.merged(config, CHANGES),
+        configuration_files,
+        CHANGES,
+    ),
     SDM_APPTAINER,
 )
 
@@ -71,7 +80,7 @@ PLAN = or_stop(
     cells.plan,
     CONFIG,
     workflow.overwrite_configfiles,
-    workflow.config_settings.config,
+    CHANGES,
     lacking,
 )
 REQUESTS = slurm.Requests(PLAN, CONFIG, CLUSTER, LEFT_BEHIND)
@@ -114,6 +123,50 @@ def cell_image(wildcards):
     """The digest file of a cell's image; none where cells run on the host."""
     image = cells.image_of(planned_cell(wildcards), PLAN)
     return [] if image is None else digest_file(image)
+
+
+def certificates_of(studies):
+    """The certificates that stand for the cells of ``studies``: of their images, or of the host."""
+    first = {
+        group["cells"][0]
+        for study in studies
+        for group in PLAN.studies[study]["groups"]
+        if group["not_run"] is None
+    }
+    found = {cells.image_of(PLAN.cells[cell], PLAN) for cell in first}
+    places = {certificate.HOST if image is None else image.label for image in found}
+    return [str(certificate.path(place)) for place in sorted(places)]
+
+
+def study_certificates(wildcards):
+    """The certificates of the study of a table."""
+    return certificates_of([wildcards.study] if wildcards.study in PLAN.studies else [])
+
+
+def certified(wildcards):
+    """What a certificate is to hold."""
+    return certificate.wanted(PLAN.studies.values(), wildcards.place)
+
+
+def certified_plans(wildcards):
+    """The plans that ask for any of it."""
+    asked = [
+        name
+        for name, plan in PLAN.studies.items()
+        if certificate.wanted([plan], wildcards.place)
+    ]
+    return [f"results/plan/{name}.json" for name in asked]
+
+
+def all_cores(wildcards):
+    """Those of this machine, where cells run here: none is timed beside more ranks than cores."""
+    return 1 if SLURM else workflow.cores or 1
+
+
+def certified_image(wildcards):
+    """The digest file of the image in which a certificate is made; none on the host."""
+    on_host = wildcards.place == certificate.HOST
+    return [] if on_host else f"results/images/{wildcards.place}.json"
 
 
 def report_image():
@@ -220,6 +273,7 @@ def begin(workflow):
     trained = cells_of(jobs)
     cells.write_progress(PLAN, trained)
     say_where(trained)
+    take_over(workflow, jobs)
     keep_records(workflow)
     unfinished.REPORT.unlink(missing_ok=True)
     # Where cells run here, their launchers have the terminal.
@@ -244,10 +298,26 @@ def say_where(trained):
             f"parbench: {cell}: job {', '.join(numbers)} of an earlier run is still there; its "
             "result is taken over"
         )
-    files.write_json(
-        "results/plan/taken_over.json",
-        {cell: numbers[-1] for cell, numbers in waited.items()},
-    )
+
+
+def take_over(workflow, jobs):
+    """Tell launchers whose results count, though Snakemake knows nothing of them: of runs that
+    were killed, those that their cells go on without, and those whose end was not noticed.
+    """
+    known = {}
+    for job in jobs:
+        if job.rule.name == "train":
+            cell = job.wildcards.cell
+            incomplete = workflow.persistence.incomplete(job)
+            finished = bool(workflow.async_run(incomplete))
+            # Slurm tells better which of its jobs are still there.
+            if finished or not SLURM:
+                found = record.left_behind(cells.folder(cell), finished)
+                if found is not None:
+                    known[cell] = found["job"]
+            if cell in LEFT_BEHIND:
+                known[cell] = LEFT_BEHIND[cell][-1]
+    files.write_json("results/plan/taken_over.json", known)
 
 
 def keep_records(workflow):

@@ -2,6 +2,7 @@ rule table:
     input:
         metrics=study_metrics,
         published="studies/published/published_results.csv",
+        certificates=study_certificates,
         image=report_image(),
     output:
         report(
@@ -23,4 +24,4 @@ rule table:
         inside=inside_report_image(),
     shell:
         "{params.inside} python scripts/tables.py --plan results/plan/{wildcards.study:q}.json --cells results/cells"
-        " --published {input.published:q} --out {output:q} 2>&1 | tee {log:q}"
+        " --published {input.published:q} --certificate {input.certificates:q} --out {output:q} 2>&1 | tee {log:q}"

@@ -81,7 +81,9 @@ class Synchronized(_BatchNorm):
         self._track(mean.detach(), variance.detach(), count.detach())
         x = centred * (variance + self.eps).rsqrt().view(shape)
         if self.affine:
-            x = x * self.weight.view(shape) + self.bias.view(shape)
+            # The product gives the bias a gradient of its own. Of a single value torch would hand
+            # on the sum's, which Horovod averages in place while others still need it.
+            x = x * self.weight.view(shape) + (self.bias * 1.0).view(shape)
         return x.to(value.dtype)
 
     @torch.no_grad()

@@ -41,6 +41,7 @@ PLAN_SCHEMA_VERSION = 1
 RESULTS = Path("results")  # the workflow runs in the project's folder
 _RUN = ("timeout_seconds", "checkpoint_seconds", "grace_seconds")
 _SAMPLES = ("train_samples", "test_samples")
+MOST_CELLS = 20_000  # of one study: Snakemake plans no more in reasonable time
 
 
 @dataclass
@@ -129,7 +130,8 @@ def _stacks() -> list[str]:
 
 def _known(key: str, name: str, known: list[str], where: str) -> None:
     if name not in known:
-        raise ParbenchError(f"{where}: {key}: unknown value {name!r}{nearest(name, known)}")
+        shown = configuration.brief(name)
+        raise ParbenchError(f"{where}: {key}: unknown value {shown!r}{nearest(name, known)}")
 
 
 @functools.cache
@@ -147,6 +149,12 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
     _known("dataset", dataset, list(config["datasets"]), where)
     seeds = override.get("seeds", study["seeds"])
     _check_tables(study, where)
+    number = len(study["models"]) * len(study["variants"]) * len(seeds)
+    if number > MOST_CELLS:
+        raise ParbenchError(
+            f"{where}: {number:,} cells (models x variants x seeds); a study has at most "
+            f"{MOST_CELLS:,}: make several of it"
+        )
     groups: dict[tuple[str, str], dict] = {}
     for model, model_entry in study["models"].items():
         _known("models", model, _modules("models"), where)
@@ -237,14 +245,16 @@ def _shown_settings(study: dict, override: dict) -> dict:
 
 
 def _check_tables(study: dict, where: str) -> None:
-    variants = list(study["variants"])
     for table in study["tables"]:
+        title = configuration.brief(table["title"])
         for part in ("models", "variants"):
             for name in table.get(part, []):
-                _known(f"tables: {table['title']!r}: {part}", name, list(study[part]), where)
+                _known(f"tables: {title!r}: {part}", name, list(study[part]), where)
     for variant, entry in study["variants"].items():
         if "baseline" in entry:
-            _known(f"variants.{variant}.baseline", entry["baseline"], variants, where)
+            _known(
+                f"variants.{variant}.baseline", entry["baseline"], list(study["variants"]), where
+            )
 
 
 def _settings(layers: list[dict], where: str) -> dict:
@@ -266,7 +276,7 @@ def _settings(layers: list[dict], where: str) -> dict:
 def _options_validator(kind: str, name: str) -> jsonschema.protocols.Validator:
     options = _module(kind, name).OPTIONS
     required = [key for key, part in options.items() if "default" not in part]
-    return jsonschema.Draft202012Validator(
+    return configuration.Validator(
         {
             "type": "object",
             "properties": options,
@@ -450,8 +460,8 @@ def _refuse_mixed_modes(study: dict, groups: dict[tuple[str, str], dict], where:
         if len(first) > 1:
             told = ", ".join(f"{mode} ({name})" for mode, name in first.items())
             raise ParbenchError(
-                f"{where}: tables: {table['title']!r} mixes modes: {told}; state one `mode` for "
-                "all of its variants, or make it two tables"
+                f"{where}: tables: {configuration.brief(table['title'])!r} mixes modes: {told}; "
+                "state one `mode` for all of its variants, or make it two tables"
             )
 
 

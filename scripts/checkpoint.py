@@ -95,23 +95,24 @@ class Store:
 
     def find(self) -> int | None:
         """The newest checkpoint that is whole and of this run; says aloud which are not."""
+        trouble = None
         for number in reversed(self._numbers()):
             try:
                 record = self._record(number)
             except Damaged as error:
-                print(f"checkpoint: {error}; the one before it is tried", flush=True)
+                trouble = str(error)
+                print(f"checkpoint: {trouble}; the one before it is tried", flush=True)
                 continue
             then = record["key"]
             changed = [name for name, value in self.key.items() if then.get(name) != value]
-            if changed:
-                print(
-                    f"checkpoint: starts afresh: {' and '.join(changed)} changed since "
-                    f"{self._path(number, 'json')} was written",
-                    flush=True,
-                )
-                break
-            self._delete_all_but([other for other in self._numbers() if other <= number])
-            return number
+            if not changed:
+                self._delete_all_but([other for other in self._numbers() if other <= number])
+                return number
+            path = self._path(number, "json")
+            trouble = f"{' and '.join(changed)} changed since {path} was written"
+            break
+        if trouble is not None:
+            print(f"checkpoint: starts afresh: {trouble}", flush=True)
         shutil.rmtree(self.folder, ignore_errors=True)
         return None
 
@@ -135,21 +136,28 @@ class Store:
 
     def _record(self, number: int) -> dict:
         """The JSON of a checkpoint whose files are both as they were written, else Damaged."""
+        from safetensors import SafetensorError, safe_open
+
         path = self._path(number, "json")
         try:
             record = json.loads(path.read_bytes())
             told = record.pop("digest")
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise Damaged(f"{path} cannot be read ({error})") from None
-        if told != files.digest(record):
+            whole = told == files.digest(record)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as why:
+            raise Damaged(f"{path} cannot be read ({why})") from None
+        if not whole:
             raise Damaged(f"{path} is damaged")
         path = self._path(number, "safetensors")
         try:
             found = files.sha256_file(path)
+            if found != record["sha256"]:
+                raise Damaged(f"{path} is damaged")
+            with safe_open(path, framework="pt"):  # whoever put a pickle here may forge a digest
+                pass
         except OSError as error:
             raise Damaged(f"{path} cannot be read ({error.strerror})") from None
-        if found != record["sha256"]:
-            raise Damaged(f"{path} is damaged")
+        except SafetensorError as error:
+            raise Damaged(f"{path} holds no tensors ({error})") from None
         return record
 
     def _delete_all_but(self, numbers: list[int]) -> None:

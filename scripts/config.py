@@ -7,12 +7,14 @@ missing is a traceback, opens them. It takes Snakemake's arguments and ignores a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import difflib
 import functools
 import itertools
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,19 @@ import yaml
 
 from errors import ParbenchError, run_main
 from files import canonical_json
+from printable import printable, unsafe
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMAS = ROOT / "rules" / "schemas"
+
+# What a file may hold: nobody's configuration comes near.
+MOST_BYTES = 1 << 20  # of a file
+MOST_DEPTH = 30  # of mappings and lists in each other
+TOO_DEEP = f"more than {MOST_DEPTH} levels of mappings and lists in each other"
+MOST_ENTRIES = 1000  # of one mapping or list
+MOST_VALUES = 20_000  # in all, an alias counted wherever it stands
+MOST_WHOLE = 2**53  # up to here JSON's readers agree on whole numbers
+_KINDS = (str, bool, int, float, type(None), dict, list)
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
@@ -34,23 +46,40 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         seen: dict[Any, Any] = {}
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if isinstance(key, (dict, list)):
+            if not isinstance(key, Hashable):
                 continue  # PyYAML's own message is clear
             if key in seen:
-                line = key_node.start_mark.line + 1
+                name, line = brief(str(key)), key_node.start_mark.line + 1
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key {key!r} stands twice (line {seen[key]} and line {line})",
+                    problem=f"the key {name!r} stands twice (line {seen[key]} and line {line})",
                     problem_mark=key_node.start_mark,
                 )
             seen[key] = key_node.start_mark.line + 1
         return super().construct_mapping(node, deep)
 
 
+def _parsed(text: str) -> Any:
+    """The value of a YAML text. YAMLError, and ValueError for a number or date that is none."""
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MOST_DEPTH:  # libyaml's loader would go on until the process has no stack left
+            raise yaml.MarkedYAMLError(problem=TOO_DEEP, problem_mark=event.start_mark)
+    return yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader)
+
+
 def read_yaml(path: str | Path) -> dict:
     """Read a YAML file that holds a mapping; ParbenchError names the file, the line and the fix."""
     path = Path(path)
     try:
-        value = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 (a SafeLoader)
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ParbenchError(
+                f"{shown(path)}: more than {MOST_BYTES:,} bytes; name a file of configuration"
+            )
+        value = _parsed(content.decode())
     except FileNotFoundError:
         raise ParbenchError(f"{shown(path)}: no such file{_sibling(path)}") from None
     except OSError as error:
@@ -64,13 +93,88 @@ def read_yaml(path: str | Path) -> dict:
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        problem = brief(getattr(error, "problem", None) or str(error), 300)
         raise ParbenchError(
             f"{shown(path)}{line}: not valid YAML: {problem}; mend the file"
         ) from None
+    except ValueError as error:  # of a number or a date that is none, such as 2024-13-01
+        raise ParbenchError(
+            f"{shown(path)}: a value that YAML cannot read ({brief(str(error), 300)}); put it in "
+            "quotes"
+        ) from None
+    _check_plain(value, shown(path))
     if not isinstance(value, dict):
         raise ParbenchError(f"{shown(path)}: holds {_words(value)}, not keys with values")
     return value
+
+
+def _check_plain(value: Any, where: str) -> None:
+    """Check that ``value`` is JSON of a sane size and may be shown; ParbenchError names the key.
+
+    Before anything walks through it: an alias of aliases stands for more values than there is
+    memory, and one of itself for endlessly many.
+    """
+    left = MOST_VALUES
+
+    def visit(part: Any, keys: tuple) -> None:
+        nonlocal left
+        left -= 1
+        problem = _not_plain(part)
+        if len(keys) > MOST_DEPTH:
+            problem = TOO_DEEP
+        elif left < 0:
+            problem = f"more than {MOST_VALUES:,} values in all, each alias counted as what it is"
+        if problem is not None:
+            raise ParbenchError(f"{where}: {_dotted(keys[:4]) or 'the file'}: {problem}")
+        if isinstance(part, dict):
+            for key, item in part.items():
+                if not isinstance(key, str) or "\n" in key:
+                    kind = "more than one line" if isinstance(key, str) else _kind(key)
+                    place = f"{_dotted(keys)}: " if keys else ""
+                    raise ParbenchError(
+                        f"{where}: {place}the key {brief(str(key))!r} is {kind}; write it as one "
+                        "line of text, in quotes if need be"
+                    )
+                visit(key, (*keys, key))
+                visit(item, (*keys, key))
+        elif isinstance(part, list):
+            for index, item in enumerate(part):
+                visit(item, (*keys, index))
+
+    visit(value, ())
+
+
+def _not_plain(part: Any) -> str | None:
+    """What is wrong with one value by itself, and what mends it; None where nothing is."""
+    if not isinstance(part, _KINDS):
+        return f"{brief(str(part))} is {_kind(part)}; put it in quotes"
+    if isinstance(part, (dict, list)) and len(part) > MOST_ENTRIES:
+        return f"{len(part):,} entries; at most {MOST_ENTRIES:,} are read"
+    if isinstance(part, float) and not math.isfinite(part):
+        return f"{part} is no number to reckon with; state a finite one"
+    if isinstance(part, int) and abs(part) > MOST_WHOLE:
+        return f"a whole number beyond {MOST_WHOLE:,}; choose a smaller one"
+    if isinstance(part, str) and (bad := unsafe(part)):
+        return f"{brief(part)} holds the character {bad!a}, which cannot be shown; remove it"
+    return None
+
+
+def _kind(value: Any) -> str:
+    """A value's type, for a user."""
+    words = {"NoneType": "null", "bool": "true or false", "int": "a number", "float": "a number"}
+    name = type(value).__name__
+    return words.get(name, f"of YAML's type {name}")
+
+
+def _dotted(keys: Sequence) -> str:
+    """Keys as a message names them."""
+    return ".".join(brief(str(key)) for key in keys)
+
+
+def brief(text: str, most: int = 80) -> str:
+    """``text`` for a message: on one line, and not long."""
+    line = " ".join(printable(text).split())
+    return line if len(line) <= most else line[: most - 3] + "..."
 
 
 def shown(path: str | Path) -> str:
@@ -85,7 +189,7 @@ def shown(path: str | Path) -> str:
 
 def _sibling(path: Path) -> str:
     """A hint at a file with almost this name."""
-    names = [other.name for other in path.parent.glob(f"*{path.suffix}")]
+    names = [other.name for other in path.parent.glob("*") if other.suffix == path.suffix]
     close = difflib.get_close_matches(path.name, names, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
@@ -113,9 +217,7 @@ def _validator(name: str) -> jsonschema.protocols.Validator:
         for other in ("study", "cell", "config")
     ]
     registry = referencing.Registry().with_resources(resources)
-    return jsonschema.Draft202012Validator(
-        {"$id": f"{name}.schema.yaml", **schema(name)}, registry=registry
-    )
+    return Validator({"$id": f"{name}.schema.yaml", **schema(name)}, registry=registry)
 
 
 def check(value: Any, name: str, where: str, keys: tuple = ()) -> None:
@@ -134,16 +236,25 @@ def check_by(
     raise ParbenchError(f"{where}: {_explain(error, path, value)}")
 
 
+# JSON Schema takes 3.0 for a whole number; range() and torch do not.
+Validator = jsonschema.validators.extend(
+    jsonschema.Draft202012Validator,
+    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
+        "integer", lambda checker, value: isinstance(value, int) and not isinstance(value, bool)
+    ),
+)
+
+
 def _explain(error: jsonschema.ValidationError, path: list, value: Any) -> str:
-    key = ".".join(str(part) for part in path)
+    key = _dotted(path)
     prefix = f"{key}: " if key else ""
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
         known = list(error.schema.get("properties", {}))
         unknown = [name for name in error.instance if name not in known]
         name = unknown[0]
         return (
-            f"{prefix}unknown key {name!r} (value {_words(error.instance[name])})"
-            f"{nearest(str(name), known)}"
+            f"{prefix}unknown key {brief(name)!r} (value {_words(error.instance[name])})"
+            f"{nearest(name, known)}"
         )
     if error.validator == "required":
         missing = [name for name in error.validator_value if name not in error.instance]
@@ -158,7 +269,7 @@ def _explain(error: jsonschema.ValidationError, path: list, value: Any) -> str:
         )
     described = error.schema.get("description") if isinstance(error.schema, dict) else None
     meaning = f"; it is: {described}" if described else ""
-    return f"{prefix}value {_words(error.instance)}: {error.message}{meaning}"
+    return f"{prefix}value {_words(error.instance)}: {brief(error.message, 300)}{meaning}"
 
 
 def nearest(name: str, known: list[str], listed: bool = True) -> str:
@@ -171,8 +282,7 @@ def nearest(name: str, known: list[str], listed: bool = True) -> str:
 
 def _words(value: Any) -> str:
     """A value in a message: short, on one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=10_000).split("\n...")[0].strip()
-    return text if len(text) <= 80 else text[:77] + "..."
+    return brief(yaml.safe_dump(value, default_flow_style=True, width=10_000).split("\n...")[0])
 
 
 def merged(base: dict, change: dict) -> dict:
@@ -184,6 +294,29 @@ def merged(base: dict, change: dict) -> dict:
         else:
             result[key] = copy.deepcopy(value)
     return result
+
+
+def typed(changes: Mapping) -> dict:
+    """The values of ``--config`` as YAML reads them; Snakemake leaves those in lists as text.
+
+    So `--config 'override={quickstart: {seeds: [0]}}'` means what it would in a file.
+    ParbenchError for what no file may hold either.
+    """
+    changes = dict(changes)
+    _check_plain(changes, "--config")
+    return _typed(changes)
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _typed(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_typed(part) for part in value]
+    if isinstance(value, str):
+        with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):
+            read = _parsed(value)
+            return read if isinstance(read, (bool, int, float, type(None))) else value
+    return value
 
 
 # Keys of `--config` that decide what a cell is. `studies` is said for each study by itself; what is
@@ -217,9 +350,17 @@ def load(*configfiles: str | Path) -> dict:
     return value
 
 
-def checked(config: dict, configfiles: list[str | Path] | None = None) -> dict:
-    """``config`` if it is right; ParbenchError names the file that holds the wrong key."""
+def checked(
+    config: dict, configfiles: list[str | Path] | None = None, changes: dict | None = None
+) -> dict:
+    """``config`` if it is right; ParbenchError names the file that holds the wrong key.
+
+    ``changes`` (of ``--config``) are what of it stands in no file.
+    """
     files = [Path(file) for file in configfiles or [ROOT / "config.yaml"]]
+    changes = changes or {}
+    _check_plain(changes, "--config")
+    _check_plain(config, "the configuration")
     error = jsonschema.exceptions.best_match(_validator("config").iter_errors(config))
     if error is not None:
         path = list(error.absolute_path)
@@ -227,9 +368,11 @@ def checked(config: dict, configfiles: list[str | Path] | None = None) -> dict:
         if error.validator == "additionalProperties" and isinstance(error.instance, dict):
             known = error.schema.get("properties", {})
             key = [*path, next(name for name in error.instance if name not in known)]
-        raise ParbenchError(f"{holder(files, key)}: {_explain(error, path, config)}")
+        where = "--config" if _holds(changes, key) else holder(files, key)
+        raise ParbenchError(f"{where}: {_explain(error, path, config)}")
     for name, spec in config["datasets"].items():
-        where = holder(files, ["datasets", name])
+        key = ["datasets", name]
+        where = "--config" if _holds(changes, key) else holder(files, key)
         check_by(_dataset_validator(), spec, where, ("datasets", name))
     _check_images(config["images"], files)
     return config
@@ -266,20 +409,25 @@ def _check_images(images: dict, files: list[Path]) -> None:
 
 @functools.cache
 def _dataset_validator() -> jsonschema.protocols.Validator:
-    return jsonschema.Draft202012Validator(schema("dataset"))
+    return Validator(schema("dataset"))
 
 
 def holder(files: list[Path], key: list) -> str:
     """The name of the last of ``files`` that holds ``key``: it is the one that counts."""
     for file in reversed(files):
-        value: Any = read_yaml(file) if file.exists() else {}
-        for part in key:
-            value = value.get(part) if isinstance(value, dict) else None
-            if value is None:
-                break
-        else:
+        if file.exists() and _holds(read_yaml(file), key):
             return shown(file)
     return shown(files[0]) if not key or len(files) == 1 else "--config or --configfile"
+
+
+def _holds(value: Any, key: list) -> bool:
+    """Whether the keys and indices ``key`` lead to something in ``value``."""
+    for part in key:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return bool(key) and value is not None
 
 
 def study(name: str) -> dict:

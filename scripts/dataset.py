@@ -45,6 +45,7 @@ import cache
 import files
 import unbundle
 from errors import ParbenchError, run_main
+from printable import printable, unsafe
 
 # Raised when the bytes that come out for the same source change: datasets are then converted again,
 # and their cells trained again. Other changes of this file concern nobody's numbers.
@@ -69,9 +70,14 @@ class Images:
     source_sha256: str
 
 
+def local_path(spec: dict) -> Path:
+    """Where a local source lies; a ~ that is nobody's home folder stands for itself."""
+    return Path(os.path.expanduser(spec["path"]))
+
+
 def say(message: str) -> None:
     """Print one line of progress, at once, where the log of the job goes."""
-    print(message, file=sys.stderr, flush=True)
+    print(printable(message), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -377,7 +383,7 @@ CIFAR_RECORD = 1 + 3 * 32 * 32  # bytes: the label, then the red, green and blue
 def identify_cifar10(spec: dict) -> str | None:
     """SHA-256 of what ``spec`` names: of the archive, or over an unpacked folder's files."""
     if "path" in spec:
-        path = Path(spec["path"]).expanduser()
+        path = local_path(spec)
         if path.is_dir():
             names = [*CIFAR_TRAIN, CIFAR_TEST]
             if not all((path / name).is_file() for name in names):
@@ -390,7 +396,7 @@ def read_cifar10(spec: dict, records: int = CIFAR_RECORDS) -> Images:
     """CIFAR-10 from a local folder, a local archive or a mirror. ``records`` in each file."""
     source = spec.get("path") or spec["urls"][0]
     if "path" in spec:
-        path = Path(spec["path"]).expanduser()
+        path = local_path(spec)
         if path.is_dir():
             return read_cifar_folder(path, source, records)
         try:
@@ -626,7 +632,7 @@ CHUNK = 64  # images a thread takes at a time
 
 def identify_image_folder(spec: dict) -> str | None:
     """SHA-256 over the relative names and digests of all images; None when the folder is gone."""
-    root = Path(spec["path"]).expanduser()
+    root = local_path(spec)
     if not root.is_dir():
         return None
     _, members = list_images(root)
@@ -657,7 +663,7 @@ def in_threads(items: list, work: Callable, advance: Callable[[int], Any]) -> It
 
 def read_image_folder(spec: dict) -> Images:
     """``train/<class>/*`` and ``test/<class>/*``: RGB, in order of class name, then file name."""
-    root = Path(spec["path"]).expanduser()
+    root = local_path(spec)
     classes, members = list_images(root)
     first = members[0][2]
     shape = decode(first, None)[1].shape
@@ -745,6 +751,10 @@ def entries(root: Path, folder: Path) -> list[Path]:
             name.encode()
         except UnicodeEncodeError:
             raise ParbenchError(f"{os.fsencode(path)!r}: the name is not UTF-8") from None
+        if "\n" in name or unsafe(name):
+            raise ParbenchError(
+                f"{folder}: {name!a} holds a character that cannot be shown; rename it"
+            )
         if is_link and not path.resolve().is_relative_to(root.resolve()):
             raise ParbenchError(f"{path}: a link to {path.resolve()}, which is outside of {root}")
     return [folder / name for name, _ in found]
@@ -820,7 +830,7 @@ def local_digest(spec: dict, kept: Path, digest: Path) -> str | None:
     a time in the folder changes. For a folder that is gone it is what ``digest``, the description
     of the converted data, says; for one that cannot be read it is the reason.
     """
-    root = Path(spec["path"]).expanduser()
+    root = local_path(spec)
     try:
         if not root.is_dir():
             made = files.read_json(digest)["source_sha256"] if digest.is_file() else None
@@ -906,9 +916,11 @@ def convert(name: str, kind: str, images: Images, out: Path, digest: Path) -> di
     Both are written aside and renamed; the description comes last, so that it never stands
     beside a file it does not describe without the difference being seen.
     """
-    present = set(images.train_labels.tolist())
-    if missing := [c for at, c in enumerate(images.classes) if at not in present]:
-        raise ParbenchError(f"{images.source}: no training image of the class {missing[0]!r}")
+    # Without a test image, a class would count as one that is never recognised.
+    for labels, part in ((images.train_labels, "training"), (images.test_labels, "test")):
+        present = set(labels.tolist())
+        if missing := [c for at, c in enumerate(images.classes) if at not in present]:
+            raise ParbenchError(f"{images.source}: no {part} image of the class {missing[0]!r}")
     mean, std = channel_moments(images.train_images)
     if min(std) == 0:
         raise ParbenchError(
@@ -996,10 +1008,6 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     check_spec(name, spec)
     try:
         with locked(out.parent / ".lock", f"prepares {name}"):
-            # A process that was killed outright could not tidy up; under the lock none is at work.
-            for target in (out, digest):
-                for leftover in target.parent.glob(f".{target.name}.*.part"):
-                    leftover.unlink()
             if is_there(name, spec, out, digest):
                 say(f"{name}: already there ({out})")
                 return

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from printable import printable
+
 
 class ParbenchError(Exception):
     """A failure that a user can cause.
@@ -18,7 +20,7 @@ def run_main(main: Callable[[], int | None]) -> None:
     try:
         status = main()
     except ParbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:
         status = 130

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -16,12 +18,14 @@ from errors import ParbenchError
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; it becomes ``path``, or nothing on failure."""
+    """Yield a temporary path beside ``path``; it becomes ``path``, or nothing on failure.
+
+    What earlier writers of ``path`` have left that were killed is deleted.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    _delete_leftovers(path)
+    handle, temporary = _locked_temporary(path)
     try:
         yield temporary
         # mkstemp makes files private; a result is as readable as any file the user writes.
@@ -34,6 +38,26 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
         _fsync_directory(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _locked_temporary(path: Path) -> tuple[int, Path]:
+    """A new file beside ``path``, locked as long as its descriptor is open: its writer lives."""
+    while True:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        with contextlib.suppress(OSError):  # some file systems have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.path.exists(name):
+            return handle, Path(name)
+        os.close(handle)  # taken for a leftover before it was locked
+
+
+def _delete_leftovers(path: Path) -> None:
+    """Delete temporary files for ``path`` that nobody has locked, where there are locks."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        with contextlib.suppress(OSError), open(left, "rb+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()
 
 
 def _fsync_directory(folder: Path) -> None:

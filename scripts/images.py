@@ -195,7 +195,7 @@ def _key_of_given(name: str, given: str) -> str:
             )
         return match[1]
     path = Path(given)
-    if not path.is_absolute() or not path.is_file():
+    if not path.is_absolute() or not os.path.isfile(path):  # False also for a name that is too long
         raise ParbenchError(f"{where}: {given!r} is no file; give the absolute path of a .sif")
     return _sha256_once(path)
 

@@ -72,7 +72,7 @@ def run(task: Task, own: job.Job | None, stop: Stop) -> int:
         image, settings = _image(task)  # before devices are taken: it may have to be built
         taken = record.take_over(folder, task.out, task.cell, task.data, image)
         if taken is not None:
-            print(f"{progress.count()}{name}: job {taken} has trained it meanwhile", flush=True)
+            print(f"{progress.count()}{name}: {taken} has trained it meanwhile", flush=True)
             return 0
         started, begun = measure.now(), time.monotonic()
         output = Output(task.log, task.mode == "bar")

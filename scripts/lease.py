@@ -22,6 +22,7 @@ from pathlib import Path
 
 import machine
 from errors import ParbenchError
+from printable import printable
 
 # Not tempfile.gettempdir(): where every job has a TMPDIR of its own, nothing would be shared.
 DEFAULT_FOLDER = "/tmp/parbench-leases"  # noqa: S108  (opened with the checks below)
@@ -328,7 +329,7 @@ def _read_holder(descriptor: int) -> str:
         text = f"{found['holder']} (pid {int(found['pid'])})"
     except (ValueError, TypeError, KeyError, OSError):
         return "somebody"
-    return "".join(letter for letter in text if letter.isprintable())[:300]
+    return " ".join(printable(text).split())[:300]
 
 
 def _why_waiting(number: int, folder: int, files: dict[str, str], holder: str) -> str:

@@ -47,6 +47,17 @@ class Dataset:
     std: list[float]
     sha256: str
 
+    def require_every_class(self) -> None:
+        """ParbenchError where a class has no image: scores would count it as never recognised."""
+        for part, labels in (("train", self.train_labels), ("test", self.test_labels)):
+            present = set(labels.tolist())
+            missing = [name for at, name in enumerate(self.classes) if at not in present]
+            if missing:
+                raise ParbenchError(
+                    f"dataset: {part}_samples {len(labels)} hold no image of the class "
+                    f"{missing[0]!r}; ask for {len(self.classes)} or more, or null for all"
+                )
+
 
 def load(
     folder: str | Path,

@@ -229,10 +229,10 @@ def environment(
 
     ``image``: what scripts/images.py knows of the cell's image, for one who asks from outside.
     """
-    python, packages = platform.python_version(), {name: _version(name) for name in PACKAGES}
+    python, found = platform.python_version(), packages()
     if image is not None:
-        python, packages = image["python"], {name: image["packages"].get(name) for name in PACKAGES}
-    packages = {name: version for name, version in packages.items() if version}
+        python, held = image["python"], image["packages"]
+        found = {name: held[name] for name in PACKAGES if held.get(name)}
     told = os.environ.get("PARBENCH_HOST")
     outside = json.loads(told) if told else host(image)
     described = machine.describe()
@@ -242,8 +242,8 @@ def environment(
         "stack": cell["stack"],
         "deployment": cell["deployment"],
         "python": python,
-        "packages": packages,
-        "lock_mismatch": lock_mismatch(cell["stack"], packages),
+        "packages": found,
+        "lock_mismatch": lock_mismatch(cell["stack"], found),
         "machine": described,
         "cores": cores if cores is not None else [],
         "oversubscribed": bool(os.environ.get("PARBENCH_OVERSUBSCRIBED")),
@@ -267,6 +267,12 @@ def host(image: dict | None) -> dict:
         "image_digest": image and image["sha256"],
         **provenance.git_state(),
     }
+
+
+def packages() -> dict[str, str]:
+    """The installed versions of PACKAGES."""
+    versions = {name: _version(name) for name in PACKAGES}
+    return {name: version for name, version in versions.items() if version}
 
 
 def _version(package: str) -> str | None:

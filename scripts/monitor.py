@@ -23,6 +23,7 @@ from typing import Any, TextIO
 import measure
 from errors import ParbenchError
 from files import read_json, write_json
+from printable import log_line, printable
 from record import result
 from remaining import duration, seconds_left, wall_seconds
 
@@ -31,7 +32,6 @@ LOOK_SECONDS = 2.0
 SUMMARY_SECONDS = 15.0
 SILENCE_SECONDS = 600.0
 LOG_LINES = 15
-LINE_WIDTH = 160
 STATES = ("running", "pending", "done", "failed")
 # What a launcher leaves in a cell's folder; each appears and goes as a whole.
 FILES = ("metrics.json", "running.json", "failed.json")
@@ -239,7 +239,7 @@ class Monitor:
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads any more
-            print(text, file=self._out, flush=True)
+            print(printable(text), file=self._out, flush=True)
 
     def summarise(self) -> None:
         """One line: how many cells are in which state, and the time left."""
@@ -395,13 +395,6 @@ def read_failure(path: Path) -> Failure:
 
 def _failure_text(failure: Failure) -> str:
     lines = [f"{'stopped' if failure.stopped else 'failed'}: {failure.sentence}"]
-    lines += [f"  | {_printable(line)}" for line in failure.lines]
+    lines += [f"  | {log_line(line)}" for line in failure.lines]
     lines += [f"  log: {failure.log}"] if failure.log else []
     return "\n".join(lines)
-
-
-def _printable(line: str) -> str:
-    """A line of a log that moves no cursor and fits most terminals."""
-    line = line.rstrip().rpartition("\r")[2].expandtabs()
-    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
-    return line if len(line) <= LINE_WIDTH else line[: LINE_WIDTH - 1] + "…"

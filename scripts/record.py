@@ -3,8 +3,8 @@
 - ``failed.json``: why the last run gave no result, and whether its job goes on (``stopped``); gone
   when the cell starts again,
 - ``stopped.json``: where a run that was asked to end has stopped, with a checkpoint kept,
-- ``finished.json``: the result of a Slurm job, which a workflow that was killed meanwhile finds
-  there when it is started again: Snakemake deletes metrics.json before it runs a job.
+- ``finished.json``: the result once more, which a workflow that was killed meanwhile finds there
+  when it is started again: Snakemake deletes metrics.json before it runs a job.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+import claim
 import measure
 import provenance
 from errors import ParbenchError
 from files import read_json, write_json
+from printable import printable
 from remaining import duration
 
 CHECKPOINTS = "checkpoints"
@@ -87,17 +89,25 @@ def spent(folder: Path) -> float:
 def finished(folder: Path, out: Path, seconds: float, number: int | None) -> None:
     """Note that the cell has its result, and forget what was kept for going on."""
     write_json(folder / "wall.json", {"seconds": round(spent(folder) + seconds, 3)})
-    if number is not None:
-        metrics = read_json(out)
-        write_json(folder / "finished.json", {"job": number, "metrics": metrics})
+    write_json(folder / "finished.json", {"job": number, "metrics": read_json(out)})
     (folder / "stopped.json").unlink(missing_ok=True)
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
-def take_over(folder: Path, out: Path, cell: dict, data: Path, image: dict | None) -> int | None:
-    """Take the result of a job whose workflow died, when this run's workflow knows of that job.
+def left_behind(folder: Path, finished: bool) -> dict | None:
+    """Who trains a cell, or has ``finished`` it, for a workflow that was killed; None: nobody.
 
-    Returns the job's number, or None where there is no such result: then what was there is gone.
+    {"job": the number of its Slurm job, None where it runs without}.
+    """
+    with contextlib.suppress(ParbenchError):
+        return read_json(folder / ("finished.json" if finished else claim.NAME))
+    return None
+
+
+def take_over(folder: Path, out: Path, cell: dict, data: Path, image: dict | None) -> str | None:
+    """Take the result of a run whose workflow died, when this run's workflow knows of that run.
+
+    Returns who made it, or None where there is no such result: then what was there is gone.
     Only of the same cell, code, image and data.
     """
     path = folder / "finished.json"
@@ -105,12 +115,13 @@ def take_over(folder: Path, out: Path, cell: dict, data: Path, image: dict | Non
         return None
     try:
         plan = folder.absolute().parent.parent / "plan" / "taken_over.json"
-        expected = int(read_json(plan).get(cell["id"], 0)) if plan.exists() else 0
+        expected = read_json(plan) if plan.exists() else {}
         found = read_json(path)
-        metrics = found["metrics"]
-        if found["job"] == expected and _same(metrics, cell, data, image):
+        metrics, number = found["metrics"], found["job"]
+        known = cell["id"] in expected and str(number) == str(expected[cell["id"]])
+        if known and _same(metrics, cell, data, image):
             measure.write_metrics(out, metrics)
-            return expected
+            return "an earlier run" if number is None else f"job {number}"
     except (ParbenchError, KeyError, TypeError, ValueError, AttributeError):
         pass  # damaged: the cell is trained again
     with contextlib.suppress(FileNotFoundError):
@@ -132,7 +143,7 @@ def _same(metrics: dict, cell: dict, data: Path, image: dict | None) -> bool:
 def result(metrics: Mapping) -> str:
     """The result of a cell in a few words."""
     if metrics["status"] != "ok":
-        return f"{metrics['status']}: {metrics['reason']}"
+        return printable(f"{metrics['status']}: {metrics['reason']}")
     seconds = metrics["train_seconds"]
     spent = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
     return f"ok, accuracy {metrics['test_accuracy']:.3f}, trained in {spent}"

@@ -13,17 +13,21 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
+from certificate import Certificates
 from errors import ParbenchError, run_main
 from files import read_json, write_atomically, write_json
-from reporting import panels, paper_tables, render, sections
+from reporting import equivalence, panels, paper_tables, render, sections
 from reporting.study import Study
 
-SCHEMA_VERSION = 3  # of report.json
+SCHEMA_VERSION = 4  # of report.json
 HTML_LIMIT = 3_000_000  # bytes; a report is mailed and opened on phones
 
 
-def collect(plans: list[Path], tables: list[Path], cells: Path) -> dict:
+def collect(
+    plans: list[Path], tables: list[Path], cells: Path, certificates: list[Path] | None = None
+) -> dict:
     """All that the report shows, formatted, as JSON. ParbenchError for what is missing."""
+    proofs = Certificates(certificates) if certificates is not None else None
     by_name = {path.stem: path for path in tables}
     studies = []
     for plan in plans:
@@ -43,7 +47,8 @@ def collect(plans: list[Path], tables: list[Path], cells: Path) -> dict:
         "studies": [sections.study_section(study) for study in studies],
         "verdicts": verdicts,
         "cells": panels.cells_table(studies, environments),
-        "groups": panels.group_panels(studies, environments),
+        "groups": panels.group_panels(studies, environments, proofs),
+        "equivalence": equivalence.section(proofs),
         "environments": environments.described,
         "images": panels.images(studies),
         "unfinished": panels.unfinished(studies),
@@ -72,6 +77,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     gather.add_argument("--plan", type=Path, nargs="+", required=True)
     gather.add_argument("--table", type=Path, nargs="+", required=True)
     gather.add_argument("--cells", type=Path, required=True, help="results/cells")
+    gather.add_argument("--certificate", type=Path, nargs="*", help="of equivalence")
     gather.add_argument("--out", type=Path, required=True)
     for name in ("html", "pdf"):
         command = commands.add_parser(name, help=f"report.json -> {name.upper()}")
@@ -84,7 +90,8 @@ def main(argv: list[str] | None = None) -> None:
     """Run one of the three steps."""
     options = arguments(argv)
     if options.command == "collect":
-        write_json(options.out, collect(options.plan, options.table, options.cells))
+        made = collect(options.plan, options.table, options.cells, options.certificate)
+        write_json(options.out, made)
     elif options.command == "html":
         html = render.render_html(read_report(options.data))
         size = len(html.encode())

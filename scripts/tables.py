@@ -24,7 +24,10 @@ from scipy import stats  # scikit-learn, which parbench depends on, brings it
 import files
 import measure
 import shape
+from certificate import Certificates
 from errors import ParbenchError, run_main
+from printable import printable
+from seeds import DECIDE_FROM, TRIM_FROM, too_few
 
 # fmt: off
 COLUMNS = [
@@ -36,8 +39,6 @@ COLUMNS = [
 # fmt: on
 
 CONFIDENCE = 0.95
-TRIM_FROM = 5  # seeds from which clocked metrics are averaged without the fastest and the slowest
-DECIDE_FROM = 3  # seeds below which no verdict is passed
 SHOW_WIDTH = 100
 
 NOT_RUN = "not run"
@@ -125,6 +126,7 @@ METRICS = {
             optional=True,
         ),
         Metric("speedup", "x", "ratio", True),
+        Metric("accuracy_difference", "fraction", "accuracy", True),
         Metric("noise_floor", "x", "ratio", True),
     )
 }
@@ -462,10 +464,28 @@ def _names_model(name: str, model: str) -> bool:
 
 def paired_speedup(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
     """Baseline's training time over the group's, seed by seed, and why seeds are missing."""
+    pairs, reasons = _pairs(group, baseline, _why_no_speedup)
+    return summarise(base["train_seconds"] / run["train_seconds"] for run, base in pairs), reasons
+
+
+def paired_difference(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
+    """Test accuracy less the baseline's, seed by seed, and why seeds are missing."""
+    pairs, reasons = _pairs(group, baseline, _why_no_difference)
+    return summarise(run["test_accuracy"] - base["test_accuracy"] for run, base in pairs), reasons
+
+
+# Metrics of a group and its baseline.
+PAIRED = {"speedup": paired_speedup, "accuracy_difference": paired_difference}
+
+
+def _pairs(
+    group: Group, baseline: Group, why_none: Callable[[Mapping, Mapping], str]
+) -> tuple[list[tuple[Mapping, Mapping]], list[str]]:
+    """The good runs of each seed that both have, and why seeds are missing."""
     if baseline.plan["not_run"]:
-        return Summary(0), [f"the baseline {baseline.plan['id']} was not run"]
+        return [], [f"the baseline {baseline.plan['id']} was not run"]
     of_seed = {run["cell"]["seed"]: run for run in baseline.runs}
-    ratios, reasons = [], []
+    pairs, reasons = [], []
     for run in group.ok:
         seed = run["cell"]["seed"]
         base = of_seed.get(seed)
@@ -473,14 +493,14 @@ def paired_speedup(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
             reasons.append(f"the baseline has no seed {seed}")
         elif base["status"] != "ok":
             reasons.append(f"the baseline's seed {seed}: {FAILURES[base['status']]}")
-        elif why := _why_no_pair(run, base):
+        elif why := why_none(run, base):
             reasons.append(why)
         else:
-            ratios.append(base["train_seconds"] / run["train_seconds"])
-    return summarise(ratios), reasons
+            pairs.append((run, base))
+    return pairs, reasons
 
 
-def _why_no_pair(run: Mapping, base: Mapping) -> str:
+def _why_no_speedup(run: Mapping, base: Mapping) -> str:
     """Why two runs of a seed give no speedup; empty when they do."""
     ours, theirs = _fingerprints(run), _fingerprints(base)
     if len({*ours, *theirs}) > 1:
@@ -490,20 +510,37 @@ def _why_no_pair(run: Mapping, base: Mapping) -> str:
         ours, theirs = run["environment"][key], base["environment"][key]
         if ours != theirs:
             return f"no speedup between {key}s: {ours} here, {theirs} for the baseline"
-    ours, theirs = _work(run["cell"]), _work(base["cell"])
-    differ = [
+    differ = _differing(_work(run["cell"]), _work(base["cell"]))
+    return f"no speedup between unequal work: {differ}" if differ else ""
+
+
+def _why_no_difference(run: Mapping, base: Mapping) -> str:
+    """Why the accuracies of two runs of a seed are not to be compared; empty when they are."""
+    ours, theirs = (
+        {**_work(each["cell"]), "test_samples": _samples(each["cell"], "test")}
+        for each in (run, base)
+    )
+    differ = _differing(ours, theirs)
+    return f"no difference between unequal work: {differ}" if differ else ""
+
+
+def _differing(ours: Mapping, theirs: Mapping) -> str:
+    return ", ".join(
         f"{key} {ours[key]} here, {theirs[key]} for the baseline"
         for key in ours
         if ours[key] != theirs[key]
-    ]
-    return f"no speedup between unequal work: {', '.join(differ)}" if differ else ""
+    )
+
+
+def _samples(cell: Mapping, part: str) -> Any:
+    samples = cell["dataset"][f"{part}_samples"]
+    return "all" if samples is None else samples
 
 
 def _work(cell: Mapping) -> dict[str, Any]:
-    samples = cell["dataset"]["train_samples"]
     return {
         "dataset": cell["dataset"]["name"],
-        "train_samples": "all" if samples is None else samples,
+        "train_samples": _samples(cell, "train"),
         "epochs": cell["training"]["epochs"],
         "global_batch": cell["training"]["global_batch"],
         "image_size": cell["training"]["image_size"],
@@ -606,8 +643,7 @@ def verdict(
     if reasons := why_not_comparable(metric, group, study, reference):
         return NOT_COMPARABLE, reasons
     caveats = _caveats(metric, group, study, reference)
-    if summary.n < DECIDE_FROM:
-        seeds = f"{summary.n} of at least {DECIDE_FROM} seeds"
+    if seeds := too_few(summary.n):
         if summary.n:
             seeds += f", range {summary.min:.4g} to {summary.max:.4g}"
         return UNDECIDED, [seeds, *caveats]
@@ -630,11 +666,15 @@ def verdict(
 
 
 def table(
-    plan: Mapping, metrics_by_cell: Mapping[str, Mapping], published: pd.DataFrame
+    plan: Mapping,
+    metrics_by_cell: Mapping[str, Mapping],
+    published: pd.DataFrame,
+    certificates: Certificates | None = None,
 ) -> pd.DataFrame:
     """The tidy table of a study: one row a (group, metric), columns ``COLUMNS``.
 
     ``metrics_by_cell`` maps cell ids to metrics.json contents, for every cell of a group that runs.
+    With ``certificates``, `reason` marks what they do not cover (docs/equivalence.md).
     Raises ParbenchError for a cell without metrics, metrics of another cell, an unknown metric in
     the study's tables, and an ambiguous published value.
     """
@@ -644,7 +684,17 @@ def table(
         for each in plan["groups"]
     }
     source = Published(published, plan["study"]["published"])
-    rows = [row for group in groups.values() for row in _rows(plan, group, groups, source)]
+    rows = [
+        row
+        for group in groups.values()
+        for row in _rows(
+            plan,
+            group,
+            groups,
+            source,
+            certificates.problems(group.runs) if certificates is not None else [],
+        )
+    ]
     frame = pd.DataFrame(rows, columns=COLUMNS)
     return frame.astype({"n_seeds": "Int64"})
 
@@ -695,7 +745,8 @@ def _check_table_metrics(study: Mapping) -> None:
 
 def _metrics_of(plan: Mapping, group: Group, is_baseline: bool) -> list[Metric]:
     """The metrics that a group has rows for."""
-    has_partner = {"speedup": group.plan["baseline"] is not None, "noise_floor": is_baseline}
+    has_partner = {"noise_floor": is_baseline}
+    has_partner |= dict.fromkeys(PAIRED, group.plan["baseline"] is not None)
     names: Iterable[str] = METRICS
     if group.plan["not_run"]:
         named = {
@@ -709,7 +760,11 @@ def _metrics_of(plan: Mapping, group: Group, is_baseline: bool) -> list[Metric]:
 
 
 def _rows(
-    plan: Mapping, group: Group, groups: Mapping[str, Group], source: Published
+    plan: Mapping,
+    group: Group,
+    groups: Mapping[str, Group],
+    source: Published,
+    uncertified: list[str],
 ) -> Iterable[dict[str, Any]]:
     baseline = _baseline(group, groups)
     is_baseline = any(each.plan["baseline"] == group.plan["id"] for each in groups.values())
@@ -725,6 +780,7 @@ def _rows(
         reasons = [
             group.plan["not_run"],
             *group.failures(),
+            *uncertified,
             *group.cautions(metric),
             *reasons,
             *why_decision,
@@ -760,8 +816,8 @@ def _baseline(group: Group, groups: Mapping[str, Group]) -> Group | None:
 def _summary(metric: Metric, group: Group, baseline: Group | None) -> tuple[Summary, list[str]]:
     if group.plan["not_run"]:
         return Summary(0), []
-    if metric.name == "speedup":
-        return paired_speedup(group, baseline)
+    if metric.name in PAIRED:
+        return PAIRED[metric.name](group, baseline)
     if metric.name == "noise_floor":
         return _group_noise_floor(group)
     values = [metric.read(run) for run in group.ok]
@@ -820,7 +876,7 @@ def show(frame: pd.DataFrame) -> str:
     speedups = [row for _, row in frame.iterrows() if _is_warned_of(row)]
     notes += [f"* {reason}" for reason in dict.fromkeys(row["reason"] for row in speedups)]
     wrapped = [line for note in notes for line in textwrap.wrap(note, SHOW_WIDTH)]
-    return "\n".join([_fit(title, SHOW_WIDTH), text, *wrapped]) + "\n"
+    return printable("\n".join([_fit(title, SHOW_WIDTH), text, *wrapped]) + "\n")
 
 
 def _is_warned_of(row: pd.Series) -> bool:
@@ -867,27 +923,31 @@ def _gravest(rows: Mapping[str, pd.Series]) -> str:
 def _show_accuracy(row: pd.Series | None) -> str:
     if row is None or math.isnan(row["mean"]):
         return ""
-    return f"{100 * row['mean']:.1f}{_show_std(100 * row['std'], '.1f')} %"
+    return f"{_show_number(row, 100, '.1f')} %"
 
 
 def _show_seconds(row: pd.Series | None) -> str:
     if row is None or math.isnan(row["mean"]):
         return ""
     unit, seconds = next((u, s) for u, s, start in TIME_UNITS if row["mean"] >= start)
-    return f"{row['mean'] / seconds:.1f}{_show_std(row['std'] / seconds, '.1f')} {unit}"
+    return f"{_show_number(row, 1 / seconds, '.1f')} {unit}"
 
 
 def _show_speedup(rows: Mapping[str, pd.Series]) -> str:
     if "speedup" in rows and not math.isnan(rows["speedup"]["mean"]):
         mark = "*" if _is_warned_of(rows["speedup"]) else ""
-        return f"{rows['speedup']['mean']:.2f}{_show_std(rows['speedup']['std'], '.2f')}{mark}"
+        return f"{_show_number(rows['speedup'], 1, '.2f')}{mark}"
     if "noise_floor" in rows and not math.isnan(rows["noise_floor"]["ci_low"]):
         return f"1 ({rows['noise_floor']['ci_low']:.2f}-{rows['noise_floor']['ci_high']:.2f})"
     return ""
 
 
-def _show_std(std: float, form: str) -> str:
-    return "" if math.isnan(std) else f" ± {std:{form}}"
+def _show_number(row: pd.Series, factor: float, form: str) -> str:
+    """Mean and standard deviation; the range of seeds that are too few for them."""
+    if row["n_seeds"] >= DECIDE_FROM:
+        return f"{factor * row['mean']:{form}} ± {factor * row['std']:{form}}"
+    ends = (f"{factor * row[end]:{form}}" for end in ("min", "max"))
+    return "-".join(dict.fromkeys(ends))
 
 
 def _align(lines: list[list[str]]) -> str:
@@ -932,6 +992,9 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--plan", type=Path, help="results/plan/<study>.json")
     parser.add_argument("--cells", type=Path, help="folder of the cells' folders")
     parser.add_argument("--published", type=Path, help="CSV of published values")
+    parser.add_argument(
+        "--certificate", type=Path, nargs="*", help="of equivalence; default: nothing is said of it"
+    )
     parser.add_argument("--out", type=Path, help="CSV to write")
     parser.add_argument(
         "--show", nargs="+", type=Path, metavar="TABLE", help="only print finished tables"
@@ -952,7 +1015,9 @@ def main(arguments: list[str] | None = None) -> None:
         print("\n".join(show(read_table(path)) for path in options.show), end="")
         return
     plan = files.read_json(options.plan)
-    frame = table(plan, read_metrics(plan, options.cells), read_published(options.published))
+    certificates = Certificates(options.certificate) if options.certificate is not None else None
+    metrics, published = read_metrics(plan, options.cells), read_published(options.published)
+    frame = table(plan, metrics, published, certificates)
     files.write_atomically(options.out, frame.to_csv(index=False, lineterminator="\n"))
 
 

@@ -488,22 +488,27 @@ def be_deterministic() -> None:
     torch.backends.cudnn.benchmark = False
 
 
+def prepare(cell: dict) -> None:
+    """Settings of the whole process."""
+    if cell["hardware"]["device"] == "cpu":
+        torch.set_num_threads(1)  # a device on a CPU is one core
+    torch.backends.cuda.matmul.allow_tf32 = cell["training"]["tf32"]
+    torch.backends.cudnn.allow_tf32 = cell["training"]["tf32"]
+    if cell["training"]["mode"] == "deterministic":
+        be_deterministic()
+
+
 def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse) -> None:
     """Set up, train, evaluate; rank 0 writes ``out``."""
     launched = float(os.environ.get("PARBENCH_LAUNCHED", time.time()))
     training = cell["training"]
-    if cell["hardware"]["device"] == "cpu":
-        torch.set_num_threads(1)  # a device on a CPU is one core
-    torch.backends.cuda.matmul.allow_tf32 = training["tf32"]
-    torch.backends.cudnn.allow_tf32 = training["tf32"]
-    if training["mode"] == "deterministic":
-        be_deterministic()
-
+    prepare(cell)
     pulse.beat("start-up")
     strategy.setup()
     module = strategies.load(cell["strategy"]["name"])
     cores = measure.pin(strategy.local_rank, module.processes(cell))
     run = Run(cell, data_folder, strategy, pulse)
+    run.data.require_every_class()
     environment = measure.environment(
         cell,
         run.data.sha256,

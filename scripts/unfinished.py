@@ -14,9 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import cells
+import certificate
 from errors import ParbenchError
 from files import write_json
 from monitor import Failure, read_failure
+from printable import printable
 
 REPORT = Path("reports/unfinished.html")
 PUBLISHED = Path("studies/published/published_results.csv")
@@ -35,7 +37,8 @@ def tell(plan: cells.Plan, failed: Collection[str], inside: str = "") -> None:
     print(f"{len(failed)} of {runnable} cells failed:", file=sys.stderr)
     for cell in sorted(failed)[:SHOWN]:
         failure = _failure(cell)
-        print(f"  {cell}: {failure['sentence'].splitlines()[0]}", file=sys.stderr)
+        sentence = printable(failure["sentence"]).partition("\n")[0]
+        print(f"  {cell}: {sentence}", file=sys.stderr)
         print(f"    log: {failure['log']}", file=sys.stderr)
     try:
         write(plan, failed, inside)
@@ -49,6 +52,7 @@ def write(plan: cells.Plan, failed: Collection[str], inside: str = "") -> None:
     """Write the report. ParbenchError where a program that makes it fails."""
     python, plans, tables = [*shlex.split(inside), "python"], [], []
     lie = ["--cells", CELLS]
+    lie += ["--certificate", *sorted(certificate.FOLDER.glob("*.json"))]
     for name, study in plan.studies.items():
         groups = [_cut(group, plan, failed) for group in study["groups"]]
         plans.append(FOLDER / "plan" / f"{name}.json")

@@ -39,6 +39,7 @@ MODEL = '''\
 from pathlib import Path
 
 OPTIONS: dict = {}
+SMALL: dict = {}
 
 
 def cuts(stages, options):

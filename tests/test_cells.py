@@ -151,6 +151,12 @@ def test_two_studies_share_a_cell(base):
     assert "quickstart" not in group["cells"][0]  # a cell does not know its study
 
 
+def test_more_cells_than_a_workflow_holds_are_refused(with_study, monkeypatch):
+    monkeypatch.setattr(cells, "MOST_CELLS", 9_999)
+    with pytest.raises(ParbenchError, match=r"10,000 cells .*x seeds.*at most 9,999"):
+        with_study(lambda s: s.update(seeds=list(range(1000))))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -304,6 +310,23 @@ def metrics_of(plan, cell_id):
         "dataset_digest": "0" * 64,
     }
     return constructed.make_metrics(cell, environment=environment)
+
+
+@pytest.mark.parametrize("status", ["ok", "diverged", "out_of_memory"])
+def test_a_failed_run_is_a_result_and_not_trained_again(base, tmp_path, monkeypatch, status):
+    monkeypatch.setattr(cells, "RESULTS", tmp_path)
+    plan = cells.plan(config.checked(base))
+    cell_id = next(iter(plan.cells))
+    metrics = constructed.make_metrics(
+        plan.cells[cell_id], status, environment=metrics_of(plan, cell_id)["environment"]
+    )
+    for name, value in (
+        (f"cells/{cell_id}/metrics.json", metrics),
+        ("data/digits/digest.json", {"sha256": "0" * 64}),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(json.dumps(value))
+    assert cells.state(cell_id, plan) == ("done", [])
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import checkpoint
+import faults
 import measure
 import strategies
 import train
@@ -171,6 +172,26 @@ def test_ranks_stop_together_and_survive_a_kill(digits, tmp_path, strategy, mode
     assert_same(ended, tmp_path / "whole")
 
 
+def test_each_step_is_timed_once(digits, tmp_path, state, monkeypatch):
+    """By a clock that only steps make go: a run that is interrupted has its time, not more."""
+    clock, step = [0.0], train.Run.step
+
+    def timed(self, batch, epoch):
+        clock[0] += 1.0
+        return step(self, batch, epoch)
+
+    monkeypatch.setattr(train.Run, "step", timed)
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
+    value = often(warmup_steps=1)
+    while not here(value, digits, tmp_path, Until(state, 4)):
+        for file in state.iterdir():
+            file.unlink()
+    metrics = measure.read_metrics(tmp_path / "metrics.json")
+    assert len(metrics["resumed_from"]) >= 2
+    assert metrics["epoch_seconds"] == [float(metrics["steps_per_epoch"])] * 2
+    assert metrics["train_seconds"] == 2 * metrics["steps_per_epoch"]
+
+
 def test_another_cell_in_the_same_folder_starts_afresh(digits, tmp_path, state, capsys):
     folder = tmp_path / "cell"
     assert not here(often(), digits, folder, Until(state, 6))
@@ -249,6 +270,16 @@ def test_damage_is_said_and_the_older_one_serves(store, capsys, ending, damage):
     # Without its JSON a checkpoint was never finished: nothing to say.
     assert ("the one before it" in said) == ((ending, damage) != ("json", "gone"))
     assert sorted(path.stem for path in store.folder.iterdir()) == ["0000000001"] * 2
+
+
+def test_a_pickle_is_refused_also_with_the_right_digest(store, tmp_path, capsys):
+    faults.forge_pickle(store.folder / "0000000002.json", tmp_path / "unpickled")
+    assert store.find() == 1
+    assert "0000000002.safetensors holds no tensors" in capsys.readouterr().out
+    faults.forge_pickle(store.folder / "0000000001.json", tmp_path / "unpickled")
+    assert store.find() is None
+    assert "starts afresh: " in capsys.readouterr().out
+    assert not (tmp_path / "unpickled").exists()
 
 
 def test_tensors_outlive_their_file(store):

@@ -124,9 +124,20 @@ def finished(tmp_path):
 
 def test_the_result_of_a_job_whose_workflow_died_is_taken(finished):
     folder, out, *_ = finished
-    assert record.take_over(*finished) == 5
+    assert record.take_over(*finished) == "job 5"
     assert json.loads(out.read_text())["status"] == "ok"
     assert (folder / "finished.json").exists()
+
+
+def test_without_slurm_it_is_an_earlier_run(finished, tmp_path):
+    folder, out, *_ = finished
+    value = json.loads((folder / "finished.json").read_text())
+    files.write_json(folder / "finished.json", {**value, "job": None})
+    assert record.left_behind(folder, finished=True)["job"] is None
+    assert record.left_behind(folder, finished=False) is None
+    files.write_json(tmp_path / "results" / "plan" / "taken_over.json", {"x": None})
+    assert record.take_over(*finished) == "an earlier run"
+    assert json.loads(out.read_text())["status"] == "ok"
 
 
 @pytest.mark.parametrize("change", ["job", "cell", "data", "image", "unknown", "damaged"])

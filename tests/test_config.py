@@ -11,6 +11,7 @@ import yaml
 
 import config
 from errors import ParbenchError
+from workspace import Workspace
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ def test_a_file_that_may_not_be_read_names_it(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(config.Path, "read_text", refuse)  # root may read everything
+    monkeypatch.setattr(config.Path, "open", refuse)  # root may read everything
     with pytest.raises(ParbenchError, match=r"mine.yaml: cannot be read \(Permission denied\)"):
         config.read_yaml(tmp_path / "mine.yaml")
 
@@ -170,6 +171,131 @@ def test_tags_are_refused(tmp_path):
     path.write_text("a: !!python/object/apply:os.system ['true']\n")
     with pytest.raises(ParbenchError, match="not valid YAML"):
         config.read_yaml(path)
+
+
+def laughs(first: str, each: str) -> str:
+    """Ten lines, each of ten aliases of the one before: more values than there is memory."""
+    lines = [f"a0: &a0 {first}"]
+    lines += [f"a{i}: &a{i} {each.format(*[f'*a{i - 1}'] * 10)}" for i in range(1, 11)]
+    return "\n".join(lines)
+
+
+LIST = f"[{', '.join(['{}'] * 10)}]"
+MAPPING = "{{" + ", ".join(f"k{i}: {{}}" for i in range(10)) + "}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (laughs("[x]", LIST), "more than 20,000 values in all, each alias counted"),
+        (laughs("{x: y}", MAPPING), "more than 20,000 values in all"),
+        ("a: &a [*a]", "more than 30 levels"),
+        ("a: &a {b: *a}", "more than 30 levels"),
+        ("a: &a {x: 1}\nb: {<<: [*a, *a]}", "not valid YAML"),
+        ("a: " + "[" * 500 + "]" * 500, "more than 30 levels"),
+        ("a: " + "[" * 100_000, "more than 30 levels"),
+        (f"a: {[0] * 1001}", "a: 1,001 entries; at most 1,000"),
+        ("a: !!set {x, y}", "a: {"),
+        ("a: !!binary aGk=", "of YAML's type bytes"),
+        ("a: !mine 3", "not valid YAML"),
+        ("? !!set {x}\n: y", "not valid YAML"),
+        ("a: 2024-01-31", "a: 2024-01-31 is of YAML's type date; put it in quotes"),
+        ("a: 2024-13-01", "put it in quotes"),
+        ("a: 0b_", "put it in quotes"),
+        ("a: " + "9" * 5000, "put it in quotes"),
+        ("a: 9007199254740993", "a: a whole number beyond 9,007,199,254,740,992"),
+        ("a: {b: [.nan]}", "a.b.0: nan is no number to reckon with"),
+        ("a: -.inf", "a: -inf is no number"),
+        ("3: x", "the key '3' is a number; write it as one line of text"),
+        ("a: {null: x}", "a: the key 'None' is null"),
+        ("a: {yes: x}", "a: the key 'True' is true or false"),
+        ("a: {2024-01-31: x}", "a: the key '2024-01-31' is of YAML's type date"),
+        ('a: {"b\\nc": x}', "a: the key 'b c' is more than one line"),
+        ('title: "\\x1b[2Jx"', "title: x holds the character '\\x1b', which cannot be shown"),
+        ('title: "a\\u202eb"', "holds the character '\\u202e'"),
+        ('title: "\\ud800"', "not valid YAML"),
+        ('"\\0": x', "holds the character '\\x00'"),
+        ("a: " + "x" * (1 << 20), "more than 1,048,576 bytes"),
+    ],
+)
+def test_what_is_no_plain_value_of_a_sane_size_is_refused_at_once(tmp_path, text, words):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(ParbenchError) as caught:
+        config.read_yaml(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}")
+    assert words in message
+    assert message.isprintable()
+    assert len(message) < 600
+
+
+def test_a_device_without_an_end_is_not_read_to_it():
+    with pytest.raises(ParbenchError, match="/dev/zero: more than"):
+        config.read_yaml("/dev/zero")
+
+
+def test_anchors_and_other_scripts_are_as_good_as_ever(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        'a: &a [1, 2]\nb: *a\nc: "12\\u00a0GB, می\\u200cخواهم, 模型 ±"\nd: |\n  x\n  y\n'
+    )
+    value = config.read_yaml(path)
+    assert value["b"] == [1, 2]
+    assert value["d"] == "x\ny\n"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("studies", 0),
+        ("stack",),
+        ("hardware", "{}"),
+        ("datasets", "{}"),
+        ("override", "{}"),
+        ("images", "given", "{}"),
+    ],
+)
+@pytest.mark.parametrize("name", ["../config", "/etc/passwd", "a/b", "..", "~root", "x" * 300])
+def test_names_that_are_paths_are_refused(good, keys, name):
+    *way, last = keys
+    part = good
+    for key in way:
+        part = part[key]
+    part[name if last == "{}" else last] = {"device": "cpu", "devices": 1} if last == "{}" else name
+    refused(good, str(keys[0]))
+
+
+def test_a_whole_number_is_written_as_one(good):
+    good["hardware"]["cpu1"]["devices"] = 1.0
+    refused(good, "hardware.cpu1.devices", "1.0 is not of type 'integer'")
+
+
+def test_values_of_the_command_line_are_those_of_a_file(good):
+    """Snakemake leaves what stands in a mapping or list as text."""
+    asked = config.typed(
+        {"override": {"quickstart": {"seeds": ["0"], "settings": {"augment": "true"}}}, "x": "1 a"}
+    )
+    assert asked["override"]["quickstart"] == {"seeds": [0], "settings": {"augment": True}}
+    assert asked["x"] == "1 a"
+    config.checked(config.merged(good, {"override": asked["override"]}))
+
+
+def test_a_wrong_value_of_the_command_line_is_not_blamed_on_a_file(good):
+    changes = config.typed({"nodes": {"connect_seconds": "soon"}})
+    with pytest.raises(ParbenchError, match=r"^--config: nodes.connect_seconds: value soon"):
+        config.checked(config.merged(good, changes), None, changes)
+    endless: list = []
+    endless.append(endless)
+    for value in (float("nan"), endless, {"a": "\x1b"}):
+        with pytest.raises(ParbenchError, match=r"^--config: timeout_seconds"):
+            config.typed({"timeout_seconds": value})
+
+
+def test_snakemake_takes_them_so(tmp_path):
+    work = Workspace(tmp_path / "work")
+    override = "override={quickstart: {seeds: [0], settings: {epochs: 1}}}"
+    assert work.jobs("--config", override)["train"] == 10
 
 
 def test_missing_file_names_the_nearest(tmp_path):
@@ -223,7 +349,13 @@ def study_file(tmp_path, monkeypatch):
     [
         (lambda s: s["variants"]["ddp"].update(hardwar="cpu2"), "variants.ddp: unknown key"),
         (lambda s: s["settings"].update(optimizer="adam"), "settings.optimizer: adam is not one"),
-        (lambda s: s.update(seeds=[0, 0]), "seeds"),
+        (lambda s: s.update(seeds=[0, 0]), "seeds: .*has non-unique elements"),
+        (lambda s: s.update(seeds=[1, 1.0]), "seeds"),
+        (lambda s: s.update(seeds=[0, False]), "seeds.1"),
+        (lambda s: s.update(seeds=[2**32]), "seeds.0: value 4294967296"),
+        (lambda s: s.update(scaled_from="../config"), "scaled_from: value ../config"),
+        (lambda s: s["variants"].update({"../x": {}}), "variants.*../x"),
+        (lambda s: s["settings"].update(epochs=3.0), "settings.epochs: value 3.0"),
         (lambda s: s.pop("title"), "'title'"),
         (lambda s: s.update(assumed={"epochs": 3}), "stands under settings and under assumed"),
         (lambda s: s["settings"].update(epochs="many"), "settings.epochs"),

@@ -339,6 +339,18 @@ def test_a_redirect_to_http_is_followed(server):
     )
 
 
+def test_a_mirrors_words_do_nothing_to_a_terminal(server, capsys):
+    def answer(handler):
+        handler.send_response(404, "\x1b[2J\x1b]0;owned\x07gone")
+        handler.end_headers()
+
+    with pytest.raises(ParbenchError, match="gone"):
+        fetched(spec_of(BODY, server.url("/404", answer)))
+    said = capsys.readouterr().err
+    assert "404" in said
+    assert "\x1b" not in said
+
+
 def test_range_not_satisfiable_starts_again_next_time(server, own_cache):
     part = part_of(own_cache, BODY)
     part.parent.mkdir(parents=True)
@@ -935,6 +947,11 @@ def gone(*parts: str) -> Callable:
     return lambda root: root.joinpath(*parts).rename(root.parent / "gone")
 
 
+def clear(folder: Path) -> None:
+    for path in [*folder.rglob("*")][::-1]:
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
 BROKEN = {
     "class missing in test": (gone("test", "b"), r"test/b: no such folder, but .*train/b exists"),
     "class missing in train": (gone("train", "b"), r"train/b: no such folder, but .*test/b exists"),
@@ -952,6 +969,14 @@ BROKEN = {
     "a linked class": (bad_class_link, r"train/c: a link to .*other/c, which is outside"),
     "16 bits": (bad_mode, r"3\.png: not a readable image \(its pixels are I;16; only 8 bits"),
     "a bomb": (bad_bomb, r"10\.png: not a readable image \(5000x5000 pixels are too many"),
+    "no class": (lambda root: [clear(root / part) for part in ("train", "test")], "0 classes; at"),
+    "no image at all": (lambda root: [clear(path) for path in root.glob("*/*/")], "has no image"),
+    "no test class": (
+        lambda root: clear(root / "test"),
+        r"test/\S+.*: no such folder, but .*train",
+    ),
+    "an escape": (put("train", "\x1b[2Jc", content=None), r"train: '\\x1b\[2Jc' holds a character"),
+    "a line in a name": (put("test", "b", "x\n.png"), r"test/b: 'x\\n\.png' holds a character"),
     "no folder": (lambda root: root.rename(root.parent / "gone"), r"no such folder; `path` must"),
 }
 
@@ -974,6 +999,13 @@ def test_a_fifo_does_not_hang(folder):
     os.mkfifo(folder / "train" / "b" / "3.png")
     with pytest.raises(ParbenchError, match=r"3\.png: not an image file"):
         dataset.read_image_folder(of(folder))
+
+
+def test_a_home_folder_of_nobody():
+    spec = {"kind": "image-folder", "path": "~nobody-at-all/images"}
+    with pytest.raises(ParbenchError, match=r"~nobody-at-all/images: no such folder"):
+        dataset.read_image_folder(spec)
+    assert dataset.local_digest(spec, Path("kept"), Path("digest")) is None
 
 
 def test_a_name_that_is_not_utf8(folder):
@@ -1027,6 +1059,9 @@ def test_a_constant_channel_is_refused(tmp_path):
         dataset.convert("x", "digits", made, tmp_path / "data", tmp_path / "digest")
     made = dataset.Images(images, labels * 0, images, labels, ["a", "b"], "here", "0" * 64)
     with pytest.raises(ParbenchError, match="here: no training image of the class 'b'"):
+        dataset.convert("x", "digits", made, tmp_path / "data", tmp_path / "digest")
+    made = dataset.Images(images, labels, images, labels * 0, ["a", "b"], "here", "0" * 64)
+    with pytest.raises(ParbenchError, match="here: no test image of the class 'b'"):
         dataset.convert("x", "digits", made, tmp_path / "data", tmp_path / "digest")
 
 

@@ -32,7 +32,14 @@ class Clone:
         self.cache = base / "a cache"
         self.links = base / "links"  # pip reads PIP_FIND_LINKS as a list separated by blanks
         self.script = self.root / "scripts" / "environment.py"
-        for name in ("environment.py", "cache.py", "errors.py", "files.py", "unbundle.py"):
+        for name in (
+            "environment.py",
+            "cache.py",
+            "errors.py",
+            "files.py",
+            "printable.py",
+            "unbundle.py",
+        ):
             (self.root / "scripts").mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / "scripts" / name, self.root / "scripts" / name)
         (self.root / "containers").mkdir()

@@ -824,7 +824,8 @@ def finished(tmp_path_factory):
     work = Workspace(tmp_path_factory.mktemp("images") / "a work, folder", "auto")
     (work.folder / "studies/four.yaml").write_text(STUDY)
     work.edit("config.yaml", "studies: [quickstart]", "studies: [four]")
-    assert work.jobs() == {"image": 3, "dataset": 1, "train": 4, "table": 1, "report": 1}
+    asked = {"image": 3, "dataset": 1, "train": 4, "certificate": 2}
+    assert work.jobs() == {**asked, **AFTER}
     # Loopback alone, as a cell needs it; the program brings it up by itself.
     up = (
         "import fcntl, os, socket, struct, sys\n"
@@ -908,17 +909,17 @@ def test_a_changed_recipe_runs_its_cells_again_and_no_other(finished):
     recipes = work.folder / "containers"
     more = "\n%runscript\n    exec true\n"
     with edited(recipes / "horovod.def", lambda text: text + more):
-        assert work.jobs() == {"image": 1, "train": 1, **AFTER}
+        assert work.jobs() == {"image": 1, "train": 1, "certificate": 1, **AFTER}
         why = work.run("scripts/cells.py", "why", "horovod").stdout
         assert "image horovod changed" in why
     with edited(recipes / "torch.def", lambda text: text + more):
-        assert work.jobs() == {"image": 2, "train": 4, **AFTER}
+        assert work.jobs() == {"image": 2, "train": 4, "certificate": 2, **AFTER}
     with edited(recipes / "report.def", lambda text: text + more):
         assert work.jobs() == {"image": 1, **AFTER}
     with edited(recipes / "torch.def", lambda text: text + "# a comment\n"):
         assert work.jobs() == {}
     with edited(recipes / "locks/current/horovod.txt", lambda text: text + "# renewed\n"):
-        assert work.jobs() == {"image": 1, "train": 1, **AFTER}
+        assert work.jobs() == {"image": 1, "train": 1, "certificate": 1, **AFTER}
 
 
 def test_host_and_image_are_different_cells(finished):
@@ -932,7 +933,7 @@ def test_host_and_image_are_different_cells(finished):
     ):
         listed = work.run("scripts/cells.py", "list").stdout
         assert not any(name in listed for name in before)
-        assert work.jobs() == {"train": 4, **AFTER}
+        assert work.jobs() == {"train": 4, "certificate": 1, **AFTER}
 
 
 def test_the_command_of_a_cell_enters_its_image(finished):

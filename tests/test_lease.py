@@ -302,7 +302,7 @@ def test_what_others_wrote_is_shown_without_control_characters(leases):
     file = leases / "core-0"
     file.write_text('{"pid": 1, "holder": "a\\u001b[2Jb"}')
     with open(file) as opened:
-        assert lease._read_holder(opened.fileno()) == "a[2Jb (pid 1)"
+        assert lease._read_holder(opened.fileno()) == "ab (pid 1)"
     for content in ("", "[1]", '{"pid": "x", "holder": 1}', "\xff"):
         file.write_text(content)
         with open(file) as opened:

@@ -309,6 +309,14 @@ def test_a_part_takes_the_first_of_each_class():
     assert loader.balanced(labels, 6).tolist() == [0, 1, 2, 3, 5, 6]
 
 
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_part_without_some_class_is_none_to_learn_from(digits, part):
+    loader.load(digits, "cpu", train_samples=10, test_samples=10).require_every_class()
+    data = loader.load(digits, "cpu", **{f"{part}_samples": 9})
+    with pytest.raises(ParbenchError, match=f"{part}_samples 9 hold no image of the class '9'"):
+        data.require_every_class()
+
+
 @pytest.mark.parametrize("wanted", [{"train_samples": 1438}, {"test_samples": 0}])
 def test_more_samples_than_there_are(digits, wanted):
     key, value = next(iter(wanted.items()))

@@ -1,4 +1,4 @@
-"""`make report` as a user types it: killed in the middle, started again, repeated."""
+"""`make report` as a user types it: interrupted in the middle, started again, repeated."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def wait_for_epochs(work, process):
     raise AssertionError(f"it did not train: {process.poll()}, {process.communicate()[0]}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "Ctrl-C"])
-def test_killed_in_the_middle_of_a_cell_and_started_again(work, number):
+def test_interrupted_in_the_middle_of_a_cell_and_started_again(work):
+    """By Ctrl-C; tests/chaos.py has worse."""
     first = start(work)
     wait_for_epochs(work, first)
-    os.killpg(first.pid, number)
+    os.killpg(first.pid, signal.SIGINT)
     first.communicate(timeout=60)
     assert first.returncode != 0
     assert not list((work.folder / "results/cells").glob("swin.ddp*/metrics.json"))

@@ -116,10 +116,11 @@ def test_a_failed_cell_shows_the_end_of_its_log_and_where_it_lies(folder):
 
 def test_log_lines_move_no_cursor_and_fit_a_terminal(folder):
     folder.watch()
-    folder.fail("b.ddp", lines=["10%\r90%", "\x1b[2Jred", "x" * 1000])
-    _, bar, escape, long, _ = folder.said()
+    folder.fail("b.ddp", lines=["10%\r90%", "\x1b[2Jred", "x" * 1000], sentence="\x1b[2Jdied")
+    first, bar, escape, long, _ = folder.said()
+    assert first == "[0/3] b.ddp: failed: died"
     assert bar == "  | 90%"
-    assert "\x1b" not in escape
+    assert escape == "  | red"
     assert len(long) < 170
 
 

@@ -657,8 +657,12 @@ def test_few_seeds(tmp_path, seeds):
     data = collect(tmp_path, constructed.write_study(tmp_path, groups=groups))
     html, _ = render(tmp_path, data)
     assert f"({len(seeds)})" in html
-    if len(seeds) == 1:
-        assert "noise unknown" in html
+    assert f"undecided: {len(seeds)} of at least 3 seeds" in html
+    row = row_of(json.loads(data.read_text())["studies"][0]["tables"][0], "resnet18", "eager")
+    reproduced = row[4]["text"]
+    assert "±" not in reproduced
+    assert reproduced.endswith(f"({len(seeds)})")
+    assert (" to " in reproduced) == (len(seeds) == 2)
 
 
 # ---------------------------------------------------------------- hostile text
@@ -669,10 +673,11 @@ HOSTILE = '<script>alert("x")</script> #typst[*b*] $x^2$ {{ 7*7 }} \\ & " \' `r`
 def test_markup_in_any_text_is_shown_as_text(tmp_path):
     groups = [
         Group("<b>$m$</b>", "eager", CPU1, seeds=(0, 1, 2), scaled=(HOSTILE,)),
-        Group("<b>$m$</b>", "ddp", CPU2, status="diverged", reason=HOSTILE),
+        Group("<b>$m$</b>", "ddp", CPU2, status="diverged", reason=HOSTILE + "\x00\u202e"),
         Group("<b>$m$</b>", "gpipe-2", A100X2, not_run=HOSTILE),
     ]
-    study = constructed.usual_study(title=HOSTILE, description=HOSTILE, settings={HOSTILE: HOSTILE})
+    raw = HOSTILE + "\x1b[2J\x1b]0;x\x07"  # what a terminal obeys is taken out
+    study = constructed.usual_study(title=raw, description=raw, settings={raw: raw})
     study["citation"] = {"text": HOSTILE, "authors": [], "year": 2024, "url": "javascript:alert(1)"}
     study["tables"][0]["title"] = HOSTILE
     paths = constructed.write_study(tmp_path, study, groups, log=HOSTILE + "\x1b[31m\x00\n")
@@ -685,6 +690,7 @@ def test_markup_in_any_text_is_shown_as_text(tmp_path):
     assert shown.count(squeezed(HOSTILE)) >= 6
     assert drawn.count(squeezed(HOSTILE)) >= 5
     assert squeezed("<b>$m$</b>") in drawn
+    assert not set("\x00\x07\x1b\u202e") & set(html + drawn)
 
 
 def test_long_and_foreign_names_are_laid_out(tmp_path):

@@ -226,7 +226,7 @@ def test_columns_and_metrics_of_a_group():
     frame = one_group(runs={"test_accuracy": [0.8, 0.9, 1.0]})
     assert list(frame.columns) == tables.COLUMNS
     assert list(frame["metric"]) == [
-        n for n in tables.METRICS if n not in ("speedup", "noise_floor")
+        n for n in tables.METRICS if n not in ("speedup", "accuracy_difference", "noise_floor")
     ]
     assert row(frame, "epoch_seconds")["mean"] == 25  # over the epochs of a run
     assert row(frame, "peak_memory_process_mib")["mean"] == 801  # the largest process
@@ -333,6 +333,22 @@ def test_speedup_is_paired_by_seed_not_by_place():
     assert found[["n_seeds", "min", "max"]].tolist() == [3, 1, 4]
     assert found["mean"] == pytest.approx(7 / 3)
     assert found["std"] == pytest.approx(np.std([1, 2, 4], ddof=1))
+
+
+def test_accuracies_are_compared_seed_by_seed_on_any_machine():
+    base, other = make_group(seeds=[2, 0, 1]), make_group("ddp", baseline="resnet50.eager")
+    metrics = make_runs(base, test_accuracy=[0.7, 0.9, 0.8])
+    metrics |= make_runs(other, CPU, test_accuracy=[0.91, 0.82, 0.7])
+    found = row(two_groups(base, other, metrics), "accuracy_difference")
+    differences = [0.01, 0.02, 0.0]
+    interval = stats.t.interval(0.95, 2, np.mean(differences), stats.sem(differences))
+    assert found[["n_seeds", "status", "variant"]].tolist() == [3, "ok", "ddp"]
+    assert found["mean"] == pytest.approx(0.01)
+    assert found[["ci_low", "ci_high"]].tolist() == pytest.approx(interval)
+    change(metrics[other["cells"][1]], "cell.dataset.test_samples", 9)
+    found = row(two_groups(base, other, metrics), "accuracy_difference")
+    assert found["n_seeds"] == 2
+    assert "no difference between unequal work: test_samples 9 here, all for" in found["reason"]
 
 
 def test_speedup_only_for_groups_with_a_baseline_and_noise_floor_only_for_baselines():
@@ -862,6 +878,26 @@ def test_program_writes_the_table_twice_alike(study):
     assert absent[["n_seeds", "mean"]].isna().all()
 
 
+def test_no_run_stands_in_for_a_failed_one(study):
+    """A further seed that ended well lies there: the group is what the study asks for."""
+    arguments, folder = study
+    tables.main(arguments)
+    path = folder / "tables" / "paper.csv"
+    first = path.read_bytes()
+    more = make_group("ddp", seeds=(3,), hardware=make_hardware("cpu", 2, name="cpu2"))
+    cell = more["cells"][0]
+    (folder / "cells" / cell).mkdir()
+    run = make_run(more, cell, CPU)
+    (folder / "cells" / cell / "metrics.json").write_text(json.dumps(run))
+    tables.main(arguments)
+    assert path.read_bytes() == first
+
+
+def test_show_obeys_no_escape_sequence():
+    group = make_group(not_run="needs \x1b[2J\x1b]0;x\x07a GPU")
+    assert "needs a GPU" in tables.show(tables.table(make_plan(group), {}, NOTHING))
+
+
 def test_show_is_narrow_and_says_everything(study, capsys):
     arguments, folder = study
     tables.main(arguments)
@@ -881,7 +917,7 @@ def test_show_is_narrow_and_says_everything(study, capsys):
     assert "73.00 ± 1.00" in ddp
     assert "not run: needs 2x A100" in by_strategy["horovod"]
     assert "diverged 1 of 3" in lines[5]
-    assert "73.50 ± 0.71*" in lines[5]
+    assert "73.00-74.00*" in lines[5]  # of two seeds the range
     assert "the ratio of two equal runs" in lines[7]
     assert " ".join(lines[8:]).startswith("* seed 0 diverged (at step 3); one worker: no scaling")
 

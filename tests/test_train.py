@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import measure
 import models
 import strategies
 import train
+from strategies import eager
 from training import SMALL_SWIN, cell, run
 
 CASES = {
@@ -161,6 +163,43 @@ def test_a_diverged_run_is_a_result(digits, tmp_path, strategy):
     assert "training loss became" in metrics["reason"]
     assert metrics["test_accuracy"] is None
     assert metrics["confusion"] == []
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf], ids=["nan", "inf"])
+@pytest.mark.parametrize("moment", ["training", "evaluation"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_no_number_at_any_moment_is_divergence(digits, tmp_path, value, moment, precision):
+    """In the last layer's bias, from the second epoch on: the first is kept."""
+
+    class Poisoned(eager.Strategy):
+        evaluations = 0
+
+        def wrap(self, blocks):
+            self.model = super().wrap(blocks)
+            return self.model
+
+        def broadcast_buffers(self, model):  # before each evaluation
+            self.evaluations += 1
+            if moment == "evaluation" and self.evaluations == 2:
+                self.poison()
+
+        def reduce(self, values, op="sum"):
+            if moment == "training" and self.evaluations == 1:
+                self.poison()
+            return values
+
+        def poison(self):
+            with torch.no_grad():
+                list(self.model.parameters())[-1].fill_(value)
+
+    made, out = cell(precision=precision), tmp_path / "metrics.json"
+    train.train(made, digits, out, Poisoned(made), train.Pulse(0))
+    metrics = measure.read_metrics(out)
+    assert metrics["status"] == "diverged"
+    assert "in epoch 2 of 2" in metrics["reason"] or "after epoch 2 of 2" in metrics["reason"]
+    assert ("test loss" in metrics["reason"]) == (moment == "evaluation")
+    assert metrics["test_accuracy"] is None
+    assert len(metrics["history"]) == 1
 
 
 def test_a_line_an_epoch_where_there_is_no_terminal(digits, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from base64 import urlsafe_b64encode
 
 import pytest
 from PIL import Image
@@ -26,6 +27,7 @@ ddp: {strategy: ddp, hardware: cpu2, baseline: eager}
 """,
 )
 AFTER = {"table": 1, "report": 1}
+PROVED = {"certificate": 1, **AFTER}  # after a change of code that computes
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def finished(tmp_path_factory):
     work = Workspace(tmp_path_factory.mktemp("base") / "a work folder")
     (work.folder / "studies/six.yaml").write_text(STUDY)
     work.edit("config.yaml", "studies: [quickstart]", "studies: [six]")
-    assert work.jobs() == {"dataset": 1, "train": 6, "table": 1, "report": 1}
+    assert work.jobs() == {"dataset": 1, "train": 6, **PROVED}
     result = work.snakemake()
     return work, result
 
@@ -66,6 +68,21 @@ def test_run_ends_with_the_report_and_a_short_table(finished):
 
 
 def test_nothing_changed_nothing_runs(work):
+    assert work.jobs() == {}
+
+
+def test_a_result_whose_workflow_was_killed_is_taken_over(work):
+    """It died when the cell was done, and had not noticed: Snakemake makes it anew."""
+    path = next((work.folder / "results/cells").glob("swin.eager*/metrics.json"))
+    target = str(path.relative_to(work.folder))
+    before = path.read_bytes()
+    marks = work.folder / ".snakemake/incomplete"
+    (marks / urlsafe_b64encode(target.encode()).decode()).write_text('{"external_jobid": null}')
+    refused = work.snakemake(target, check=False)
+    assert "--rerun-incomplete" in refused.stdout + refused.stderr
+    done = work.snakemake("--rerun-incomplete", target)
+    assert "an earlier run has trained it meanwhile" in done.stdout
+    assert path.read_bytes() == before
     assert work.jobs() == {}
 
 
@@ -110,7 +127,7 @@ def test_code_of_gpipe(work):
         "scripts/strategies/gpipe.py", '"default": False', '"default": True if False else False'
     )
     # (the value is the same: what counts is that the code is another)
-    assert work.jobs() == {"train": 2, **AFTER}
+    assert work.jobs() == {"train": 2, **PROVED}
 
 
 def test_a_model_file(work):
@@ -119,12 +136,12 @@ def test_a_model_file(work):
         "    return _resnet.blocks(",
         "    unused = 0\n    return _resnet.blocks(",
     )
-    assert work.jobs() == {"train": 3, **AFTER}
+    assert work.jobs() == {"train": 3, **PROVED}
 
 
 def test_the_loop(work):
     work.edit("scripts/train.py", "EVALUATION_BATCH = 256", "EVALUATION_BATCH = 128")
-    assert work.jobs() == {"train": 6, **AFTER}
+    assert work.jobs() == {"train": 6, **PROVED}
 
 
 def test_code_that_only_fetches_data(work):

@@ -3,6 +3,7 @@
 A model file states
 
 - ``OPTIONS``: a JSON schema (with a default) for each option that a study may set,
+- ``SMALL``: options that make it small, for scripts/equivalence.py,
 - ``cuts(stages, options)``: the names of the blocks that begin the 2nd, 3rd, ... of ``stages``
   balanced stages; ParbenchError when the file states no cut for that number,
 - ``build(num_classes, image_size, options)``: a plain single-device ``nn.Sequential`` of named

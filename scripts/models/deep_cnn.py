@@ -29,6 +29,7 @@ OPTIONS: dict[str, dict] = {
         "default": 64,
     },
 }
+SMALL = {"width": 8, "depths": [1, 1, 1, 1]}
 
 
 def _names(depths: list[int]) -> list[str]:

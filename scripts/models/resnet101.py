@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 OPTIONS: dict[str, dict] = {}
+SMALL: dict = {}
 
 # A layer halves the side of its images and doubles their channels: each block costs about the same.
 BLOCKS = [

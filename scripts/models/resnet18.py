@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 OPTIONS: dict[str, dict] = {}
+SMALL: dict = {}
 
 # Blocks that begin a stage, so that stages take about the same time.
 CUTS = {

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 OPTIONS: dict[str, dict] = {}
+SMALL: dict = {}
 
 CUTS = {1: [], 2: ["conv2"], 4: ["conv2", "hidden", "output"]}
 

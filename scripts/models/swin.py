@@ -27,8 +27,9 @@ OPTIONS: dict[str, dict] = {
     "depths": {
         "description": "transformer blocks of each resolution",
         "type": "array",
-        "items": {"type": "integer", "minimum": 1},
+        "items": {"type": "integer", "minimum": 1, "maximum": 1000},
         "minItems": 1,
+        "maxItems": 16,
         "default": [2, 2, 6, 2],
     },
     "num_heads": {
@@ -36,6 +37,7 @@ OPTIONS: dict[str, dict] = {
         "type": "array",
         "items": {"type": "integer", "minimum": 1},
         "minItems": 1,
+        "maxItems": 16,
         "default": [3, 6, 12, 24],
     },
     "window_size": {
@@ -52,6 +54,7 @@ OPTIONS: dict[str, dict] = {
         "default": 0.2,
     },
 }
+SMALL = {"embed_dim": 12, "depths": [2, 2], "num_heads": [2, 2], "window_size": 4}
 
 
 def _names(depths: list[int]) -> list[str]:

@@ -45,6 +45,7 @@ OPTIONS: dict[str, dict] = {
         "probability that the last block's branches are skipped; rising from 0 at the first", 0.1
     ),
 }
+SMALL = {"hidden_dim": 12, "depth": 4, "num_heads": 2, "mlp_dim": 24}
 
 
 def cuts(stages: int, options: dict) -> list[str]:

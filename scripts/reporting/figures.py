@@ -22,6 +22,7 @@ from reporting.text import (
     ratio_text,
     unit_text,
 )
+from seeds import DECIDE_FROM, too_few
 
 COLOURS = (  # each with a contrast of 3 or more on white and on the dark page
     "#3b7dd8",
@@ -99,7 +100,9 @@ def time_figure(study: Study) -> dict | None:
         text += unit_text(unit)
         if others:
             name = bar_label(study, others[0][0])
-            if _close(best, others[0]):
+            if few := _few(best, others[0]):
+                text += f"; next {name}, undecided with {few}"
+            elif _close(best, others[0]):
                 text += f"; {name} is within the spread"
             else:
                 times = ratio_text(_mean(others[0]) / _mean(best))
@@ -124,8 +127,9 @@ def speedup_figure(study: Study) -> dict | None:
             f"({study.reading(best, row)})"
         )
     caption = (
-        f"Highest speedup: {listed(answers)}. Dot: mean ± standard deviation; bar: the bound that "
-        "the number of devices sets; grey band: the noise floor, the baseline against itself."
+        f"Highest speedup: {listed(answers)}. Dot: mean ± standard deviation, or the range of "
+        f"fewer than {DECIDE_FROM} seeds; bar: the bound that the number of devices sets; grey "
+        "band: the noise floor, the baseline against itself."
     )
     palette = colours(study)
 
@@ -136,10 +140,10 @@ def speedup_figure(study: Study) -> dict | None:
             if band:
                 axes.barh(place, band[1] - band[0], left=band[0], height=0.9, color=INK, alpha=0.13)
             axes.plot([most] * 2, [place - 0.34, place + 0.34], color=INK, lw=1.6)
-            mean, spread = row["mean"], row["std"] or 0.0
+            mean, (below, above) = row["mean"], study.whiskers(row, "x")
             dot = {"fmt": "o", "ms": 5, "color": palette[bar_label(study, group)][0]}
-            axes.errorbar(mean, place, xerr=spread, ecolor=INK, **dot, **WHISKERS)
-            top = max(top, most, mean + spread, band[1] if band else 1.0)
+            axes.errorbar(mean, place, xerr=[[below], [above]], ecolor=INK, **dot, **WHISKERS)
+            top = max(top, most, mean + above, band[1] if band else 1.0)
         axes.axvline(1, color=INK, lw=0.7, ls=":")
         axes.set_xlim(0, top * 1.06)
 
@@ -234,6 +238,11 @@ def _mean(bar: Bar) -> float:
     return bar[1]["mean"]
 
 
+def _few(*bars: Bar) -> str:
+    """Why some bars are not to be told apart: seeds; empty where there are enough."""
+    return too_few(min(row["n_seeds"] for _, row in bars))
+
+
 def _ends(bars: list[Bar]) -> tuple[Bar, Bar]:
     """The lowest and the highest of some bars."""
     ordered = sorted(bars, key=_mean)
@@ -264,6 +273,8 @@ def _span(study: Study, bars: list[Bar], unit: str, verb: str) -> str:
     if mean(low) == mean(high):
         return f"all {verb} {mean(low)}"
     close = ", within the spread over seeds" if _close(low, high) else ""
+    if few := _few(low, high):
+        close = f", undecided with {few}"
     return f"from {said(low)} to {said(high)}{close}"
 
 
@@ -286,11 +297,11 @@ def _draw_bars(study: Study, name: str, alt: str, panels: Panels, metric: str) -
                 labels.append((0.0, study.status(group)))
                 continue
             value = convert(row["mean"], row["unit"], unit)
-            spread = convert(row["std"] or 0.0, row["unit"], unit)
+            below, above = study.whiskers(row, unit)
             axes.barh(place, value, height=0.56, color=palette[bar_label(study, group)][0])
-            if spread:
-                axes.errorbar(value, place, xerr=spread, color=INK, **WHISKERS)
-            labels.append((value + spread, study.spread(row, unit)))
+            if below or above:
+                axes.errorbar(value, place, xerr=[[below], [above]], color=INK, **WHISKERS)
+            labels.append((value + above, study.spread(row, unit)))
         longest = max(end for end, _ in labels)
         if not longest:
             axes.set_xticks([])  # no group of this model has a number: no scale either

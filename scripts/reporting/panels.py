@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from certificate import Certificates
 from errors import ParbenchError
 from files import canonical_json
+from printable import LOG_WIDTH, log_line
+from reporting import equivalence
 from reporting.study import Study
 from reporting.table import absent_cell, make_table, text_cell
 from reporting.text import (
     ABSENT,
     anchor,
     count,
-    cut,
     decimals,
     deployment_text,
     fixed,
@@ -33,7 +34,6 @@ from reporting.text import (
 from reporting.work import TOLD, work_pairs
 
 LOG_LINES = 60
-LOG_WIDTH = 160
 LOG_BUDGET = 300_000  # characters of all logs together
 HISTORY_BUDGET = 3_000  # rows of all histories together
 CONFUSION_CLASSES = 20  # a larger matrix is shown as its largest confusions
@@ -148,7 +148,7 @@ def unfinished(studies: list[Study]) -> dict | None:
             {
                 "cell": each["cell"],
                 "sentence": each["sentence"],
-                "lines": [_printable(line) for line in each["lines"]],
+                "lines": [log_line(line) for line in each["lines"]],
                 "log": each["log"],
             }
             for each in failed.values()
@@ -201,7 +201,9 @@ def _number_cell(value: float | None, places: int) -> dict:
 # --------------------------------------------------------------------------- groups and cells
 
 
-def group_panels(studies: list[Study], environments: Environments) -> list[dict]:
+def group_panels(
+    studies: list[Study], environments: Environments, proofs: Certificates | None = None
+) -> list[dict]:
     """What stands behind every number: the groups' settings and their cells, each cell once."""
     wanted = sum(len(run["history"]) for study in studies for run in study.metrics.values())
     thin = max(1, math.ceil(wanted / HISTORY_BUDGET))
@@ -228,6 +230,7 @@ def group_panels(studies: list[Study], environments: Environments) -> list[dict]
                     panel["elsewhere"].append({"id": cell, "anchor": anchor("c", cell)})
                 else:
                     shown = _cell_panel(study, cell, environments, thin)
+                    shown["facts"] += equivalence.fact(proofs, study.metrics[cell])
                     panel["cells"].append(shown | {"log": logs[cell]})
                 seen.add(cell)
             panels.append(panel)
@@ -398,17 +401,7 @@ def _log_end(path: Path) -> tuple[list[str], int]:
     if not text.strip():
         return ["[the log is empty]"], 1  # said, where an empty box would look like a fault
     lines = text.rstrip().split("\n")
-    shown = []
-    for line in lines[-LOG_LINES:]:
-        shown.append(_printable(line))
-    return shown, len(lines)
-
-
-def _printable(line: str) -> str:
-    """A line of a log as a terminal would show it."""
-    line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip("\r").rsplit("\r", 1)[-1]
-    line = "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in line)
-    return cut(line, LOG_WIDTH)
+    return [log_line(line) for line in lines[-LOG_LINES:]], len(lines)
 
 
 def _noted(lines: list[str], total: int, path: Path) -> list[str]:

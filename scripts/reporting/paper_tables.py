@@ -16,6 +16,7 @@ from reporting.text import (
     ratio_text,
     short,
 )
+from seeds import DECIDE_FROM
 
 KEYS = ["Model", "Variant", "Hardware"]
 FOUR = ["Published", "Reproduced", "Ratio", "Verdict"]
@@ -136,7 +137,8 @@ def context(study: Study, groups: list[dict]) -> str:
     runs = [study.metrics[cell] for group in groups for cell in study.cells(group)]
     machines = list(dict.fromkeys(machine_text(run["environment"]["machine"]) for run in runs))
     text = (
-        f"Reproduced: mean ± standard deviation (seeds). Stack {study.stack}, "
+        f"Reproduced: mean ± standard deviation, or the range of fewer than {DECIDE_FROM} seeds "
+        f"(how many). Stack {study.stack}, "
         f"in {deployment_text(study.deployment)}"
     )
     if machines:

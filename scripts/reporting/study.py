@@ -13,19 +13,21 @@ import shape
 from errors import ParbenchError
 from files import read_json
 from measure import read_metrics
+from printable import printable
 from reporting.text import anchor, convert, decimals, fixed, status_text
+from seeds import too_few
 
 # fmt: off
 TABLE_COLUMNS = [
     "study", "group", "model", "variant", "hardware", "device", "devices", "nodes", "stack",
     "deployment", "machine", "status", "metric", "unit", "n_seeds", "mean", "std", "ci_low",
-    "ci_high", "published", "published_unit", "ratio", "verdict", "reason",
+    "ci_high", "min", "max", "published", "published_unit", "ratio", "verdict", "reason",
 ]
 # fmt: on
-NUMBERS = ("mean", "std", "ci_low", "ci_high", "published", "ratio")
+NUMBERS = ("mean", "std", "ci_low", "ci_high", "min", "max", "published", "ratio")
 
 # Metrics that a group that ran well may lack: no baseline, or no accelerator.
-OPTIONAL = {"speedup", "noise_floor", "peak_memory_device_mib"}
+OPTIONAL = {"speedup", "accuracy_difference", "noise_floor", "peak_memory_device_mib"}
 
 
 class Study:
@@ -37,7 +39,7 @@ class Study:
 
     def __init__(self, plan_path: Path, table_path: Path, cells_folder: Path):
         self.table_path, self.cells_folder = table_path, cells_folder
-        plan = read_json(plan_path)
+        plan = printable(read_json(plan_path))
         try:
             self.study, self.groups = plan["study"], plan["groups"]
             self.stack, self.deployment = plan["stack"], plan["deployment"]
@@ -63,7 +65,7 @@ class Study:
             text = self.table_path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ParbenchError(f"{self.table_path}: cannot be read ({error}); {fix}") from None
-        reader = csv.DictReader(io.StringIO(text))
+        reader = csv.DictReader(io.StringIO(printable(text)))
         missing = [name for name in TABLE_COLUMNS if name not in (reader.fieldnames or [])]
         if missing:
             raise ParbenchError(f"{self.table_path}: no column {', '.join(missing)}; {fix}")
@@ -91,7 +93,7 @@ class Study:
                         f"{path}: cell {cell} of study {self.name} is planned but has no metrics; "
                         f"run: {self.command(path)}"
                     )
-                found[cell] = read_metrics(path)
+                found[cell] = printable(read_metrics(path))
         return found
 
     def _check_numbers(self) -> None:
@@ -179,12 +181,21 @@ class Study:
         return fixed(convert(row[key], row["unit"], unit), places)
 
     def spread(self, row: dict, unit: str) -> str:
-        """``12.00 ± 0.13``: mean and standard deviation."""
-        text = self.show(row, "mean", unit)
-        return text if row["std"] is None else f"{text} ± {self.show(row, 'std', unit)}"
+        """``12.00 ± 0.13``, mean and standard deviation; ``11.9 to 12.1`` of too few seeds."""
+        if not too_few(row["n_seeds"]):
+            return f"{self.show(row, 'mean', unit)} ± {self.show(row, 'std', unit)}"
+        ends = (self.show(row, end, unit) for end in ("min", "max"))
+        return " to ".join(dict.fromkeys(ends))
+
+    def whiskers(self, row: dict, unit: str) -> tuple[float, float]:
+        """How far the spread reaches below and above the mean, in the unit ``unit``."""
+        below = above = row["std"]
+        if too_few(row["n_seeds"]):
+            below, above = row["mean"] - row["min"], row["max"] - row["mean"]
+        return convert(below, row["unit"], unit), convert(above, row["unit"], unit)
 
     def reproduced(self, row: dict, unit: str) -> str:
-        """``12.00 ± 0.13 (3)``: mean, standard deviation, seeds."""
+        """``12.00 ± 0.13 (3)``: mean and standard deviation, or range, and how many seeds."""
         return f"{self.spread(row, unit)} ({row['n_seeds']})"
 
     # ----------------------------------------------------------------------- speedups
@@ -202,6 +213,8 @@ class Study:
 
     def reading(self, group: dict, row: dict) -> str:
         """What a group's speedup (its ``row``) says, given its bound and the noise."""
+        if few := too_few(row["n_seeds"]):
+            return f"undecided: {few}"
         ends = row["ci_low"], row["ci_high"]
         interval = None if None in ends else ends
         band, against = self.noise_band(group), self.against(group)

@@ -26,6 +26,7 @@ LABELS = {
     "peak_memory_process_mib": "Peak memory, process",
     "peak_memory_device_mib": "Peak memory, device",
     "speedup": "Speedup",
+    "accuracy_difference": "Accuracy less the baseline's",
     "noise_floor": "Noise floor",
 }
 UNITS = {  # unit: (what it measures, its size, how it is written)

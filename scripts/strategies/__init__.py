@@ -11,6 +11,8 @@ A strategy file states, without importing torch (the workflow reads it when it i
   node or on ``node`` (a Node) of several,
 - ``check(cell)``: sentences about options that contradict each other or the hardware,
 - ``unavailable(cell)``: why this machine cannot run it although it has the devices, or None,
+- ``certified()``: (devices, options) of what scripts/equivalence.py compares with eager training,
+  those options that differ from their defaults,
 - ``notes(cell)``: what a reader must know beside a number, by metric,
 
 and a class ``Strategy`` for the processes that train: setup, wrap, reduce, close. Eager training is

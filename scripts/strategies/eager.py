@@ -49,6 +49,11 @@ def check(cell: dict) -> Iterator[str]:
         yield "eager training uses one device; choose hardware with devices: 1 and nodes: 1"
 
 
+def certified() -> Iterator[tuple[int, dict]]:
+    """Itself: it repeats itself, in the precision that is asked for."""
+    yield 1, {}
+
+
 def notes(cell: dict) -> dict[str, str]:
     """Nothing beside its numbers."""
     return {}

@@ -87,6 +87,16 @@ def check(cell: dict) -> Iterator[str]:
         )
 
 
+def certified() -> Iterator[tuple[int, dict]]:
+    """Both places of two stages, whole and cut batches, with and without recomputation."""
+    for balance in ([2], [1, 1]):
+        for checkpoint in OPTIONS["checkpoint"]["enum"]:
+            for chunks in (1, 2, 4, 8):
+                yield len(balance), dict(balance=balance, chunks=chunks, checkpoint=checkpoint)
+            deferred = {"chunks": 4, "deferred_batch_norm": True}
+            yield len(balance), dict(balance=balance, checkpoint=checkpoint, **deferred)
+
+
 def notes(cell: dict) -> dict[str, str]:
     """On CPU several devices are one worker: a slowdown there says nothing about a pipeline."""
     if cell["hardware"]["device"] == "cpu" and cell["hardware"]["devices"] > 1:

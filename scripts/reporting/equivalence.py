@@ -1,0 +1,63 @@
+"""Certificates of equivalence: what of the studies' cells is proved to be the same computation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from certificate import DIFFERS, EQUAL, QUANTITIES, Certificates, summary
+from reporting.table import make_table, text_cell
+
+CAPTION = (
+    "Each strategy against eager training on one batch with an uneven tail, at small width: the "
+    "largest error of any tensor, by its norm, over all options and devices that cells use. "
+    "Relative to eager's; in bfloat16 against eager's float64, in units of eager's own error "
+    "there. BatchNorm is frozen but where its rule is looked at: local is another computation by "
+    "nature, and its difference is only measured."
+)
+TONES = {EQUAL: "good", DIFFERS: "bad"}
+
+
+def section(certificates: Certificates | None) -> dict | None:
+    """The certificates' rows in one table, and their digests; None without certificates."""
+    if certificates is None:
+        return None
+    rows = [
+        _row(place, each)
+        for place, made in certificates.all.items()
+        for each in summary(made["rows"])
+    ]
+    heads = [
+        ("", ["Model", "Strategy"]),
+        ("", ["Arithmetic", "BatchNorm", "Combinations"]),
+        ("Worst error", [quantity.capitalize() for quantity in QUANTITIES]),
+        ("", ["Bound", "Verdict", "In"]),
+    ]
+    return {
+        "table": make_table(
+            "t-equivalence", "Equivalence", heads, rows, caption=CAPTION, empty="Nothing is."
+        ),
+        "digests": [[place, made["digest"]] for place, made in certificates.all.items()],
+    }
+
+
+def _row(place: str, each: Mapping) -> list[dict]:
+    return [
+        text_cell(each["model"]),
+        text_cell(each["strategy"]),
+        text_cell(each["arithmetic"]),
+        text_cell(each["batch_norm"]),
+        text_cell(str(each["combinations"]), sort=each["combinations"]),
+        *(text_cell(each["errors"].get(quantity, "")) for quantity in QUANTITIES),
+        text_cell(each["bound"]),
+        text_cell(each["verdict"], tone=TONES.get(each["verdict"], "plain")),
+        text_cell(place.rpartition("-")[0] or place),
+    ]
+
+
+def fact(certificates: Certificates | None, run: Mapping) -> list[list[str]]:
+    """What a cell's own provenance says of it."""
+    if certificates is None:
+        return []
+    if (problem := certificates.problem(run)) is not None:
+        return [["equivalence", f"\N{WARNING SIGN} {problem}"]]
+    return [["equivalence", f"equal to eager training: certificate {certificates.digest(run)}"]]

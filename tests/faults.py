@@ -1,0 +1,87 @@
+"""What may happen to a run: who can be killed, and what can be damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import files
+
+
+def processes_of(temporary: Path) -> list[int]:
+    """All processes that were started with this folder for temporary files."""
+    mark = f"TMPDIR={temporary}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:  # ended meanwhile, or another user's
+                continue
+    return found
+
+
+def words_of(pid: int) -> list[str]:
+    """The command of a process; nothing where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def beats(temporary: Path) -> Iterator[dict]:
+    """What ranks tell of themselves: {rank, pid, phase, epoch, step}."""
+    for path in temporary.glob("parbench-*/rank*.heartbeat"):
+        try:
+            yield json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue
+
+
+def newest(cell: Path) -> Path | None:
+    """The JSON of the newest checkpoint of the cell in this folder."""
+    return max(cell.glob("checkpoints/*.json"), default=None)
+
+
+def truncate(path: Path, draw: random.Random) -> None:
+    """Cut a file off somewhere."""
+    os.truncate(path, draw.randrange(path.stat().st_size))
+
+
+def flip(path: Path, draw: random.Random) -> None:
+    """Change one bit of a file."""
+    place = draw.randrange(path.stat().st_size)
+    with open(path, "r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 1 << draw.randrange(8)]))
+
+
+class Payload:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, mark: Path):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.mark),)
+
+
+def forge_pickle(path: Path, mark: Path) -> None:
+    """Put a pickle in a checkpoint's place, with digests that are right; ``path`` is its JSON.
+
+    Whoever unpickles it makes the folder ``mark``.
+    """
+    tensors = path.with_suffix(".safetensors")
+    tensors.write_bytes(pickle.dumps(Payload(mark)))
+    record = json.loads(path.read_text())
+    del record["digest"]
+    record["sha256"] = files.sha256_file(tensors)
+    record["digest"] = files.digest(record)
+    path.write_text(json.dumps(record))

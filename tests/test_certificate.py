@@ -1,0 +1,134 @@
+"""What a certificate says of a cell, and where it stands: table, report, provenance."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import certificate
+import constructed
+import report
+import tables
+from errors import ParbenchError
+
+CODE = "c0de" * 16  # of constructed runs
+
+
+def row(arithmetic="float64", batch_norm="frozen", error=1e-12, **changes):
+    return {
+        "model": "resnet18",
+        "strategy": "ddp",
+        "options": {"bucket_cap_mb": 25},
+        "devices": 2,
+        "arithmetic": arithmetic,
+        "batch_norm": batch_norm,
+        "code": CODE,
+        "quantity": "gradients",
+        "error": error,
+        "bound": 1e-10,
+        "verdict": certificate.EQUAL if error <= 1e-10 else certificate.DIFFERS,
+        "reason": None,
+    } | changes
+
+
+def run(precision="fp32", batch_norm="local", options=None, devices=2, **environment):
+    cell = constructed.make_cell(
+        "x",
+        "resnet18",
+        "ddp",
+        constructed.make_hardware(devices=devices),
+        options={"bucket_cap_mb": 25} if options is None else options,
+        training=constructed.TRAINING | {"precision": precision, "batch_norm": batch_norm},
+    )
+    return constructed.make_metrics(cell, environment=environment)
+
+
+WHOLE = [row(), row("float32"), row(batch_norm="synchronized"), row(batch_norm="local", error=0.5)]
+
+
+def certificates(tmp_path, rows, place=certificate.HOST):
+    path = tmp_path / f"{place}.json"
+    certificate.write(path, place, {}, rows)
+    return certificate.Certificates([path])
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "problem"),
+    [
+        ({}, WHOLE, None),
+        ({"batch_norm": "synchronized"}, WHOLE, None),
+        ({"precision": "bf16"}, [*WHOLE, row("bfloat16")], None),
+        ({"precision": "bf16"}, WHOLE, "bfloat16 is not"),
+        ({"precision": "fp16"}, WHOLE, "precision fp16 is not"),
+        ({"devices": 3}, WHOLE, "this combination"),
+        ({"options": {"bucket_cap_mb": 1}}, WHOLE, "this combination"),
+        ({"code_digest": "0" * 64}, WHOLE, "its code is another"),
+        ({"image": "torch-current-0"}, WHOLE, "nothing of torch-current-0 is"),
+        ({}, [row(error=3e-4), row("float32")], "gradients differs by 3.0e-04 from eager's"),
+        ({}, [row(error=3e-4), row("float32")], "bound 1.0e-10"),
+        (
+            {"batch_norm": "synchronized"},
+            [row(), row("float32"), row(batch_norm="synchronized", error=1.0)],
+            "BatchNorm synchronized",
+        ),
+    ],
+)
+def test_a_cell_is_certified_or_it_is_said_why_not(tmp_path, changes, rows, problem):
+    found = certificates(tmp_path, rows).problem(run(**changes))
+    assert found is None if problem is None else problem in found
+
+
+def test_a_certificate_that_was_changed_is_refused(tmp_path):
+    certificates(tmp_path, WHOLE)
+    path = tmp_path / "host.json"
+    content = json.loads(path.read_text())
+    content["rows"][0]["error"] = 0.0
+    path.write_text(json.dumps(content))
+    with pytest.raises(ParbenchError, match="changed or damaged; delete it"):
+        certificate.read(path)
+    path.write_text("[]")
+    with pytest.raises(ParbenchError, match="not a certificate of this version"):
+        certificate.read(path)
+
+
+def test_what_plans_want_by_place():
+    plan = constructed.plan_json(constructed.usual_study(), constructed.usual_groups())
+    wanted = certificate.wanted([plan, plan], certificate.HOST)
+    assert len({json.dumps(each, sort_keys=True) for each in wanted}) == len(wanted)
+    assert {each["strategy"] for each in wanted} == {"eager", "gpipe", "ddp", "horovod"}
+    assert [1, 1] in [each["options"].get("balance") for each in wanted]
+    assert [2] not in [each["options"].get("balance") for each in wanted]  # not run here
+    in_image = certificate.wanted([plan], "horovod-current-0123456789ab")
+    assert {each["strategy"] for each in in_image} == {"horovod"}
+
+
+def test_table_and_report_mark_what_is_not_certified(tmp_path):
+    study = constructed.usual_study(tables=constructed.usual_study()["tables"][1:])
+    groups = [g for g in constructed.usual_groups() if g.model == "resnet18" and not g.not_run]
+    paths = constructed.write_study(tmp_path, study, groups)
+    rows = [row(options={}), row("float32", options={})]  # of ddp alone
+    certificates(tmp_path, rows)
+    proof = tmp_path / "host.json"
+    published = tmp_path / "published.csv"
+    published.write_text("study,table,hardware,nodes,devices_per_node,metric,value,unit\n")
+    arguments = ["--plan", paths["plan"], "--cells", paths["cells"], "--published", published]
+    tables.main([*map(str, arguments), "--certificate", str(proof), "--out", str(paths["table"])])
+    reasons = tables.read_table(paths["table"]).groupby("strategy")["reason"].unique()
+    assert all("⚠ not certified: this combination" in each for each in reasons["horovod"])
+    assert not any("certified" in each for each in reasons["ddp"])
+
+    data = report.collect([paths["plan"]], [paths["table"]], paths["cells"], [proof])
+    said = {
+        dict(map(tuple, cell["facts"]))["equivalence"].split(":")[0]: group["title"]
+        for group in data["groups"]
+        for cell in group["cells"]
+    }
+    assert said["equal to eager training"] == "resnet18, ddp, 2 CPU cores"
+    assert "⚠ not certified" in said
+    digest = certificate.read(proof)["digest"]
+    assert data["equivalence"]["digests"] == [["host", digest]]
+    html = report.render.render_html(data)
+    assert digest in html
+    assert "⚠ not certified" in html
+    assert report.render.render_pdf(data).startswith(b"%PDF")

@@ -1,0 +1,162 @@
+"""The certificate of equivalence: it is given, and planted errors are caught."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+import certificate
+import equivalence
+import models
+import planted
+import strategies
+
+ROOT = Path(__file__).resolve().parent.parent
+MODES = ("never", "except_last", "always")
+
+
+def trials(model, strategy, devices=1, precisions=("fp32",), rules=(), **options):
+    cell = equivalence.cell_of(model, strategy, devices, options)
+    return equivalence.trials_of(cell, precisions, rules)
+
+
+def thinned():
+    """Of the whole matrix (`make certificate`) every value of every dimension, at little cost.
+
+    A model family more is a line more.
+    """
+    both = ("fp32", "bf16")
+    found = []
+    for model in ("swin", "resnet18"):
+        small = model != "resnet18"  # which has no small width
+        found += trials(model, "eager", 1, both)
+        for index, chunks in enumerate((1, 2, 4, 8) if small else (2, 8)):
+            balance = ([2], [1, 1])[index % 2]
+            options = {"balance": balance, "chunks": chunks, "checkpoint": MODES[index % 3]}
+            found += trials(model, "gpipe", len(balance), both, **options)
+        for strategy, sizes in (("ddp", (4, 1)), ("horovod", (3, 2))):
+            if strategy == "ddp" or importlib.util.find_spec("horovod"):
+                for devices in sizes if small else sizes[:1]:
+                    precisions = both if small else ()
+                    found += trials(model, strategy, devices, precisions, ["synchronized"])
+    for deferred in (False, True):
+        options = {"balance": [2], "chunks": 4, "checkpoint": "always"}
+        options["deferred_batch_norm"] = deferred
+        found += trials("resnet18", "gpipe", 1, (), ["local"], **options)
+    return found
+
+
+def test_every_strategy_computes_what_eager_training_does():
+    rows = equivalence.certify(thinned())
+    print(equivalence.shown(rows))
+    assert [row for row in rows if row["verdict"] == certificate.DIFFERS] == []
+    assert "ddp" in {row["strategy"] for row in rows if row["batch_norm"] == "synchronized"}
+    measured = [row for row in rows if row["verdict"] == certificate.MEASURED]
+    # BatchNorm of micro-batches is another computation: that this is seen vouches for the rest.
+    assert all(row["error"] > 1e-3 for row in measured if row["quantity"] == "gradients")
+    # With recomputation torchgpipe counts each micro-batch twice, unless that is deferred.
+    counted = [row["error"] for row in measured if row["quantity"] == "running statistics"]
+    assert counted[1] < counted[0]
+
+
+def errors_by_quantity(rows):
+    return {row["quantity"]: row["verdict"] for row in rows}
+
+
+def certified_with(todo, error, program=equivalence.PROGRAM):
+    for trial in todo:
+        trial["planted"] = error
+    with planted.plant():
+        return equivalence.certify(todo, program)
+
+
+def test_planted_errors_of_ranks_are_caught():
+    """All in one start of two ranks."""
+    errors = ["nothing", "summed", "other_weights", "uneven_mean"]
+    todo = []
+    for error in errors:
+        (trial,) = trials("swin", "ddp", 2, precisions=())
+        todo.append(trial | {"planted": error})
+    rows = equivalence.certify(todo, ROOT / "tests" / "planted.py")
+    verdicts = {
+        error: errors_by_quantity(rows[3 * i : 3 * i + 3]) for i, error in enumerate(errors)
+    }
+    assert set(verdicts["nothing"].values()) == {certificate.EQUAL}
+    for error in errors[1:]:
+        assert verdicts[error]["weights"] == certificate.DIFFERS, error
+    assert verdicts["summed"]["gradients"] == certificate.DIFFERS
+    assert verdicts["other_weights"]["loss"] == certificate.DIFFERS
+    assert verdicts["uneven_mean"]["loss"] == certificate.DIFFERS
+
+
+@pytest.mark.parametrize("error", ["nothing", "dropped"])
+def test_a_planted_loss_of_a_micro_batch_is_caught(error):
+    todo = trials("swin", "gpipe", 1, precisions=(), balance=[2], chunks=4)
+    verdicts = errors_by_quantity(certified_with(todo, error))
+    expected = certificate.EQUAL if error == "nothing" else certificate.DIFFERS
+    assert verdicts["loss"] == verdicts["gradients"] == verdicts["weights"] == expected
+
+
+@pytest.mark.parametrize("error", ["nothing", "not_in_half"])
+def test_autocast_that_does_not_reach_the_stages_is_caught(error):
+    options = {"balance": [1, 1], "chunks": 4, "checkpoint": "always"}
+    todo = trials("swin", "gpipe", 2, precisions=["bf16"], **options)[1:]
+    rows = certified_with(todo, error)
+    (row,) = (row for row in rows if row["quantity"] == "products in float32")
+    # Around the model, autocast reaches no thread of the pipeline at all.
+    assert row["error"] == (0.0 if error == "nothing" else 1.0)
+
+
+def test_recomputation_is_among_the_products_that_are_watched(tmp_path):
+    numbers = {}
+    for mode in ("never", "always"):
+        options = {"balance": [2], "chunks": 2, "checkpoint": mode}
+        trial = trials("swin", "gpipe", 1, precisions=["bf16"], **options)[-1]
+        strategy = strategies.load("gpipe").Strategy(trial["cell"])
+        strategy.setup()
+        run = equivalence.Trial(trial, equivalence._data(tmp_path, trial["cell"]), strategy)
+        run.measure()
+        assert set(run.products) == {torch.bfloat16}
+        numbers[mode] = len(run.products)
+    assert numbers["always"] == 2 * numbers["never"]
+
+
+def test_what_cannot_run_is_no_certificate():
+    todo = trials("swin", "gpipe", 5, precisions=(), balance=[1] * 5)
+    (row,) = equivalence.certify(todo)
+    assert row["verdict"] == certificate.DIFFERS
+    assert "cannot be cut into 5 stages" in row["reason"]
+    (other,) = equivalence.certify(trials("swin", "ddp", 1, precisions=(), backend="nccl"))
+    assert other["verdict"] == certificate.DIFFERS
+    assert other["reason"]
+
+
+def test_norms():
+    one, other = [torch.tensor([3.0, 4.0]), torch.tensor([0.0])], [torch.tensor([3.0, 4.5])]
+    assert equivalence.difference(one, [one[0], torch.tensor([1e-12])]) < 1e-9
+    assert equivalence.difference(other, one[:1]) == pytest.approx(0.1)
+    assert equivalence.difference([torch.tensor(float("nan"))], [torch.tensor(1.0)]) == float("inf")
+
+
+@pytest.mark.parametrize("name", equivalence.names("models"))
+def test_small_models_are_what_the_model_file_allows(name):
+    module = models.load(name)
+    assert set(module.SMALL) <= set(module.OPTIONS)
+    assert sum(p.numel() for p in equivalence_blocks(name).parameters()) < 3e7
+
+
+def equivalence_blocks(name):
+    cell = equivalence.cell_of(name, "eager", 1, {})
+    return models.load(name).build(10, 32, cell["model"]["options"])
+
+
+@pytest.mark.parametrize("name", equivalence.names("strategies"))
+def test_every_strategy_states_what_is_certified(name):
+    stated = list(strategies.load(name).certified())
+    assert stated
+    for devices, options in stated:
+        cell = equivalence.cell_of("swin", name, devices, options)
+        assert not list(strategies.load(name).check(cell))
