@@ -12,7 +12,9 @@ import cells
 import config
 import constructed
 import machine
+import shape
 import strategies
+import tables
 from errors import ParbenchError
 from workspace import Workspace
 
@@ -257,6 +259,39 @@ def test_baseline_and_published_rows(base):
     assert by_variant["ddp"]["published"] is None
     # a note about CPU pipelines does not belong on a GPU
     assert by_variant["gpipe-1-1-a100"]["comparable"] == {}
+
+
+@pytest.mark.parametrize("name", ["gorantla2024", "rangoju2025"])
+def test_every_published_number_has_its_place(base, name):
+    """In a table of the study at published scale, of its model, with its metric."""
+    base["studies"] = [name]
+    plan = cells.plan(config.checked(base)).studies[name]
+    frame = tables.read_published(config.ROOT / "studies" / "published" / "published_results.csv")
+    source = tables.Published(frame, name)
+    placed = {
+        (table, group["model"], metric, found.value)
+        for shown in plan["study"]["tables"]
+        for group in plan["groups"]
+        if shape.holds(shown, group)
+        for metric in shown["metrics"]
+        if (found := source.find(group, tables.METRICS[metric]))
+        for table in [found.table]
+    }
+    rows = frame[frame["study"] == name]
+    wanted = {(r["table"], r["model"], r["metric"], r["value"]) for _, r in rows.iterrows()}
+    assert wanted <= placed
+
+
+def test_a_table_may_be_about_some_models(with_study):
+    def about(models):
+        return lambda study: study["tables"][0].update(models=models)
+
+    plan = with_study(about(["swin"]))
+    shown = plan.studies["quickstart"]["study"]["tables"][0]
+    held = {g["model"] for g in plan.studies["quickstart"]["groups"] if shape.holds(shown, g)}
+    assert held == {"swin"}
+    with pytest.raises(ParbenchError, match="models: unknown value 'swim'; did you mean 'swin'"):
+        with_study(about(["swim"]))
 
 
 def test_pipeline_on_cpu_is_never_a_scaling_result(base):
