@@ -136,7 +136,7 @@ def _known(key: str, name: str, known: list[str], where: str) -> None:
 @functools.cache
 def _modules(kind: str) -> list[str]:
     """Names of the strategies or models: the files of their folder."""
-    files = (ROOT / "scripts" / kind).glob("[!_]*.py")
+    files = (Path(__file__).parent / kind).glob("[!_]*.py")
     return sorted(file.stem for file in files)
 
 
