@@ -137,7 +137,7 @@ def _known(key: str, name: str, known: list[str], where: str) -> None:
 @functools.cache
 def _modules(kind: str) -> list[str]:
     """Names of the strategies or models: the files of their folder."""
-    files = (ROOT / "scripts" / kind).glob("[!_]*.py")
+    files = (Path(__file__).parent / kind).glob("[!_]*.py")
     return sorted(file.stem for file in files)
 
 
@@ -528,7 +528,7 @@ def state(cell_id: str, result: Plan) -> tuple[str, list[str]]:
     cell = result.cells[cell_id]
     try:
         metrics = _metrics(cell_id)
-        data = _data(cell)
+        data = described_data(cell)
     except ParbenchError as error:
         return "unreadable", [str(error)]
     if metrics is None:
@@ -592,7 +592,7 @@ def _data_path(cell: dict) -> Path:
     return RESULTS / "data" / cell["dataset"]["name"] / "digest.json"
 
 
-def _data(cell: dict) -> dict | None:
+def described_data(cell: dict) -> dict | None:
     """The description of the cell's converted dataset; None while it is not there."""
     path = _data_path(cell)
     if not path.exists():
@@ -760,7 +760,7 @@ def _command(cell_id: str, result: Plan) -> None:
         raise ParbenchError(f"{cell_id} is not run here: {result.not_run[cell_id]}")
     cell = result.cells[cell_id]
     _write_changed(folder(cell_id) / "cell.json", cell)
-    if _data(cell) is None:
+    if described_data(cell) is None:
         arguments = next(
             study["arguments"]
             for study in result.studies.values()

@@ -179,10 +179,11 @@ def _attend(
         watch.look(())  # before the rest is ended: what dies now died by itself
         if watch.failed_for() is not None:
             _let_starter_speak(process, watch, output)
+        by_itself = process.poll()  # a starter that is ended says nothing of its ranks
         end_all(str(part.state), GRACE_SECONDS)
         process.wait()
         output.read()
-        watch.conclude(process.returncode, "\n".join(output.lines))
+        watch.conclude(by_itself or 0, "\n".join(output.lines))
         return Ended(
             process.returncode, watch.ranks, watch.errors(), hung, stopped=stopped_at(part.state)
         )

@@ -82,8 +82,10 @@ def last_stop(folder: Path) -> dict | None:
 
 def spent(folder: Path) -> float:
     """Seconds that runs before this one took, until they stopped."""
-    found = last_stop(folder)
-    return float(found["seconds"]) if found else 0.0
+    try:
+        return float((last_stop(folder) or {})["seconds"])
+    except (LookupError, TypeError, ValueError):  # damaged: it tells walltimes, no result
+        return 0.0
 
 
 def finished(folder: Path, out: Path, seconds: float, number: int | None) -> None:

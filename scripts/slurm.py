@@ -6,6 +6,7 @@ becomes that plugin's resources, and what cannot work is found before anything i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import getpass
 import logging
@@ -23,7 +24,6 @@ import deployment
 import machine
 import strategies
 from errors import ParbenchError
-from files import read_json
 from remaining import wall_seconds
 
 ASK_SECONDS = 60  # a busy controller answers late
@@ -474,9 +474,12 @@ class Requests:
             return asked["minutes"]
         if taken := self._earlier.get(name):
             return math.ceil(max(taken) / 60 * RESERVE) + FIXED_MINUTES
-        made = cells.RESULTS / "data" / cell["dataset"]["name"] / "digest.json"
-        described = read_json(made) if made.exists() else {}
-        samples = cell["dataset"]["train_samples"] or described.get("train", UNKNOWN_SAMPLES)
+        described = None
+        with contextlib.suppress(ParbenchError):  # the cell itself will name what is damaged
+            described = cells.described_data(cell)
+        samples = cell["dataset"]["train_samples"] or (described or {}).get(
+            "train", UNKNOWN_SAMPLES
+        )
         seconds = cell["training"]["epochs"] * samples / asked["least_samples_per_second"]
         return math.ceil(seconds / 60) + FIXED_MINUTES
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -235,9 +236,11 @@ def test_the_walltime_of_a_cell(planned, config):
     def walltime() -> int:
         return slurm.Requests(planned, config, SITE, {}).of(name)["runtime"]
 
-    write_json("results/data/digits/digest.json", {"train": 1200})
+    write_json("results/data/digits/digest.json", {"sha256": "0" * 64, "train": 1200})
     # 5 epochs of 1,200 samples, 20 a second: 5 minutes.
     assert walltime() == slurm.FIXED_MINUTES + 5
+    write_json("results/data/digits/digest.json", ["damaged"])
+    assert walltime() == slurm.FIXED_MINUTES + math.ceil(5 * slurm.UNKNOWN_SAMPLES / 20 / 60)
     took(twin, 600)
     assert walltime() == slurm.FIXED_MINUTES + 20
     took(twin, 10**6)
