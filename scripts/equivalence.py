@@ -82,7 +82,7 @@ EXACT = "float64"
 ARITHMETIC = {
     EXACT: Arithmetic(torch.float64, "fp32", 1e-10),
     "float32": Arithmetic(torch.float32, "fp32", 1e-5),
-    "bfloat16": Arithmetic(torch.float32, "bf16", 2.0),
+    "bfloat16": Arithmetic(torch.float32, "bf16", 4.0),
 }
 
 # ---------------------------------------------------------------- what is certified

@@ -36,6 +36,7 @@ LOOK_SECONDS = 0.5  # between two looks at the submitter's memory
 MODEL = '''\
 """One layer."""
 
+import os
 from pathlib import Path
 
 OPTIONS: dict = {}
@@ -49,8 +50,9 @@ def cuts(stages, options):
 def build(num_classes, image_size, options):
     from torch import nn
 
-    with open(Path(__file__).parents[2] / "trainings.txt", "a") as file:
-        file.write("one\\n")
+    if "PARBENCH_STATE" in os.environ:  # a cell, and not its certificate
+        with open(Path(__file__).parents[2] / "trainings.txt", "a") as file:
+            file.write("one\\n")
     return nn.Sequential(nn.Flatten(1), nn.Linear(3 * image_size**2, num_classes))
 '''
 MINE = """

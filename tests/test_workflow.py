@@ -188,7 +188,7 @@ def test_a_study_more(work):
 
 def test_seed_more(work):
     work.edit("studies/six.yaml", "seeds: [0]", "seeds: [0, 1]")
-    assert work.jobs() == {"train": 6, **AFTER}
+    assert work.jobs() == {"train": 6, **PROVED}
 
 
 def test_one_cell_alone(work):
@@ -274,9 +274,9 @@ def test_changed_images_in_a_local_folder_are_noticed(tmp_path):
     (work.folder / "studies/six.yaml").write_text(STUDY)
     digest = "results/data/mine/digest.json"
     work.snakemake(digest)
-    assert work.jobs() == {"train": 6, **AFTER}
+    assert work.jobs() == {"train": 6, **PROVED}
     image.touch()
-    assert work.jobs() == {"train": 6, **AFTER}
+    assert work.jobs() == {"train": 6, **PROVED}
     Image.effect_noise((8, 8), 70).convert("RGB").save(image)
     assert work.jobs(digest) == {"dataset": 1}
     before = (work.folder / digest).read_text()
