@@ -30,7 +30,7 @@ def thinned():
     """
     both = ("fp32", "bf16")
     found = []
-    for model in ("swin", "resnet18"):
+    for model in ("swin", "vit", "deep_cnn", "simple_cnn", "resnet18"):
         small = model != "resnet18"  # which has no small width
         found += trials(model, "eager", 1, both)
         for index, chunks in enumerate((1, 2, 4, 8) if small else (2, 8)):
