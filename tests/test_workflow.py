@@ -188,7 +188,7 @@ def test_a_study_more(work):
 
 def test_seed_more(work):
     work.edit("studies/six.yaml", "seeds: [0]", "seeds: [0, 1]")
-    assert work.jobs() == {"train": 6, **PROVED}
+    assert work.jobs() == {"train": 6, **AFTER}
 
 
 def test_one_cell_alone(work):
