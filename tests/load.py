@@ -187,12 +187,17 @@ def run(cluster: Cluster, folder: Path, count: int) -> Outcome:
 
 
 def _memory(process: psutil.Process) -> int:
-    """Bytes of a process and all below it; what they share is counted for each."""
+    """Bytes of a process and all below it; what they share is counted for each.
+
+    Not the one that computes the certificate: like images and datasets that is made once, where
+    `slurm.prepare` says.
+    """
     total = 0
     with contextlib.suppress(psutil.NoSuchProcess):
         for each in (process, *process.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
-                total += each.memory_info().rss
+                if "scripts/equivalence.py" not in each.cmdline():
+                    total += each.memory_info().rss
     return total
 
 
