@@ -134,13 +134,6 @@ def _known(key: str, name: str, known: list[str], where: str) -> None:
         raise ParbenchError(f"{where}: {key}: unknown value {shown!r}{nearest(name, known)}")
 
 
-@functools.cache
-def _modules(kind: str) -> list[str]:
-    """Names of the strategies or models: the files of their folder."""
-    files = (Path(__file__).parent / kind).glob("[!_]*.py")
-    return sorted(file.stem for file in files)
-
-
 def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> dict:
     study = configuration.study(name)
     where = f"studies/{name}.yaml"
@@ -157,10 +150,10 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
         )
     groups: dict[tuple[str, str], dict] = {}
     for model, model_entry in study["models"].items():
-        _known("models", model, _modules("models"), where)
+        _known("models", model, configuration.modules("models"), where)
         for variant, entry in study["variants"].items():
             keys = f"{where}: variants.{variant}"
-            _known("strategy", entry["strategy"], _modules("strategies"), keys)
+            _known("strategy", entry["strategy"], configuration.modules("strategies"), keys)
             _known("hardware", entry["hardware"], list(config["hardware"]), keys)
             layers = [
                 study.get("settings", {}),

@@ -211,6 +211,12 @@ def settings_schema() -> dict[str, dict]:
 
 
 @functools.cache
+def modules(kind: str) -> list[str]:
+    """Names of the strategies or models: the files of their folder in scripts/."""
+    return sorted(path.stem for path in (Path(__file__).parent / kind).glob("[!_]*.py"))
+
+
+@functools.cache
 def _validator(name: str) -> jsonschema.protocols.Validator:
     resources = [
         (f"{other}.schema.yaml", referencing.jsonschema.DRAFT202012.create_resource(schema(other)))

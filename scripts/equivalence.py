@@ -57,7 +57,6 @@ FLOOR = 1e-3
 HALF_ROUNDING = 2**-8  # bfloat16 has 8 binary digits
 LIMIT_SECONDS = 600  # for all ranks of one launch together
 PROGRAM = Path(__file__)
-MODULES = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -86,11 +85,6 @@ ARITHMETIC = {
 }
 
 # ---------------------------------------------------------------- what is certified
-
-
-def names(kind: str) -> list[str]:
-    """All strategies or models: the files of their folder."""
-    return sorted(path.stem for path in (MODULES / kind).glob("[!_]*.py"))
 
 
 def cell_of(model: str, strategy: str, devices: int, options: dict) -> dict:
@@ -467,7 +461,7 @@ def whole_matrix(chosen: list[str]) -> list[dict]:
     cells = [
         cell_of(model, strategy, devices, options)
         for model in chosen
-        for strategy in names("strategies")
+        for strategy in configuration.modules("strategies")
         for devices, options in strategies.load(strategy).certified()
     ]
     return _distinct(trials_of(cell, certificate.ALSO_IN, RULES) for cell in cells)
@@ -513,9 +507,10 @@ def shown(rows: list[dict]) -> str:
 
 def main() -> int:
     """The command line: 1 where something differs from eager training."""
+    known = configuration.modules("models")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--model", action="append", choices=names("models"), help="default: all")
+    what.add_argument("--model", action="append", choices=known, help="default: all")
     what.add_argument("--plan", type=Path, nargs="+", help="what these plans of studies use")
     parser.add_argument("--place", default=certificate.HOST, help="label of the image it runs in")
     parser.add_argument("--out", type=Path, help="certificate to write")
@@ -527,7 +522,7 @@ def main() -> int:
     if arguments.plan is not None:
         todo = of_plans(arguments.plan, arguments.place)
     else:
-        todo = whole_matrix(arguments.model or names("models"))
+        todo = whole_matrix(arguments.model or known)
     rows = certify(todo)
     print(shown(rows))
     if arguments.out is not None:

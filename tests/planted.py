@@ -59,31 +59,36 @@ def uneven_mean():
     return mock.patch.object(train.Run, "share", share)
 
 
-def dropped():
-    """Of the last micro-batch comes no gradient."""
+def forward_of_gpipe(changed):
+    """GPipe's model with ``changed(strategy, model, forward)`` as its forward pass."""
     right = gpipe.Strategy.wrap
 
     def wrap(self, blocks):
         model = right(self, blocks)
-        forward = model.forward
-
-        def without_last(images):
-            *kept, last = forward(images).tensor_split(self.cell["strategy"]["options"]["chunks"])
-            return torch.cat([*kept, last.detach()])
-
-        model.forward = without_last
+        model.forward = changed(self, model, model.forward)
         return model
 
     return mock.patch.object(gpipe.Strategy, "wrap", wrap)
 
 
+def dropped():
+    """Of the last micro-batch comes no gradient."""
+
+    def changed(strategy, model, forward):
+        def without_last(images):
+            chunks = strategy.cell["strategy"]["options"]["chunks"]
+            *kept, last = forward(images).tensor_split(chunks)
+            return torch.cat([*kept, last.detach()])
+
+        return without_last
+
+    return forward_of_gpipe(changed)
+
+
 def not_in_half():
     """Mixed precision is entered around the model, where GPipe's threads do not see it."""
-    right = gpipe.Strategy.wrap
 
-    def wrap(self, blocks):
-        model = right(self, blocks)
-        forward = model.forward
+    def changed(strategy, model, forward):
         for module in model.modules():
             if isinstance(module, stages.Stage):
                 module.precision = "fp32"
@@ -92,10 +97,9 @@ def not_in_half():
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 return forward(images)
 
-        model.forward = around
-        return model
+        return around
 
-    return mock.patch.object(gpipe.Strategy, "wrap", wrap)
+    return forward_of_gpipe(changed)
 
 
 PLANTED = {"nothing": contextlib.nullcontext} | {

@@ -302,7 +302,7 @@ def test_pipeline_on_cpu_is_never_a_scaling_result(base):
 
 def test_every_strategy_and_model_file_keeps_the_contract():
     """A new file is picked up without a test being edited."""
-    for name in cells._modules("strategies"):
+    for name in config.modules("strategies"):
         module = strategies.load(name)
         for (
             part
@@ -310,7 +310,7 @@ def test_every_strategy_and_model_file_keeps_the_contract():
             assert hasattr(module, part), f"strategies/{name}.py lacks {part}"
         for option in module.OPTIONS.values():
             assert option["description"]
-    for name in cells._modules("models"):
+    for name in config.modules("models"):
         module = cells.models.load(name)
         assert all(hasattr(module, part) for part in ("OPTIONS", "cuts", "build")), name
         defaults = {key: part["default"] for key, part in module.OPTIONS.items()}

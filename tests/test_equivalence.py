@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import certificate
+import config
 import equivalence
 import models
 import planted
@@ -141,7 +142,7 @@ def test_norms():
     assert equivalence.difference([torch.tensor(float("nan"))], [torch.tensor(1.0)]) == float("inf")
 
 
-@pytest.mark.parametrize("name", equivalence.names("models"))
+@pytest.mark.parametrize("name", config.modules("models"))
 def test_small_models_are_what_the_model_file_allows(name):
     module = models.load(name)
     assert set(module.SMALL) <= set(module.OPTIONS)
@@ -153,7 +154,7 @@ def equivalence_blocks(name):
     return models.load(name).build(10, 32, cell["model"]["options"])
 
 
-@pytest.mark.parametrize("name", equivalence.names("strategies"))
+@pytest.mark.parametrize("name", config.modules("strategies"))
 def test_every_strategy_states_what_is_certified(name):
     stated = list(strategies.load(name).certified())
     assert stated

@@ -23,6 +23,7 @@ import pytest
 
 import command
 import constructed
+import faults
 import files
 import launch
 import lease
@@ -286,16 +287,7 @@ def cell(checkout, request, tmp_path):
 
 def processes_of(tmp_path):
     """Processes that were started with this test's folder for temporary files."""
-    mark = f"TMPDIR={tmp_path / 'temporary'}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
+    return faults.processes_of(tmp_path / "temporary")
 
 
 def wait_for(condition, seconds=20):

@@ -7,12 +7,12 @@ import torch
 import torchvision
 from torch import nn
 
-import cells
+import config
 import models
 import stages
 from errors import ParbenchError
 
-NAMES = cells._modules("models")
+NAMES = config.modules("models")
 
 
 def plain_cnn():
