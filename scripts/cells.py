@@ -321,7 +321,7 @@ def _cross_check(cell: dict, where: str) -> None:
         if training[key] < least:
             raise ParbenchError(
                 f"{where}: {key} {training[key]} is too small: {cell['strategy']['name']} cuts a "
-                f"batch into {strategy.parts(cell)} pieces (ranks x micro-batches) of at least 2 "
+                f"batch into {strategy.parts(cell)} pieces (shares x micro-batches) of at least 2 "
                 f"samples; choose {least} or more"
             )
     if training["min_tail"] > training["global_batch"]:
@@ -419,7 +419,8 @@ def _group(
 
 def _work(cell: dict) -> dict:
     """What the settings of ``cell`` come to on its hardware under its strategy."""
-    strategy, ranks = strategies.load(cell["strategy"]["name"]), strategies.ranks(cell)
+    strategy = strategies.load(cell["strategy"]["name"])
+    ranks = strategy.shares(cell)
     return {
         "ranks": ranks,
         "micro_batches": strategy.parts(cell) // ranks,

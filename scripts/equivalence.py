@@ -119,7 +119,7 @@ def trials_of(cell: dict, precisions: Iterable[str], rules: Iterable[str]) -> li
     if has_batch_norm(cell["model"]["name"]):
         # Synchronized in float64 alone: in float32 the few values that a channel has here make
         # rounding errors a thousandfold larger within three steps, in eager training, too.
-        several = strategies.load(cell["strategy"]["name"]).processes(cell) > 1
+        several = strategies.load(cell["strategy"]["name"]).shares(cell) > 1
         wanted += [(EXACT, rule) for rule in rules if rule == "local" or several]
     return [_trial(cell, *each) for each in dict.fromkeys(wanted)]
 
@@ -195,23 +195,32 @@ class Trial(train.Run):
         for number in range(STEPS):
             start, stop = self.bounds[number % len(self.bounds)]
             loss = self.step(order[start:stop], 0)
-            # As an epoch's loss: the mean over the ranks.
-            total = self.reduced([loss.item()], "sum")[0] / self.strategy.world_size
+            # As an epoch's loss: the mean over the shares.
+            total = self.reduced([loss.item()], "sum")[0] / self.strategy.shares
             losses.append(total)
             if number == 0:
-                gradients = [each.grad.detach().clone() for each in self.model.parameters()]
+                gradients = self._whole(
+                    {name: each.grad.clone() for name, each in self.parameters.items()}
+                )
         found = {
             "loss": [torch.tensor(losses, dtype=torch.float64)],
             "gradients": gradients,
-            "weights": [each.detach() for each in self.model.parameters()],
+            "weights": self._whole(self.parameters),
         }
         if self.trial["batch_norm"] != "frozen":
-            found["running statistics"] = [
-                buffer
-                for name, buffer in self.model.named_buffers()
-                if name.endswith(("running_mean", "running_var"))
-            ]
+            found["running statistics"] = self._whole(
+                {
+                    name: buffer
+                    for name, buffer in self.model.named_buffers()
+                    if name.endswith(("running_mean", "running_var"))
+                }
+            )
         return found
+
+    def _whole(self, tensors: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Those of the whole model, in its order, of which this rank has ``tensors``."""
+        own = {name: value.detach() for name, value in tensors.items()}
+        return list(self.strategy.whole(own).values())
 
     def not_in_half(self) -> float:
         """The share of matrix products that were not computed in bfloat16."""

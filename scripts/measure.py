@@ -284,14 +284,21 @@ def _version(package: str) -> str | None:
 
 def lock_mismatch(stack: str, packages: dict[str, str]) -> list[str]:
     """How the installed ``packages`` differ from the stack's lock files, in words."""
-    locked: dict[str, str] = {}
-    for file in sorted((ROOT / "containers" / "locks" / stack).glob("*.txt")):
-        locked.update(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", file.read_text(), re.M))
+    pinned = locked(stack)
     return [
-        f"{name} {version} instead of {locked[name]}"
+        f"{name} {version} instead of {pinned[name]}"
         for name, version in packages.items()
-        if name in locked and version.split("+")[0] != locked[name]
+        if name in pinned and version.split("+")[0] != pinned[name]
     ]
+
+
+@functools.cache
+def locked(stack: str) -> dict[str, str]:
+    """The version of every package that the lock files of ``stack`` name."""
+    found: dict[str, str] = {}
+    for file in sorted((ROOT / "containers" / "locks" / stack).glob("*.txt")):
+        found.update(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", file.read_text(), re.M))
+    return found
 
 
 @functools.cache

@@ -99,14 +99,15 @@ class Run:
         torch.manual_seed(cell["seed"])
         blocks = self.build()
         self.ranks = batch_norm.Ranks(strategy.reduce)
-        if self.training["batch_norm"] == "synchronized" and strategy.world_size > 1:
+        if self.training["batch_norm"] == "synchronized" and strategy.shares > 1:
             batch_norm.synchronize(blocks, self.ranks)
         self.model: nn.Module = strategy.wrap(blocks)
-        self.peak_rate = learning_rate.peak(self.training, strategy.world_size)
+        self.parameters = dict(self.model.named_parameters())
+        self.peak_rate = learning_rate.peak(self.training, strategy.shares)
         self.last_rate = self.peak_rate  # of the last step that was done
         self.optimizer = strategy.optimizer(
             OPTIMIZERS[self.training["optimizer"]](
-                self.model.parameters(), self.peak_rate, self.training
+                self.parameters.values(), self.peak_rate, self.training
             ),
             self.model,
         )
@@ -134,37 +135,45 @@ class Run:
             len(self.data.classes), self.training["image_size"], model["options"]
         )
 
+    def mine(self, samples: torch.Tensor) -> torch.Tensor:
+        """This rank's share of ``samples`` [N]."""
+        shares = self.strategy.shares
+        return samples.tensor_split(shares)[self.strategy.rank % shares]
+
     def share(self, batch: torch.Tensor) -> tuple[torch.Tensor, float]:
         """This rank's part of the global ``batch``, and what a sample's loss counts for."""
-        world_size = self.strategy.world_size
-        share = batch.tensor_split(world_size)[self.strategy.rank]
+        share = self.mine(batch)
         if len(share) == 0:  # a rank without samples still joins, with gradients of zero
             return batch[:2], 0.0
-        return share, world_size / len(batch)
+        return share, self.strategy.shares / len(batch)
 
-    def loss(self, batch: torch.Tensor, epoch: int) -> torch.Tensor:
-        """Loss of this rank's share of the global ``batch`` (sample indices [B], on the CPU).
-
-        The sum over the rank's samples times world size over B: averaged over ranks, as data
-        parallelism does, that is the mean over the global batch, also for an uneven tail.
-        """
-        share, weight = self.share(batch)
-        self.ranks.counts = weight > 0
-        images, labels = self.augment.train_batch(share, epoch)
-        logits = self.model(images)
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The sum of the losses of some samples: ``logits`` [N, classes], ``labels`` [N]."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         labels = labels.to(logits.device, non_blocking=True)
         smoothing = self.training["label_smoothing"]
-        total = functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
-        return total * weight
+        return functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
     def step(self, batch: torch.Tensor, epoch: int) -> torch.Tensor:
-        """One optimizer step on the global ``batch``; returns this rank's loss, detached."""
+        """One optimizer step on the global ``batch`` (sample indices [B], on the CPU).
+
+        Returns this rank's loss, detached: the sum over its samples times the number of shares
+        over B. Averaged over shares, as data parallelism does, that is the mean over the global
+        batch, also for an uneven tail.
+        """
         self.optimizer.zero_grad()
-        loss = self.loss(batch, epoch)
-        self.scaler.scale(loss).backward()
+        share, weight = self.share(batch)
+        self.ranks.counts = weight > 0
+        images, labels = self.augment.train_batch(share, epoch)
+        loss = self.strategy.backward(
+            self.model,
+            images,
+            labels,
+            lambda logits, labels: self.loss(logits, labels) * weight,
+            self.scaler,
+        )
         self.strategy.step(self.optimizer, self.scaler)
-        return loss.detach()
+        return loss
 
     def warm_up(self, steps: int) -> None:
         """Real ``steps`` that nobody times, then everything as it was before them.
@@ -271,7 +280,7 @@ class Run:
             if due:
                 self.write_checkpoint()
         total = self.reduced([place.loss], "sum")[0]
-        return total / self.strategy.world_size / self.samples, place.seconds
+        return total / self.strategy.shares / self.samples, place.seconds
 
     def _train_until_due(self, order: torch.Tensor, display: Display) -> bool:
         """The epoch's steps until a checkpoint is due (True) or none is left."""
@@ -304,7 +313,7 @@ class Run:
     def evaluate(self) -> tuple[torch.Tensor, float | None]:
         """Predicted classes [N] (int64, CPU) and mean loss over the whole test set, on every rank.
 
-        Each rank predicts its own part; nothing is padded, so that exactly N samples count.
+        Each rank predicts its own share; nothing is padded, so that exactly N samples count.
         A run that is stopped here evaluates again when it goes on.
         """
         self.strategy.broadcast_buffers(self.model)
@@ -314,15 +323,17 @@ class Run:
         device = self.strategy.devices[0]
         predicted = torch.zeros(number, dtype=torch.int64, device=device)
         loss = torch.zeros(1, dtype=torch.float64, device=device)
-        edges = torch.arange(number).tensor_split(self.strategy.world_size)[self.strategy.rank]
-        # As often on every rank: they look up together. The last part of some may be empty.
-        for first in range(0, math.ceil(number / self.strategy.world_size), EVALUATION_BATCH):
-            part = edges[first : first + EVALUATION_BATCH]
-            if len(part) > 0:
-                start, stop = int(part[0]), int(part[-1]) + 1
-                images, labels = self.augment.test_batch(start, stop)
-                logits = model(images).float()
+        share = self.mine(torch.arange(number))
+        # As often on every rank: they look up together, and some compute together. One whose share
+        # is done joins with an image that does not count.
+        for first in range(0, math.ceil(number / self.strategy.shares), EVALUATION_BATCH):
+            part = share[first : first + EVALUATION_BATCH]
+            start, stop = (int(part[0]), int(part[-1]) + 1) if len(part) > 0 else (0, 1)
+            images, labels = self.augment.test_batch(start, stop)
+            logits = model(images)
+            if len(part) > 0 and logits is not None:
                 labels = labels.to(logits.device)
+                logits = logits.float()
                 loss += functional.cross_entropy(logits, labels, reduction="sum").to(device)
                 predicted[start:stop] = logits.argmax(1).to(device)
             self.pulse.beat("evaluation", self.place.epoch + 1, first)
@@ -379,8 +390,8 @@ class Run:
     def write_checkpoint(self) -> None:
         """Keep where training is, on rank 0's word; then Stopped when the launcher asked for it.
 
-        Buffers and optimizer are rank 0's: its running statistics are those that count, and the
-        optimizers of all ranks are alike.
+        Where every rank has a whole model, buffers and optimizer are rank 0's: its running
+        statistics are those that count, and the optimizers of all ranks are alike.
         """
         place = self.place
         self.pulse.beat("checkpoint", place.epoch + 1, place.step)
@@ -399,12 +410,14 @@ class Run:
             "started": self.started,
             "resumed_from": self.resumed_from,
         }
+        tensors = {f"model.{name}": value for name, value in self.state().items()}
+        names = list(self.parameters)
+        for index, values in self.optimizer.state_dict()["state"].items():
+            for key, value in values.items():
+                if isinstance(value, torch.Tensor):  # SGD without momentum has a None
+                    tensors[f"optimizer.{key}.{names[index]}"] = value
+        tensors = self.strategy.whole(tensors)
         if self.strategy.rank == 0 and self.store is not None:
-            tensors = {f"model.{name}": value for name, value in self.state().items()}
-            for index, values in self.optimizer.state_dict()["state"].items():
-                for name, value in values.items():
-                    if isinstance(value, torch.Tensor):  # SGD without momentum has a None
-                        tensors[f"optimizer.{index}.{name}"] = value
             tensors["random"] = torch.tensor(own["random"], dtype=torch.uint8)
             # Not in JSON: a loss that is no number is found at the epoch's end, not here.
             tensors["losses"] = torch.tensor(own["losses"], dtype=torch.float64)
@@ -423,21 +436,27 @@ class Run:
             raise Stopped
 
     def _resume(self, number: int) -> None:
-        """Go on from the checkpoint ``number``: the same on every rank."""
+        """Go on from the checkpoint ``number``: the same on every rank, or its part of it."""
         assert self.store is not None
         state, tensors = self.store.state(number), self.store.tensors(number)
         kept, rank = state["kept"], self.strategy.rank
         with torch.no_grad():
             for name, value in self.state().items():
-                value.copy_(tensors[f"model.{name}"])
-        parameters: dict[int, dict] = {}
+                value.copy_(self.strategy.part(tensors[f"model.{name}"], value))
+        kept_of: dict[str, dict] = {}
         for name, value in tensors.items():
-            kind, _, rest = name.partition(".")
-            if kind == "optimizer":
-                index, _, name = rest.partition(".")
-                parameters.setdefault(int(index), {})[name] = value
+            if name.startswith("optimizer."):
+                _, key, name = name.split(".", 2)
+                kept_of.setdefault(name, {})[key] = value
+        own = {
+            index: {
+                key: self.strategy.part(value, parameter) for key, value in kept_of[name].items()
+            }
+            for index, (name, parameter) in enumerate(self.parameters.items())
+            if name in kept_of
+        }
         groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": parameters, "param_groups": groups})
+        self.optimizer.load_state_dict({"state": own, "param_groups": groups})
         # The schedule is a function of the steps that are done. torch warns of the order of calls.
         with warnings.catch_warnings(action="ignore"):
             for _ in range(number):
@@ -525,7 +544,7 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
         run.warm_up(max(training["warmup_steps"], 1 if repeated else 0))
         run.begin(found)
         startup = run.reduced([time.time() - launched], "max")[0]
-        display = Display(strategy.rank == 0, training["epochs"], len(run.bounds), run.samples)
+        display = Display(strategy.shows, training["epochs"], len(run.bounds), run.samples)
         run.train(display)
     except Diverged as error:  # every rank sees the same reduced loss, and stops here together
         reason = str(error)
@@ -548,6 +567,7 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
         "environment": environment,
         "resumed_from": run.resumed_from or None,
     }
+    weights = strategy.whole(run.state())
     if strategy.rank != 0:
         return
     if reason is not None:
@@ -567,7 +587,7 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
             "samples_per_second": run.samples * training["epochs"] / seconds,
             "energy_joules": joules,
             **scores,
-            "weights_sha256": measure.weights_sha256(run.state()),
+            "weights_sha256": measure.weights_sha256(weights),
             **known,
             "started": run.started,
             "finished": measure.now(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import models
@@ -14,12 +14,20 @@ if TYPE_CHECKING:
     from machine import Software
     from strategies import Node
 
+    # Of some samples' logits [N, classes] and labels [N]: the sum, weighted for the batch.
+    Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
 IMAGE = "torch"  # containers/torch.def
 OPTIONS: dict[str, dict] = {}
 
 
 def processes(cell: dict) -> int:
     """One process."""
+    return 1
+
+
+def shares(cell: dict) -> int:
+    """The batch stays whole."""
     return 1
 
 
@@ -102,13 +110,40 @@ class Strategy:
         training, device_type = self.cell["training"], self.cell["hardware"]["device"]
         return group(blocks, cuts, training["precision"], device_type)
 
+    @property
+    def shares(self) -> int:
+        """Ranks that divide each global batch among them: all, as each has a whole model."""
+        return self.world_size
+
+    @property
+    def shows(self) -> bool:
+        """Whether this rank shows the progress of all: one of those that know a loss."""
+        return self.rank == 0
+
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
         """The model as it is trained, on this process's devices."""
         return self.staged(blocks).to(self.devices[0])
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """The model as it is evaluated: without collective calls in its forward pass."""
+        """The model as it is evaluated: images to logits, or to None where another rank has them."""
         return model
+
+    def backward(
+        self,
+        model: nn.Module,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        loss: Loss,
+        scaler: torch.amp.GradScaler,
+    ) -> torch.Tensor:
+        """Gradients of the loss of this rank's share of a batch: ``images`` [B, 3, S, S] float32
+        on the first device, ``labels`` [B].
+
+        Returns that loss, detached; zero where another rank computes it.
+        """
+        value = loss(model(images), labels)
+        scaler.scale(value).backward()
+        return value.detach()
 
     def optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         """The optimizer as it is stepped."""
@@ -118,6 +153,16 @@ class Strategy:
         """One step; ``scaler`` is disabled unless the precision is fp16."""
         scaler.step(optimizer)
         scaler.update()
+
+    def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The whole model's tensors (weights, buffers, what belongs to them) by name, in its order,
+        of which this rank has ``tensors``. All ranks call it, and all get them.
+        """
+        return tensors
+
+    def part(self, whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """The inverse: this rank's part of one of the ``whole`` model's tensors, as of ``like``."""
+        return whole
 
     def reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
         """``values`` (any shape, on devices[0]) combined over all ranks, ``op`` sum or max."""

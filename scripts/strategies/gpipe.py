@@ -47,6 +47,11 @@ def processes(cell: dict) -> int:
     return 1
 
 
+def shares(cell: dict) -> int:
+    """The one process has the whole batch."""
+    return 1
+
+
 def parts(cell: dict) -> int:
     """A batch is cut into its micro-batches."""
     return cell["strategy"]["options"]["chunks"]

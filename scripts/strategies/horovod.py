@@ -32,6 +32,7 @@ OPTIONS: dict[str, dict] = {
 }
 
 processes = _data_parallel.processes
+shares = _data_parallel.shares
 parts = _data_parallel.parts
 stages = _data_parallel.stages
 batch_norm = _data_parallel.batch_norm
