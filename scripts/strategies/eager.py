@@ -125,7 +125,7 @@ class Strategy:
         return self.staged(blocks).to(self.devices[0])
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """The model as it is evaluated: images to logits, or to None where another rank has them."""
+        """The model as it is evaluated: images to logits, or None where another rank has them."""
         return model
 
     def backward(
