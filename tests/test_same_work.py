@@ -170,8 +170,8 @@ def test_evaluation_counts_exactly_the_test_set(digits, monkeypatch, tested, wor
         mine, mean = run.evaluate()
         predicted, losses = predicted + mine, losses + mean
         places.append(run.pulse.places)
-    # One whose share is empty joins with an image that does not count.
-    assert seen == [*range(tested), *[0] * max(0, world_size - tested)]
+    assert set(seen) == set(range(tested))
+    assert len(seen) < tested + world_size  # one whose share is done joins, and does not count
     assert torch.equal(predicted, whole)
     assert losses == pytest.approx(loss, rel=1e-6)
     assert all(place == places[0] for place in places)  # a rank that looks up alone would hang
