@@ -202,7 +202,7 @@ class Run:
         self.scaler = grad_scaler(self.scaler.is_enabled())
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Weights and buffers, by the names that the strategy gives them."""
+        """This rank's weights and buffers, by the names that the strategy gives them."""
         return dict(self.model.state_dict())
 
     def find_checkpoint(self, folder: Path, environment: dict) -> int | None:

@@ -58,7 +58,9 @@ def resumed(folder: Path, data: Path) -> None:
         together()
         out = folder / name / "metrics.json"
         pulse = Until(state, beats) if rank == 0 else Pulse(rank)
-        train.train(value, data, out, strategies.load(value["strategy"]["name"]).Strategy(value), pulse)
+        train.train(
+            value, data, out, strategies.load(value["strategy"]["name"]).Strategy(value), pulse
+        )
         together()
         done = out.exists()
         together()

@@ -60,14 +60,17 @@ class Strategy(_process_group.Strategy):
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
         """The model, block by block in parts of its parameters' first dimension (DTensor)."""
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
         model = super().wrap(blocks)
+        # Stated: by itself it would take a GPU wherever there is one.
+        mesh = init_device_mesh(self.devices[0].type, (self.world_size,))
         for stage in model:
             for block in stage:
                 if any(True for _ in block.parameters()):
-                    fully_shard(block, **self.cell["strategy"]["options"])
-        return fully_shard(model)
+                    fully_shard(block, mesh=mesh, **self.cell["strategy"]["options"])
+        return fully_shard(model, mesh=mesh)
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Gathered one by one, and kept outside of the accelerator."""
