@@ -162,7 +162,7 @@ def test_ranks_stop_together_and_survive_a_kill(digits, tmp_path, strategy, mode
 
 
 def test_parts_of_a_model_are_kept_by_all_ranks(digits, tmp_path):
-    """Each rank has weights and optimizer of its own: a checkpoint holds all, and gives them back."""
+    """Each rank has weights and an optimizer of its own: a checkpoint holds those of all."""
     pipeline = {"schedule": "1f1b"}
     values = {
         "fsdp": often("fsdp", 2),
