@@ -260,9 +260,7 @@ def _rest(plan: Mapping, named: Collection[str], options: Collection[str]) -> di
         "training": training,
         "hardware": hardware,
     }
-    return (
-        rest if "model" in named else rest | {key: plan[key] for key in ("model", "model_options")}
-    )
+    return rest if "model" in named else {**rest, "model": plan["model"]}
 
 
 def _key(group: Group) -> tuple:

@@ -52,7 +52,7 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
     sources = {study.study["published"] for study in studies if study.has_source}
     if claimed is None or not published or not sources:
         return None
-    frame = pd.concat(map(read_published, published), ignore_index=True)
+    frame = pd.concat(map(read_published, published))
     task = audit.Task()
     found = [
         (path, finding)
@@ -181,17 +181,14 @@ def _variant(each: Comparison, side: int) -> str:
 
 
 def _compared(each: Comparison) -> str:
-    """In words: ``swin: eager (1 CPU core) over ddp (2 CPU cores)``."""
+    """In words: ``swin: eager over ddp``."""
     if each.group is not None:
         return f"{_model(each)}, {each.group.plan['variant']}"
     return ", over ".join(
-        f"{ratio.over.plan['model']}: {_group(ratio.over)} over {_group(ratio.under)}"
+        f"{ratio.over.plan['model']}: {ratio.over.plan['variant']} over "
+        f"{ratio.under.plan['variant']}"
         for ratio in each.ratios
     )
-
-
-def _group(group: engine.Group) -> str:
-    return f"{group.plan['variant']} ({hardware_text(group.plan['hardware'])})"
 
 
 # --------------------------------------------------------------------------- one by one
