@@ -287,8 +287,8 @@ def _ratio(claim: Mapping, trial: Trial, over: Group, under: Group, source: Publ
         missing = [f"no cell measures {test['metric']}"]
     elif not missing:
         missing = _cautions(metric, over, under)
-        free = {"global_batch"} if "batch_size" in test["numerator"] else set()
-        by_seed, reasons = tables.paired_ratio(metric, over, under, free)
+        but = {"global_batch"} if "batch_size" in test["numerator"] else set()
+        by_seed, reasons = tables.paired_ratio(metric, over, under, but)
         reasons = [*over.failures(), *under.failures(), *reasons]
         band = _band(metric, test["op"], over, under, trial.study["tolerance"])
         if not by_seed:

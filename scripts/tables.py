@@ -475,14 +475,14 @@ def paired_difference(group: Group, baseline: Group) -> tuple[Summary, list[str]
 
 
 def paired_ratio(
-    metric: Metric, group: Group, baseline: Group, free: Collection[str] = ()
+    metric: Metric, group: Group, baseline: Group, but: Collection[str] = ()
 ) -> tuple[dict[int, float], list[str]]:
     """A metric of the group's runs over the baseline's, by seed, and why seeds are missing.
 
-    What of the work is ``free``, such as ``global_batch``, may differ.
+    ``but``: in which keys of their work they may differ.
     """
     why_none = _why_no_speedup if metric.depends_on_clock else _why_no_difference
-    pairs, reasons = _pairs(group, baseline, lambda run, base: why_none(run, base, free))
+    pairs, reasons = _pairs(group, baseline, lambda run, base: why_none(run, base, but))
     ratios = {}
     for run, base in pairs:
         value, unit = metric.read(run), metric.read(base)
@@ -519,8 +519,11 @@ def _pairs(
     return pairs, reasons
 
 
-def _why_no_speedup(run: Mapping, base: Mapping, free: Collection[str] = ()) -> str:
-    """Why two runs of a seed give no speedup; empty when they do. Of the work, ``free`` is."""
+def _why_no_speedup(run: Mapping, base: Mapping, but: Collection[str] = ()) -> str:
+    """Why two runs of a seed give no speedup; empty when they do.
+
+    ``but``: in which keys of their work they may differ.
+    """
     ours, theirs = _fingerprints(run), _fingerprints(base)
     if len({*ours, *theirs}) > 1:
         ours, theirs = " and ".join(ours), " and ".join(theirs)
@@ -529,25 +532,29 @@ def _why_no_speedup(run: Mapping, base: Mapping, free: Collection[str] = ()) -> 
         ours, theirs = run["environment"][key], base["environment"][key]
         if ours != theirs:
             return f"no speedup between {key}s: {ours} here, {theirs} for the baseline"
-    differ = _differing(_work(run["cell"]), _work(base["cell"]), free)
+    ours, theirs = _work(run["cell"]), _work(base["cell"])
+    differ = _differing({key: ours[key] for key in ours if key not in but}, theirs)
     return f"no speedup between unequal work: {differ}" if differ else ""
 
 
-def _why_no_difference(run: Mapping, base: Mapping, free: Collection[str] = ()) -> str:
-    """Why the accuracies of two runs of a seed are not to be compared; empty when they are."""
+def _why_no_difference(run: Mapping, base: Mapping, but: Collection[str] = ()) -> str:
+    """Why the accuracies of two runs of a seed are not to be compared; empty when they are.
+
+    ``but``: in which keys of their work they may differ.
+    """
     ours, theirs = (
         {**_work(each["cell"]), "test_samples": _samples(each["cell"], "test")}
         for each in (run, base)
     )
-    differ = _differing(ours, theirs, free)
+    differ = _differing({key: ours[key] for key in ours if key not in but}, theirs)
     return f"no difference between unequal work: {differ}" if differ else ""
 
 
-def _differing(ours: Mapping, theirs: Mapping, free: Collection[str]) -> str:
+def _differing(ours: Mapping, theirs: Mapping) -> str:
     return ", ".join(
         f"{key} {ours[key]} here, {theirs[key]} for the baseline"
         for key in ours
-        if key not in free and ours[key] != theirs[key]
+        if ours[key] != theirs[key]
     )
 
 
