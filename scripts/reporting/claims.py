@@ -164,8 +164,8 @@ def _labels(comparisons: list[Comparison]) -> list[str]:
         lambda each: f"{_model(each)} {_variant(each, 0)} over {_variant(each, 1)}",
         lambda each: f"{each.trial.name}: {_compared(each)}",
     ]
-    labels = (list(map(way, comparisons)) for way in ways)
-    return next((each for each in labels if len(set(each)) == len(each)), [])
+    labels = [list(map(way, comparisons)) for way in ways]
+    return next((each for each in labels if len(set(each)) == len(each)), labels[-1])
 
 
 def _model(each: Comparison) -> str:
