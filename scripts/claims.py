@@ -133,8 +133,8 @@ def _whole(comparisons: Collection[Comparison]) -> tuple[str, str]:
     counts = Counter(each.verdict for each in comparisons)
     tested = [verdict for verdict in (FAILS, UNDECIDED, HOLDS, REPORTED) if counts[verdict]]
     if not tested:
-        missing = dict.fromkeys(reason for each in comparisons for reason in each.reasons)
-        return UNTESTED, "; ".join(missing)
+        missing = {reason for each in comparisons for reason in each.reasons}
+        return UNTESTED, "; ".join(sorted(missing))
     told = ", ".join(f"{name} {counts[name]}" for name in VERDICTS if counts[name])
     places = dict.fromkeys(each.place for each in comparisons if each.verdict != UNTESTED)
     return tested[0], f"comparisons: {told}; on {', '.join(places)}"

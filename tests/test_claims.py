@@ -322,14 +322,14 @@ def test_a_claim_without_test_may_be_against_its_own_numbers():
 
 
 def test_one_comparison_that_is_against_it_is_enough():
-    def pair(model: str, seconds: float, **more) -> list[Group]:
+    def two(model: str, seconds: float, **more) -> list[Group]:
         return [
             group("eager", "eager", CPU1, model=model),
             group("ddp", "ddp", CPU2, seconds, model=model, **more),
         ]
 
-    good, level, bad = pair("a", 60), pair("b", 100), pair("c", 160)
-    lacking = pair("d", 60, not_run="needs 2x A100")
+    good, level, bad = two("a", 60), two("b", 100), two("c", 160)
+    lacking = two("d", 60, not_run="needs 2x A100")
     assert judged(FASTER, *good, *lacking).verdict == HOLDS
     assert judged(FASTER, *good, *level).verdict == UNDECIDED
     made = judged(FASTER, *good, *level, *bad, *lacking)
@@ -421,9 +421,9 @@ def test_a_typo_is_told_with_its_place(tmp_path, change, words):
 # ---------------------------------------------------------------- the report
 
 
-def make_report(folder: Path, claim: dict, **study) -> dict:
+def make_report(folder: Path, claim: dict, groups=None, **study) -> dict:
     """report.json of the constructed study with one claim about it."""
-    paths = constructed.write_study(folder, constructed.usual_study(**study))
+    paths = constructed.write_study(folder, constructed.usual_study(**study), groups)
     text = {"study": "constructed", "claim": "Two are faster than one.", **claim}
     (folder / "claims.yaml").write_text(json.dumps({"two-faster": text}))
     rows = [
@@ -468,11 +468,28 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     for words in ("What the sources claim", row[1], row[3], "holds"):
         assert squeezed(words) in first
     assert html.index('id="t-claims"') < html.index('id="summary"')
+    assert 'href="#t-claims-each-h"' in html
+    assert 'id="t-claims-each-h"' in html
     assert squeezed("What the published numbers alone contradict") in squeezed(pdf_text(pdf))
 
 
+def pair(seeds=(0, 1, 2)) -> list[constructed.Group]:
+    return [
+        constructed.Group("net", "eager", CPU1, 12, seeds=seeds),
+        constructed.Group("net", "ddp", CPU2, 8, seeds=seeds),
+    ]
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_few_seeds_are_told_as_their_range(tmp_path, seeds):
+    (row,) = texts(make_report(tmp_path, FASTER, pair(seeds))["claims"]["detail"])
+    assert row[-1] == UNDECIDED
+    assert row[5] == f"1.50 ({len(seeds)})"
+    assert (row[6] == "–") == (len(seeds) == 1)
+
+
 def test_markup_in_a_claim_is_shown_as_text(tmp_path):
-    make_report(tmp_path, {"claim": HOSTILE, "note": HOSTILE, **FASTER})
+    make_report(tmp_path, {"claim": HOSTILE, "note": HOSTILE, **FASTER}, pair())
     html, pdf = render(tmp_path, tmp_path / "results" / "report.json")
     page = Page(html)
     assert [tag for tag, _ in page.elements].count("script") == 1
@@ -481,12 +498,12 @@ def test_markup_in_a_claim_is_shown_as_text(tmp_path):
 
 
 def test_without_a_source_nothing_is_claimed(tmp_path):
-    data = make_report(tmp_path, FASTER, published=None, citation=None)
+    data = make_report(tmp_path, FASTER, pair(), published=None, citation=None)
     assert data["claims"] is None
     assert "Claims" not in layout.render_html(data)
 
 
 def test_a_source_without_claims_is_audited_alone(tmp_path):
-    data = make_report(tmp_path, {"study": "another", **FASTER})
+    data = make_report(tmp_path, {"study": "another", **FASTER}, pair())
     assert data["claims"]["table"]["rows"] == []
     assert len(data["claims"]["audit"]["rows"]) == 1
