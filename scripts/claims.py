@@ -27,7 +27,7 @@ REPORTED = "reported"
 UNTESTED = "cannot be tested here"
 VERDICTS = (HOLDS, FAILS, UNDECIDED, REPORTED, UNTESTED)
 
-EVEN = (1.0, 1.0)  # the noise of what repeats exactly
+EVEN = (1.0, 1.0)  # no noise but what the interval holds
 Band = tuple[float, float]
 
 
