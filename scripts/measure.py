@@ -174,6 +174,7 @@ _OF_ONE_RUN = {
     "finished",
     "resumed_from",
     "environment",
+    "beside",
 }
 _OF_ONE_EPOCH = {"seconds", "elapsed_seconds", "samples_per_second"}
 
