@@ -57,6 +57,7 @@ TRAINING = {
     "image_size": 32,
     "warmup_steps": 2,
     "mode": "performance",
+    "profile": "none",
 }
 BATCH_NORM = {
     "ddp": "each rank's share",
