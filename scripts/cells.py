@@ -15,7 +15,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,7 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
     dataset = override.get("dataset", study["dataset"])
     _known("dataset", dataset, list(config["datasets"]), where)
     seeds = override.get("seeds", study["seeds"])
+    _check_together(study, where)
     _check_tables(study, where)
     number = len(study["models"]) * len(study["variants"]) * len(seeds)
     if number > MOST_CELLS:
@@ -223,6 +224,7 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
         "stack": config["stack"],
         "deployment": config["deployment"],
         "groups": list(groups.values()),
+        "together": list(_together(study, groups, where)),
     }
 
 
@@ -241,14 +243,23 @@ def _shown_settings(study: dict, override: dict) -> dict:
 def _check_tables(study: dict, where: str) -> None:
     for table in study["tables"]:
         title = configuration.brief(table["title"])
-        for part in ("models", "variants"):
+        models = [*study["models"], *study.get("together", {})]
+        for part, known in (("models", models), ("variants", list(study["variants"]))):
             for name in table.get(part, []):
-                _known(f"tables: {title!r}: {part}", name, list(study[part]), where)
+                _known(f"tables: {title!r}: {part}", name, known, where)
     for variant, entry in study["variants"].items():
         if "baseline" in entry:
             _known(
                 f"variants.{variant}.baseline", entry["baseline"], list(study["variants"]), where
             )
+
+
+def _check_together(study: dict, where: str) -> None:
+    for label, entry in study.get("together", {}).items():
+        if label in study["models"]:
+            raise ParbenchError(f"{where}: together: {label} is a model; give it another name")
+        for model in entry["models"]:
+            _known(f"together.{label}.models", model, list(study["models"]), where)
 
 
 def _settings(layers: list[dict], where: str) -> dict:
@@ -355,7 +366,8 @@ def _short_options(cell: dict) -> str:
         schema = _module(kind, entry["name"]).OPTIONS
         for key, value in entry["options"].items():
             if value != schema[key].get("default") and kind == "strategies":
-                words = "-".join(map(str, value)) if isinstance(value, list) else str(value)
+                several = isinstance(value, (list, dict))
+                words = "-".join(map(str, value)) if several else str(value)
                 parts.append(f"{key}-{words}")
     return re.sub(r"[^A-Za-z0-9_.-]", "", ".".join(parts)[:48]).strip(".")
 
@@ -473,6 +485,39 @@ def _refuse_mixed_clocks(study: dict, groups: dict[tuple[str, str], dict], where
                 f"{where}: tables: {configuration.brief(table['title'])!r} mixes {key}s: {told}; "
                 f"state one `{key}` for all of its variants, or make it two tables"
             )
+
+
+def _together(study: dict, groups: dict[tuple[str, str], dict], where: str) -> Iterator[dict]:
+    """What the plan says of several models together: a group for each variant, without cells of
+    its own; ``members`` are the groups that have them."""
+    for label, entry in study.get("together", {}).items():
+        for name, variant in study["variants"].items():
+            members = [groups[model, name] for model in entry["models"]]
+            first = members[0]
+            for key in ("training", "dataset"):
+                if any(each[key] != first[key] for each in members):
+                    raise ParbenchError(
+                        f"{where}: together.{label}: its models have different settings "
+                        f"({key}, variant {name}): their times are no sum of equal work; give "
+                        "them the same"
+                    )
+            published = None
+            if "published" in variant:
+                told = {"model": "+".join(entry["models"])}
+                published = told | variant["published"] | entry.get("published", {})
+            yield {
+                **first,
+                "id": f"{label}.{name}",
+                "model": label,
+                "model_options": {},
+                "members": [each["id"] for each in members],
+                "cells": [cell for each in members for cell in each["cells"]],
+                "not_run": next(filter(None, (each["not_run"] for each in members)), None),
+                "baseline": f"{label}.{variant['baseline']}" if "baseline" in variant else None,
+                "published": published,
+                "scaled": list(dict.fromkeys(w for each in members for w in each["scaled"])),
+                "comparable": {k: v for each in members for k, v in each["comparable"].items()},
+            }
 
 
 def _compare_scale(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:

@@ -28,7 +28,7 @@ LOOK_SECONDS = 1.0
 
 
 def folder(out: Path, companion: int = 0) -> Path:
-    """Where the checkpoints of the run that writes ``out`` lie; a companion's in a folder within."""
+    """Where the checkpoints of the run that writes ``out`` lie; within it those of a companion."""
     own = out.parent / "checkpoints"
     return own / f"beside-{companion}" if companion else own
 
