@@ -851,10 +851,10 @@ def _metrics_of(plan: Mapping, group: Group, is_baseline: bool) -> list[Metric]:
         for name in table["metrics"]
     }
     kept = [metric for metric in METRICS.values() if has_partner.get(metric.name, True)]
-    if group.plan["not_run"]:
-        return [metric for metric in kept if metric.name in (named or DEFAULT_METRICS)]
     if "members" in group.plan:
         kept = [metric for metric in kept if metric.together]
+    if group.plan["not_run"]:
+        return [metric for metric in kept if metric.name in (named or DEFAULT_METRICS)]
     return [metric for metric in kept if metric.name in named or not metric.named]
 
 
