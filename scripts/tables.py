@@ -77,7 +77,7 @@ class Metric:
     clocked: bool = False
     optional: bool = False  # no row where no run has a value
     named: bool = False  # no row where no table names it
-    together: bool = False  # also of several models together
+    of: str = "one"  # model; "several" that are trained together, or "any" number
 
     @property
     def depends_on_clock(self) -> bool:
@@ -115,10 +115,9 @@ METRICS = {
             "s",
             "absolute",
             False,
-            lambda run: run.get("total_seconds"),
+            _key("total_seconds"),
             clocked=True,
-            optional=True,
-            together=True,
+            of="several",
         ),
         Metric("epoch_seconds", "s", "absolute", False, _epoch_seconds, clocked=True),
         Metric("startup_seconds", "s", "absolute", False, _key("startup_seconds"), clocked=True),
@@ -139,11 +138,11 @@ METRICS = {
             _peak_memory("devices"),
             optional=True,
         ),
-        Metric("speedup", "x", "ratio", True, together=True),
+        Metric("speedup", "x", "ratio", True, of="any"),
         Metric("throughput_ratio", "x", "ratio", True, named=True),
-        Metric("parallel_efficiency", "fraction", "ratio", True, named=True, together=True),
+        Metric("parallel_efficiency", "fraction", "ratio", True, named=True, of="any"),
         Metric("accuracy_difference", "fraction", "accuracy", True),
-        Metric("noise_floor", "x", "ratio", True, together=True),
+        Metric("noise_floor", "x", "ratio", True, of="any"),
     )
 }
 DEFAULT_METRICS = ("test_accuracy", "train_seconds", "speedup")
@@ -446,6 +445,10 @@ class Group:
             return _on_nodes(hardware["nodes"], f"{count} CPU core{'s' if count > 1 else ''}")
         names = " or ".join(self.accelerators()) or "unknown GPU"
         return _on_nodes(hardware["nodes"], f"{count}x {names}")
+
+    def measures(self, metric: Metric) -> bool:
+        """Whether the metric is one of a single model, or of several, as the group is."""
+        return metric.of in ("any", "several" if "members" in self.plan else "one")
 
     @property
     def devices(self) -> int:
@@ -850,9 +853,11 @@ def _metrics_of(plan: Mapping, group: Group, is_baseline: bool) -> list[Metric]:
         if shape.holds(table, group.plan)
         for name in table["metrics"]
     }
-    kept = [metric for metric in METRICS.values() if has_partner.get(metric.name, True)]
-    if "members" in group.plan:
-        kept = [metric for metric in kept if metric.together]
+    kept = [
+        metric
+        for metric in METRICS.values()
+        if group.measures(metric) and has_partner.get(metric.name, True)
+    ]
     if group.plan["not_run"]:
         return [metric for metric in kept if metric.name in (named or DEFAULT_METRICS)]
     return [metric for metric in kept if metric.name in named or not metric.named]

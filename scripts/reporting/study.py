@@ -41,7 +41,7 @@ OPTIONAL = {
 class Study:
     """One study's plan, table rows and metrics, checked against each other.
 
-    ``study`` and ``groups`` are the plan's, ``own`` those groups that have cells of their own,
+    ``plan`` is whole, ``study`` and ``groups`` are its parts, ``own`` those groups that have cells of their own,
     ``rows`` the table's by (group, metric), ``metrics``
     the metrics.json files by cell. ParbenchError for what is missing or broken.
     """
@@ -52,7 +52,7 @@ class Study:
         try:
             # Those of several models together stand after those that have cells of their own.
             self.study, self.groups = plan["study"], [*plan["groups"], *plan["together"]]
-            self.own = plan["groups"]
+            self.plan, self.own = plan, plan["groups"]
             self.stack, self.deployment = plan["stack"], plan["deployment"]
             self.arguments = plan["arguments"]
             self.name = self.study["name"]
