@@ -41,9 +41,9 @@ OPTIONAL = {
 class Study:
     """One study's plan, table rows and metrics, checked against each other.
 
-    ``plan`` is whole, ``study`` and ``groups`` are its parts, ``own`` those groups that have cells of their own,
-    ``rows`` the table's by (group, metric), ``metrics``
-    the metrics.json files by cell. ParbenchError for what is missing or broken.
+    ``study`` and ``groups`` are the ``plan``'s, ``own`` those groups that have cells of their own,
+    ``rows`` the table's by (group, metric), ``metrics`` the metrics.json files by cell.
+    ParbenchError for what is missing or broken.
     """
 
     def __init__(self, plan_path: Path, table_path: Path, cells_folder: Path):
