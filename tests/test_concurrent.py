@@ -14,6 +14,7 @@ import torch
 import cells
 import certificate
 import checkpoint
+import claims
 import config
 import constructed
 import equivalence
@@ -425,6 +426,19 @@ def test_a_published_memory_is_that_of_the_device():
     group = make_group(published={"model": "resnet50"})
     found = tables.Published(source, "paper").find(group, tables.METRICS["peak_memory_device_mib"])
     assert found.value == 2002.72
+
+
+def test_a_claim_of_a_total_is_of_both_models_and_no_other_is():
+    plan, runs = study_of()
+    groups = tuple(tables.groups_of(plan, runs).values())
+    trial = claims.Trial("both", plan["study"] | {"published": "laharsh"}, groups, {})
+    stated = config.claims(config.ROOT / "studies" / "published" / "claims.yaml")
+    made = {each.name: each for each in claims.judge(stated, [trial], NOTHING, [])}
+    total, each = made["laharsh-total-speedup"], made["laharsh-vit-speedup"]
+    assert [found.ratios[0].over.plan["model"] for found in total.comparisons] == ["cnn+vit"]
+    assert total.comparisons[0].measured.max == pytest.approx(46 / 32.5)
+    assert {found.ratios[0].over.plan["model"] for found in each.comparisons} == {"cnn", "vit"}
+    assert each.verdict == claims.FAILS
 
 
 # ---------------------------------------------------------------- several models together: report
