@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import time
 from types import SimpleNamespace
 
+import pypdf
 import pytest
 import torch
 
+import constructed
 import measure
+import report
 import strategies
 import train
+from constructed import CPU1, CPU2, Group
 from profiling import phases
 from progress import Display, Pulse
-from strategies import gpipe
+from reporting import render
+from strategies import eager, gpipe
 from training import cell, run
 
 STEPS = 5  # of an epoch
@@ -134,6 +140,16 @@ def test_over_several_machines_nobody_knows_who_was_late(monkeypatch):
     assert result["mean"]["communication"] == 16 + 3
 
 
+def test_a_strategy_that_tells_nothing_is_refused(monkeypatch):
+    class Silent(eager.Strategy):
+        """Nobody knows when it exchanges."""
+
+    value = instrumented(cell())
+    assert not list(phases.Profile.check(value))
+    monkeypatch.setattr(strategies.load("eager"), "Strategy", Silent)
+    assert "strategy eager does not tell when it exchanges" in next(phases.Profile.check(value))
+
+
 # --- strategies -----------------------------------------------------------------------------------
 
 
@@ -209,3 +225,75 @@ def test_a_late_rank_is_waited_for_and_a_slow_network_is_not(digits, tmp_path, s
         plain, _ = run(value, digits, tmp_path / "b")
         assert plain["profile"] is None
         assert plain["weights_sha256"] == metrics["weights_sha256"]
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+def seconds(**told):
+    return {name: told.get(name, 0.0) for name in phases.PHASES}
+
+
+CPU2X2 = constructed.make_hardware(devices=2, nodes=2)
+RANKS = [
+    seconds(input=1.0, compute=6.0, communication=2.0, waiting=3.0),
+    seconds(input=1.0, compute=8.0, communication=2.0, waiting=1.0),
+]
+INSTRUMENTED = [
+    Group("resnet18", "eager", CPU1, 10.0),
+    Group("resnet18", "eager-<b>", CPU1, 12.0, phases=[seconds(input=2.0, compute=10.0)]),
+    Group("resnet18", "ddp", CPU2, 10.0),
+    Group("resnet18", "ddp-phases", CPU2, 12.0, phases=RANKS),
+    Group("resnet18", "ddp-far", CPU2X2, 12.0, phases=RANKS * 2),
+]
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    """A report of constructed groups: (its study as JSON, HTML, PDF)."""
+    folder = tmp_path_factory.mktemp("report")
+    variants = ["eager", "ddp"]
+    study = constructed.usual_study(
+        tables=[{"title": "Times", "variants": variants, "metrics": ["train_seconds"]}]
+    )
+    paths = constructed.write_study(folder, study, INSTRUMENTED)
+    data = report.collect([paths["plan"]], [paths["table"]], paths["cells"])
+    return data["studies"][0], render.render_html(data), render.render_pdf(data)
+
+
+def test_the_report_tells_where_seconds_go_and_what_the_instrument_costs(reported):
+    section, html, pdf = reported
+    table = next(each for each in section["tables"] if each["id"].endswith("-phases"))
+    rows = [[c["text"] for c in row] for row in table["rows"]]
+    assert [row[1:4:2] for row in rows] == [
+        ["eager-<b>", "mean"],
+        *(["ddp-phases", rank] for rank in ("mean", "0", "1")),
+        *(["ddp-far", rank] for rank in ("mean", "0", "1", "2", "3")),
+    ]
+    ddp = rows[1][4:-1]
+    spread = " ± 0.000"
+    assert ddp == [f"{n:.3f}{spread}" for n in (0.25, 1.75, 0.5, 0.5, 0, 0, 3)]  # of four epochs
+    assert rows[2][7] == f"0.750{spread}"  # the early rank waits
+    assert rows[0][-1] == rows[1][-1] == "1.20 ± 0.00"  # 12 s with, 10 without
+    assert rows[4][-1] == "–"
+    assert [c.get("marks") for c in table["rows"][4]][1] == ["a"]
+    assert "cannot be told from communication" in table["notes"][0]["text"]
+    assert "took 1.20 times as long as the same cells without" in table["caption"]
+    figure = section["figures"][-1]
+    assert "ddp-phases for resnet18 computes 58% and loses most to" in figure["caption"]
+    assert all(name in figure["parts"][0]["svg"] for name in phases.PHASES)
+    assert "eager-<b>" not in html
+    assert "eager-&lt;b&gt;" in html
+    text = "".join(page.extract_text() for page in pypdf.PdfReader(io.BytesIO(pdf)).pages)
+    assert "Where the seconds go" in " ".join(text.split())
+
+
+def test_instrumented_groups_stand_apart_from_timed_ones(reported):
+    section, _, _ = reported
+    everything = next(each for each in section["tables"] if each["id"].endswith("-all"))
+    marks = {row[1]["text"]: row[1].get("marks") for row in everything["rows"]}
+    assert marks["ddp-phases"] == ["a"]
+    assert "marks" not in everything["rows"][0][1]
+    assert everything["notes"][0]["text"].startswith("instrumented (phases)")
+    for figure in section["figures"][:-1]:
+        assert "ddp-phases" not in "".join(part["svg"] for part in figure["parts"])
