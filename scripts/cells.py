@@ -301,6 +301,7 @@ def hardware(name: str, config: dict) -> dict:
         "name": name,
         "device": entry["device"],
         "devices": entry["devices"],
+        "threads": entry.get("threads", 1),
         "nodes": entry.get("nodes", 1),
         "gpu_model": entry.get("gpu_model"),
     }
@@ -328,6 +329,11 @@ def _cross_check(cell: dict, where: str) -> None:
         raise ParbenchError(
             f"{where}: min_tail {training['min_tail']} is larger than global_batch "
             f"{training['global_batch']}; choose at most {training['global_batch']}"
+        )
+    if hardware["device"] != "cpu" and hardware["threads"] > 1:
+        raise ParbenchError(
+            f"config.yaml: hardware.{hardware['name']}: threads {hardware['threads']} on device "
+            f"{hardware['device']}; remove it: threads are those of devices of kind cpu"
         )
     if hardware["device"] == "cpu" and hardware["gpu_model"]:
         raise ParbenchError(
@@ -620,14 +626,15 @@ def _write_changed(path: Path, value: dict) -> None:
 
 
 def progress_entries(result: Plan) -> dict[str, dict]:
-    """Of every cell of the plan: what it runs on, and which group's cells take as long as it."""
+    """Of every cell of the plan: what it runs on (cores or GPUs), and which group's cells take as
+    long as it."""
     entries = {}
     for study in result.studies.values():
         for group in study["groups"]:
             hardware = group["hardware"]
             entry = {
                 "device": hardware["device"],
-                "devices": hardware["devices"] * hardware["nodes"],
+                "devices": hardware["devices"] * hardware["threads"] * hardware["nodes"],
                 "like": group["id"],
             }
             entries.update(dict.fromkeys(group["cells"], entry))
