@@ -39,7 +39,6 @@ import images
 import lease
 import machine
 import measure
-import part
 import processes
 import provenance
 import stopping
@@ -381,7 +380,7 @@ def run_worker(context: Context, name: str, value: dict) -> dict[str, list[list[
     out = context.folder / "slices.json"
     write_json(paths["cell_path"], value)
     module = strategies.load(value["strategy"]["name"])
-    with part.borrow(value) as held:
+    with lease.cores(machine.cores_of(value["hardware"]), value["id"]) as held:
         _, environment = command.command(value, **paths, out=out, devices=held.devices)
         words = [*module.launcher(value, sys.executable), str(Path(__file__))]
         words += ["--worker", name, "--folder", str(context.folder), "--pairs", str(context.pairs)]
