@@ -435,9 +435,7 @@ def _rows(trial: dict, result: dict) -> list[dict]:
         **certificate.combination(cell),
         "arithmetic": trial["arithmetic"],
         "batch_norm": trial["batch_norm"],
-        "code": provenance.combined(
-            provenance.cell_code(cell["strategy"]["name"], cell["model"]["name"])
-        ),
+        "code": provenance.combined(provenance.code_of(cell)),
     }
     if "trouble" in result:
         return [{**row, "quantity": "all", **_judged(None, 0.0), "reason": result["trouble"]}]

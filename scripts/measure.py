@@ -177,6 +177,7 @@ _OF_ONE_RUN = {
     "finished",
     "resumed_from",
     "environment",
+    "profile",
 }
 _OF_ONE_EPOCH = {"seconds", "elapsed_seconds", "samples_per_second"}
 
@@ -251,7 +252,7 @@ def environment(
     outside = json.loads(told) if told else host(image)
     described = machine.describe()
     described["os"] = outside.pop("os")
-    code = provenance.cell_code(cell["strategy"]["name"], cell["model"]["name"])
+    code = provenance.code_of(cell)
     return {
         "stack": cell["stack"],
         "deployment": cell["deployment"],

@@ -133,7 +133,7 @@ def take_over(folder: Path, out: Path, cell: dict, data: Path, image: dict | Non
 
 def _same(metrics: dict, cell: dict, data: Path, image: dict | None) -> bool:
     then, environment = metrics["cell"], metrics["environment"]
-    code = provenance.cell_code(cell["strategy"]["name"], cell["model"]["name"])
+    code = provenance.code_of(cell)
     return (
         {**then, "run": None} == {**cell, "run": None}
         and environment["code_digest"] == provenance.combined(code)

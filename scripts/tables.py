@@ -428,6 +428,8 @@ class Group:
         cautions = [stated] if stated else []
         if metric.depends_on_clock and self.plan["training"]["mode"] == "deterministic":
             cautions.append("deterministic mode is not for timing")
+        if metric.depends_on_clock and self.plan["training"]["profile"] != "none":
+            cautions.append("an instrumented run is not for timing")
         if metric.depends_on_clock and any(
             run["environment"]["oversubscribed"] for run in self.runs
         ):
@@ -580,6 +582,7 @@ def _work(cell: Mapping) -> dict[str, Any]:
         "global_batch": cell["training"]["global_batch"],
         "image_size": cell["training"]["image_size"],
         "mode": cell["training"]["mode"],
+        "profile": cell["training"]["profile"],
     }
 
 

@@ -24,6 +24,7 @@ import learning_rate
 import loader
 import measure
 import models
+import profiling
 import strategies
 from errors import ParbenchError, run_main
 from progress import Display, Pulse
@@ -95,7 +96,7 @@ class Run:
         # The same initial weights for every strategy: drawn on the CPU, before any wrapping.
         torch.manual_seed(cell["seed"])
         blocks = self.build()
-        self.ranks = batch_norm.Ranks(strategy.reduce)
+        self.ranks = batch_norm.Ranks(self.exchanged)
         if self.training["batch_norm"] == "synchronized" and strategy.world_size > 1:
             batch_norm.synchronize(blocks, self.ranks)
         self.model: nn.Module = strategy.wrap(blocks)
@@ -109,6 +110,7 @@ class Run:
         )
         self.scaler = grad_scaler(self.training["precision"] == "fp16")
         self.scheduler: Any = None
+        self.profile = profiling.load(self.training["profile"]).Profile(self)
         self.history: list[dict] = []
 
         # What earlier parts of this run did, where it goes on from a checkpoint, and where it is.
@@ -168,7 +170,8 @@ class Run:
         """
         share, weight = self.share(batch)
         self.ranks.counts = weight > 0
-        images, labels = self.augment.train_batch(share, epoch)
+        with self.profile.phase("input"):
+            images, labels = self.augment.train_batch(share, epoch)
         logits = self.model(images)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         labels = labels.to(logits.device, non_blocking=True)
@@ -179,9 +182,12 @@ class Run:
     def step(self, batch: torch.Tensor, epoch: int) -> torch.Tensor:
         """One optimizer step on the global ``batch``; returns this rank's loss, detached."""
         self.optimizer.zero_grad()
-        loss = self.loss(batch, epoch)
-        self.scaler.scale(loss).backward()
-        self.strategy.step(self.optimizer, self.scaler)
+        with self.profile.phase("forward"):
+            loss = self.loss(batch, epoch)
+        with self.profile.phase("backward"):
+            self.scaler.scale(loss).backward()
+        with self.profile.phase("update"):
+            self.strategy.step(self.optimizer, self.scaler)
         return loss.detach()
 
     def warm_up(self, steps: int) -> None:
@@ -284,9 +290,11 @@ class Run:
         while place.step < len(self.bounds):
             # Ranks start together: waiting for a late one is not training.
             self.strategy.reduce(torch.zeros(1, device=self.strategy.devices[0]))
-            with measure.Stopwatch(self.strategy.devices) as watch:
+            with measure.Stopwatch(self.strategy.devices) as watch, self.profile.phase("other"):
                 due = self._train_until_due(order, display)
-            place.seconds += self.reduced([watch.seconds], "max")[0]
+            slowest = self.reduced([watch.seconds], "max")[0]
+            place.seconds += slowest
+            self.profile.settle(watch.seconds, slowest)
             if due:
                 self.write_checkpoint()
         total = self.reduced([place.loss], "sum")[0]
@@ -365,6 +373,11 @@ class Run:
         mean = loss.item() / number
         return predicted.cpu(), mean if math.isfinite(mean) else None
 
+    def exchanged(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum of everybody's ``values``, in the middle of a step."""
+        with self.profile.phase("exchange"):
+            return self.strategy.reduce(values)
+
     def reduced(self, values: list[float], op: str) -> list[float]:
         """``values`` combined over ranks; ``op`` is sum or max."""
         device = self.strategy.devices[0]
@@ -428,6 +441,7 @@ class Run:
             "scaler": self.scaler.state_dict(),
             "joules": self.joules(),
             "peak": self._peaks(),
+            "profile": self.profile.state(),
             "started": self.started,
             "resumed_from": self.resumed_from,
         }
@@ -480,6 +494,7 @@ class Run:
         self.place = checkpoint.Place(kept["epoch"] - 1, kept["step"], state["seconds"], loss)
         self.history, self.started = state["history"], state["started"]
         self._joules, self._peak = state["joules"], state["peak"]
+        self.profile.resume(state["profile"])
         self.resumed_from = [*state["resumed_from"], {**kept, "machine": state["machine"]}]
         if rank == 0:
             elsewhere = state["machine"] != self.machine
@@ -558,7 +573,8 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
         run.begin(found)
         startup = run.reduced([time.time() - launched], "max")[0]
         display = Display(strategy.rank == 0, training["epochs"], len(run.bounds), run.samples)
-        run.train(display)
+        with run.profile:
+            run.train(display)
     except Diverged as error:  # every rank sees the same reduced loss, and stops here together
         reason = str(error)
     except Stopped:
@@ -579,6 +595,7 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
         "history": run.history,
         "environment": environment,
         "resumed_from": run.resumed_from or None,
+        "profile": None if reason else run.profile.result(),
     }
     if strategy.rank != 0:
         return

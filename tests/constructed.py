@@ -59,6 +59,7 @@ TRAINING = {
     "steps": None,
     "evaluation_batch": 256,
     "mode": "performance",
+    "profile": "none",
 }
 BATCH_NORM = {
     "ddp": "each rank's share",
