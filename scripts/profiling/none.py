@@ -28,6 +28,7 @@ class Profile:
     def phase(self, name: str) -> AbstractContextManager:
         """What the loop does now, within its clock: ``other`` (all of it), and inside of that
         ``input``, ``forward``, ``backward``, ``update`` and ``exchange`` (with other ranks).
+        Outside of the clock, ``inference`` is a batch that is tested.
         """
         return NOTHING
 
