@@ -36,6 +36,7 @@ def vision_transformer():
 
 # What each is by its defaults, and its parameters for 10 classes, as they are counted elsewhere.
 REFERENCES = {
+    "convnext": (lambda: torchvision.models.convnext_tiny(num_classes=10), 27_827_818),
     "deep_cnn": (resnet18_for_small_images, 11_173_962),
     "resnet18": (lambda: torchvision.models.resnet18(num_classes=10), 11_181_642),
     "resnet50": (lambda: torchvision.models.resnet50(num_classes=10), 23_528_522),
@@ -78,6 +79,31 @@ def test_same_output(pair):
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         assert torch.equal(blocks.eval()(images), reference.eval()(images))
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "options", "reference"),
+    [
+        ("convnext", 32, {"size": "small"}, torchvision.models.convnext_small),
+        # ViT-B/16, as studies write it.
+        (
+            "vit",
+            224,
+            {
+                **{"patch_size": 16, "hidden_dim": 768, "depth": 12, "num_heads": 12},
+                **{"mlp_dim": 3072, "dropout": 0, "stochastic_depth": 0},
+            },
+            torchvision.models.vit_b_16,
+        ),
+    ],
+)
+def test_larger_sizes_are_torchvisions(name, size, options, reference):
+    """Shapes and order of the weights; nothing is drawn."""
+    with torch.device("meta"):
+        ours = models.load(name).build(10, size, {**defaults(name), **options})
+        theirs = reference(num_classes=10)
+    shapes = [[tuple(p.shape) for p in each.parameters()] for each in (ours, theirs)]
+    assert shapes[0] == shapes[1]
 
 
 def test_stochastic_depth_rises_to_the_last_block():
