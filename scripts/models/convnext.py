@@ -1,39 +1,45 @@
-"""ConvNeXt of torchvision (Liu et al. 2022), tiny or small."""
+"""ConvNeXt of torchvision (Liu et al. 2022); the defaults are its convnext_tiny.
+
+The small one has ``depths: [3, 3, 27, 3]`` and ``stochastic_depth: 0.4``.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from errors import ParbenchError
 from models import _cuts
+from models._options import share
 
 if TYPE_CHECKING:
     from torch import nn
 
-# Blocks of each resolution, and the probability that the last one is skipped, as torchvision has
-# them.
-SIZES = {"tiny": ([3, 3, 9, 3], 0.1), "small": ([3, 3, 27, 3], 0.4)}
+
+def _four(description: str, maximum: int, default: list[int]) -> dict:
+    return {
+        "description": description,
+        "type": "array",
+        "items": {"type": "integer", "minimum": 1, "maximum": maximum},
+        "minItems": 4,
+        "maxItems": 4,
+        "default": default,
+    }
+
 
 OPTIONS: dict[str, dict] = {
-    "size": {
-        "description": "tiny (18 blocks) or small (36 blocks)",
-        "enum": list(SIZES),
-        "default": "tiny",
-    },
-    "width": {
-        "description": "channels of the first resolution; they double at each of the next",
-        "type": "integer",
-        "minimum": 1,
-        "maximum": 4096,
-        "default": 96,
-    },
+    "depths": _four("blocks of each resolution", 1000, [3, 3, 9, 3]),
+    "dims": _four("width of each resolution", 65536, [96, 192, 384, 768]),
+    "stochastic_depth": share(
+        "probability that the last block is skipped; rising from 0 at the first", 0.1
+    ),
 }
-SMALL = {"width": 6}
+SMALL = {"depths": [1, 1, 2, 1], "dims": [8, 16, 16, 16]}
+SMALLEST_IMAGE = 32  # a stem of stride 4, and three times halved
 
 
-def _names(size: str) -> list[str]:
-    """Names of the blocks: resolution and index."""
-    depths, _ = SIZES[size]
+def _names(depths: list[int]) -> list[str]:
+    """Names of the blocks: stage and index."""
     return [
         f"stage{stage}_{index}" for stage, depth in enumerate(depths, 1) for index in range(depth)
     ]
@@ -42,30 +48,37 @@ def _names(size: str) -> list[str]:
 def cuts(stages: int, options: dict) -> list[str]:
     """Names of the blocks that begin the 2nd, 3rd, ... stage.
 
-    Every block costs about the same: a downsampling quarters the pixels and doubles the channels.
+    Every block costs about the same: where the width doubles, the pixels are a quarter.
+    ParbenchError when there are fewer blocks than stages.
     """
-    size = options["size"]
-    return _cuts.even(f"convnext {size}", "blocks", _names(size), stages)
+    name = f"convnext with depths {options['depths']}"
+    return _cuts.even(name, "blocks", _names(options["depths"]), stages)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """[B, 3, S, S] float -> [B, num_classes] logits."""
+    """[B, 3, S, S] float -> [B, num_classes] logits. ParbenchError for too small images."""
+    if image_size < SMALLEST_IMAGE:
+        raise ParbenchError(
+            f"model convnext: image_size {image_size} leaves no pixel at the end; choose "
+            f"{SMALLEST_IMAGE} or more"
+        )
     from torch import nn
     from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
-    depths, stochastic_depth = SIZES[options["size"]]
-    widths = [options["width"] * 2**stage for stage in range(len(depths))]
+    depths, dims = options["depths"], options["dims"]
     settings = [
         CNBlockConfig(width, following, depth)
-        for width, following, depth in zip(widths, [*widths[1:], None], depths, strict=True)
+        for width, following, depth in zip(dims, [*dims[1:], None], depths, strict=True)
     ]
-    model = ConvNeXt(settings, stochastic_depth_prob=stochastic_depth, num_classes=num_classes)
+    network = ConvNeXt(
+        settings, stochastic_depth_prob=options["stochastic_depth"], num_classes=num_classes
+    )
     # torchvision keeps [stem, blocks, downsampling, blocks, ...] in `features`.
-    row = OrderedDict(stem=model.features[0])
+    row = OrderedDict(stem=network.features[0])
     for stage in range(1, len(depths) + 1):
         if stage > 1:
-            row[f"downsampling{stage - 1}"] = model.features[2 * stage - 2]
-        for index, block in enumerate(model.features[2 * stage - 1]):
+            row[f"downsample{stage}"] = network.features[2 * stage - 2]
+        for index, block in enumerate(network.features[2 * stage - 1]):
             row[f"stage{stage}_{index}"] = block
-    row["head"] = nn.Sequential(OrderedDict(avgpool=model.avgpool, classifier=model.classifier))
+    row["head"] = nn.Sequential(OrderedDict(avgpool=network.avgpool, classifier=network.classifier))
     return nn.Sequential(row)
