@@ -871,9 +871,7 @@ def _operators_of(group: Group, source: Published) -> list[Metric]:
     ]
 
 
-def _metrics_of(
-    plan: Mapping, group: Group, is_baseline: bool, source: Published
-) -> list[Metric]:
+def _metrics_of(plan: Mapping, group: Group, is_baseline: bool, source: Published) -> list[Metric]:
     """The metrics that a group has rows for."""
     has_partner = {"noise_floor": is_baseline}
     has_partner |= dict.fromkeys(PAIRED, group.plan["baseline"] is not None)

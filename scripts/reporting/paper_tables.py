@@ -216,7 +216,9 @@ def every_metric_table(study: Study) -> dict | None:
     have = {key for key, row in study.rows.items() if row["mean"] is not None}
     measured, ran = {metric for _, metric in have}, {group for group, _ in have}
     named = dict.fromkeys(metric for _, metric in study.rows)
-    units = {m: study.unit(m) for m in named if m in measured and m != "speedup"}
+    # Operators have a table of their own, too.
+    shown = [m for m in named if m in measured and m != "speedup" and ":" not in m]
+    units = {metric: study.unit(metric) for metric in shown}
     groups = [group for group in study.groups if group["id"] in ran]
     if not units or not groups:
         return None

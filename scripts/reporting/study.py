@@ -34,6 +34,7 @@ OPTIONAL = {
     "peak_memory_device_mib",
     "inference_seconds",
     "inference_samples_per_second",
+    "profile_self_seconds",
 }
 
 
