@@ -39,6 +39,7 @@ from files import canonical_json, digest, read_json, write_json
 CELL_SCHEMA_VERSION = 1
 PLAN_SCHEMA_VERSION = 1
 RESULTS = Path("results")  # the workflow runs in the project's folder
+PUBLISHED = Path("studies/published")
 _RUN = ("timeout_seconds", "checkpoint_seconds", "grace_seconds")
 _SAMPLES = ("train_samples", "test_samples")
 MOST_CELLS = 20_000  # of one study: Snakemake plans no more in reasonable time
@@ -489,6 +490,11 @@ def _compare_scale(study: dict, groups: dict[tuple[str, str], dict], where: str)
 
 def _words(value: Any) -> str:
     return "all" if value is None else str(value)
+
+
+def published_files() -> list[Path]:
+    """The files of published values; each source stands in one of them."""
+    return sorted(PUBLISHED.glob("*.csv"))
 
 
 # --- state of a cell -----------------------------------------------------------------------------

@@ -53,7 +53,7 @@ NOT_REPRODUCED = "not reproduced"
 # What a failed run is called in the status column and in sentences.
 FAILURES = {"out_of_memory": "out of memory", "diverged": "diverged"}
 
-UNIT_ALIASES = {"ratio": "x", "1/s": "samples/s"}  # spellings of published_results.csv
+UNIT_ALIASES = {"ratio": "x", "1/s": "samples/s"}  # spellings of published values
 
 # Columns that only say where a value stands. Rows that differ in nothing else are one value.
 PLACE_COLUMNS = {"document", "table", "published_value", "published_unit", "note"}
@@ -250,6 +250,27 @@ def read_published(path: str | Path) -> pd.DataFrame:
             value = frame[column].iloc[line]
             raise ParbenchError(f"{path}: line {line + 2}: {column} is {value!r}, not a number")
     return frame
+
+
+def read_source(source: str | None, paths: Iterable[str | Path]) -> pd.DataFrame:
+    """The file of ``paths`` that holds the published values of ``source``; empty for None.
+
+    Raises ParbenchError where none of them holds it, or more than one.
+    """
+    if source is None:
+        return pd.DataFrame(columns=["study"])
+    frames = {str(path): read_published(path) for path in paths}
+    holding = [path for path, frame in frames.items() if (frame["study"] == source).any()]
+    if not holding:
+        raise ParbenchError(
+            f"published: {source!r}: column `study` of {', '.join(frames) or 'no file'} has no such "
+            "value; add the source's rows, or correct the study's key `published`"
+        )
+    if len(holding) > 1:
+        raise ParbenchError(
+            f"published: {source!r} has rows in {' and in '.join(holding)}; keep them in one file"
+        )
+    return frames[holding[0]]
 
 
 class Published:
@@ -991,7 +1012,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--plan", type=Path, help="results/plan/<study>.json")
     parser.add_argument("--cells", type=Path, help="folder of the cells' folders")
-    parser.add_argument("--published", type=Path, help="CSV of published values")
+    parser.add_argument("--published", type=Path, nargs="+", help="CSV files of published values")
     parser.add_argument(
         "--certificate", type=Path, nargs="*", help="of equivalence; default: nothing is said of it"
     )
@@ -1016,7 +1037,8 @@ def main(arguments: list[str] | None = None) -> None:
         return
     plan = files.read_json(options.plan)
     certificates = Certificates(options.certificate) if options.certificate is not None else None
-    metrics, published = read_metrics(plan, options.cells), read_published(options.published)
+    metrics = read_metrics(plan, options.cells)
+    published = read_source(plan["study"]["published"], options.published)
     frame = table(plan, metrics, published, certificates)
     files.write_atomically(options.out, frame.to_csv(index=False, lineterminator="\n"))
 

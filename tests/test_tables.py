@@ -575,6 +575,20 @@ def test_broken_published_file_is_named(tmp_path, content, message):
         tables.read_published(path)
 
 
+def test_a_source_is_looked_up_in_every_file_and_stands_in_one(tmp_path):
+    paths = [tmp_path / name for name in ("a.csv", "b.csv")]
+    make_published({}, {"study": "other"}).to_csv(paths[0], index=False)
+    make_published({"study": "fifth", "value": 0.7}).to_csv(paths[1], index=False)
+    assert tables.read_source("fifth", paths)["value"].tolist() == [0.7]
+    assert set(tables.read_source("paper", paths)["study"]) == {"paper", "other"}
+    assert tables.read_source(None, paths).empty
+    with pytest.raises(ParbenchError, match="published: 'papier': column `study` of .*a.csv, .*b"):
+        tables.read_source("papier", paths)
+    make_published({"study": "fifth"}, {}).to_csv(paths[1], index=False)
+    with pytest.raises(ParbenchError, match="'paper' has rows in .*a.csv and in .*b.csv; keep"):
+        tables.read_source("paper", paths)
+
+
 # --- verdicts -------------------------------------------------------------------------------------
 
 
