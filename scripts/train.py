@@ -24,6 +24,7 @@ import learning_rate
 import loader
 import measure
 import models
+import pil_input
 import strategies
 from errors import run_main
 from progress import Display, Pulse
@@ -54,6 +55,7 @@ SCHEDULES = {
         cycle_momentum=False,
     ),
 }
+INPUTS = {"tensor": loader.Augment, "pil": pil_input.PilInput}
 EVALUATION_BATCH = 256
 
 
@@ -87,7 +89,7 @@ class Run:
             test_samples=cell["dataset"]["test_samples"],
             verify=strategy.local_rank == 0,  # once a node is enough
         )
-        self.augment = loader.Augment(
+        self.augment = INPUTS[self.training["input"]](
             self.data, cell["seed"], self.training["image_size"], self.training["augment"]
         )
         self.samples = len(self.data.train_labels)

@@ -55,6 +55,7 @@ TRAINING = {
     "tf32": False,
     "augment": True,
     "image_size": 32,
+    "input": "tensor",
     "warmup_steps": 2,
     "mode": "performance",
 }
