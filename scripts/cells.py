@@ -143,7 +143,7 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
     _known("dataset", dataset, list(config["datasets"]), where)
     seeds = override.get("seeds", study["seeds"])
     _check_tables(study, where)
-    number = len(study["models"]) * len(study["variants"]) * len(seeds)
+    number = sum(len(_models(study, variant)) for variant in study["variants"]) * len(seeds)
     if number > MOST_CELLS:
         raise ParbenchError(
             f"{where}: {number:,} cells (models x variants x seeds); a study has at most "
@@ -153,6 +153,8 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
     for model, model_entry in study["models"].items():
         _known("models", model, configuration.modules("models"), where)
         for variant, entry in study["variants"].items():
+            if model not in _models(study, variant):
+                continue
             keys = f"{where}: variants.{variant}"
             _known("strategy", entry["strategy"], configuration.modules("strategies"), keys)
             _known("hardware", entry["hardware"], list(config["hardware"]), keys)
@@ -226,6 +228,11 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
     }
 
 
+def _models(study: dict, variant: str) -> list[str]:
+    """The models that are trained in ``variant``."""
+    return study["variants"][variant].get("models", list(study["models"]))
+
+
 def _shown_settings(study: dict, override: dict) -> dict:
     """What the report shows: the study's settings, and those of single models and variants."""
     final = override.get("settings", {})  # laid over everything
@@ -245,10 +252,17 @@ def _check_tables(study: dict, where: str) -> None:
             for name in table.get(part, []):
                 _known(f"tables: {title!r}: {part}", name, list(study[part]), where)
     for variant, entry in study["variants"].items():
+        for model in entry.get("models", []):
+            _known(f"variants.{variant}.models", model, list(study["models"]), where)
         if "baseline" in entry:
-            _known(
-                f"variants.{variant}.baseline", entry["baseline"], list(study["variants"]), where
-            )
+            key, baseline = f"variants.{variant}.baseline", entry["baseline"]
+            _known(key, baseline, list(study["variants"]), where)
+            for model in _models(study, variant):
+                if model not in _models(study, baseline):
+                    raise ParbenchError(
+                        f"{where}: {key}: {baseline} does not train the model {model}; "
+                        "add it to the `models` of that variant, or leave it out here"
+                    )
 
 
 def _settings(layers: list[dict], where: str) -> dict:
@@ -426,6 +440,7 @@ def _work(cell: dict) -> dict:
         "micro_batches": strategy.parts(cell) // ranks,
         "learning_rate": learning_rate.peak(cell["training"], ranks),
         "batch_norm": strategy.batch_norm(cell),
+        "pipeline_bound": strategy.pipeline_bound(cell),
     }
 
 

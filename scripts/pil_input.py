@@ -59,9 +59,7 @@ class _Samples(Dataset):
 class PilInput:
     """What loader.Augment is, with the same arguments, made of PIL images one by one."""
 
-    def __init__(
-        self, dataset: loader.Dataset, seed: int, image_size: int, augment: bool
-    ) -> None:
+    def __init__(self, dataset: loader.Dataset, seed: int, image_size: int, augment: bool) -> None:
         from torchvision.transforms import functional
 
         self._device = dataset.train_labels.device

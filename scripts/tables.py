@@ -263,8 +263,8 @@ def read_source(source: str | None, paths: Iterable[str | Path]) -> pd.DataFrame
     holding = [path for path, frame in frames.items() if (frame["study"] == source).any()]
     if not holding:
         raise ParbenchError(
-            f"published: {source!r}: column `study` of {', '.join(frames) or 'no file'} has no such "
-            "value; add the source's rows, or correct the study's key `published`"
+            f"published: {source!r}: no row of {', '.join(frames) or 'no file'} has it in column "
+            "`study`; add the source's rows, or correct the study's key `published`"
         )
     if len(holding) > 1:
         raise ParbenchError(

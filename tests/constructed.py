@@ -505,6 +505,7 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
                     "micro_batches": group.options.get("chunks", 1),
                     "learning_rate": cell["training"]["learning_rate"],
                     "batch_norm": BATCH_NORM.get(group.strategy, "the whole batch"),
+                    "pipeline_bound": None,
                 },
             }
         )

@@ -213,6 +213,14 @@ def test_more_cells_than_a_workflow_holds_are_refused(with_study, monkeypatch):
         (lambda s: s["tables"][0].update(variants=["egaer"]), "did you mean 'eager'"),
         (lambda s: s["variants"]["ddp"].update(baseline="eagr"), "baseline: unknown value 'eagr'"),
         (
+            lambda s: s["variants"]["ddp"].update(models=["swim"]),
+            "variants.ddp.models: unknown value 'swim'; did you mean 'swin'",
+        ),
+        (
+            lambda s: s["variants"]["eager"].update(models=["swin"]),
+            "baseline: eager does not train the model resnet18; add it to the `models` of",
+        ),
+        (
             lambda s: s["models"]["swin"]["options"].update(num_heads=[3]),
             r"depths \[2, 2\] and num_heads \[3\] have different lengths",
         ),
@@ -292,6 +300,13 @@ def test_a_table_may_be_about_some_models(with_study):
     assert held == {"swin"}
     with pytest.raises(ParbenchError, match="models: unknown value 'swim'; did you mean 'swin'"):
         with_study(about(["swim"]))
+
+
+def test_a_variant_may_train_some_models(with_study):
+    plan = with_study(lambda study: study["variants"]["ddp"].update(models=["swin"]))
+    groups = plan.studies["quickstart"]["groups"]
+    assert [g["model"] for g in groups if g["variant"] == "ddp"] == ["swin"]
+    assert [g["model"] for g in groups if g["variant"] == "eager"] == ["resnet18", "swin"]
 
 
 def test_pipeline_on_cpu_is_never_a_scaling_result(base):

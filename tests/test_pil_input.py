@@ -1,4 +1,4 @@
-"""PIL's images are the tensor input's, up to rounding, and draw nothing from anybody's generator."""
+"""PIL's images are the tensor input's, up to rounding, and disturb nobody's random numbers."""
 
 from __future__ import annotations
 

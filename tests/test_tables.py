@@ -582,7 +582,7 @@ def test_a_source_is_looked_up_in_every_file_and_stands_in_one(tmp_path):
     assert tables.read_source("fifth", paths)["value"].tolist() == [0.7]
     assert set(tables.read_source("paper", paths)["study"]) == {"paper", "other"}
     assert tables.read_source(None, paths).empty
-    with pytest.raises(ParbenchError, match="published: 'papier': column `study` of .*a.csv, .*b"):
+    with pytest.raises(ParbenchError, match="published: 'papier': no row of .*a.csv, .*b.csv has"):
         tables.read_source("papier", paths)
     make_published({"study": "fifth"}, {}).to_csv(paths[1], index=False)
     with pytest.raises(ParbenchError, match="'paper' has rows in .*a.csv and in .*b.csv; keep"):

@@ -65,6 +65,17 @@ def batch_norm(cell: dict) -> str:
     return f"each micro-batch, running statistics {deferred}deferred"
 
 
+def pipeline_bound(cell: dict) -> float | None:
+    """m equal micro-batches on n devices take m + n - 1 turns, where one device takes m * n.
+
+    None where nothing overlaps: on one device, and on CPU devices, which share one worker.
+    """
+    micro_batches, devices = parts(cell), cell["hardware"]["devices"]
+    if devices == 1 or cell["hardware"]["device"] == "cpu":
+        return None
+    return micro_batches * devices / (micro_batches + devices - 1)
+
+
 def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
     """Started as it is: one process."""
     return [python]
