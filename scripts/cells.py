@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
+import itertools
 import json
 import re
 import shlex
@@ -192,8 +193,8 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
                     "remove one of them or change an option"
                 )
             groups[model, variant] = group
-    _refuse_mixed_modes(study, groups, where)
     _link(study, groups, where)
+    _refuse_mixed_clocks(study, groups, where)
     if "scaled_from" in study:
         _compare_scale(study, groups, where)
     defaults = {
@@ -316,6 +317,7 @@ def hardware(name: str, config: dict) -> dict:
         "name": name,
         "device": entry["device"],
         "devices": entry["devices"],
+        "threads": entry.get("threads", 1),
         "nodes": entry.get("nodes", 1),
         "gpu_model": entry.get("gpu_model"),
     }
@@ -343,6 +345,11 @@ def _cross_check(cell: dict, where: str) -> None:
         raise ParbenchError(
             f"{where}: min_tail {training['min_tail']} is larger than global_batch "
             f"{training['global_batch']}; choose at most {training['global_batch']}"
+        )
+    if hardware["device"] != "cpu" and hardware["threads"] > 1:
+        raise ParbenchError(
+            f"config.yaml: hardware.{hardware['name']}: threads {hardware['threads']} on device "
+            f"{hardware['device']}; remove it: threads are those of devices of kind cpu"
         )
     if hardware["device"] == "cpu" and hardware["gpu_model"]:
         raise ParbenchError(
@@ -449,7 +456,7 @@ def _link(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:
     for (model, variant), group in groups.items():
         entry = study["variants"][variant]
         if "baseline" in entry:
-            group["baseline"] = groups[model, entry["baseline"]]["id"]
+            group["baseline"] = _baseline(groups, model, variant, entry["baseline"], where)
         if "published" in entry:
             group["published"] = {"model": model, **entry["published"]}
             if "published" not in study:
@@ -459,18 +466,34 @@ def _link(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:
                 )
 
 
-def _refuse_mixed_modes(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:
-    """Times of deterministic cells mean something else: no table sets them beside others."""
-    for table in study["tables"]:
+def _baseline(
+    groups: dict[tuple[str, str], dict], model: str, variant: str, baseline: str, where: str
+) -> str:
+    """The id of a group's baseline; both are timed, and not instrumented."""
+    for name in (variant, baseline):
+        profile = groups[model, name]["training"]["profile"]
+        if profile != "none":
+            raise ParbenchError(
+                f"{where}: variants.{variant}.baseline: {baseline}: no speedup is told from "
+                f"instrumented cells, and {name} has `profile: {profile}`; remove the baseline"
+            )
+    return groups[model, baseline]["id"]
+
+
+def _refuse_mixed_clocks(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:
+    """Times of deterministic and of instrumented cells mean something else: no table sets them
+    beside others.
+    """
+    for table, key in itertools.product(study["tables"], ("mode", "profile")):
         first: dict[str, str] = {}
         for (model, variant), group in groups.items():
             if shape.holds(table, group):
-                first.setdefault(group["training"]["mode"], f"{variant} of {model}")
+                first.setdefault(group["training"][key], f"{variant} of {model}")
         if len(first) > 1:
-            told = ", ".join(f"{mode} ({name})" for mode, name in first.items())
+            told = ", ".join(f"{value} ({name})" for value, name in first.items())
             raise ParbenchError(
-                f"{where}: tables: {configuration.brief(table['title'])!r} mixes modes: {told}; "
-                "state one `mode` for all of its variants, or make it two tables"
+                f"{where}: tables: {configuration.brief(table['title'])!r} mixes {key}s: {told}; "
+                f"state one `{key}` for all of its variants, or make it two tables"
             )
 
 
@@ -522,12 +545,13 @@ def folder(cell_id: str) -> Path:
 
 def code_digest(cell: dict) -> str:
     """Digest of the code that a cell can reach."""
-    return _code_digest(cell["strategy"]["name"], cell["model"]["name"])
+    names = cell["strategy"]["name"], cell["model"]["name"], cell["training"]["profile"]
+    return _code_digest(*names)
 
 
 @functools.cache
-def _code_digest(strategy: str, model: str) -> str:
-    return provenance.combined(provenance.cell_code(strategy, model))
+def _code_digest(strategy: str, model: str, profile: str) -> str:
+    return provenance.combined(provenance.cell_code(strategy, model, profile))
 
 
 def state(cell_id: str, result: Plan) -> tuple[str, list[str]]:
@@ -548,7 +572,7 @@ def state(cell_id: str, result: Plan) -> tuple[str, list[str]]:
     if metrics is None:
         return "missing", ["it has not been trained yet"]
     environment = metrics["environment"]
-    code = provenance.cell_code(cell["strategy"]["name"], cell["model"]["name"])
+    code = provenance.code_of(cell)
     reasons = []
     for file in sorted(set(code) | set(environment["code"])):
         old, new = environment["code"].get(file), code.get(file)
@@ -641,14 +665,15 @@ def _write_changed(path: Path, value: dict) -> None:
 
 
 def progress_entries(result: Plan) -> dict[str, dict]:
-    """Of every cell of the plan: what it runs on, and which group's cells take as long as it."""
+    """Of every cell of the plan: what it runs on (cores or GPUs), and which group's cells take as
+    long as it."""
     entries = {}
     for study in result.studies.values():
         for group in study["groups"]:
             hardware = group["hardware"]
             entry = {
                 "device": hardware["device"],
-                "devices": hardware["devices"] * hardware["nodes"],
+                "devices": hardware["devices"] * hardware["threads"] * hardware["nodes"],
                 "like": group["id"],
             }
             entries.update(dict.fromkeys(group["cells"], entry))

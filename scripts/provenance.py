@@ -6,6 +6,7 @@ import ast
 import functools
 import hashlib
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parent
@@ -27,9 +28,16 @@ def closure(*roots: str) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def cell_code(strategy: str, model: str) -> dict[str, str]:
-    """The code that a cell of ``strategy`` and ``model`` can reach: loop, strategy and model."""
-    return closure("train.py", f"strategies/{strategy}.py", f"models/{model}.py")
+def cell_code(strategy: str, model: str, profile: str = "none") -> dict[str, str]:
+    """The code that a cell can reach: loop, strategy, model and instrument."""
+    named = (f"strategies/{strategy}.py", f"models/{model}.py", f"profiling/{profile}.py")
+    return closure("train.py", *named)
+
+
+def code_of(cell: Mapping) -> dict[str, str]:
+    """``cell_code`` of a cell.json."""
+    training = cell["training"]
+    return cell_code(cell["strategy"]["name"], cell["model"]["name"], training["profile"])
 
 
 def combined(digests: dict[str, str]) -> str:

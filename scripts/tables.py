@@ -42,6 +42,7 @@ CONFIDENCE = 0.95
 SHOW_WIDTH = 100
 
 NOT_RUN = "not run"
+NOT_MEASURED = "not measured"
 NO_PUBLISHED_VALUE = "no published value"
 NOT_COMPARABLE = "not comparable"
 UNDECIDED = "undecided"
@@ -89,6 +90,15 @@ def _epoch_seconds(run: Mapping) -> float | None:
     return statistics.fmean(run["epoch_seconds"]) if run["epoch_seconds"] else None
 
 
+def _inference_seconds(run: Mapping) -> float | None:
+    return run["inference"] and run["inference"]["seconds"]
+
+
+def _inference_speed(run: Mapping) -> float | None:
+    found = run["inference"]
+    return found and found["samples"] / found["seconds"]
+
+
 def _peak_memory(where: str) -> Callable[[Mapping], float | None]:
     return lambda run: max((entry["mib"] for entry in run["peak_memory_mib"][where]), default=None)
 
@@ -115,6 +125,24 @@ METRICS = {
             True,
             _key("samples_per_second"),
             clocked=True,
+        ),
+        Metric(
+            "inference_seconds",
+            "s",
+            "absolute",
+            False,
+            _inference_seconds,
+            clocked=True,
+            optional=True,
+        ),
+        Metric(
+            "inference_samples_per_second",
+            "samples/s",
+            "absolute",
+            True,
+            _inference_speed,
+            clocked=True,
+            optional=True,
         ),
         Metric("peak_memory_process_mib", "MiB", "absolute", False, _peak_memory("processes")),
         Metric(
@@ -421,6 +449,8 @@ class Group:
         cautions = [stated] if stated else []
         if metric.depends_on_clock and self.plan["training"]["mode"] == "deterministic":
             cautions.append("deterministic mode is not for timing")
+        if metric.depends_on_clock and self.plan["training"]["profile"] != "none":
+            cautions.append("an instrumented run is not for timing")
         if metric.depends_on_clock and any(
             run["environment"]["oversubscribed"] for run in self.runs
         ):
@@ -442,7 +472,10 @@ class Group:
         hardware = self.plan["hardware"]
         count = hardware["devices"]
         if hardware["device"] == "cpu":
-            return _on_nodes(hardware["nodes"], f"{count} CPU core{'s' if count > 1 else ''}")
+            cores = f"{count} CPU core{'s' if count > 1 else ''}"
+            if hardware["threads"] > 1:
+                cores = f"{count}x {hardware['threads']} CPU cores"
+            return _on_nodes(hardware["nodes"], cores)
         names = " or ".join(self.accelerators()) or "unknown GPU"
         return _on_nodes(hardware["nodes"], f"{count}x {names}")
 
@@ -537,6 +570,9 @@ def _why_no_speedup(run: Mapping, base: Mapping) -> str:
 
 def _why_no_difference(run: Mapping, base: Mapping) -> str:
     """Why the accuracies of two runs of a seed are not to be compared; empty when they are."""
+    for each in (run, base):
+        if not_measured := _few_steps(each["cell"]["training"]):
+            return not_measured
     ours, theirs = (
         {**_work(each["cell"]), "test_samples": _samples(each["cell"], "test")}
         for each in (run, base)
@@ -563,9 +599,11 @@ def _work(cell: Mapping) -> dict[str, Any]:
         "dataset": cell["dataset"]["name"],
         "train_samples": _samples(cell, "train"),
         "epochs": cell["training"]["epochs"],
+        "steps": "all" if cell["training"]["steps"] is None else cell["training"]["steps"],
         "global_batch": cell["training"]["global_batch"],
         "image_size": cell["training"]["image_size"],
         "mode": cell["training"]["mode"],
+        "profile": cell["training"]["profile"],
     }
 
 
@@ -653,12 +691,21 @@ def _hardware_difference(group: Group, reference: Reference) -> list[str]:
     return [f"published on {reference.describe_hardware()}, here on {group.describe_hardware()}"]
 
 
+def _few_steps(training: Mapping) -> str:
+    """Why no accuracy was measured; empty where it was."""
+    if training["steps"] is None:
+        return ""
+    return f"only {training['steps']} steps of an epoch were trained: no accuracy is measured"
+
+
 def verdict(
     metric: Metric, group: Group, study: Mapping, summary: Summary, reference: Reference | None
 ) -> tuple[str, list[str]]:
     """The verdict on one row, and its reasons."""
     if group.plan["not_run"]:
         return NOT_RUN, []
+    if metric.kind == "accuracy" and (why := _few_steps(group.plan["training"])):
+        return NOT_MEASURED, [why]
     if reference is None:
         return NO_PUBLISHED_VALUE, []
     if reasons := why_not_comparable(metric, group, study, reference):
@@ -878,6 +925,7 @@ GRAVITY = (
     WITHIN_NOISE,
     REPRODUCED,
     NOT_COMPARABLE,
+    NOT_MEASURED,
     NO_PUBLISHED_VALUE,
 )
 SHOWN_METRICS = {"test_accuracy": "accuracy", "train_seconds": "time", "speedup": "speedup"}

@@ -208,6 +208,21 @@ def test_more_cells_than_a_workflow_holds_are_refused(with_study, monkeypatch):
             lambda s: s["variants"]["ddp"].update(settings={"mode": "deterministic"}),
             r"mixes modes: deterministic \(ddp of resnet18\), performance \(eager of resnet18\)",
         ),
+        (
+            lambda s: s["variants"]["ddp"].update(settings={"profile": "phases"}, baseline="ddp"),
+            "variants.ddp.baseline: .*instrumented cells, and ddp has `profile: phases`",
+        ),
+        (
+            lambda s: s["variants"]["eager"].update(settings={"profile": "phases"}),
+            "instrumented cells, and eager has `profile: phases`; remove the baseline",
+        ),
+        (
+            lambda s: (
+                s["variants"]["ddp"].pop("baseline"),
+                s["variants"]["ddp"].update(settings={"profile": "phases"}),
+            ),
+            r"mixes profiles: phases \(ddp of resnet18\), none \(eager of resnet18\)",
+        ),
         (lambda s: s["settings"].update(precision="fp16"), "fp16 needs an accelerator"),
         (lambda s: s["settings"].pop("learning_rate"), "setting 'learning_rate' .* is missing"),
         (lambda s: s["tables"][0].update(variants=["egaer"]), "did you mean 'eager'"),

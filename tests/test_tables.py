@@ -387,6 +387,7 @@ def change(run: dict, path: str, value) -> None:
         ("cell.dataset.train_samples", 9, "unequal work: train_samples 9 here, all for"),
         ("cell.dataset.name", "digits", "unequal work: dataset digits here, cifar10 for"),
         ("cell.training.mode", "deterministic", "mode deterministic here, performance for"),
+        ("cell.training.profile", "phases", "profile phases here, none for"),
     ],
 )
 def test_no_speedup_between_unequal_runs(path, value, reason):
@@ -813,12 +814,18 @@ def test_plan_may_forbid_a_comparison_and_note_something():
     assert found["reason"].endswith("; a note")
 
 
-def test_deterministic_runs_are_never_timed():
-    training = {**constructed.TRAINING, "mode": "deterministic"}
-    frame = one_group(TIME, published=EAGER, training=training)
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ({"mode": "deterministic"}, "deterministic mode is not for timing"),
+        ({"profile": "phases"}, "an instrumented run is not for timing"),
+    ],
+)
+def test_deterministic_and_instrumented_runs_are_never_timed(setting, reason):
+    frame = one_group(TIME, published=EAGER, training=constructed.TRAINING | setting)
     found = row(frame, "train_seconds")
     assert found["verdict"] == tables.NOT_COMPARABLE
-    assert found["reason"] == "deterministic mode is not for timing"
+    assert found["reason"] == reason
     assert row(frame, "test_accuracy")["verdict"] == tables.REPRODUCED
 
 

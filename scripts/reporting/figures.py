@@ -157,7 +157,7 @@ def learning_figure(study: Study) -> dict | None:
     for group in study.groups:
         runs = [study.metrics[cell] for cell in study.cells(group)]
         histories = [run["history"] for run in runs if run["status"] == "ok" and run["history"]]
-        if histories:
+        if histories and group["training"]["steps"] is None:  # else no accuracy is measured
             mean = [_mean_epoch(entries) for entries in zip(*histories, strict=False)]
             curves.setdefault(group["model"], []).append((bar_label(study, group), mean))
     if not curves:

@@ -28,6 +28,7 @@ VERDICTS = {  # each in the order of the summary, and its tone
     "not comparable": "plain",
     "undecided": "plain",
     "not run": "plain",
+    "not measured": "plain",
     "no published value": "plain",
 }
 
@@ -68,6 +69,8 @@ def outcome_cell(study: Study, group: dict, row: dict | None, unit: str, span: i
         value = convert(row["mean"], row["unit"], unit)
         return text_cell(study.reproduced(row, unit), sort=value, link=link)
     status = study.status(group)
+    if status == "ok" and row is not None and row["verdict"] == "not measured":
+        return text_cell("not measured", span=span if span > 1 else None, tone="muted", link=link)
     if status == "ok":
         return absent_cell("does not apply")
     why = study.why(group) or (row["reason"] if row else "")
@@ -178,7 +181,7 @@ def speedup_table(study: Study) -> dict | None:
         [("", KEYS), ("", columns)],
         [_speedup_row(study, group, notes, pipelines) for group in groups],
         caption="Training time of the baseline over that of the variant, paired by seed. The "
-        "bound is the number of devices. "
+        "bound is the number of cores or GPUs. "
         + (f"{PIPELINE_BOUND} " if pipelines else "")
         + "The noise floor is the baseline against itself: a "
         "speedup whose 95 % interval reaches into it is no difference.",

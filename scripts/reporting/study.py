@@ -27,7 +27,14 @@ TABLE_COLUMNS = [
 NUMBERS = ("mean", "std", "ci_low", "ci_high", "min", "max", "published", "ratio")
 
 # Metrics that a group that ran well may lack: no baseline, or no accelerator.
-OPTIONAL = {"speedup", "accuracy_difference", "noise_floor", "peak_memory_device_mib"}
+OPTIONAL = {
+    "speedup",
+    "accuracy_difference",
+    "noise_floor",
+    "peak_memory_device_mib",
+    "inference_seconds",
+    "inference_samples_per_second",
+}
 
 
 class Study:
@@ -102,7 +109,11 @@ class Study:
             for group in self.table_groups(table):
                 for metric in table["metrics"]:
                     row = self.row(group, metric)
-                    lacking = row is None or (row["status"] == "ok" and row["mean"] is None)
+                    lacking = row is None or (
+                        row["status"] == "ok"
+                        and row["mean"] is None
+                        and row["verdict"] != "not measured"
+                    )
                     if lacking and metric not in OPTIONAL and not group["not_run"]:
                         raise ParbenchError(
                             f"{self.table_path}: no number for metric {metric} of group "
@@ -222,8 +233,9 @@ class Study:
 
 
 def bound(group: dict) -> int:
-    """All devices of a group, which no speedup should exceed."""
-    return group["hardware"]["devices"] * group["hardware"]["nodes"]
+    """All cores or GPUs of a group, which no speedup should exceed."""
+    hardware = group["hardware"]
+    return hardware["devices"] * hardware["threads"] * hardware["nodes"]
 
 
 def reading(

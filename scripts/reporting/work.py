@@ -19,6 +19,7 @@ TOLD = {
     "precision",
     "tf32",
     "mode",
+    "profile",
 }
 
 
@@ -31,7 +32,7 @@ def work_pairs(group: dict) -> list[list[str]]:
         ["BatchNorm", f"{training['batch_norm']}: {work['batch_norm']}"],
         ["precision", training["precision"]],
         ["TF32", mapping_text(training["tf32"])],
-        ["mode", training["mode"]],
+        ["mode", _mode(training)],
     ]
 
 
@@ -41,6 +42,12 @@ def _rate(training: dict, work: dict) -> str:
     if rule == "linear":
         rule += f": {work['ranks']} × {stated:g}"
     return f"{work['learning_rate']:g} ({rule})"
+
+
+def _mode(training: dict) -> str:
+    """``performance``, ``performance, instrumented: phases``."""
+    profile = training["profile"]
+    return training["mode"] + ("" if profile == "none" else f", instrumented: {profile}")
 
 
 def _batch(samples: int, work: dict) -> str:
