@@ -53,10 +53,13 @@ def write(plan: cells.Plan, failed: Collection[str], inside: str = "") -> None:
     lie = ["--cells", CELLS]
     lie += ["--certificate", *sorted(certificate.FOLDER.glob("*.json"))]
     for name, study in plan.studies.items():
-        groups = [_cut(group, plan, failed) for group in study["groups"]]
+        cut = {
+            part: [_cut(group, plan, failed) for group in study[part]]
+            for part in ("groups", "together")
+        }
         plans.append(FOLDER / "plan" / f"{name}.json")
         tables.append(FOLDER / "tables" / f"{name}.csv")
-        write_json(plans[-1], {**study, "groups": groups})
+        write_json(plans[-1], study | cut)
         made = ["--published", *cells.published_files(), "--out", tables[-1]]
         _run(*python, "scripts/tables.py", "--plan", plans[-1], *lie, *made)
     made = ["--plan", *plans, "--table", *tables, *lie, "--out", DATA]

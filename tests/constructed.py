@@ -520,6 +520,7 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
         "stack": "current",
         "deployment": deployment,
         "groups": entries,
+        "together": [],
         "arguments": ["--config", f"studies=[{study['name']}]"],
     }
 

@@ -71,6 +71,7 @@ def make_plan(*groups, **study) -> dict:
         "stack": "current",
         "deployment": "host",
         "groups": list(groups),
+        "together": [],
         "arguments": ["--configfile", "mine.yaml", "--config", "studies=[paper]"],
     }
 

@@ -39,6 +39,7 @@ OPTIONS: dict[str, dict] = {
 }
 
 
+beside = eager.beside
 unavailable = eager.unavailable
 
 

@@ -31,6 +31,7 @@ OPTIONS: dict[str, dict] = {
     },
 }
 
+beside = eager.beside
 processes = _data_parallel.processes
 parts = _data_parallel.parts
 stages = _data_parallel.stages
