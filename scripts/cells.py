@@ -168,6 +168,11 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
                 override.get("settings", {}),
             ]
             settings = _settings(layers, keys)
+            if config["datasets"][dataset]["kind"] == "synthetic" and settings["steps"] is None:
+                raise ParbenchError(
+                    f"{keys}: the dataset {dataset} is drawn at random, nothing can be learned of "
+                    "it; state `steps`, how many of an epoch are timed, or choose another dataset"
+                )
             template = {
                 "model": {
                     "name": model,
@@ -510,10 +515,12 @@ def _refuse_mixed_clocks(study: dict, groups: dict[tuple[str, str], dict], where
 
 
 def _together(study: dict, groups: dict[tuple[str, str], dict], where: str) -> Iterator[dict]:
-    """What the plan says of several models together: a group for each variant, without cells of
-    its own; ``members`` are the groups that have them."""
+    """What the plan says of several models together: a group for each variant that trains them,
+    without cells of its own; ``members`` are the groups that have them."""
     for label, entry in study.get("together", {}).items():
         for name, variant in study["variants"].items():
+            if not set(entry["models"]) <= set(_models(study, name)):
+                continue
             members = [groups[model, name] for model in entry["models"]]
             first = members[0]
             for key in ("training", "dataset"):

@@ -7,12 +7,13 @@ number is averaged and how a verdict is reached. ``--show`` prints the closing t
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import shlex
 import statistics
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -548,8 +549,14 @@ def paired_speedup(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
 
 
 def paired_throughput(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
-    """Throughput over the baseline's, seed by seed, and why seeds are missing."""
-    pairs, reasons = _pairs(group, baseline, _why_no_speedup)
+    """Throughput over the baseline's, seed by seed, and why seeds are missing.
+
+    It may be of batches of another size, or of fewer: then that is said.
+    """
+    pairs, reasons = _pairs(group, baseline, functools.partial(_why_no_speedup, but=_AMOUNT))
+    for run, base in pairs:
+        if differ := _differing(_work(run["cell"]), _work(base["cell"])):
+            reasons.append(f"of unequal work: {differ}")
     key = "samples_per_second"
     return summarise(run[key] / base[key] for run, base in pairs), reasons
 
@@ -599,8 +606,15 @@ def _pairs(
     return pairs, reasons
 
 
-def _why_no_speedup(run: Mapping, base: Mapping) -> str:
-    """Why two runs of a seed give no speedup; empty when they do."""
+# Of `_work`: how much of it there is, and in what portions.
+_AMOUNT = ("train_samples", "epochs", "steps", "global_batch")
+
+
+def _why_no_speedup(run: Mapping, base: Mapping, but: Collection[str] = ()) -> str:
+    """Why two runs of a seed give no speedup; empty when they do.
+
+    ``but``: in which keys of their work they may differ.
+    """
     ours, theirs = _fingerprints(run), _fingerprints(base)
     if len({*ours, *theirs}) > 1:
         ours, theirs = " and ".join(ours), " and ".join(theirs)
@@ -609,7 +623,8 @@ def _why_no_speedup(run: Mapping, base: Mapping) -> str:
         ours, theirs = run["environment"][key], base["environment"][key]
         if ours != theirs:
             return f"no speedup between {key}s: {ours} here, {theirs} for the baseline"
-    differ = _differing(_work(run["cell"]), _work(base["cell"]))
+    ours, theirs = _work(run["cell"]), _work(base["cell"])
+    differ = _differing({key: ours[key] for key in ours if key not in but}, theirs)
     return f"no speedup between unequal work: {differ}" if differ else ""
 
 
