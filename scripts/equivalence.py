@@ -351,7 +351,7 @@ def run_trials(todo: list[dict], work: Path, out: Path) -> None:
             if strategy.world_size > 1:  # the others wait for this rank
                 raise
         finally:
-            if strategy.rank == 0:
+            if strategy.leads:
                 files.write_json(out, results)
         gc.collect()  # the wrapped model goes before its process group (see strategies/ddp.py)
     strategy.close()

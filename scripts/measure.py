@@ -180,6 +180,7 @@ _OF_ONE_RUN = {
     "finished",
     "resumed_from",
     "environment",
+    "beside",
     "profile",
 }
 _OF_ONE_EPOCH = {"seconds", "elapsed_seconds", "samples_per_second"}

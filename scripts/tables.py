@@ -7,12 +7,13 @@ number is averaged and how a verdict is reached. ``--show`` prints the closing t
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import shlex
 import statistics
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,9 @@ NOT_REPRODUCED = "not reproduced"
 # What a failed run is called in the status column and in sentences.
 FAILURES = {"out_of_memory": "out of memory", "diverged": "diverged"}
 
-UNIT_ALIASES = {"ratio": "x", "1/s": "samples/s"}  # spellings of published_results.csv
+# Spellings of published values.
+UNIT_ALIASES = {"ratio": "x", "1/s": "samples/s"}
+METRIC_ALIASES = {"peak_memory_mib": "peak_memory_device_mib"}
 
 # Columns that only say where a value stands. Rows that differ in nothing else are one value.
 PLACE_COLUMNS = {"document", "table", "published_value", "published_unit", "note"}
@@ -76,6 +79,8 @@ class Metric:
     read: Callable[[Mapping], float | None] | None = None  # of one run; None: computed from pairs
     clocked: bool = False
     optional: bool = False  # no row where no run has a value
+    named: bool = False  # no row where no table names it
+    together: bool = False  # also of several models together
 
     @property
     def depends_on_clock(self) -> bool:
@@ -158,6 +163,16 @@ METRICS = {
         _accuracy("test_f1_macro"),
         _accuracy("test_specificity_macro"),
         Metric("train_seconds", "s", "absolute", False, _key("train_seconds"), clocked=True),
+        Metric(
+            "total_seconds",
+            "s",
+            "absolute",
+            False,
+            lambda run: run.get("total_seconds"),
+            clocked=True,
+            optional=True,
+            together=True,
+        ),
         Metric("epoch_seconds", "s", "absolute", False, _epoch_seconds, clocked=True),
         Metric("startup_seconds", "s", "absolute", False, _key("startup_seconds"), clocked=True),
         Metric(
@@ -196,9 +211,11 @@ METRICS = {
             optional=True,
         ),
         Metric("profile_self_seconds", "s", "absolute", False, _profiled, optional=True),
-        Metric("speedup", "x", "ratio", True),
+        Metric("speedup", "x", "ratio", True, together=True),
+        Metric("throughput_ratio", "x", "ratio", True, named=True),
+        Metric("parallel_efficiency", "fraction", "ratio", True, named=True, together=True),
         Metric("accuracy_difference", "fraction", "accuracy", True),
-        Metric("noise_floor", "x", "ratio", True),
+        Metric("noise_floor", "x", "ratio", True, together=True),
     )
 }
 DEFAULT_METRICS = ("test_accuracy", "train_seconds", "speedup")
@@ -323,6 +340,27 @@ def read_published(path: str | Path) -> pd.DataFrame:
     return frame
 
 
+def read_source(source: str | None, paths: Iterable[str | Path]) -> pd.DataFrame:
+    """The file of ``paths`` that holds the published values of ``source``; empty for None.
+
+    Raises ParbenchError where none of them holds it, or more than one.
+    """
+    if source is None:
+        return pd.DataFrame(columns=["study"])
+    frames = {str(path): read_published(path) for path in paths}
+    holding = [path for path, frame in frames.items() if (frame["study"] == source).any()]
+    if not holding:
+        raise ParbenchError(
+            f"published: {source!r}: no row of {', '.join(frames) or 'no file'} has it in column "
+            "`study`; add the source's rows, or correct the study's key `published`"
+        )
+    if len(holding) > 1:
+        raise ParbenchError(
+            f"published: {source!r} has rows in {' and in '.join(holding)}; keep them in one file"
+        )
+    return frames[holding[0]]
+
+
 class Published:
     """The published values of one study."""
 
@@ -345,7 +383,11 @@ class Published:
                     f"group {group['id']}: published: {column!r} is no column of the published "
                     f"values; columns: {', '.join(self._frame.columns)}"
                 )
-            rows = rows[rows[column].map(_spelling) == _spelling(wanted)]
+            values = rows[column].map(_spelling)
+            if column == "metric":
+                values = values.replace(METRIC_ALIASES)
+            several = wanted if isinstance(wanted, list) else [wanted]
+            rows = rows[values.isin([_spelling(each) for each in several])]
         if rows.empty:
             return None
         self._refuse_ambiguity(group, metric, rows)
@@ -512,6 +554,11 @@ class Group:
         names = " or ".join(self.accelerators()) or "unknown GPU"
         return _on_nodes(hardware["nodes"], f"{count}x {names}")
 
+    @property
+    def devices(self) -> int:
+        """All that it uses."""
+        return self.plan["hardware"]["devices"] * self.plan["hardware"]["nodes"]
+
     def has_layout_of(self, reference: Reference) -> bool:
         """Whether it used as many nodes and devices as the published run."""
         hardware = self.plan["hardware"]
@@ -555,6 +602,27 @@ def paired_speedup(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
     return summarise(base["train_seconds"] / run["train_seconds"] for run, base in pairs), reasons
 
 
+def paired_throughput(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
+    """Throughput over the baseline's, seed by seed, and why seeds are missing.
+
+    It may be of batches of another size, or of fewer: then that is said.
+    """
+    pairs, reasons = _pairs(group, baseline, functools.partial(_why_no_speedup, but=_AMOUNT))
+    for run, base in pairs:
+        if differ := _differing(_work(run["cell"]), _work(base["cell"])):
+            reasons.append(f"of unequal work: {differ}")
+    key = "samples_per_second"
+    return summarise(run[key] / base[key] for run, base in pairs), reasons
+
+
+def paired_efficiency(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
+    """Speedup over how many times the baseline's devices the group uses, seed by seed."""
+    pairs, reasons = _pairs(group, baseline, _why_no_speedup)
+    share = baseline.devices / group.devices
+    ratios = (share * base["train_seconds"] / run["train_seconds"] for run, base in pairs)
+    return summarise(ratios), reasons
+
+
 def paired_difference(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
     """Test accuracy less the baseline's, seed by seed, and why seeds are missing."""
     pairs, reasons = _pairs(group, baseline, _why_no_difference)
@@ -562,7 +630,12 @@ def paired_difference(group: Group, baseline: Group) -> tuple[Summary, list[str]
 
 
 # Metrics of a group and its baseline.
-PAIRED = {"speedup": paired_speedup, "accuracy_difference": paired_difference}
+PAIRED = {
+    "speedup": paired_speedup,
+    "throughput_ratio": paired_throughput,
+    "parallel_efficiency": paired_efficiency,
+    "accuracy_difference": paired_difference,
+}
 
 
 def _pairs(
@@ -587,8 +660,15 @@ def _pairs(
     return pairs, reasons
 
 
-def _why_no_speedup(run: Mapping, base: Mapping) -> str:
-    """Why two runs of a seed give no speedup; empty when they do."""
+# Of `_work`: how much of it there is, and in what portions.
+_AMOUNT = ("train_samples", "epochs", "steps", "global_batch")
+
+
+def _why_no_speedup(run: Mapping, base: Mapping, but: Collection[str] = ()) -> str:
+    """Why two runs of a seed give no speedup; empty when they do.
+
+    ``but``: in which keys of their work they may differ.
+    """
     ours, theirs = _fingerprints(run), _fingerprints(base)
     if len({*ours, *theirs}) > 1:
         ours, theirs = " and ".join(ours), " and ".join(theirs)
@@ -597,7 +677,8 @@ def _why_no_speedup(run: Mapping, base: Mapping) -> str:
         ours, theirs = run["environment"][key], base["environment"][key]
         if ours != theirs:
             return f"no speedup between {key}s: {ours} here, {theirs} for the baseline"
-    differ = _differing(_work(run["cell"]), _work(base["cell"]))
+    ours, theirs = _work(run["cell"]), _work(base["cell"])
+    differ = _differing({key: ours[key] for key in ours if key not in but}, theirs)
     return f"no speedup between unequal work: {differ}" if differ else ""
 
 
@@ -789,10 +870,7 @@ def table(
     the study's tables, and an ambiguous published value.
     """
     _check_table_metrics(plan["study"])
-    groups = {
-        each["id"]: Group(each, () if each["not_run"] else _runs(plan, each, metrics_by_cell))
-        for each in plan["groups"]
-    }
+    groups = groups_of(plan, metrics_by_cell)
     source = Published(published, plan["study"]["published"])
     rows = [
         row
@@ -802,11 +880,63 @@ def table(
             group,
             groups,
             source,
-            certificates.problems(group.runs) if certificates is not None else [],
+            certificates.problems(_behind(group, groups)) if certificates is not None else [],
         )
     ]
     frame = pd.DataFrame(rows, columns=COLUMNS)
     return frame.astype({"n_seeds": "Int64"})
+
+
+def groups_of(plan: Mapping, metrics_by_cell: Mapping[str, Mapping]) -> dict[str, Group]:
+    """The plan's groups with their runs, by id; after them those of several models together."""
+    groups = {
+        each["id"]: Group(each, () if each["not_run"] else _runs(plan, each, metrics_by_cell))
+        for each in plan["groups"]
+    }
+    for each in plan["together"]:
+        members = [groups[name] for name in each["members"]]
+        groups[each["id"]] = Group(each, () if each["not_run"] else _together(members))
+    return groups
+
+
+def _behind(group: Group, groups: Mapping[str, Group]) -> Iterable[Mapping]:
+    """The runs of cells that a group rests on."""
+    members = group.plan.get("members", [group.plan["id"]])
+    return [run for member in members for run in groups[member].runs]
+
+
+def _together(members: list[Group]) -> tuple[Mapping, ...]:
+    """A run for each seed that all ``members`` have, as if one had trained all their models."""
+    of_seed: dict[int, list[Mapping]] = {}
+    for member in members:
+        for run in member.runs:
+            of_seed.setdefault(run["cell"]["seed"], []).append(run)
+    return tuple(_all_trained(runs) for runs in of_seed.values() if len(runs) == len(members))
+
+
+def _all_trained(runs: list[Mapping]) -> Mapping:
+    """What is said of the runs of several models together; in place of training time, the total.
+
+    A model that trained beside an earlier one is trained by then; the others follow one another.
+    """
+    failed = [run for run in runs if run["status"] != "ok"]
+    total, done = 0.0, set()
+    for run in runs if not failed else []:
+        if run["cell"]["model"]["name"] not in done:
+            beside = run.get("beside", [])
+            total += max(run["train_seconds"], *(each["train_seconds"] for each in beside), 0.0)
+            done |= {run["cell"]["model"]["name"], *(each["model"] for each in beside)}
+    busy = any(run["environment"]["oversubscribed"] for run in runs)
+    return {
+        "cell": runs[0]["cell"],
+        "status": failed[0]["status"] if failed else "ok",
+        "reason": failed[0]["reason"] if failed else None,
+        "train_seconds": None if failed else total,
+        "total_seconds": None if failed else total,
+        "environment": {**runs[0]["environment"], "oversubscribed": busy},
+        # Every machine that had a part in it.
+        "resumed_from": [{"machine": name} for run in runs for name in _fingerprints(run)],
+    }
 
 
 def read_metrics(plan: Mapping, folder: str | Path) -> dict[str, Mapping]:
@@ -875,16 +1005,19 @@ def _metrics_of(plan: Mapping, group: Group, is_baseline: bool, source: Publishe
     """The metrics that a group has rows for."""
     has_partner = {"noise_floor": is_baseline}
     has_partner |= dict.fromkeys(PAIRED, group.plan["baseline"] is not None)
-    names: Iterable[str] = METRICS
+    named = {
+        name
+        for table in plan["study"]["tables"]
+        if shape.holds(table, group.plan)
+        for name in table["metrics"]
+    }
+    kept = [metric for metric in METRICS.values() if has_partner.get(metric.name, True)]
     if group.plan["not_run"]:
-        named = {
-            name
-            for table in plan["study"]["tables"]
-            if shape.holds(table, group.plan)
-            for name in table["metrics"]
-        }
-        names = [name for name in METRICS if name in (named or DEFAULT_METRICS)]
-    usual = [METRICS[name] for name in names if has_partner.get(name, True)]
+        usual = [metric for metric in kept if metric.name in (named or DEFAULT_METRICS)]
+        return usual + _operators_of(group, source)
+    if "members" in group.plan:
+        kept = [metric for metric in kept if metric.together]
+    usual = [metric for metric in kept if metric.name in named or not metric.named]
     return usual + _operators_of(group, source)
 
 
@@ -1033,7 +1166,7 @@ def _show_line(group: pd.DataFrame) -> list[str]:
     return [
         *line,
         accuracy,
-        _show_seconds(rows.get("train_seconds")),
+        _show_seconds(rows.get("train_seconds", rows.get("total_seconds"))),
         _show_speedup(rows),
         f"{status}; {decision}" if status else decision,
     ]
@@ -1121,7 +1254,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--plan", type=Path, help="results/plan/<study>.json")
     parser.add_argument("--cells", type=Path, help="folder of the cells' folders")
-    parser.add_argument("--published", type=Path, help="CSV of published values")
+    parser.add_argument("--published", type=Path, nargs="+", help="CSV files of published values")
     parser.add_argument(
         "--certificate", type=Path, nargs="*", help="of equivalence; default: nothing is said of it"
     )
@@ -1146,7 +1279,8 @@ def main(arguments: list[str] | None = None) -> None:
         return
     plan = files.read_json(options.plan)
     certificates = Certificates(options.certificate) if options.certificate is not None else None
-    metrics, published = read_metrics(plan, options.cells), read_published(options.published)
+    metrics = read_metrics(plan, options.cells)
+    published = read_source(plan["study"]["published"], options.published)
     frame = table(plan, metrics, published, certificates)
     files.write_atomically(options.out, frame.to_csv(index=False, lineterminator="\n"))
 

@@ -24,6 +24,7 @@ import learning_rate
 import loader
 import measure
 import models
+import pil_input
 import profiling
 import strategies
 from errors import ParbenchError, run_main
@@ -55,6 +56,9 @@ SCHEDULES = {
         cycle_momentum=False,
     ),
 }
+INPUTS = {"tensor": loader.Augment, "pil": pil_input.PilInput}
+# Between two looks whether the models beside this one have come as far.
+MEET_SECONDS = 0.02
 
 
 def grad_scaler(enabled: bool) -> torch.amp.GradScaler:
@@ -87,7 +91,7 @@ class Run:
             test_samples=cell["dataset"]["test_samples"],
             verify=strategy.local_rank == 0,  # once a node is enough
         )
-        self.augment = loader.Augment(
+        self.augment = INPUTS[self.training["input"]](
             self.data, cell["seed"], self.training["image_size"], self.training["augment"]
         )
         self.bounds = self._bounds()
@@ -112,6 +116,7 @@ class Run:
         self.scheduler: Any = None
         self.profile = profiling.load(self.training["profile"]).Profile(self)
         self.history: list[dict] = []
+        self.beside: list[dict] = []  # what came of the models that trained at the same time
 
         # What earlier parts of this run did, where it goes on from a checkpoint, and where it is.
         self.started = measure.now()
@@ -251,6 +256,44 @@ class Run:
         measure.reset_peak_memory(self.strategy.devices)
         self.energy = measure.Energy(self.strategy.devices)
         self.lookout.wrote()
+        self.meet("ready", "start-up")
+
+    def meet(self, what: str, phase: str, mine: Any = None) -> list:
+        """Wait until the models that train at the same time are at ``what``, too.
+
+        Returns what each of them told there, ``mine`` among them. Raises Stopped.
+        """
+        while (told := self.strategy.meet(what, mine)) is None:
+            self.pulse.beat(phase, self.place.epoch + 1, self.place.step)
+            if self.lookout.due(phase):
+                self.write_checkpoint()
+            time.sleep(MEET_SECONDS)
+        return told
+
+    def said(self, seconds: float | None, trouble: str | None = None) -> dict:
+        """What the processes of other models hear of this one's end."""
+        return {
+            "model": self.cell["model"]["name"],
+            "train_seconds": seconds,
+            "trouble": trouble,
+        }
+
+    def end_together(self, seconds: float) -> None:
+        """After the last step, the devices of all models are in use until all have done theirs.
+
+        Raises Diverged where another one did: then it was not beside this one all the time.
+        """
+        told = self.meet("trained", "waiting", self.said(seconds))
+        self.beside = [each for n, each in enumerate(told) if n != self.strategy.companion]
+        for each in self.beside:
+            if each["trouble"] is not None:
+                raise Diverged(f"{each['model']}, trained at the same time: {each['trouble']}")
+
+    def leave(self) -> None:
+        """The first process goes last: it may keep what they meet by."""
+        while self.strategy.meet("left") is None and not self.strategy.companion:
+            self.pulse.beat("waiting", self.place.epoch + 1, self.place.step)
+            time.sleep(MEET_SECONDS)
 
     def train(self, display: Display) -> None:
         """All epochs; ``history`` grows by an entry each.
@@ -263,6 +306,8 @@ class Run:
             if not math.isfinite(loss):
                 raise Diverged(f"the training loss became {loss} in epoch {epoch + 1} of {epochs}")
             elapsed = seconds + (self.history[-1]["elapsed_seconds"] if self.history else 0.0)
+            if epoch + 1 == epochs:
+                self.end_together(elapsed)
             predictions, test_loss = self.evaluate()
             if test_loss is None:
                 raise Diverged(f"the test loss is no number after epoch {epoch + 1} of {epochs}")
@@ -506,7 +551,7 @@ class Run:
         self._joules, self._peak = state["joules"], state["peak"]
         self.profile.resume(state["profile"])
         self.resumed_from = [*state["resumed_from"], {**kept, "machine": state["machine"]}]
-        if rank == 0:
+        if self.strategy.leads:
             elsewhere = state["machine"] != self.machine
             aside = (
                 " (of another machine: no speedup is told from these times)" if elsewhere else ""
@@ -562,6 +607,7 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
     prepare(cell)
     pulse.beat("start-up")
     strategy.setup()
+    cell = strategy.cell  # a companion has another model than the cell
     module = strategies.load(cell["strategy"]["name"])
     cores = measure.pin(strategy.local_rank, module.processes(cell))
     run = Run(cell, data_folder, strategy, pulse)
@@ -573,7 +619,7 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
         backend=strategy.backend,
         cores=_all_cores(run, cores),
     )
-    found = run.find_checkpoint(checkpoint.folder(out), environment)
+    found = run.find_checkpoint(checkpoint.folder(out, strategy.companion), environment)
     display = None
     reason = None
     try:
@@ -582,19 +628,22 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
         run.warm_up(max(training["warmup_steps"], 1 if repeated else 0))
         run.begin(found)
         startup = run.reduced([time.time() - launched], "max")[0]
-        display = Display(strategy.rank == 0, training["epochs"], len(run.bounds), run.samples)
+        display = Display(strategy.leads, training["epochs"], len(run.bounds), run.samples)
         with run.profile:
             run.train(display)
     except Diverged as error:  # every rank sees the same reduced loss, and stops here together
         reason = str(error)
+        strategy.meet("trained", run.said(None, reason))
     except Stopped:
-        if strategy.rank == 0:
+        if strategy.leads:
             pulse.stopped(run.kept)
+        run.leave()
         return
     finally:
         if display:
             display.close()
 
+    run.leave()
     joules = run.joules()
     known = {
         "epoch_seconds": [entry["seconds"] for entry in run.history],
@@ -607,7 +656,7 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
         "resumed_from": run.resumed_from or None,
         "profile": None if reason else run.profile.result(),
     }
-    if strategy.rank != 0:
+    if not strategy.leads:
         return
     if reason is not None:
         measure.write_unfinished(out, cell, "diverged", reason, run.started, data_folder, **known)
@@ -630,6 +679,9 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
             **scores,
             "inference": run.inference,
             "weights_sha256": measure.weights_sha256(run.state()),
+            "beside": [
+                {key: each[key] for key in ("model", "train_seconds")} for each in run.beside
+            ],
             **known,
             "started": run.started,
             "finished": measure.now(),

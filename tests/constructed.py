@@ -55,6 +55,7 @@ TRAINING = {
     "tf32": False,
     "augment": True,
     "image_size": 32,
+    "input": "tensor",
     "warmup_steps": 2,
     "steps": None,
     "evaluation_batch": 256,
@@ -509,6 +510,7 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
                     "micro_batches": group.options.get("chunks", 1),
                     "learning_rate": cell["training"]["learning_rate"],
                     "batch_norm": BATCH_NORM.get(group.strategy, "the whole batch"),
+                    "pipeline_bound": None,
                 },
             }
         )
@@ -518,6 +520,7 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
         "stack": "current",
         "deployment": deployment,
         "groups": entries,
+        "together": [],
         "arguments": ["--config", f"studies=[{study['name']}]"],
     }
 

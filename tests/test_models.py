@@ -16,6 +16,17 @@ from errors import ParbenchError
 NAMES = config.modules("models")
 
 
+def cnn():
+    layers = []
+    for inputs, width in ((3, 64), (64, 128), (128, 256)):
+        for channels in (inputs, width):
+            convolution = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+            layers += [convolution, nn.BatchNorm2d(width), nn.ReLU()]
+        layers.append(nn.MaxPool2d(2))
+    layers += [nn.Flatten(), nn.Linear(256 * 4 * 4, 512), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Dropout(0.5), nn.Linear(512, 10))
+
+
 def plain_cnn():
     return nn.Sequential(
         *(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
@@ -37,6 +48,7 @@ def vision_transformer():
 
 # What each is by its defaults, and its parameters for 10 classes, as they are counted elsewhere.
 REFERENCES = {
+    "cnn": (cnn, 3_249_098),
     "convnext": (lambda: torchvision.models.convnext_tiny(num_classes=10), 27_827_818),
     "convnextv2": (lambda: timm.create_model("convnextv2_tiny", num_classes=10), 27_874_186),
     "deep_cnn": (resnet18_for_small_images, 11_173_962),

@@ -154,7 +154,7 @@ def speedup_figure(study: Study) -> dict | None:
 def learning_figure(study: Study) -> dict | None:
     """Does it learn the same? Accuracy over epochs and over seconds, a row a model."""
     curves: dict[str, list[tuple[str, list[dict]]]] = {}
-    for group in study.groups:
+    for group in study.own:
         runs = [study.metrics[cell] for cell in study.cells(group)]
         histories = [run["history"] for run in runs if run["status"] == "ok" and run["history"]]
         if histories and group["training"]["steps"] is None:  # else no accuracy is measured

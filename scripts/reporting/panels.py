@@ -135,7 +135,7 @@ def images(studies: list[Study]) -> list[list[str]]:
 def unfinished(studies: list[Study]) -> dict | None:
     """What is lacking in a report of what is there (scripts/unfinished.py): cells that failed,
     with the ends of their logs, and how many are still to be trained. None for a whole report."""
-    groups = {group["id"]: group for study in studies for group in study.groups}.values()
+    groups = {group["id"]: group for study in studies for group in study.own}.values()
     failed = {each["cell"]: each for group in groups for each in group.get("failed", [])}
     waiting = sum(group.get("waiting", 0) for group in groups)
     if not failed and not waiting:
@@ -210,7 +210,7 @@ def group_panels(
     logs = _logs(studies)
     panels, seen = [], set()
     for study in studies:
-        for group in study.groups:
+        for group in study.own:
             if group["not_run"]:
                 continue
             hardware = hardware_text(group["hardware"])

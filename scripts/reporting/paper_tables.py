@@ -33,6 +33,12 @@ VERDICTS = {  # each in the order of the summary, and its tone
 }
 
 
+PIPELINE_BOUND = (
+    "A pipeline of n devices that fills and drains with each batch is at most m·n/(m + n − 1) "
+    "times as fast as one device with m micro-batches of equal cost: the pipeline bound."
+)
+
+
 # --------------------------------------------------------------------------- cells of a row
 
 
@@ -164,22 +170,27 @@ def speedup_table(study: Study) -> dict | None:
     groups = [group for group in study.groups if group["baseline"]]
     if not groups:
         return None
-    columns = ["Speedup", "95 % interval", "Bound", "Noise floor", "Reading"]
+    pipelines = any(group["work"]["pipeline_bound"] for group in groups)
+    columns = ["Speedup", "95 % interval", "Bound"]
+    columns += ["Pipeline bound"] if pipelines else []
+    columns += ["Noise floor", "Reading"]
     columns += ["Published", "Verdict"] if study.has_source else []
     return make_table(
         f"t-{study.name}-speedup",
         "Speedup, its bound and its noise floor",
         [("", KEYS), ("", columns)],
-        [_speedup_row(study, group, notes) for group in groups],
+        [_speedup_row(study, group, notes, pipelines) for group in groups],
         caption="Training time of the baseline over that of the variant, paired by seed. The "
-        "bound is the number of cores or GPUs. The noise floor is the baseline against itself: a "
+        "bound is the number of cores or GPUs. "
+        + (f"{PIPELINE_BOUND} " if pipelines else "")
+        + "The noise floor is the baseline against itself: a "
         "speedup whose 95 % interval reaches into it is no difference.",
         context=context(study, groups),
         notes=notes,
     )
 
 
-def _speedup_row(study: Study, group: dict, notes: Notes) -> list[dict]:
+def _speedup_row(study: Study, group: dict, notes: Notes, pipelines: bool) -> list[dict]:
     unit = "x"
     row = study.row(group, "speedup")
     most, band = bound(group), study.noise_band(group)
@@ -198,10 +209,17 @@ def _speedup_row(study: Study, group: dict, notes: Notes) -> list[dict]:
         outcome,
         interval,
         text_cell(f"{most}×", sort=most),
+        *([_pipeline_cell(group["work"]["pipeline_bound"])] if pipelines else []),
         text_cell(band_text(band), sort=band[1] if band else None),
         says | ({"marks": marks} if marks else {}),
         *([published_cell(row, unit), verdict_cell(row, group, [])] if study.has_source else []),
     ]
+
+
+def _pipeline_cell(most: float | None) -> dict:
+    if most is None:
+        return absent_cell("no pipeline")
+    return text_cell(f"{ratio_text(most)}×", sort=most)
 
 
 def _interval(study: Study, row: dict, unit: str) -> dict:

@@ -20,6 +20,7 @@ LABELS = {
     "test_f1_macro": "F1 (macro)",
     "test_specificity_macro": "Specificity (macro)",
     "train_seconds": "Training time",
+    "total_seconds": "Time until all are trained",
     "epoch_seconds": "Time per epoch",
     "samples_per_second": "Throughput",
     "startup_seconds": "Start-up",
@@ -29,6 +30,8 @@ LABELS = {
     "peak_memory_device_mib": "Peak memory, device",
     "profile_self_seconds": "Self time of all operators",
     "speedup": "Speedup",
+    "throughput_ratio": "Throughput over the baseline's",
+    "parallel_efficiency": "Parallel efficiency",
     "accuracy_difference": "Accuracy less the baseline's",
     "noise_floor": "Noise floor",
 }
