@@ -15,7 +15,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from files import canonical_json, digest, read_json, write_json
 CELL_SCHEMA_VERSION = 1
 PLAN_SCHEMA_VERSION = 1
 RESULTS = Path("results")  # the workflow runs in the project's folder
+PUBLISHED = Path("studies/published")
 _RUN = ("timeout_seconds", "checkpoint_seconds", "grace_seconds")
 _SAMPLES = ("train_samples", "test_samples")
 MOST_CELLS = 20_000  # of one study: Snakemake plans no more in reasonable time
@@ -143,8 +144,9 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
     dataset = override.get("dataset", study["dataset"])
     _known("dataset", dataset, list(config["datasets"]), where)
     seeds = override.get("seeds", study["seeds"])
+    _check_together(study, where)
     _check_tables(study, where)
-    number = len(study["models"]) * len(study["variants"]) * len(seeds)
+    number = sum(len(_models(study, variant)) for variant in study["variants"]) * len(seeds)
     if number > MOST_CELLS:
         raise ParbenchError(
             f"{where}: {number:,} cells (models x variants x seeds); a study has at most "
@@ -154,6 +156,8 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
     for model, model_entry in study["models"].items():
         _known("models", model, configuration.modules("models"), where)
         for variant, entry in study["variants"].items():
+            if model not in _models(study, variant):
+                continue
             keys = f"{where}: variants.{variant}"
             _known("strategy", entry["strategy"], configuration.modules("strategies"), keys)
             _known("hardware", entry["hardware"], list(config["hardware"]), keys)
@@ -165,6 +169,11 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
                 override.get("settings", {}),
             ]
             settings = _settings(layers, keys)
+            if config["datasets"][dataset]["kind"] == "synthetic" and settings["steps"] is None:
+                raise ParbenchError(
+                    f"{keys}: the dataset {dataset} is drawn at random, nothing can be learned of "
+                    "it; state `steps`, how many of an epoch are timed, or choose another dataset"
+                )
             template = {
                 "model": {
                     "name": model,
@@ -224,7 +233,13 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
         "stack": config["stack"],
         "deployment": config["deployment"],
         "groups": list(groups.values()),
+        "together": list(_together(study, groups, where)),
     }
+
+
+def _models(study: dict, variant: str) -> list[str]:
+    """The models that are trained in ``variant``."""
+    return study["variants"][variant].get("models", list(study["models"]))
 
 
 def _shown_settings(study: dict, override: dict) -> dict:
@@ -242,14 +257,30 @@ def _shown_settings(study: dict, override: dict) -> dict:
 def _check_tables(study: dict, where: str) -> None:
     for table in study["tables"]:
         title = configuration.brief(table["title"])
-        for part in ("models", "variants"):
+        models = [*study["models"], *study.get("together", {})]
+        for part, known in (("models", models), ("variants", list(study["variants"]))):
             for name in table.get(part, []):
-                _known(f"tables: {title!r}: {part}", name, list(study[part]), where)
+                _known(f"tables: {title!r}: {part}", name, known, where)
     for variant, entry in study["variants"].items():
+        for model in entry.get("models", []):
+            _known(f"variants.{variant}.models", model, list(study["models"]), where)
         if "baseline" in entry:
-            _known(
-                f"variants.{variant}.baseline", entry["baseline"], list(study["variants"]), where
-            )
+            key, baseline = f"variants.{variant}.baseline", entry["baseline"]
+            _known(key, baseline, list(study["variants"]), where)
+            for model in _models(study, variant):
+                if model not in _models(study, baseline):
+                    raise ParbenchError(
+                        f"{where}: {key}: {baseline} does not train the model {model}; "
+                        "add it to the `models` of that variant, or leave it out here"
+                    )
+
+
+def _check_together(study: dict, where: str) -> None:
+    for label, entry in study.get("together", {}).items():
+        if label in study["models"]:
+            raise ParbenchError(f"{where}: together: {label} is a model; give it another name")
+        for model in entry["models"]:
+            _known(f"together.{label}.models", model, list(study["models"]), where)
 
 
 def _settings(layers: list[dict], where: str) -> dict:
@@ -303,6 +334,7 @@ def hardware(name: str, config: dict) -> dict:
         "name": name,
         "device": entry["device"],
         "devices": entry["devices"],
+        "threads": entry.get("threads", 1),
         "nodes": entry.get("nodes", 1),
         "gpu_model": entry.get("gpu_model"),
     }
@@ -332,6 +364,11 @@ def _cross_check(cell: dict, where: str) -> None:
             f"{where}: min_tail {training['min_tail']} is larger than global_batch "
             f"{training['global_batch']}; choose at most {training['global_batch']}"
         )
+    if hardware["device"] != "cpu" and hardware["threads"] > 1:
+        raise ParbenchError(
+            f"config.yaml: hardware.{hardware['name']}: threads {hardware['threads']} on device "
+            f"{hardware['device']}; remove it: threads are those of devices of kind cpu"
+        )
     if hardware["device"] == "cpu" and hardware["gpu_model"]:
         raise ParbenchError(
             f"config.yaml: hardware.{hardware['name']}: gpu_model {hardware['gpu_model']!r} on "
@@ -357,7 +394,8 @@ def _short_options(cell: dict) -> str:
         schema = _module(kind, entry["name"]).OPTIONS
         for key, value in entry["options"].items():
             if value != schema[key].get("default") and kind == "strategies":
-                words = "-".join(map(str, value)) if isinstance(value, list) else str(value)
+                several = isinstance(value, (list, dict))
+                words = "-".join(map(str, value)) if several else str(value)
                 parts.append(f"{key}-{words}")
     return re.sub(r"[^A-Za-z0-9_.-]", "", ".".join(parts)[:48]).strip(".")
 
@@ -428,6 +466,7 @@ def _work(cell: dict) -> dict:
         "micro_batches": strategy.parts(cell) // ranks,
         "learning_rate": learning_rate.peak(cell["training"], ranks),
         "batch_norm": strategy.batch_norm(cell),
+        "pipeline_bound": strategy.pipeline_bound(cell),
     }
 
 
@@ -477,6 +516,41 @@ def _refuse_mixed_clocks(study: dict, groups: dict[tuple[str, str], dict], where
             )
 
 
+def _together(study: dict, groups: dict[tuple[str, str], dict], where: str) -> Iterator[dict]:
+    """What the plan says of several models together: a group for each variant that trains them,
+    without cells of its own; ``members`` are the groups that have them."""
+    for label, entry in study.get("together", {}).items():
+        for name, variant in study["variants"].items():
+            if not set(entry["models"]) <= set(_models(study, name)):
+                continue
+            members = [groups[model, name] for model in entry["models"]]
+            first = members[0]
+            for key in ("training", "dataset"):
+                if any(each[key] != first[key] for each in members):
+                    raise ParbenchError(
+                        f"{where}: together.{label}: its models have different settings "
+                        f"({key}, variant {name}): their times are no sum of equal work; give "
+                        "them the same"
+                    )
+            published = None
+            if "published" in variant:
+                told = {"model": "+".join(entry["models"])}
+                published = told | variant["published"] | entry.get("published", {})
+            yield {
+                **first,
+                "id": f"{label}.{name}",
+                "model": label,
+                "model_options": {},
+                "members": [each["id"] for each in members],
+                "cells": [cell for each in members for cell in each["cells"]],
+                "not_run": next(filter(None, (each["not_run"] for each in members)), None),
+                "baseline": f"{label}.{variant['baseline']}" if "baseline" in variant else None,
+                "published": published,
+                "scaled": list(dict.fromkeys(w for each in members for w in each["scaled"])),
+                "comparable": {k: v for each in members for k, v in each["comparable"].items()},
+            }
+
+
 def _compare_scale(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:
     """Say in words how each group differs from the same model at published scale."""
     try:
@@ -510,6 +584,11 @@ def _words(value: Any) -> str:
     return "all" if value is None else str(value)
 
 
+def published_files() -> list[Path]:
+    """The files of published values; each source stands in one of them."""
+    return sorted(PUBLISHED.glob("*.csv"))
+
+
 # --- state of a cell -----------------------------------------------------------------------------
 
 
@@ -520,13 +599,12 @@ def folder(cell_id: str) -> Path:
 
 def code_digest(cell: dict) -> str:
     """Digest of the code that a cell can reach."""
-    names = cell["strategy"]["name"], cell["model"]["name"], cell["training"]["profile"]
-    return _code_digest(*names)
+    return _code_digest(provenance.names_of(cell))
 
 
 @functools.cache
-def _code_digest(strategy: str, model: str, profile: str) -> str:
-    return provenance.combined(provenance.cell_code(strategy, model, profile))
+def _code_digest(names: tuple) -> str:
+    return provenance.combined(provenance.cell_code(*names))
 
 
 def state(cell_id: str, result: Plan) -> tuple[str, list[str]]:
@@ -640,14 +718,15 @@ def _write_changed(path: Path, value: dict) -> None:
 
 
 def progress_entries(result: Plan) -> dict[str, dict]:
-    """Of every cell of the plan: what it runs on, and which group's cells take as long as it."""
+    """Of every cell of the plan: what it runs on (cores or GPUs), and which group's cells take as
+    long as it."""
     entries = {}
     for study in result.studies.values():
         for group in study["groups"]:
             hardware = group["hardware"]
             entry = {
                 "device": hardware["device"],
-                "devices": hardware["devices"] * hardware["nodes"],
+                "devices": hardware["devices"] * hardware["threads"] * hardware["nodes"],
                 "like": group["id"],
             }
             entries.update(dict.fromkeys(group["cells"], entry))

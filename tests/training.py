@@ -49,6 +49,7 @@ def cell(strategy: str = "eager", devices: int = 1, model: str = "swin", **chang
             "name": f"cpu{devices}",
             "device": "cpu",
             "devices": devices,
+            "threads": 1,
             "nodes": 1,
             "gpu_model": None,
         },

@@ -34,7 +34,8 @@ class Profile:
     def phase(self, name: str) -> AbstractContextManager:
         """What the loop does now, within its clock: ``other`` (all of it), and inside of that
         ``compute`` (a step, forwards and backwards), ``input``, ``update`` (by the optimizer) and
-        ``exchange`` (with other ranks).
+        ``exchange`` (with other ranks). Outside of the clock, ``inference`` is a batch that is
+        tested.
         """
         return NOTHING
 

@@ -45,7 +45,7 @@ def phases_table(study: Study) -> dict | None:
                 [
                     *key_cells(group, marks if rank == "mean" else None),
                     text_cell(str(rank)),
-                    *(_number([each[name] for each in per_seed], places) for name in PHASES),
+                    *(_mean([each[name] for each in per_seed], places) for name in PHASES),
                     _number(whole, places),
                     _against_twin(study, group) if rank == "mean" else absent_cell("as above"),
                 ]
@@ -60,7 +60,7 @@ def phases_table(study: Study) -> dict | None:
         TITLE,
         heads,
         rows,
-        caption=f"{DEFINED} {_apart(study)}",
+        caption=f"{DEFINED} Means over seeds. {_apart(study)}",
         context=context(study, groups),
         notes=notes,
     )
@@ -155,6 +155,10 @@ def _apart(study: Study) -> str:
         return f"{text}; of none is there a timed one beside it, so that nobody knows their cost."
     ends = " to ".join(dict.fromkeys(ratio_text(end) for end in (min(ratios), max(ratios))))
     return f"{text}: they took {ends} times as long as the same cells without the instrument."
+
+
+def _mean(values: list[float], places: int) -> dict:
+    return text_cell(fixed(fmean(values), places), sort=fmean(values))
 
 
 def _number(values: list[float], places: int) -> dict:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from reporting.figures import figures
+from reporting.not_yet import not_yet_table
+from reporting.operators import operators_figure, operators_table
 from reporting.paper_tables import (
     VERDICTS,
     every_metric_table,
@@ -52,7 +54,7 @@ def study_section(study: Study) -> dict:
     """What the report says of one study."""
     text = study.study
     tables = [paper_table(study, index, table) for index, table in enumerate(text["tables"], 1)]
-    more = (speedup_table, phases_table, every_metric_table)
+    more = (speedup_table, operators_table, phases_table, every_metric_table, not_yet_table)
     tables += filter(None, (make(study) for make in more))
     tables += [work_table(study)] if study.groups else []
     states = Counter(study.status(group) for group in study.groups)
@@ -72,7 +74,10 @@ def study_section(study: Study) -> dict:
         "settings": settings_pairs(text["settings"]),
         "assumed": settings_pairs(text["assumed"]),
         "tables": tables,
-        "figures": [*figures(study), *filter(None, [phases_figure(study)])],
+        "figures": [
+            *figures(study),
+            *filter(None, [operators_figure(study), phases_figure(study)]),
+        ],
     }
 
 

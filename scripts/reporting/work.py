@@ -63,14 +63,14 @@ def _batch(samples: int, work: dict) -> str:
 
 def work_table(study: Study) -> dict:
     """A row a group, also of those that were not run."""
-    titles = [name[0].upper() + name[1:] for name, _ in work_pairs(study.groups[0])]
+    titles = [name[0].upper() + name[1:] for name, _ in work_pairs(study.own[0])]
     return make_table(
         f"t-{study.name}-work",
         "What each group computes",
         [("", KEYS), ("", titles)],
         [
             key_cells(group) + [text_cell(value) for _, value in work_pairs(group)]
-            for group in study.groups
+            for group in study.own
         ],
         caption="The learning rate is that of the schedule's peak. BatchNorm: over what a model "
         "that has it normalises in training.",

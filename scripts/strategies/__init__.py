@@ -4,9 +4,11 @@ A strategy file states, without importing torch (the workflow reads it when it i
 
 - ``OPTIONS``: a JSON schema (with a default) for each option that a study may set,
 - ``processes(cell)``: training processes on a node,
+- ``beside(cell)``: names of further models that train at the same time in processes of their own,
 - ``parts(cell)``: pieces into which one global batch is divided (ranks x micro-batches),
 - ``stages(cell)``: stages into which the model is cut,
 - ``batch_norm(cell)``: over what BatchNorm normalises, in words,
+- ``pipeline_bound(cell)``: what a pipeline may at most speed up by, or None,
 - ``launcher(cell, python, node)``: the beginning of its command, up to the script, on its only
   node or on ``node`` (a Node) of several,
 - ``check(cell)``: sentences about options that contradict each other or the hardware,
@@ -43,7 +45,8 @@ class Node:
 
 def ranks(cell: dict) -> int:
     """Processes that share each global batch of ``cell``, over all its nodes."""
-    return load(cell["strategy"]["name"]).processes(cell) * cell["hardware"]["nodes"]
+    strategy = load(cell["strategy"]["name"])
+    return (strategy.processes(cell) - len(strategy.beside(cell))) * cell["hardware"]["nodes"]
 
 
 def load(name: str) -> ModuleType:

@@ -31,10 +31,12 @@ OPTIONS: dict[str, dict] = {
     },
 }
 
+beside = eager.beside
 processes = _data_parallel.processes
 parts = _data_parallel.parts
 stages = _data_parallel.stages
 batch_norm = _data_parallel.batch_norm
+pipeline_bound = eager.pipeline_bound
 certified = _data_parallel.certified
 
 
