@@ -29,6 +29,7 @@ import learning_rate
 import machine
 import measure
 import models
+import profiling
 import provenance
 import shape
 import strategies
@@ -40,6 +41,7 @@ from files import canonical_json, digest, read_json, write_json
 CELL_SCHEMA_VERSION = 1
 PLAN_SCHEMA_VERSION = 1
 RESULTS = Path("results")  # the workflow runs in the project's folder
+PUBLISHED = Path("studies/published")
 _RUN = ("timeout_seconds", "checkpoint_seconds", "grace_seconds")
 _SAMPLES = ("train_samples", "test_samples")
 MOST_CELLS = 20_000  # of one study: Snakemake plans no more in reasonable time
@@ -144,7 +146,7 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
     seeds = override.get("seeds", study["seeds"])
     _check_together(study, where)
     _check_tables(study, where)
-    number = len(study["models"]) * len(study["variants"]) * len(seeds)
+    number = sum(len(_models(study, variant)) for variant in study["variants"]) * len(seeds)
     if number > MOST_CELLS:
         raise ParbenchError(
             f"{where}: {number:,} cells (models x variants x seeds); a study has at most "
@@ -154,6 +156,8 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
     for model, model_entry in study["models"].items():
         _known("models", model, configuration.modules("models"), where)
         for variant, entry in study["variants"].items():
+            if model not in _models(study, variant):
+                continue
             keys = f"{where}: variants.{variant}"
             _known("strategy", entry["strategy"], configuration.modules("strategies"), keys)
             _known("hardware", entry["hardware"], list(config["hardware"]), keys)
@@ -165,6 +169,11 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
                 override.get("settings", {}),
             ]
             settings = _settings(layers, keys)
+            if config["datasets"][dataset]["kind"] == "synthetic" and settings["steps"] is None:
+                raise ParbenchError(
+                    f"{keys}: the dataset {dataset} is drawn at random, nothing can be learned of "
+                    "it; state `steps`, how many of an epoch are timed, or choose another dataset"
+                )
             template = {
                 "model": {
                     "name": model,
@@ -228,6 +237,11 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
     }
 
 
+def _models(study: dict, variant: str) -> list[str]:
+    """The models that are trained in ``variant``."""
+    return study["variants"][variant].get("models", list(study["models"]))
+
+
 def _shown_settings(study: dict, override: dict) -> dict:
     """What the report shows: the study's settings, and those of single models and variants."""
     final = override.get("settings", {})  # laid over everything
@@ -248,10 +262,17 @@ def _check_tables(study: dict, where: str) -> None:
             for name in table.get(part, []):
                 _known(f"tables: {title!r}: {part}", name, known, where)
     for variant, entry in study["variants"].items():
+        for model in entry.get("models", []):
+            _known(f"variants.{variant}.models", model, list(study["models"]), where)
         if "baseline" in entry:
-            _known(
-                f"variants.{variant}.baseline", entry["baseline"], list(study["variants"]), where
-            )
+            key, baseline = f"variants.{variant}.baseline", entry["baseline"]
+            _known(key, baseline, list(study["variants"]), where)
+            for model in _models(study, variant):
+                if model not in _models(study, baseline):
+                    raise ParbenchError(
+                        f"{where}: {key}: {baseline} does not train the model {model}; "
+                        "add it to the `models` of that variant, or leave it out here"
+                    )
 
 
 def _check_together(study: dict, where: str) -> None:
@@ -313,6 +334,7 @@ def hardware(name: str, config: dict) -> dict:
         "name": name,
         "device": entry["device"],
         "devices": entry["devices"],
+        "threads": entry.get("threads", 1),
         "nodes": entry.get("nodes", 1),
         "gpu_model": entry.get("gpu_model"),
     }
@@ -322,7 +344,8 @@ def _cross_check(cell: dict, where: str) -> None:
     """What no schema can say: settings that contradict each other."""
     strategy = strategies.load(cell["strategy"]["name"])
     training, hardware = cell["training"], cell["hardware"]
-    for problem in strategy.check(cell):
+    profile = profiling.load(training["profile"]).Profile
+    for problem in itertools.chain(strategy.check(cell), profile.check(cell)):
         raise ParbenchError(f"{where}: {problem}")
     try:
         models.load(cell["model"]["name"]).cuts(strategy.stages(cell), cell["model"]["options"])
@@ -340,6 +363,11 @@ def _cross_check(cell: dict, where: str) -> None:
         raise ParbenchError(
             f"{where}: min_tail {training['min_tail']} is larger than global_batch "
             f"{training['global_batch']}; choose at most {training['global_batch']}"
+        )
+    if hardware["device"] != "cpu" and hardware["threads"] > 1:
+        raise ParbenchError(
+            f"config.yaml: hardware.{hardware['name']}: threads {hardware['threads']} on device "
+            f"{hardware['device']}; remove it: threads are those of devices of kind cpu"
         )
     if hardware["device"] == "cpu" and hardware["gpu_model"]:
         raise ParbenchError(
@@ -438,6 +466,7 @@ def _work(cell: dict) -> dict:
         "micro_batches": strategy.parts(cell) // ranks,
         "learning_rate": learning_rate.peak(cell["training"], ranks),
         "batch_norm": strategy.batch_norm(cell),
+        "pipeline_bound": strategy.pipeline_bound(cell),
     }
 
 
@@ -488,12 +517,16 @@ def _refuse_mixed_clocks(study: dict, groups: dict[tuple[str, str], dict], where
 
 
 def _together(study: dict, groups: dict[tuple[str, str], dict], where: str) -> Iterator[dict]:
-    """What the plan says of several models together: a group for each variant, without cells of
-    its own; ``members`` are the groups that have them."""
+    """What the plan says of several models together: a group for each variant that trains them,
+    without cells of its own; ``members`` are the groups that have them."""
     for label, entry in study.get("together", {}).items():
         for name, variant in study["variants"].items():
+            if not set(entry["models"]) <= set(_models(study, name)):
+                continue
             members = [groups[model, name] for model in entry["models"]]
             first = members[0]
+            if first["training"]["profile"] != "none":  # its times are no times
+                continue
             for key in ("training", "dataset"):
                 if any(each[key] != first[key] for each in members):
                     raise ParbenchError(
@@ -551,6 +584,11 @@ def _compare_scale(study: dict, groups: dict[tuple[str, str], dict], where: str)
 
 def _words(value: Any) -> str:
     return "all" if value is None else str(value)
+
+
+def published_files() -> list[Path]:
+    """The files of published values; each source stands in one of them."""
+    return sorted(PUBLISHED.glob("*.csv"))
 
 
 # --- state of a cell -----------------------------------------------------------------------------
@@ -682,14 +720,15 @@ def _write_changed(path: Path, value: dict) -> None:
 
 
 def progress_entries(result: Plan) -> dict[str, dict]:
-    """Of every cell of the plan: what it runs on, and which group's cells take as long as it."""
+    """Of every cell of the plan: what it runs on (cores or GPUs), and which group's cells take as
+    long as it."""
     entries = {}
     for study in result.studies.values():
         for group in study["groups"]:
             hardware = group["hardware"]
             entry = {
                 "device": hardware["device"],
-                "devices": hardware["devices"] * hardware["nodes"],
+                "devices": hardware["devices"] * hardware["threads"] * hardware["nodes"],
                 "like": group["id"],
             }
             entries.update(dict.fromkeys(group["cells"], entry))

@@ -36,7 +36,6 @@ import certificate
 import children
 import config as configuration
 import files
-import loader
 import machine
 import measure
 import models
@@ -99,7 +98,13 @@ def cell_of(model: str, strategy: str, devices: int, options: dict) -> dict:
     return {
         "model": {"name": model, "options": usual | small.SMALL},
         "strategy": {"name": strategy, "options": defaults | options},
-        "hardware": {"device": "cpu", "devices": devices, "nodes": 1, "name": f"cpu{devices}"},
+        "hardware": {
+            "name": f"cpu{devices}",
+            "device": "cpu",
+            "devices": devices,
+            "threads": 1,
+            "nodes": 1,
+        },
         "dataset": {"train_samples": None, "test_samples": None},
         "training": settings,
         "seed": 0,
@@ -191,7 +196,7 @@ class Trial(train.Run):
     def measure(self) -> dict[str, list[torch.Tensor]]:
         """The steps, and what came of them, by quantity."""
         losses, gradients = [], []
-        order = loader.order(self.cell["seed"], 0, self.samples)
+        order = self.order(0)
         for number in range(STEPS):
             start, stop = self.bounds[number % len(self.bounds)]
             loss = self.step(order[start:stop], 0)

@@ -148,4 +148,6 @@ def result(metrics: Mapping) -> str:
         return printable(f"{metrics['status']}: {metrics['reason']}")
     seconds = metrics["train_seconds"]
     spent = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
-    return f"ok, accuracy {metrics['test_accuracy']:.3f}, trained in {spent}"
+    accuracy = metrics["test_accuracy"]
+    told = "accuracy not measured" if accuracy is None else f"accuracy {accuracy:.3f}"
+    return f"ok, {told}, trained in {spent}"

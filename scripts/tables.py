@@ -7,6 +7,7 @@ number is averaged and how a verdict is reached. ``--show`` prints the closing t
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import shlex
 import statistics
@@ -39,9 +40,11 @@ COLUMNS = [
 # fmt: on
 
 CONFIDENCE = 0.95
+SHOWN_OPERATORS = 5  # those with the largest self time, beside the published ones
 SHOW_WIDTH = 100
 
 NOT_RUN = "not run"
+NOT_MEASURED = "not measured"
 NO_PUBLISHED_VALUE = "no published value"
 NOT_COMPARABLE = "not comparable"
 UNDECIDED = "undecided"
@@ -53,7 +56,7 @@ NOT_REPRODUCED = "not reproduced"
 # What a failed run is called in the status column and in sentences.
 FAILURES = {"out_of_memory": "out of memory", "diverged": "diverged"}
 
-# Spellings of published_results.csv.
+# Spellings of published values.
 UNIT_ALIASES = {"ratio": "x", "1/s": "samples/s"}
 METRIC_ALIASES = {"peak_memory_mib": "peak_memory_device_mib"}
 
@@ -93,8 +96,58 @@ def _epoch_seconds(run: Mapping) -> float | None:
     return statistics.fmean(run["epoch_seconds"]) if run["epoch_seconds"] else None
 
 
+def _inference_seconds(run: Mapping) -> float | None:
+    return run["inference"] and run["inference"]["seconds"]
+
+
+def _inference_speed(run: Mapping) -> float | None:
+    found = run["inference"]
+    return found and found["samples"] / found["seconds"]
+
+
 def _peak_memory(where: str) -> Callable[[Mapping], float | None]:
     return lambda run: max((entry["mib"] for entry in run["peak_memory_mib"][where]), default=None)
+
+
+def _inferred(run: Mapping) -> Mapping | None:
+    """What the operator profile of a run says of inference."""
+    found = run["profile"]
+    return found["inference"] if found is not None and found["kind"] == "operators" else None
+
+
+def _clock(run: Mapping) -> str:
+    """Whose time an operator's is: the accelerator's where there is one."""
+    return "cpu" if run["cell"]["hardware"]["device"] == "cpu" else "device"
+
+
+def _profiled(run: Mapping) -> float | None:
+    found = _inferred(run)
+    return found and found[f"{_clock(run)}_self_seconds"]
+
+
+def _of_operator(operator: str, kind: str) -> Callable[[Mapping], float | None]:
+    """``kind`` is self or total."""
+
+    def read(run: Mapping) -> float | None:
+        found = _inferred(run) or {"operators": []}
+        key = f"{_clock(run)}_{kind}_seconds"
+        return next((each[key] for each in found["operators"] if each["name"] == operator), None)
+
+    return read
+
+
+def operator_metric(name: str) -> Metric:
+    """``operator_self_seconds:<operator>`` or ``operator_total_seconds:<operator>``, of inference.
+
+    Not clocked: only an instrumented run has it, and what that costs is spread over all operators.
+    """
+    what, _, operator = name.partition(":")
+    return Metric(name, "s", "absolute", False, _of_operator(operator, what.split("_")[1]))
+
+
+def is_operator(metric: str) -> bool:
+    """Whether it is the time of one operator."""
+    return metric.startswith("operator_")
 
 
 def _accuracy(name: str) -> Metric:
@@ -129,6 +182,24 @@ METRICS = {
             _key("samples_per_second"),
             clocked=True,
         ),
+        Metric(
+            "inference_seconds",
+            "s",
+            "absolute",
+            False,
+            _inference_seconds,
+            clocked=True,
+            optional=True,
+        ),
+        Metric(
+            "inference_samples_per_second",
+            "samples/s",
+            "absolute",
+            True,
+            _inference_speed,
+            clocked=True,
+            optional=True,
+        ),
         Metric("peak_memory_process_mib", "MiB", "absolute", False, _peak_memory("processes")),
         Metric(
             "peak_memory_device_mib",
@@ -138,6 +209,7 @@ METRICS = {
             _peak_memory("devices"),
             optional=True,
         ),
+        Metric("profile_self_seconds", "s", "absolute", False, _profiled, optional=True),
         Metric("speedup", "x", "ratio", True, of="any"),
         Metric("throughput_ratio", "x", "ratio", True, named=True),
         Metric("parallel_efficiency", "fraction", "ratio", True, named=True, of="any"),
@@ -267,6 +339,27 @@ def read_published(path: str | Path) -> pd.DataFrame:
     return frame
 
 
+def read_source(source: str | None, paths: Iterable[str | Path]) -> pd.DataFrame:
+    """The file of ``paths`` that holds the published values of ``source``; empty for None.
+
+    Raises ParbenchError where none of them holds it, or more than one.
+    """
+    if source is None:
+        return pd.DataFrame(columns=["study"])
+    frames = {str(path): read_published(path) for path in paths}
+    holding = [path for path, frame in frames.items() if (frame["study"] == source).any()]
+    if not holding:
+        raise ParbenchError(
+            f"published: {source!r}: no row of {', '.join(frames) or 'no file'} has it in column "
+            "`study`; add the source's rows, or correct the study's key `published`"
+        )
+    if len(holding) > 1:
+        raise ParbenchError(
+            f"published: {source!r} has rows in {' and in '.join(holding)}; keep them in one file"
+        )
+    return frames[holding[0]]
+
+
 class Published:
     """The published values of one study."""
 
@@ -313,6 +406,17 @@ class Published:
             devices=int(row["devices_per_node"]),
             work=tuple(_spelling(row.get(column)) for column in ("batch_size", "precision")),
         )
+
+    def operators(self, group: Mapping) -> list[str]:
+        """The operators that the source tells times of, for the rows that the group names."""
+        selection = group["published"]
+        if selection is None or self._study is None:
+            return []
+        rows = self._frame
+        for column, wanted in {"study": self._study, **selection}.items():
+            rows = rows[rows[column].map(_spelling) == _spelling(wanted)]
+        told = (name.partition(":") for name in rows["metric"])
+        return list(dict.fromkeys(name for what, _, name in told if is_operator(what)))
 
     def speedup(self, group: Mapping, baseline: Mapping) -> tuple[Reference | None, str]:
         """The published speedup, from both training times if they are there, else as printed.
@@ -442,7 +546,10 @@ class Group:
         hardware = self.plan["hardware"]
         count = hardware["devices"]
         if hardware["device"] == "cpu":
-            return _on_nodes(hardware["nodes"], f"{count} CPU core{'s' if count > 1 else ''}")
+            cores = f"{count} CPU core{'s' if count > 1 else ''}"
+            if hardware["threads"] > 1:
+                cores = f"{count}x {hardware['threads']} CPU cores"
+            return _on_nodes(hardware["nodes"], cores)
         names = " or ".join(self.accelerators()) or "unknown GPU"
         return _on_nodes(hardware["nodes"], f"{count}x {names}")
 
@@ -499,8 +606,14 @@ def paired_speedup(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
 
 
 def paired_throughput(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
-    """Throughput over the baseline's, seed by seed, and why seeds are missing."""
-    pairs, reasons = _pairs(group, baseline, _why_no_speedup)
+    """Throughput over the baseline's, seed by seed, and why seeds are missing.
+
+    It may be of batches of another size, or of fewer: then that is said.
+    """
+    pairs, reasons = _pairs(group, baseline, functools.partial(_why_no_speedup, but=_AMOUNT))
+    for run, base in pairs:
+        if differ := _differing(_work(run["cell"]), _work(base["cell"])):
+            reasons.append(f"of unequal work: {differ}")
     key = "samples_per_second"
     return summarise(run[key] / base[key] for run, base in pairs), reasons
 
@@ -569,6 +682,10 @@ def _pairs(
     return pairs, reasons
 
 
+# Of `_work`: how much of it there is, and in what portions.
+_AMOUNT = ("train_samples", "epochs", "steps", "global_batch")
+
+
 def _why_no_speedup(run: Mapping, base: Mapping, but: Collection[str] = ()) -> str:
     """Why two runs of a seed give no speedup; empty when they do.
 
@@ -592,6 +709,9 @@ def _why_no_difference(run: Mapping, base: Mapping, but: Collection[str] = ()) -
 
     ``but``: in which keys of their work they may differ.
     """
+    for each in (run, base):
+        if not_measured := _few_steps(each["cell"]["training"]):
+            return not_measured
     ours, theirs = (
         {**_work(each["cell"]), "test_samples": _samples(each["cell"], "test")}
         for each in (run, base)
@@ -618,6 +738,7 @@ def _work(cell: Mapping) -> dict[str, Any]:
         "dataset": cell["dataset"]["name"],
         "train_samples": _samples(cell, "train"),
         "epochs": cell["training"]["epochs"],
+        "steps": "all" if cell["training"]["steps"] is None else cell["training"]["steps"],
         "global_batch": cell["training"]["global_batch"],
         "image_size": cell["training"]["image_size"],
         "mode": cell["training"]["mode"],
@@ -710,12 +831,30 @@ def _hardware_difference(group: Group, reference: Reference) -> list[str]:
     return [f"published on {reference.describe_hardware()}, here on {group.describe_hardware()}"]
 
 
+def _few_steps(training: Mapping) -> str:
+    """Why no accuracy was measured; empty where it was."""
+    if training["steps"] is None:
+        return ""
+    return f"only {training['steps']} steps of an epoch were trained: no accuracy is measured"
+
+
+def _why_not_measured(metric: Metric, group: Group, summary: Summary) -> str:
+    """Why a run that ended well has no value that it might have had; empty where that is not so."""
+    if metric.kind == "accuracy":
+        return _few_steps(group.plan["training"])
+    if is_operator(metric.name) and group.ok and summary.n == 0:
+        return "not among the operators that took the time here"
+    return ""
+
+
 def verdict(
     metric: Metric, group: Group, study: Mapping, summary: Summary, reference: Reference | None
 ) -> tuple[str, list[str]]:
     """The verdict on one row, and its reasons."""
     if group.plan["not_run"]:
         return NOT_RUN, []
+    if why := _why_not_measured(metric, group, summary):
+        return NOT_MEASURED, [why]
     if reference is None:
         return NO_PUBLISHED_VALUE, []
     if reasons := why_not_comparable(metric, group, study, reference):
@@ -878,7 +1017,25 @@ def _check_table_metrics(study: Mapping) -> None:
                 )
 
 
-def _metrics_of(plan: Mapping, group: Group, is_baseline: bool) -> list[Metric]:
+def _operators_of(group: Group, source: Published) -> list[Metric]:
+    """Times of single operators: those that the source tells, and the largest here."""
+    if group.plan["training"]["profile"] != "operators":
+        return []
+    names = source.operators(group.plan)
+    spent: dict[str, float] = {}
+    for run in group.ok:
+        for each in (_inferred(run) or {"operators": []})["operators"]:
+            seconds = each[f"{_clock(run)}_self_seconds"]
+            spent[each["name"]] = spent.get(each["name"], 0.0) + seconds
+    names += sorted(spent, key=lambda name: -spent[name])[:SHOWN_OPERATORS]
+    return [
+        operator_metric(f"operator_{kind}_seconds:{name}")
+        for name in dict.fromkeys(names)
+        for kind in ("self", "total")
+    ]
+
+
+def _metrics_of(plan: Mapping, group: Group, is_baseline: bool, source: Published) -> list[Metric]:
     """The metrics that a group has rows for."""
     has_partner = {"noise_floor": is_baseline}
     has_partner |= dict.fromkeys(PAIRED, group.plan["baseline"] is not None)
@@ -894,8 +1051,10 @@ def _metrics_of(plan: Mapping, group: Group, is_baseline: bool) -> list[Metric]:
         if group.measures(metric) and has_partner.get(metric.name, True)
     ]
     if group.plan["not_run"]:
-        return [metric for metric in kept if metric.name in (named or DEFAULT_METRICS)]
-    return [metric for metric in kept if metric.name in named or not metric.named]
+        usual = [metric for metric in kept if metric.name in (named or DEFAULT_METRICS)]
+        return usual + _operators_of(group, source)
+    usual = [metric for metric in kept if metric.name in named or not metric.named]
+    return usual + _operators_of(group, source)
 
 
 def _rows(
@@ -907,7 +1066,7 @@ def _rows(
 ) -> Iterable[dict[str, Any]]:
     baseline = _baseline(group, groups)
     is_baseline = any(each.plan["baseline"] == group.plan["id"] for each in groups.values())
-    for metric in _metrics_of(plan, group, is_baseline):
+    for metric in _metrics_of(plan, group, is_baseline, source):
         summary, reasons = _summary(metric, group, baseline)
         if metric.optional and summary.n == 0 and not group.plan["not_run"]:
             continue
@@ -996,6 +1155,7 @@ GRAVITY = (
     WITHIN_NOISE,
     REPRODUCED,
     NOT_COMPARABLE,
+    NOT_MEASURED,
     NO_PUBLISHED_VALUE,
 )
 SHOWN_METRICS = {
@@ -1135,7 +1295,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--plan", type=Path, help="results/plan/<study>.json")
     parser.add_argument("--cells", type=Path, help="folder of the cells' folders")
-    parser.add_argument("--published", type=Path, help="CSV of published values")
+    parser.add_argument("--published", type=Path, nargs="+", help="CSV files of published values")
     parser.add_argument(
         "--certificate", type=Path, nargs="*", help="of equivalence; default: nothing is said of it"
     )
@@ -1160,7 +1320,8 @@ def main(arguments: list[str] | None = None) -> None:
         return
     plan = files.read_json(options.plan)
     certificates = Certificates(options.certificate) if options.certificate is not None else None
-    metrics, published = read_metrics(plan, options.cells), read_published(options.published)
+    metrics = read_metrics(plan, options.cells)
+    published = read_source(plan["study"]["published"], options.published)
     frame = table(plan, metrics, published, certificates)
     files.write_atomically(options.out, frame.to_csv(index=False, lineterminator="\n"))
 

@@ -24,9 +24,10 @@ import learning_rate
 import loader
 import measure
 import models
+import pil_input
 import profiling
 import strategies
-from errors import run_main
+from errors import ParbenchError, run_main
 from progress import Display, Pulse
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ SCHEDULES = {
         cycle_momentum=False,
     ),
 }
-EVALUATION_BATCH = 256
+INPUTS = {"tensor": loader.Augment, "pil": pil_input.PilInput}
 # Between two looks whether the models beside this one have come as far.
 MEET_SECONDS = 0.02
 
@@ -90,13 +91,11 @@ class Run:
             test_samples=cell["dataset"]["test_samples"],
             verify=strategy.local_rank == 0,  # once a node is enough
         )
-        self.augment = loader.Augment(
+        self.augment = INPUTS[self.training["input"]](
             self.data, cell["seed"], self.training["image_size"], self.training["augment"]
         )
-        self.samples = len(self.data.train_labels)
-        self.bounds = loader.batches(
-            self.samples, self.training["global_batch"], self.training["min_tail"]
-        )
+        self.bounds = self._bounds()
+        self.samples = self.bounds[-1][1]  # of an epoch
 
         # The same initial weights for every strategy: drawn on the CPU, before any wrapping.
         torch.manual_seed(cell["seed"])
@@ -126,11 +125,37 @@ class Run:
         self._peak: list[list[float]] = []
         self.place = checkpoint.Place()
         self.kept = self.place.told()  # where a run would go on that were stopped now
+        self.inference: dict | None = None  # of the last evaluation
+        self._evaluated = False  # by this process
         self.store: checkpoint.Store | None = None
         self.machine = ""
         self.lookout = checkpoint.Lookout(
             cell["run"]["checkpoint_seconds"], strategy.rank, self.reduced
         )
+
+    def _bounds(self) -> list[tuple[int, int]]:
+        """Where the batches of an epoch begin and end in its order; `steps` leaves the others out.
+
+        ParbenchError when it asks for more than there are.
+        """
+        samples, steps = len(self.data.train_labels), self.training["steps"]
+        batch = self.training["global_batch"]
+        bounds = loader.batches(samples, batch, self.training["min_tail"])
+        if steps is not None and steps > len(bounds):
+            raise ParbenchError(
+                f"cell {self.cell['id']}: steps {steps}: an epoch of {samples} samples in batches "
+                f"of {batch} has {len(bounds)}; choose at most {len(bounds)}, and more epochs"
+            )
+        return bounds[:steps]
+
+    def order(self, epoch: int) -> torch.Tensor:
+        """Indices of all training samples (int64, on the CPU) as they come in ``epoch``."""
+        return loader.order(self.cell["seed"], epoch, len(self.data.train_labels))
+
+    @property
+    def in_last_epoch(self) -> bool:
+        """Whether the evaluation that comes next, or that goes on, is the last one."""
+        return self.place.epoch + 1 == self.training["epochs"]
 
     def build(self) -> nn.Sequential:
         """The cell's model, not wrapped yet."""
@@ -167,9 +192,8 @@ class Run:
     def step(self, batch: torch.Tensor, epoch: int) -> torch.Tensor:
         """One optimizer step on the global ``batch``; returns this rank's loss, detached."""
         self.optimizer.zero_grad()
-        with self.profile.phase("forward"):
+        with self.profile.phase("compute"):
             loss = self.loss(batch, epoch)
-        with self.profile.phase("backward"):
             self.scaler.scale(loss).backward()
         with self.profile.phase("update"):
             self.strategy.step(self.optimizer, self.scaler)
@@ -184,7 +208,7 @@ class Run:
         """
         initial = {name: value.detach().cpu().clone() for name, value in self.state().items()}
         rates = [group["lr"] for group in self.optimizer.param_groups]
-        order = loader.order(self.cell["seed"], 0, self.samples)
+        order = self.order(0)
         for number in range(steps):
             start, stop = self.bounds[number % len(self.bounds)]
             self.step(order[start:stop], 0)
@@ -286,7 +310,11 @@ class Run:
             predictions, test_loss = self.evaluate()
             if test_loss is None:
                 raise Diverged(f"the test loss is no number after epoch {epoch + 1} of {epochs}")
-            accuracy = (predictions == self.data.test_labels.cpu()).double().mean().item()
+            accuracy = None
+            if self.training["steps"] is not None:  # nothing has been learned to be tested
+                test_loss = None
+            else:
+                accuracy = (predictions == self.data.test_labels.cpu()).double().mean().item()
             self.history.append(
                 {
                     "epoch": epoch + 1,
@@ -310,7 +338,7 @@ class Run:
         """
         self.model.train()
         place = self.place
-        order = loader.order(self.cell["seed"], place.epoch, self.samples)
+        order = self.order(place.epoch)
         while place.step < len(self.bounds):
             # Ranks start together: waiting for a late one is not training.
             self.strategy.reduce(torch.zeros(1, device=self.strategy.devices[0]))
@@ -353,26 +381,39 @@ class Run:
 
     @torch.no_grad()
     def evaluate(self) -> tuple[torch.Tensor, float | None]:
-        """Predicted classes [N] (int64, CPU) and mean loss over the whole test set, on every rank.
+        """Predicted classes [N] (int64, CPU) and mean loss over the test set, on every rank.
 
-        Each rank predicts its own part; nothing is padded, so that exactly N samples count.
+        Each rank predicts its own part; nothing is padded, so that exactly N samples count: the
+        whole test set or, with `steps`, its first batches, as many of each rank.
         A run that is stopped here evaluates again when it goes on.
         """
         self.strategy.broadcast_buffers(self.model)
         model = self.strategy.unwrap(self.model)
         model.eval()
+        batch, device = self.training["evaluation_batch"], self.strategy.devices[0]
         number = len(self.data.test_labels)
-        device = self.strategy.devices[0]
+        if self.training["steps"] is not None:
+            number = min(number, self.training["steps"] * batch * self.strategy.world_size)
+        seconds = [0.0, 0.0]  # in all, and of the input
         predicted = torch.zeros(number, dtype=torch.int64, device=device)
         loss = torch.zeros(1, dtype=torch.float64, device=device)
         edges = torch.arange(number).tensor_split(self.strategy.world_size)[self.strategy.rank]
         # As often on every rank: they look up together. The last part of some may be empty.
-        for first in range(0, math.ceil(number / self.strategy.world_size), EVALUATION_BATCH):
-            part = edges[first : first + EVALUATION_BATCH]
+        for first in range(0, math.ceil(number / self.strategy.world_size), batch):
+            part = edges[first : first + batch]
             if len(part) > 0:
                 start, stop = int(part[0]), int(part[-1]) + 1
-                images, labels = self.augment.test_batch(start, stop)
-                logits = model(images).float()
+                if (
+                    self.in_last_epoch and not self._evaluated
+                ):  # the first allocation, the choice of kernels
+                    model(self.augment.test_batch(start, stop)[0])
+                self._evaluated = True
+                devices = self.strategy.devices
+                with self.profile.phase("inference"), measure.Stopwatch(devices) as whole:
+                    with measure.Stopwatch(devices) as watch:
+                        images, labels = self.augment.test_batch(start, stop)
+                    logits = model(images).float()
+                seconds = [seconds[0] + whole.seconds, seconds[1] + watch.seconds]
                 labels = labels.to(logits.device)
                 loss += functional.cross_entropy(logits, labels, reduction="sum").to(device)
                 predicted[start:stop] = logits.argmax(1).to(device)
@@ -381,6 +422,8 @@ class Run:
                 self.write_checkpoint()
         self.strategy.reduce(predicted)  # zeros elsewhere: the sum is everybody's predictions
         self.strategy.reduce(loss)
+        total, of_input = self.reduced(seconds, "max")  # of the slowest rank
+        self.inference = {"samples": number, "seconds": total, "input_seconds": of_input}
         mean = loss.item() / number
         return predicted.cpu(), mean if math.isfinite(mean) else None
 
@@ -549,7 +592,7 @@ def be_deterministic() -> None:
 def prepare(cell: dict) -> None:
     """Settings of the whole process."""
     if cell["hardware"]["device"] == "cpu":
-        torch.set_num_threads(1)  # a device on a CPU is one core
+        torch.set_num_threads(cell["hardware"]["threads"])
     torch.backends.cuda.matmul.allow_tf32 = cell["training"]["tf32"]
     torch.backends.cudnn.allow_tf32 = cell["training"]["tf32"]
     if cell["training"]["mode"] == "deterministic":
@@ -618,9 +661,11 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
         measure.write_unfinished(out, cell, "diverged", reason, run.started, data_folder, **known)
         return
     seconds = sum(known["epoch_seconds"])
-    scores = measure.classification(
-        run.data.test_labels.cpu().numpy(), run.predictions.numpy(), len(run.data.classes)
-    )
+    scores = measure.NO_SCORES
+    if training["steps"] is None:
+        scores = measure.classification(
+            run.data.test_labels.cpu().numpy(), run.predictions.numpy(), len(run.data.classes)
+        )
     measure.write_metrics(
         out,
         {
@@ -631,6 +676,7 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
             "samples_per_second": run.samples * training["epochs"] / seconds,
             "energy_joules": joules,
             **scores,
+            "inference": run.inference,
             "weights_sha256": measure.weights_sha256(run.state()),
             "beside": [
                 {key: each[key] for key in ("model", "train_seconds")} for each in run.beside

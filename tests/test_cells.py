@@ -146,6 +146,28 @@ def test_the_report_is_told_what_settings_come_to(with_study):
     assert strategies.load("ddp").batch_norm(ddp) == "the whole batch, over all ranks"
 
 
+def test_a_pipeline_has_a_bound_of_its_own(base):
+    base["studies"] = ["gorantla2024", "gorantla2024-cpu"]
+    plan = cells.plan(config.checked(base))
+    found = {
+        g["variant"]: g["work"]["pipeline_bound"] for g in plan.studies["gorantla2024"]["groups"]
+    }
+    assert [found[f"gpipe-1-1-c{m}-never"] for m in (1, 2, 4, 8)] == [1, 4 / 3, 8 / 5, 16 / 9]
+    # On one device nothing overlaps, nor do torchgpipe's devices of kind cpu.
+    assert found["gpipe-2-c4-never"] is found["horovod"] is found["eager"] is None
+    on_cpu = plan.studies["gorantla2024-cpu"]["groups"]
+    assert {g["work"]["pipeline_bound"] for g in on_cpu} == {None}
+
+
+def test_drawn_images_are_timed_and_never_learned(base):
+    base["studies"] = ["quickstart"]
+    base["override"] = {"quickstart": {"dataset": "synthetic-32"}}
+    with pytest.raises(ParbenchError, match="synthetic-32 is drawn at random.*state `steps`"):
+        cells.plan(config.checked(base))
+    base["override"]["quickstart"]["settings"] = {"steps": 2}
+    assert cells.plan(config.checked(base)).cells
+
+
 def test_two_studies_share_a_cell(base):
     base["studies"] = ["quickstart"]
     one = cells.plan(config.checked(base))
@@ -228,6 +250,14 @@ def test_more_cells_than_a_workflow_holds_are_refused(with_study, monkeypatch):
         (lambda s: s["tables"][0].update(variants=["egaer"]), "did you mean 'eager'"),
         (lambda s: s["variants"]["ddp"].update(baseline="eagr"), "baseline: unknown value 'eagr'"),
         (
+            lambda s: s["variants"]["ddp"].update(models=["swim"]),
+            "variants.ddp.models: unknown value 'swim'; did you mean 'swin'",
+        ),
+        (
+            lambda s: s["variants"]["eager"].update(models=["swin"]),
+            "baseline: eager does not train the model resnet18; add it to the `models` of",
+        ),
+        (
             lambda s: s["models"]["swin"]["options"].update(num_heads=[3]),
             r"depths \[2, 2\] and num_heads \[3\] have different lengths",
         ),
@@ -276,12 +306,13 @@ def test_baseline_and_published_rows(base):
     assert by_variant["gpipe-1-1-a100"]["comparable"] == {}
 
 
-@pytest.mark.parametrize("name", ["gorantla2024", "rangoju2025", "laharsh"])
+@pytest.mark.parametrize("name", ["gorantla2024", "rangoju2025", "laharsh", "torchgpipe"])
 def test_every_published_number_has_its_place(base, name):
     """In a table of the study at published scale, of its model, with its metric."""
     base["studies"] = [name]
     plan = cells.plan(config.checked(base)).studies[name]
-    frame = tables.read_published(config.ROOT / "studies" / "published" / "published_results.csv")
+    files = [config.ROOT / path for path in cells.published_files()]
+    frame = tables.read_source(name, files)
     source = tables.Published(frame, name)
     placed = {
         (table, group["published"]["model"], metric, found.value)
@@ -313,6 +344,13 @@ def test_a_table_may_be_about_some_models(with_study):
         with_study(about(["swim"]))
 
 
+def test_a_variant_may_train_some_models(with_study):
+    plan = with_study(lambda study: study["variants"]["ddp"].update(models=["swin"]))
+    groups = plan.studies["quickstart"]["groups"]
+    assert [g["model"] for g in groups if g["variant"] == "ddp"] == ["swin"]
+    assert [g["model"] for g in groups if g["variant"] == "eager"] == ["resnet18", "swin"]
+
+
 def test_pipeline_on_cpu_is_never_a_scaling_result(base):
     groups = cells.plan(config.checked(base)).studies["quickstart"]["groups"]
     noted = {g["variant"] for g in groups if "speedup" in g["comparable"]}
@@ -323,8 +361,8 @@ def test_every_strategy_and_model_file_keeps_the_contract():
     """A new file is picked up without a test being edited."""
     for name in config.modules("strategies"):
         module = strategies.load(name)
-        parts = "OPTIONS processes beside parts stages launcher check notes unavailable Strategy"
-        for part in parts.split():
+        stated = "OPTIONS processes parts stages launcher beside check notes unavailable Strategy"
+        for part in [*stated.split(), "pipeline_bound"]:
             assert hasattr(module, part), f"strategies/{name}.py lacks {part}"
         for option in module.OPTIONS.values():
             assert option["description"]

@@ -294,6 +294,11 @@ def _cell_numbers(metrics: dict) -> list[list[str]]:
         peaks = [fixed(entry["mib"], 1) for entry in metrics["peak_memory_mib"][place]]
         if peaks:
             numbers.append([f"Peak memory, {place}", ", ".join(peaks) + " MiB"])
+    if (inference := metrics["inference"]) is not None:
+        samples, seconds = inference["samples"], fixed(inference["seconds"], 3)
+        of_input = fixed(inference["input_seconds"], 3)
+        told = f"{samples} samples in {seconds} s, {of_input} s of it to prepare them"
+        numbers.append(["Inference", told])
     if metrics["energy_joules"] is not None:
         numbers.append(["Energy", f"{fixed(metrics['energy_joules'], 1)} J"])
     if metrics["steps_per_epoch"] is not None:

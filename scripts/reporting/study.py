@@ -35,6 +35,9 @@ OPTIONAL = {
     "noise_floor",
     "peak_memory_device_mib",
     "total_seconds",
+    "inference_seconds",
+    "inference_samples_per_second",
+    "profile_self_seconds",
 }
 
 
@@ -113,7 +116,11 @@ class Study:
             for group in self.table_groups(table):
                 for metric in table["metrics"]:
                     row = self.row(group, metric)
-                    lacking = row is None or (row["status"] == "ok" and row["mean"] is None)
+                    lacking = row is None or (
+                        row["status"] == "ok"
+                        and row["mean"] is None
+                        and row["verdict"] != "not measured"
+                    )
                     if lacking and metric not in OPTIONAL and not group["not_run"]:
                         raise ParbenchError(
                             f"{self.table_path}: no number for metric {metric} of group "
@@ -234,8 +241,9 @@ class Study:
 
 
 def bound(group: dict) -> int:
-    """All devices of a group, which no speedup should exceed."""
-    return group["hardware"]["devices"] * group["hardware"]["nodes"]
+    """All cores or GPUs of a group, which no speedup should exceed."""
+    hardware = group["hardware"]
+    return hardware["devices"] * hardware["threads"] * hardware["nodes"]
 
 
 def reading(

@@ -24,8 +24,11 @@ LABELS = {
     "epoch_seconds": "Time per epoch",
     "samples_per_second": "Throughput",
     "startup_seconds": "Start-up",
+    "inference_seconds": "Inference time",
+    "inference_samples_per_second": "Inference throughput",
     "peak_memory_process_mib": "Peak memory, process",
     "peak_memory_device_mib": "Peak memory, device",
+    "profile_self_seconds": "Self time of all operators",
     "speedup": "Speedup",
     "throughput_ratio": "Throughput over the baseline's",
     "parallel_efficiency": "Parallel efficiency",
@@ -192,9 +195,11 @@ def image_pairs(environment: dict) -> list[list[str]]:
 
 
 def hardware_text(hardware: dict) -> str:
-    """Hardware in words: on a CPU a device is one core."""
-    devices = hardware["devices"]
-    if hardware["device"] == "cpu":
+    """Hardware in words: on a CPU a device is one core, or as many as it has threads."""
+    devices, threads = hardware["devices"], hardware["threads"]
+    if threads > 1:
+        text = f"{count(devices, 'CPU device')} of {threads} cores"
+    elif hardware["device"] == "cpu":
         text = count(devices, "CPU core")
     else:
         text = f"{devices}× {hardware['gpu_model'] or hardware['device'].upper()}"

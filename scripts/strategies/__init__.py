@@ -8,6 +8,7 @@ A strategy file states, without importing torch (the workflow reads it when it i
 - ``parts(cell)``: pieces into which one global batch is divided (ranks x micro-batches),
 - ``stages(cell)``: stages into which the model is cut,
 - ``batch_norm(cell)``: over what BatchNorm normalises, in words,
+- ``pipeline_bound(cell)``: what a pipeline may at most speed up by, or None,
 - ``launcher(cell, python, node)``: the beginning of its command, up to the script, on its only
   node or on ``node`` (a Node) of several,
 - ``check(cell)``: sentences about options that contradict each other or the hardware,

@@ -30,6 +30,7 @@ OPTIONS: dict[str, dict] = {
 parts = eager.parts
 stages = eager.stages
 batch_norm = eager.batch_norm
+pipeline_bound = eager.pipeline_bound
 launcher = ddp.launcher
 notes = eager.notes
 unavailable = eager.unavailable

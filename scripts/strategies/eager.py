@@ -43,6 +43,11 @@ def batch_norm(cell: dict) -> str:
     return "the whole batch"
 
 
+def pipeline_bound(cell: dict) -> float | None:
+    """Nothing is a pipeline."""
+    return None
+
+
 def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
     """Started as it is."""
     return [python]
@@ -132,6 +137,11 @@ class Strategy:
     def optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         """The optimizer as it is stepped."""
         return optimizer
+
+    def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
+        """Tell ``phases`` (profiling/phases.py) when this rank only hears from others, and what the
+        stages of a pipeline are. Called for cells of that profile alone, before the first step.
+        """
 
     def step(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
         """One step; ``scaler`` is disabled unless the precision is fp16."""
