@@ -111,7 +111,7 @@ def _peak_memory(where: str) -> Callable[[Mapping], float | None]:
 
 def _inferred(run: Mapping) -> Mapping | None:
     """What the operator profile of a run says of inference."""
-    found = run["profile"]
+    found = run.get("profile")
     return found["inference"] if found is not None and found["kind"] == "operators" else None
 
 
@@ -983,7 +983,7 @@ def _check_table_metrics(study: Mapping) -> None:
                 )
 
 
-def _operators_of(group: Group, source: Published) -> list[Metric]:
+def operators_of(group: Group, source: Published) -> list[Metric]:
     """Times of single operators: those that the source tells, and the largest here."""
     if group.plan["training"]["profile"] != "operators":
         return []
@@ -1014,11 +1014,11 @@ def _metrics_of(plan: Mapping, group: Group, is_baseline: bool, source: Publishe
     kept = [metric for metric in METRICS.values() if has_partner.get(metric.name, True)]
     if group.plan["not_run"]:
         usual = [metric for metric in kept if metric.name in (named or DEFAULT_METRICS)]
-        return usual + _operators_of(group, source)
+        return usual + operators_of(group, source)
     if "members" in group.plan:
         kept = [metric for metric in kept if metric.together]
     usual = [metric for metric in kept if metric.name in named or not metric.named]
-    return usual + _operators_of(group, source)
+    return usual + operators_of(group, source)
 
 
 def _rows(
