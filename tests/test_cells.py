@@ -83,6 +83,13 @@ def test_cells_run_where_the_hardware_exists(base):
     assert all(plan.cells[cell]["hardware"]["name"] == "a100x1" for cell in runnable)
 
 
+def test_threads_are_those_of_devices_of_kind_cpu(base):
+    base["studies"] = ["gorantla2024"]
+    base["hardware"]["a100x1"]["threads"] = 2
+    with pytest.raises(ParbenchError, match="hardware.a100x1: threads 2 on device cuda; remove"):
+        cells.plan(config.checked(base))
+
+
 def test_horovod_that_cannot_be_built_is_a_row(base, monkeypatch):
     monkeypatch.setattr(machine, "horovod", lambda: "g++: fatal error: no space")
     plan = cells.plan(config.checked(base))
