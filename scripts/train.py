@@ -192,9 +192,8 @@ class Run:
     def step(self, batch: torch.Tensor, epoch: int) -> torch.Tensor:
         """One optimizer step on the global ``batch``; returns this rank's loss, detached."""
         self.optimizer.zero_grad()
-        with self.profile.phase("forward"):
+        with self.profile.phase("compute"):
             loss = self.loss(batch, epoch)
-        with self.profile.phase("backward"):
             self.scaler.scale(loss).backward()
         with self.profile.phase("update"):
             self.strategy.step(self.optimizer, self.scaler)

@@ -157,7 +157,8 @@ def learning_figure(study: Study) -> dict | None:
     for group in study.own:
         runs = [study.metrics[cell] for cell in study.cells(group)]
         histories = [run["history"] for run in runs if run["status"] == "ok" and run["history"]]
-        if histories and group["training"]["steps"] is None:  # else no accuracy is measured
+        training = group["training"]
+        if histories and training["profile"] == "none" and training["steps"] is None:
             mean = [_mean_epoch(entries) for entries in zip(*histories, strict=False)]
             curves.setdefault(group["model"], []).append((bar_label(study, group), mean))
     if not curves:
@@ -204,12 +205,13 @@ def figure_json(study: Study, name: str, title: str, caption: str, parts: list[d
 def measured(study: Study, metric: str, failed: bool = False) -> Panels:
     """Every group with a number of the metric, by model.
 
-    With ``failed`` also those that ran and have none: the mean of their row is None.
+    With ``failed`` also those that ran and have none: the mean of their row is None. Instrumented
+    groups stand apart.
     """
     panels: Panels = {}
     for group in study.groups:
         row = study.row(group, metric)
-        if row is None:
+        if row is None or group["training"]["profile"] != "none":
             continue
         if row["mean"] is not None or (failed and study.status(group) not in ("ok", "not run")):
             panels.setdefault(group["model"], []).append((group, row))

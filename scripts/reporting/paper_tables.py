@@ -240,8 +240,9 @@ def every_metric_table(study: Study) -> dict | None:
     groups = [group for group in study.groups if group["id"] in ran]
     if not units or not groups:
         return None
+    notes = Notes()
     rows = [
-        key_cells(group)
+        key_cells(group, notes.mark(_instrument(group)))
         + [outcome_cell(study, group, study.row(group, m), unit) for m, unit in units.items()]
         for group in groups
     ]
@@ -251,7 +252,13 @@ def every_metric_table(study: Study) -> dict | None:
         [("", KEYS)] + [("", [heading(metric, unit)]) for metric, unit in units.items()],
         rows,
         context=context(study, groups),
+        notes=notes,
     )
+
+
+def _instrument(group: dict) -> str:
+    profile = group["training"]["profile"]
+    return "" if profile == "none" else f"instrumented ({profile}): its times are not judged"
 
 
 def verdict_table(studies: list[Study]) -> dict:

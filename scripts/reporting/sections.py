@@ -15,6 +15,7 @@ from reporting.paper_tables import (
     speedup_table,
     verdict_table,
 )
+from reporting.phases import phases_figure, phases_table
 from reporting.study import Study
 from reporting.table import make_table, text_cell
 from reporting.text import (
@@ -53,7 +54,7 @@ def study_section(study: Study) -> dict:
     """What the report says of one study."""
     text = study.study
     tables = [paper_table(study, index, table) for index, table in enumerate(text["tables"], 1)]
-    more = (speedup_table, operators_table, every_metric_table, not_yet_table)
+    more = (speedup_table, operators_table, phases_table, every_metric_table, not_yet_table)
     tables += filter(None, (make(study) for make in more))
     tables += [work_table(study)] if study.groups else []
     states = Counter(study.status(group) for group in study.groups)
@@ -73,7 +74,10 @@ def study_section(study: Study) -> dict:
         "settings": settings_pairs(text["settings"]),
         "assumed": settings_pairs(text["assumed"]),
         "tables": tables,
-        "figures": [*figures(study), *filter(None, [operators_figure(study)])],
+        "figures": [
+            *figures(study),
+            *filter(None, [operators_figure(study), phases_figure(study)]),
+        ],
     }
 
 
