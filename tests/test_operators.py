@@ -223,14 +223,15 @@ def test_the_report_shows_operators_and_what_is_not_yet_there(study):
         *("vit", "operators-cpu", "1 CPU core", "aten::bmm", "671.137", "671.708"),
         *("60.0 (1)", "120 (1)", "60.0 %", "60", "60.0 %"),
     ]
-    assert {row[3]["text"] for row in shown["Not yet"]["rows"]} >= {
-        "Self time of aten::mm (s)"
-    }
+    assert {row[3]["text"] for row in shown["Not yet"]["rows"]} >= {"Self time of aten::mm (s)"}
     assert len(shown["Not yet"]["rows"]) == 22 + 1  # RoBERTa's numbers, and PySpark's part
     assert {row[-1]["text"][:7] for row in shown["Not yet"]["rows"]} == {"not yet"}
     assert "1 CPU device of 2 cores" in html
     assert "&lt;b&gt;&amp;" in html
     assert "<b>&" not in html
+    drawn = {f["id"].rpartition("-")[2]: f for f in data["studies"][0]["figures"]}
+    assert "Least training time: one for vit (100 (1) s; next two" in drawn["time"]["caption"]
+    assert "resnet50 on 1 CPU core 940 at 8 and 940 at 128" in drawn["batches"]["caption"]
     figure = next(f for f in data["studies"][0]["figures"] if f["id"].endswith("operators"))
     assert "aten::bmm for vit, operators-cpu (60 %)" in figure["caption"]
     assert pdf.startswith(b"%PDF")
