@@ -29,6 +29,7 @@ import learning_rate
 import machine
 import measure
 import models
+import profiling
 import provenance
 import shape
 import strategies
@@ -343,7 +344,8 @@ def _cross_check(cell: dict, where: str) -> None:
     """What no schema can say: settings that contradict each other."""
     strategy = strategies.load(cell["strategy"]["name"])
     training, hardware = cell["training"], cell["hardware"]
-    for problem in strategy.check(cell):
+    profile = profiling.load(training["profile"]).Profile
+    for problem in itertools.chain(strategy.check(cell), profile.check(cell)):
         raise ParbenchError(f"{where}: {problem}")
     try:
         models.load(cell["model"]["name"]).cuts(strategy.stages(cell), cell["model"]["options"])

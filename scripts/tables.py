@@ -40,6 +40,7 @@ COLUMNS = [
 # fmt: on
 
 CONFIDENCE = 0.95
+SHOWN_OPERATORS = 5  # those with the largest self time, beside the published ones
 SHOW_WIDTH = 100
 
 NOT_RUN = "not run"
@@ -108,6 +109,47 @@ def _peak_memory(where: str) -> Callable[[Mapping], float | None]:
     return lambda run: max((entry["mib"] for entry in run["peak_memory_mib"][where]), default=None)
 
 
+def _inferred(run: Mapping) -> Mapping | None:
+    """What the operator profile of a run says of inference."""
+    found = run["profile"]
+    return found["inference"] if found is not None and found["kind"] == "operators" else None
+
+
+def _clock(run: Mapping) -> str:
+    """Whose time an operator's is: the accelerator's where there is one."""
+    return "cpu" if run["cell"]["hardware"]["device"] == "cpu" else "device"
+
+
+def _profiled(run: Mapping) -> float | None:
+    found = _inferred(run)
+    return found and found[f"{_clock(run)}_self_seconds"]
+
+
+def _of_operator(operator: str, kind: str) -> Callable[[Mapping], float | None]:
+    """``kind`` is self or total."""
+
+    def read(run: Mapping) -> float | None:
+        found = _inferred(run) or {"operators": []}
+        key = f"{_clock(run)}_{kind}_seconds"
+        return next((each[key] for each in found["operators"] if each["name"] == operator), None)
+
+    return read
+
+
+def operator_metric(name: str) -> Metric:
+    """``operator_self_seconds:<operator>`` or ``operator_total_seconds:<operator>``, of inference.
+
+    Not clocked: only an instrumented run has it, and what that costs is spread over all operators.
+    """
+    what, _, operator = name.partition(":")
+    return Metric(name, "s", "absolute", False, _of_operator(operator, what.split("_")[1]))
+
+
+def is_operator(metric: str) -> bool:
+    """Whether it is the time of one operator."""
+    return metric.startswith("operator_")
+
+
 def _accuracy(name: str) -> Metric:
     return Metric(name, "fraction", "accuracy", True, _key(name))
 
@@ -168,6 +210,7 @@ METRICS = {
             _peak_memory("devices"),
             optional=True,
         ),
+        Metric("profile_self_seconds", "s", "absolute", False, _profiled, optional=True),
         Metric("speedup", "x", "ratio", True, together=True),
         Metric("throughput_ratio", "x", "ratio", True, named=True),
         Metric("parallel_efficiency", "fraction", "ratio", True, named=True, together=True),
@@ -364,6 +407,17 @@ class Published:
             devices=int(row["devices_per_node"]),
             work=tuple(_spelling(row.get(column)) for column in ("batch_size", "precision")),
         )
+
+    def operators(self, group: Mapping) -> list[str]:
+        """The operators that the source tells times of, for the rows that the group names."""
+        selection = group["published"]
+        if selection is None or self._study is None:
+            return []
+        rows = self._frame
+        for column, wanted in {"study": self._study, **selection}.items():
+            rows = rows[rows[column].map(_spelling) == _spelling(wanted)]
+        told = (name.partition(":") for name in rows["metric"])
+        return list(dict.fromkeys(name for what, _, name in told if is_operator(what)))
 
     def speedup(self, group: Mapping, baseline: Mapping) -> tuple[Reference | None, str]:
         """The published speedup, from both training times if they are there, else as printed.
@@ -758,13 +812,22 @@ def _few_steps(training: Mapping) -> str:
     return f"only {training['steps']} steps of an epoch were trained: no accuracy is measured"
 
 
+def _why_not_measured(metric: Metric, group: Group, summary: Summary) -> str:
+    """Why a run that ended well has no value that it might have had; empty where that is not so."""
+    if metric.kind == "accuracy":
+        return _few_steps(group.plan["training"])
+    if is_operator(metric.name) and group.ok and summary.n == 0:
+        return "not among the operators that took the time here"
+    return ""
+
+
 def verdict(
     metric: Metric, group: Group, study: Mapping, summary: Summary, reference: Reference | None
 ) -> tuple[str, list[str]]:
     """The verdict on one row, and its reasons."""
     if group.plan["not_run"]:
         return NOT_RUN, []
-    if metric.kind == "accuracy" and (why := _few_steps(group.plan["training"])):
+    if why := _why_not_measured(metric, group, summary):
         return NOT_MEASURED, [why]
     if reference is None:
         return NO_PUBLISHED_VALUE, []
@@ -920,7 +983,25 @@ def _check_table_metrics(study: Mapping) -> None:
                 )
 
 
-def _metrics_of(plan: Mapping, group: Group, is_baseline: bool) -> list[Metric]:
+def _operators_of(group: Group, source: Published) -> list[Metric]:
+    """Times of single operators: those that the source tells, and the largest here."""
+    if group.plan["training"]["profile"] != "operators":
+        return []
+    names = source.operators(group.plan)
+    spent: dict[str, float] = {}
+    for run in group.ok:
+        for each in (_inferred(run) or {"operators": []})["operators"]:
+            seconds = each[f"{_clock(run)}_self_seconds"]
+            spent[each["name"]] = spent.get(each["name"], 0.0) + seconds
+    names += sorted(spent, key=lambda name: -spent[name])[:SHOWN_OPERATORS]
+    return [
+        operator_metric(f"operator_{kind}_seconds:{name}")
+        for name in dict.fromkeys(names)
+        for kind in ("self", "total")
+    ]
+
+
+def _metrics_of(plan: Mapping, group: Group, is_baseline: bool, source: Published) -> list[Metric]:
     """The metrics that a group has rows for."""
     has_partner = {"noise_floor": is_baseline}
     has_partner |= dict.fromkeys(PAIRED, group.plan["baseline"] is not None)
@@ -932,10 +1013,12 @@ def _metrics_of(plan: Mapping, group: Group, is_baseline: bool) -> list[Metric]:
     }
     kept = [metric for metric in METRICS.values() if has_partner.get(metric.name, True)]
     if group.plan["not_run"]:
-        return [metric for metric in kept if metric.name in (named or DEFAULT_METRICS)]
+        usual = [metric for metric in kept if metric.name in (named or DEFAULT_METRICS)]
+        return usual + _operators_of(group, source)
     if "members" in group.plan:
         kept = [metric for metric in kept if metric.together]
-    return [metric for metric in kept if metric.name in named or not metric.named]
+    usual = [metric for metric in kept if metric.name in named or not metric.named]
+    return usual + _operators_of(group, source)
 
 
 def _rows(
@@ -947,7 +1030,7 @@ def _rows(
 ) -> Iterable[dict[str, Any]]:
     baseline = _baseline(group, groups)
     is_baseline = any(each.plan["baseline"] == group.plan["id"] for each in groups.values())
-    for metric in _metrics_of(plan, group, is_baseline):
+    for metric in _metrics_of(plan, group, is_baseline, source):
         summary, reasons = _summary(metric, group, baseline)
         if metric.optional and summary.n == 0 and not group.plan["not_run"]:
             continue

@@ -152,6 +152,11 @@ class Run:
         """Indices of all training samples (int64, on the CPU) as they come in ``epoch``."""
         return loader.order(self.cell["seed"], epoch, len(self.data.train_labels))
 
+    @property
+    def in_last_epoch(self) -> bool:
+        """Whether the evaluation that comes next, or that goes on, is the last one."""
+        return self.place.epoch + 1 == self.training["epochs"]
+
     def build(self) -> nn.Sequential:
         """The cell's model, not wrapped yet."""
         model = self.cell["model"]
@@ -187,9 +192,8 @@ class Run:
     def step(self, batch: torch.Tensor, epoch: int) -> torch.Tensor:
         """One optimizer step on the global ``batch``; returns this rank's loss, detached."""
         self.optimizer.zero_grad()
-        with self.profile.phase("forward"):
+        with self.profile.phase("compute"):
             loss = self.loss(batch, epoch)
-        with self.profile.phase("backward"):
             self.scaler.scale(loss).backward()
         with self.profile.phase("update"):
             self.strategy.step(self.optimizer, self.scaler)
@@ -306,8 +310,11 @@ class Run:
             predictions, test_loss = self.evaluate()
             if test_loss is None:
                 raise Diverged(f"the test loss is no number after epoch {epoch + 1} of {epochs}")
-            whole = self.training["steps"] is None  # else nothing has been learned to be tested
-            accuracy = (predictions == self.data.test_labels.cpu()).double().mean().item()
+            accuracy = None
+            if self.training["steps"] is not None:  # nothing has been learned to be tested
+                test_loss = None
+            else:
+                accuracy = (predictions == self.data.test_labels.cpu()).double().mean().item()
             self.history.append(
                 {
                     "epoch": epoch + 1,
@@ -316,8 +323,8 @@ class Run:
                     "seconds": seconds,
                     "elapsed_seconds": elapsed,
                     "samples_per_second": self.samples / seconds,
-                    "test_accuracy": accuracy if whole else None,
-                    "test_loss": test_loss if whole else None,
+                    "test_accuracy": accuracy,
+                    "test_loss": test_loss,
                 }
             )
             self.predictions = predictions
@@ -387,7 +394,6 @@ class Run:
         number = len(self.data.test_labels)
         if self.training["steps"] is not None:
             number = min(number, self.training["steps"] * batch * self.strategy.world_size)
-        last = self.place.epoch + 1 == self.training["epochs"]
         seconds = [0.0, 0.0]  # in all, and of the input
         predicted = torch.zeros(number, dtype=torch.int64, device=device)
         loss = torch.zeros(1, dtype=torch.float64, device=device)
@@ -397,11 +403,14 @@ class Run:
             part = edges[first : first + batch]
             if len(part) > 0:
                 start, stop = int(part[0]), int(part[-1]) + 1
-                if last and not self._evaluated:  # the first allocation, the choice of kernels
+                if (
+                    self.in_last_epoch and not self._evaluated
+                ):  # the first allocation, the choice of kernels
                     model(self.augment.test_batch(start, stop)[0])
                 self._evaluated = True
-                with measure.Stopwatch(self.strategy.devices) as whole:
-                    with measure.Stopwatch(self.strategy.devices) as watch:
+                devices = self.strategy.devices
+                with self.profile.phase("inference"), measure.Stopwatch(devices) as whole:
+                    with measure.Stopwatch(devices) as watch:
                         images, labels = self.augment.test_batch(start, stop)
                     logits = model(images).float()
                 seconds = [seconds[0] + whole.seconds, seconds[1] + watch.seconds]

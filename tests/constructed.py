@@ -222,6 +222,7 @@ class Group:
     scaled: tuple[str, ...] = ()
     notes: dict[str, str] = field(default_factory=dict)
     epochs: int = 4
+    phases: list[dict[str, float]] | None = None  # of each rank of an instrumented run
 
     @property
     def strategy(self) -> str:
@@ -338,7 +339,8 @@ def cell_json(group: Group, seed: int) -> dict:
         group.hardware,
         options=group.options,
         seed=seed,
-        training=TRAINING | {"epochs": group.epochs},
+        training=TRAINING
+        | {"epochs": group.epochs, "profile": "phases" if group.phases else "none"},
     )
 
 
@@ -387,6 +389,14 @@ def metrics_json(group: Group, seed: int, classes: int = 10) -> dict:
     ]
     memory = {"rank": 0, "mib": measured.pop("peak_memory_process_mib")}
     measured["epoch_seconds"] = [measured["epoch_seconds"]] * group.epochs
+    if group.phases:
+        names = list(group.phases[0])
+        measured["profile"] = {
+            "kind": "phases",
+            "waiting_known": group.hardware["nodes"] == 1,
+            "mean": {name: statistics.fmean(r[name] for r in group.phases) for name in names},
+            "ranks": [{"rank": rank, **each} for rank, each in enumerate(group.phases)],
+        }
     return make_metrics(
         cell,
         reason=group.reason,

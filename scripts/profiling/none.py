@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -19,6 +20,11 @@ class Profile:
     def __init__(self, run: Any):
         self.run = run
 
+    @staticmethod
+    def check(cell: dict) -> Iterator[str]:
+        """Sentences about why it cannot look into ``cell``. Must not need torch."""
+        yield from ()
+
     def __enter__(self) -> Profile:
         return self
 
@@ -27,7 +33,9 @@ class Profile:
 
     def phase(self, name: str) -> AbstractContextManager:
         """What the loop does now, within its clock: ``other`` (all of it), and inside of that
-        ``input``, ``forward``, ``backward``, ``update`` and ``exchange`` (with other ranks).
+        ``compute`` (a step, forwards and backwards), ``input``, ``update`` (by the optimizer) and
+        ``exchange`` (with other ranks). Outside of the clock, ``inference`` is a batch that is
+        tested.
         """
         return NOTHING
 

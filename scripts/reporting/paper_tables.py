@@ -234,12 +234,15 @@ def every_metric_table(study: Study) -> dict | None:
     have = {key for key, row in study.rows.items() if row["mean"] is not None}
     measured, ran = {metric for _, metric in have}, {group for group, _ in have}
     named = dict.fromkeys(metric for _, metric in study.rows)
-    units = {m: study.unit(m) for m in named if m in measured and m != "speedup"}
+    # Operators have a table of their own, too.
+    shown = [m for m in named if m in measured and m != "speedup" and ":" not in m]
+    units = {metric: study.unit(metric) for metric in shown}
     groups = [group for group in study.groups if group["id"] in ran]
     if not units or not groups:
         return None
+    notes = Notes()
     rows = [
-        key_cells(group)
+        key_cells(group, notes.mark(_instrument(group)))
         + [outcome_cell(study, group, study.row(group, m), unit) for m, unit in units.items()]
         for group in groups
     ]
@@ -249,7 +252,13 @@ def every_metric_table(study: Study) -> dict | None:
         [("", KEYS)] + [("", [heading(metric, unit)]) for metric, unit in units.items()],
         rows,
         context=context(study, groups),
+        notes=notes,
     )
+
+
+def _instrument(group: dict) -> str:
+    profile = group["training"]["profile"]
+    return "" if profile == "none" else f"instrumented ({profile}): its times are not judged"
 
 
 def verdict_table(studies: list[Study]) -> dict:

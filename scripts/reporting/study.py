@@ -37,6 +37,7 @@ OPTIONAL = {
     "total_seconds",
     "inference_seconds",
     "inference_samples_per_second",
+    "profile_self_seconds",
 }
 
 

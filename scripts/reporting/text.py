@@ -28,6 +28,7 @@ LABELS = {
     "inference_samples_per_second": "Inference throughput",
     "peak_memory_process_mib": "Peak memory, process",
     "peak_memory_device_mib": "Peak memory, device",
+    "profile_self_seconds": "Self time of all operators",
     "speedup": "Speedup",
     "throughput_ratio": "Throughput over the baseline's",
     "parallel_efficiency": "Parallel efficiency",

@@ -138,6 +138,11 @@ class Strategy:
         """The optimizer as it is stepped."""
         return optimizer
 
+    def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
+        """Tell ``phases`` (profiling/phases.py) when this rank only hears from others, and what the
+        stages of a pipeline are. Called for cells of that profile alone, before the first step.
+        """
+
     def step(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
         """One step; ``scaler`` is disabled unless the precision is fp16."""
         scaler.step(optimizer)

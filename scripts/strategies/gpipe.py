@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strategies import eager
 
@@ -132,3 +132,8 @@ class Strategy(eager.Strategy):
         from torchgpipe import GPipe
 
         return GPipe(self.staged(blocks), devices=self.devices, **self.cell["strategy"]["options"])
+
+    def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
+        """Each partition is busy on its device; on CPU all of them are one worker's."""
+        for partition, device in zip(model.partitions, model.devices, strict=True):
+            phases.watch_stage(partition, device)

@@ -116,6 +116,10 @@ class Strategy(eager.Strategy):
             optimizer, named_parameters=model.named_parameters(), compression=compression
         )
 
+    def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
+        """Once the backward pass is over, a step begins by waiting for all averages."""
+        optimizer.synchronize = phases.exchanging(optimizer.synchronize)
+
     def step(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
         """Wait for the averages before the scaler looks for infinities, then step once."""
         if not scaler.is_enabled():
