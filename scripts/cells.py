@@ -527,6 +527,8 @@ def _together(study: dict, groups: dict[tuple[str, str], dict], where: str) -> I
                 continue
             members = [groups[model, name] for model in entry["models"]]
             first = members[0]
+            if first["training"]["profile"] != "none":  # its times are no times
+                continue
             for key in ("training", "dataset"):
                 if any(each[key] != first[key] for each in members):
                     raise ParbenchError(

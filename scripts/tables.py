@@ -80,7 +80,7 @@ class Metric:
     clocked: bool = False
     optional: bool = False  # no row where no run has a value
     named: bool = False  # no row where no table names it
-    together: bool = False  # also of several models together
+    of: str = "one"  # model; "several" that are trained together, or "any" number
 
     @property
     def depends_on_clock(self) -> bool:
@@ -168,10 +168,9 @@ METRICS = {
             "s",
             "absolute",
             False,
-            lambda run: run.get("total_seconds"),
+            _key("total_seconds"),
             clocked=True,
-            optional=True,
-            together=True,
+            of="several",
         ),
         Metric("epoch_seconds", "s", "absolute", False, _epoch_seconds, clocked=True),
         Metric("startup_seconds", "s", "absolute", False, _key("startup_seconds"), clocked=True),
@@ -211,11 +210,11 @@ METRICS = {
             optional=True,
         ),
         Metric("profile_self_seconds", "s", "absolute", False, _profiled, optional=True),
-        Metric("speedup", "x", "ratio", True, together=True),
+        Metric("speedup", "x", "ratio", True, of="any"),
         Metric("throughput_ratio", "x", "ratio", True, named=True),
-        Metric("parallel_efficiency", "fraction", "ratio", True, named=True, together=True),
+        Metric("parallel_efficiency", "fraction", "ratio", True, named=True, of="any"),
         Metric("accuracy_difference", "fraction", "accuracy", True),
-        Metric("noise_floor", "x", "ratio", True, together=True),
+        Metric("noise_floor", "x", "ratio", True, of="any"),
     )
 }
 DEFAULT_METRICS = ("test_accuracy", "train_seconds", "speedup")
@@ -554,6 +553,10 @@ class Group:
         names = " or ".join(self.accelerators()) or "unknown GPU"
         return _on_nodes(hardware["nodes"], f"{count}x {names}")
 
+    def measures(self, metric: Metric) -> bool:
+        """Whether the metric is one of a single model, or of several, as the group is."""
+        return metric.of in ("any", "several" if "members" in self.plan else "one")
+
     @property
     def devices(self) -> int:
         """All that it uses."""
@@ -629,6 +632,25 @@ def paired_difference(group: Group, baseline: Group) -> tuple[Summary, list[str]
     return summarise(run["test_accuracy"] - base["test_accuracy"] for run, base in pairs), reasons
 
 
+def paired_ratio(
+    metric: Metric, group: Group, baseline: Group, but: Collection[str] = ()
+) -> tuple[dict[int, float], list[str]]:
+    """A metric of the group's runs over the baseline's, by seed, and why seeds are missing.
+
+    ``but``: in which keys of their work they may differ.
+    """
+    why_none = _why_no_speedup if metric.depends_on_clock else _why_no_difference
+    pairs, reasons = _pairs(group, baseline, lambda run, base: why_none(run, base, but))
+    ratios = {}
+    for run, base in pairs:
+        value, unit = metric.read(run), metric.read(base)
+        if value is None or not unit:
+            reasons.append(f"seed {run['cell']['seed']} has no {metric.name}")
+        else:
+            ratios[run["cell"]["seed"]] = value / unit
+    return ratios, reasons
+
+
 # Metrics of a group and its baseline.
 PAIRED = {
     "speedup": paired_speedup,
@@ -682,8 +704,11 @@ def _why_no_speedup(run: Mapping, base: Mapping, but: Collection[str] = ()) -> s
     return f"no speedup between unequal work: {differ}" if differ else ""
 
 
-def _why_no_difference(run: Mapping, base: Mapping) -> str:
-    """Why the accuracies of two runs of a seed are not to be compared; empty when they are."""
+def _why_no_difference(run: Mapping, base: Mapping, but: Collection[str] = ()) -> str:
+    """Why the accuracies of two runs of a seed are not to be compared; empty when they are.
+
+    ``but``: in which keys of their work they may differ.
+    """
     for each in (run, base):
         if not_measured := _few_steps(each["cell"]["training"]):
             return not_measured
@@ -691,7 +716,7 @@ def _why_no_difference(run: Mapping, base: Mapping) -> str:
         {**_work(each["cell"]), "test_samples": _samples(each["cell"], "test")}
         for each in (run, base)
     )
-    differ = _differing(ours, theirs)
+    differ = _differing({key: ours[key] for key in ours if key not in but}, theirs)
     return f"no difference between unequal work: {differ}" if differ else ""
 
 
@@ -721,7 +746,8 @@ def _work(cell: Mapping) -> dict[str, Any]:
     }
 
 
-def _group_noise_floor(group: Group) -> tuple[Summary, list[str]]:
+def group_noise_floor(group: Group) -> tuple[Summary, list[str]]:
+    """The noise floor of a group's good runs, and why there is none."""
     places = {
         (
             fingerprint,
@@ -915,28 +941,36 @@ def _together(members: list[Group]) -> tuple[Mapping, ...]:
 
 
 def _all_trained(runs: list[Mapping]) -> Mapping:
-    """What is said of the runs of several models together; in place of training time, the total.
-
-    A model that trained beside an earlier one is trained by then; the others follow one another.
-    """
+    """What is said of the runs of several models together; in place of training time, the total."""
     failed = [run for run in runs if run["status"] != "ok"]
-    total, done = 0.0, set()
-    for run in runs if not failed else []:
-        if run["cell"]["model"]["name"] not in done:
-            beside = run.get("beside", [])
-            total += max(run["train_seconds"], *(each["train_seconds"] for each in beside), 0.0)
-            done |= {run["cell"]["model"]["name"], *(each["model"] for each in beside)}
+    # Whichever is first: where they train at the same time, each of them has measured it.
+    orders = [] if failed else [[*runs[n:], *runs[:n]] for n in range(len(runs))]
+    total = None if failed else statistics.fmean(map(_seconds_in_turn, orders))
     busy = any(run["environment"]["oversubscribed"] for run in runs)
     return {
         "cell": runs[0]["cell"],
         "status": failed[0]["status"] if failed else "ok",
         "reason": failed[0]["reason"] if failed else None,
-        "train_seconds": None if failed else total,
-        "total_seconds": None if failed else total,
+        "train_seconds": total,
+        "total_seconds": total,
         "environment": {**runs[0]["environment"], "oversubscribed": busy},
         # Every machine that had a part in it.
         "resumed_from": [{"machine": name} for run in runs for name in _fingerprints(run)],
     }
+
+
+def _seconds_in_turn(runs: list[Mapping]) -> float:
+    """Until the models of all ``runs`` are trained, one run after the other; but one whose model
+    has trained beside an earlier one is not needed any more."""
+    total, trained = 0.0, set()
+    for run in runs:
+        if run["cell"]["model"]["name"] not in trained:
+            at_once = [run["train_seconds"]]
+            for other in run.get("beside", []):
+                at_once.append(other["train_seconds"])
+                trained.add(other["model"])
+            total += max(at_once)
+    return total
 
 
 def read_metrics(plan: Mapping, folder: str | Path) -> dict[str, Mapping]:
@@ -1011,12 +1045,14 @@ def _metrics_of(plan: Mapping, group: Group, is_baseline: bool, source: Publishe
         if shape.holds(table, group.plan)
         for name in table["metrics"]
     }
-    kept = [metric for metric in METRICS.values() if has_partner.get(metric.name, True)]
+    kept = [
+        metric
+        for metric in METRICS.values()
+        if group.measures(metric) and has_partner.get(metric.name, True)
+    ]
     if group.plan["not_run"]:
         usual = [metric for metric in kept if metric.name in (named or DEFAULT_METRICS)]
         return usual + operators_of(group, source)
-    if "members" in group.plan:
-        kept = [metric for metric in kept if metric.together]
     usual = [metric for metric in kept if metric.name in named or not metric.named]
     return usual + operators_of(group, source)
 
@@ -1081,7 +1117,7 @@ def _summary(metric: Metric, group: Group, baseline: Group | None) -> tuple[Summ
     if metric.name in PAIRED:
         return PAIRED[metric.name](group, baseline)
     if metric.name == "noise_floor":
-        return _group_noise_floor(group)
+        return group_noise_floor(group)
     values = [metric.read(run) for run in group.ok]
     return summarise((value for value in values if value is not None), trim=metric.clocked), []
 
@@ -1122,7 +1158,12 @@ GRAVITY = (
     NOT_MEASURED,
     NO_PUBLISHED_VALUE,
 )
-SHOWN_METRICS = {"test_accuracy": "accuracy", "train_seconds": "time", "speedup": "speedup"}
+SHOWN_METRICS = {
+    "test_accuracy": "accuracy",
+    "train_seconds": "time",
+    "total_seconds": "time",
+    "speedup": "speedup",
+}
 SHOW_HEAD = ["model", "strategy", "hardware", "accuracy", "train time", "speedup", "verdict"]
 TIME_UNITS = (("h", 3600.0, 7200.0), ("min", 60.0, 120.0), ("s", 1.0, 0.0))  # unit, seconds, from
 

@@ -23,7 +23,7 @@ CASES = {
     "ddp": cell("ddp", 2),
     "ddp of 3": cell("ddp", 3),
     "horovod": cell("horovod", 2),
-    "concurrent": cell("concurrent", 2, models={"swin": SMALL_SWIN, "simple_cnn": {}}),
+    "concurrent": cell("concurrent", 2, beside={"simple_cnn": {}}),
 }
 
 

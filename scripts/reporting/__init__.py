@@ -9,6 +9,7 @@
 - ``phases``: where the seconds of instrumented cells go, as a table and a figure
 - ``svg``: a drawn figure as an SVG that may stand in a page with others
 - ``panels``: what stands behind every number: cells, environments, histories, logs
+- ``claims``: what the sources say in words, with verdicts, and what their numbers contradict
 - ``equivalence``: what is proved to be the same computation as eager training
 - ``sections``: the first page and the section of a study, put together
 - ``render``: report.json as HTML and as PDF

@@ -44,9 +44,9 @@ OPTIONAL = {
 class Study:
     """One study's plan, table rows and metrics, checked against each other.
 
-    ``study`` and ``groups`` are the plan's, ``own`` those groups that have cells of their own,
-    ``rows`` the table's by (group, metric), ``metrics``
-    the metrics.json files by cell. ParbenchError for what is missing or broken.
+    ``study`` and ``groups`` are the ``plan``'s, ``own`` those groups that have cells of their own,
+    ``rows`` the table's by (group, metric), ``metrics`` the metrics.json files by cell.
+    ParbenchError for what is missing or broken.
     """
 
     def __init__(self, plan_path: Path, table_path: Path, cells_folder: Path):
@@ -55,7 +55,7 @@ class Study:
         try:
             # Those of several models together stand after those that have cells of their own.
             self.study, self.groups = plan["study"], [*plan["groups"], *plan["together"]]
-            self.own = plan["groups"]
+            self.plan, self.own = plan, plan["groups"]
             self.stack, self.deployment = plan["stack"], plan["deployment"]
             self.arguments = plan["arguments"]
             self.name = self.study["name"]

@@ -17,13 +17,13 @@ from strategies import ddp, eager
 
 IMAGE = "torch"  # containers/torch.def
 OPTIONS: dict[str, dict] = {
-    "models": {
-        "description": "models that train at the same time, one a device, the cell's own among "
-        "them: by name, the options that differ from their defaults",
+    "beside": {
+        "description": "models that train at the same time, each on a device of its own: by name, "
+        "the options that differ from their defaults; the cell's own may be among them",
         "type": "object",
         "propertyNames": {"pattern": "^[a-z][a-z0-9_]*$"},
         "additionalProperties": {"type": "object"},
-        "minProperties": 2,
+        "minProperties": 1,
     },
 }
 
@@ -37,34 +37,33 @@ unavailable = eager.unavailable
 
 
 def processes(cell: dict) -> int:
-    """One process a device."""
-    return cell["hardware"]["devices"]
+    """One for each model."""
+    return 1 + len(beside(cell))
 
 
 def beside(cell: dict) -> list[str]:
     """The other models, in an order that their spelling does not change."""
-    return sorted(set(cell["strategy"]["options"]["models"]) - {cell["model"]["name"]})
+    return sorted(set(cell["strategy"]["options"]["beside"]) - {cell["model"]["name"]})
 
 
 def check(cell: dict) -> Iterator[str]:
     """A device for each model; the study says one thing of the cell's own."""
-    named, own, hardware = cell["strategy"]["options"]["models"], cell["model"], cell["hardware"]
-    if own["name"] not in named:
+    named, own, hardware = cell["strategy"]["options"]["beside"], cell["model"], cell["hardware"]
+    number = processes(cell)
+    if number == 1:
+        yield f"beside: {own['name']} alone is named; name another model, or choose eager"
+    elif hardware["nodes"] != 1 or hardware["devices"] != number:
         yield (
-            f"models {', '.join(named)} train at the same time, and {own['name']} is not among "
-            "them; name it there, or make it another study"
-        )
-    if hardware["nodes"] != 1 or hardware["devices"] != len(named):
-        yield (
-            f"{len(named)} models at once use a device each of one node; choose hardware with "
-            f"devices: {len(named)} and nodes: 1"
+            f"{number} models at once use a device each, of one node; choose hardware with "
+            f"devices: {number} and nodes: 1"
         )
     for name, given in named.items():
         yield from _wrong_options(name, given)
-    if own["name"] in named and _options(own["name"], named[own["name"]]) != own["options"]:
+    given = named.get(own["name"])
+    if given is not None and _options(own["name"], given) != own["options"]:
         yield (
-            f"models.{own['name']} has options {named[own['name']]}, and the study's own "
-            f"{own['name']} has others; make the two agree"
+            f"beside.{own['name']}: with the options {given} it is not the study's own "
+            f"{own['name']}; make the two agree"
         )
 
 
@@ -75,11 +74,11 @@ def _wrong_options(name: str, given: dict) -> Iterator[str]:
     try:
         known = models.load(name).OPTIONS
     except ModuleNotFoundError:
-        yield f"models.{name}: there is no scripts/models/{name}.py; correct the name"
+        yield f"beside.{name}: there is no scripts/models/{name}.py; correct the name"
         return
     schema = {"properties": known, "additionalProperties": False}
     for error in jsonschema.Draft202012Validator(schema).iter_errors(given):
-        yield f"models.{name}: {error.message}; its options: {', '.join(known) or 'none'}"
+        yield f"beside.{name}: {error.message}; its options: {', '.join(known) or 'none'}"
 
 
 def _options(name: str, given: dict) -> dict:
@@ -88,8 +87,8 @@ def _options(name: str, given: dict) -> dict:
 
 
 def certified() -> Iterator[tuple[int, dict]]:
-    """Two at once. Who trains beside it changes nothing: certificates have the model itself."""
-    yield 2, {"models": {"cnn": {}, "simple_cnn": {}}}
+    """Two at once. Every process has the model that is certified: who is beside it is nothing."""
+    yield 2, {"beside": {"simple_cnn": {}}}
 
 
 class Strategy(eager.Strategy):
@@ -113,7 +112,7 @@ class Strategy(eager.Strategy):
         self._said: set[str] = set()
         if self.companion:
             name = beside(self.cell)[self.companion - 1]
-            options = _options(name, self.cell["strategy"]["options"]["models"][name])
+            options = _options(name, self.cell["strategy"]["options"]["beside"][name])
             self.cell = {**self.cell, "model": {"name": name, "options": options}}
 
     def meet(self, what: str, mine: Any = None) -> list | None:
