@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import csv
 import functools
 import itertools
 import json
@@ -227,6 +228,7 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
             },
             "override": override,
             "published": study.get("published"),
+            "not_yet": [_not_yet(entry, study, where) for entry in study.get("not_yet", [])],
             "tolerance": {**defaults, **study.get("tolerance", {})},
             "tables": study["tables"],
         },
@@ -589,6 +591,39 @@ def _words(value: Any) -> str:
 def published_files() -> list[Path]:
     """The files of published values; each source stands in one of them."""
     return sorted(PUBLISHED.glob("*.csv"))
+
+
+def _not_yet(entry: dict, study: dict, where: str) -> dict:
+    """What the plan says of a part of the source without cells: its published numbers beside."""
+    selection = entry.get("published", {})
+    rows = []
+    for path in published_files() if selection else []:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows += [
+                row
+                for row in csv.DictReader(file)
+                if row["study"] == study.get("published")
+                and all(row.get(key) in _spelled(value) for key, value in selection.items())
+            ]
+    if selection and not rows:
+        raise ParbenchError(
+            f"{where}: not_yet: {configuration.brief(entry['what'])!r}: published selects no row "
+            f"of source {study.get('published')!r}; correct it, or remove it where there is no "
+            "published number"
+        )
+    kept = ("table", "model", "hardware", "metric", "unit")
+    return {
+        "what": entry["what"],
+        "reason": entry["reason"],
+        "published": [
+            {**{key: row[key] for key in kept}, "value": float(row["value"])} for row in rows
+        ],
+    }
+
+
+def _spelled(value: Any) -> list[str]:
+    """A value of a selection, or several, as a CSV file has them."""
+    return [str(each) for each in (value if isinstance(value, list) else [value])]
 
 
 # --- state of a cell -----------------------------------------------------------------------------

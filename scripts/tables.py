@@ -111,7 +111,7 @@ def _peak_memory(where: str) -> Callable[[Mapping], float | None]:
 
 def _inferred(run: Mapping) -> Mapping | None:
     """What the operator profile of a run says of inference."""
-    found = run["profile"]
+    found = run.get("profile")
     return found["inference"] if found is not None and found["kind"] == "operators" else None
 
 
@@ -1017,7 +1017,7 @@ def _check_table_metrics(study: Mapping) -> None:
                 )
 
 
-def _operators_of(group: Group, source: Published) -> list[Metric]:
+def operators_of(group: Group, source: Published) -> list[Metric]:
     """Times of single operators: those that the source tells, and the largest here."""
     if group.plan["training"]["profile"] != "operators":
         return []
@@ -1052,9 +1052,9 @@ def _metrics_of(plan: Mapping, group: Group, is_baseline: bool, source: Publishe
     ]
     if group.plan["not_run"]:
         usual = [metric for metric in kept if metric.name in (named or DEFAULT_METRICS)]
-        return usual + _operators_of(group, source)
+        return usual + operators_of(group, source)
     usual = [metric for metric in kept if metric.name in named or not metric.named]
-    return usual + _operators_of(group, source)
+    return usual + operators_of(group, source)
 
 
 def _rows(

@@ -83,6 +83,13 @@ def test_cells_run_where_the_hardware_exists(base):
     assert all(plan.cells[cell]["hardware"]["name"] == "a100x1" for cell in runnable)
 
 
+def test_threads_are_those_of_devices_of_kind_cpu(base):
+    base["studies"] = ["gorantla2024"]
+    base["hardware"]["a100x1"]["threads"] = 2
+    with pytest.raises(ParbenchError, match="hardware.a100x1: threads 2 on device cuda; remove"):
+        cells.plan(config.checked(base))
+
+
 def test_horovod_that_cannot_be_built_is_a_row(base, monkeypatch):
     monkeypatch.setattr(machine, "horovod", lambda: "g++: fatal error: no space")
     plan = cells.plan(config.checked(base))
@@ -246,6 +253,12 @@ def test_more_cells_than_a_workflow_holds_are_refused(with_study, monkeypatch):
             r"mixes profiles: phases \(ddp of resnet18\), none \(eager of resnet18\)",
         ),
         (lambda s: s["settings"].update(precision="fp16"), "fp16 needs an accelerator"),
+        (
+            lambda s: s.update(
+                not_yet=[{"what": "it", "reason": "x", "published": {"model": "y"}}]
+            ),
+            "not_yet: 'it': published selects no row of source None",
+        ),
         (lambda s: s["settings"].pop("learning_rate"), "setting 'learning_rate' .* is missing"),
         (lambda s: s["tables"][0].update(variants=["egaer"]), "did you mean 'eager'"),
         (lambda s: s["variants"]["ddp"].update(baseline="eagr"), "baseline: unknown value 'eagr'"),
@@ -306,23 +319,28 @@ def test_baseline_and_published_rows(base):
     assert by_variant["gpipe-1-1-a100"]["comparable"] == {}
 
 
-@pytest.mark.parametrize("name", ["gorantla2024", "rangoju2025", "laharsh", "torchgpipe"])
+@pytest.mark.parametrize("name", ["gorantla2024", "rangoju2025", "laharsh", "kamoji", "torchgpipe"])
 def test_every_published_number_has_its_place(base, name):
-    """In a table of the study at published scale, of its model, with its metric."""
+    """In a table of the study at published scale, of its model, with its metric; or not yet."""
     base["studies"] = [name]
     plan = cells.plan(config.checked(base)).studies[name]
     files = [config.ROOT / path for path in cells.published_files()]
     frame = tables.read_source(name, files)
     source = tables.Published(frame, name)
     placed = {
-        (table, group["published"]["model"], metric, found.value)
+        (table, group["published"]["model"], metric.name, found.value)
         for shown in plan["study"]["tables"]
         for group in [*plan["groups"], *plan["together"]]
         if shape.holds(shown, group)
-        for metric in shown["metrics"]
-        if (found := source.find(group, tables.METRICS[metric]))
+        for metric in [
+            *(tables.METRICS[metric] for metric in shown["metrics"]),
+            *tables.operators_of(tables.Group(group, ()), source),
+        ]
+        if (found := source.find(group, metric))
         for table in [found.table]
     }
+    later = [row for entry in plan["study"]["not_yet"] for row in entry["published"]]
+    placed |= {(row["table"], row["model"], row["metric"], row["value"]) for row in later}
     rows = frame[frame["study"] == name]
     wanted = {
         (table, r["model"], tables.METRIC_ALIASES.get(r["metric"], r["metric"]), r["value"])

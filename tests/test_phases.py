@@ -117,8 +117,10 @@ def test_every_moment_is_of_the_innermost_phase(monkeypatch):
     told = Told(monkeypatch, others=[[15.0 + 5]])
     profile = phases.Profile(told)
     told.step(profile)  # warm-up
-    told.now = 0.0
+    told.now = -100.0
     with profile:
+        with profile.phase("inference"):  # of an evaluation between two epochs
+            told.now += 100
         told.step(profile)
         profile.settle(63, 66)
     expected = {"input": 2, "compute": 44, "communication": 11, "waiting": 8, "other": 1}

@@ -76,6 +76,8 @@ class Profile(none.Profile):
     def phase(self, name: str) -> Iterator[None]:
         """``name`` is open; at its end all that was entered within it ends, too."""
         depth = len(self._open)
+        if not depth:  # what came before, such as an evaluation, lies outside of the clock
+            self._forget()
         self.enter(name)
         try:
             yield

@@ -89,7 +89,7 @@ def figures(study: Study) -> list[dict]:
 def time_figure(study: Study) -> dict | None:
     """Which strategy trains fastest?"""
     metric = "train_seconds"
-    panels = measured(study, metric)
+    panels = _of_whole_epochs(measured(study, metric))
     if not panels:
         return None
     unit = study.unit(metric)
@@ -109,7 +109,8 @@ def time_figure(study: Study) -> dict | None:
                 text += f"; next {name}, {times} times as long"
         answers.append(text + ")")
     caption = f"Least training time: {listed(answers)}."
-    parts = _draw_bars(study, "time", caption, measured(study, metric, failed=True), metric)
+    panels = _of_whole_epochs(measured(study, metric, failed=True))
+    parts = _draw_bars(study, "time", caption, panels, metric)
     return figure_json(study, "time", "Which strategy trains fastest?", caption, parts)
 
 
@@ -216,6 +217,15 @@ def measured(study: Study, metric: str, failed: bool = False) -> Panels:
         if row["mean"] is not None or (failed and study.status(group) not in ("ok", "not run")):
             panels.setdefault(group["model"], []).append((group, row))
     return panels
+
+
+def _of_whole_epochs(panels: Panels) -> Panels:
+    """Without the groups that measure some steps only: their times are of other work."""
+    whole = {
+        model: [bar for bar in bars if bar[0]["training"]["steps"] is None]
+        for model, bars in panels.items()
+    }
+    return {model: bars for model, bars in whole.items() if bars}
 
 
 def bar_label(study: Study, group: dict) -> str:

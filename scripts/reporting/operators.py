@@ -81,7 +81,7 @@ def _training(study: Study, group: dict, name: str) -> list[dict]:
     key = f"{clock}_self_seconds"
     times, totals = [], []
     for cell in study.cells(group):
-        part = (study.metrics[cell]["profile"] or {}).get("training")
+        part = (study.metrics[cell].get("profile") or {}).get("training")
         if part is not None:
             times += [each[key] for each in part["operators"] if each["name"] == name]
             totals.append(part[key])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from reporting.batches import batches_figure
 from reporting.figures import figures
 from reporting.not_yet import not_yet_table
 from reporting.operators import operators_figure, operators_table
@@ -76,7 +77,9 @@ def study_section(study: Study) -> dict:
         "tables": tables,
         "figures": [
             *figures(study),
-            *filter(None, [operators_figure(study), phases_figure(study)]),
+            *filter(
+                None, (make(study) for make in (batches_figure, operators_figure, phases_figure))
+            ),
         ],
     }
 

@@ -28,6 +28,8 @@ LABELS = {
     "inference_samples_per_second": "Inference throughput",
     "peak_memory_process_mib": "Peak memory, process",
     "peak_memory_device_mib": "Peak memory, device",
+    "operator_self_seconds": "Self time",
+    "operator_total_seconds": "Total time",
     "profile_self_seconds": "Self time of all operators",
     "speedup": "Speedup",
     "throughput_ratio": "Throughput over the baseline's",
@@ -142,8 +144,10 @@ def moment(stamp: str) -> str:
 
 
 def label(metric: str) -> str:
-    """A metric's name for readers."""
-    return LABELS.get(metric, metric.replace("_", " "))
+    """A metric's name for readers: ``Training time``, ``Self time of aten::addmm``."""
+    what, _, of = metric.partition(":")
+    words = LABELS.get(what, what.replace("_", " "))
+    return f"{words} of {of}" if of else words
 
 
 def unit_text(unit: str) -> str:
