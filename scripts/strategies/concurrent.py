@@ -10,10 +10,13 @@ import json
 import os
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import models
-from strategies import ddp, eager
+from strategies import eager
+
+if TYPE_CHECKING:
+    from strategies import Node
 
 IMAGE = "torch"  # containers/torch.def
 OPTIONS: dict[str, dict] = {
@@ -31,7 +34,6 @@ parts = eager.parts
 stages = eager.stages
 batch_norm = eager.batch_norm
 pipeline_bound = eager.pipeline_bound
-launcher = ddp.launcher
 notes = eager.notes
 unavailable = eager.unavailable
 
@@ -44,6 +46,12 @@ def processes(cell: dict) -> int:
 def beside(cell: dict) -> list[str]:
     """The other models, in an order that their spelling does not change."""
     return sorted(set(cell["strategy"]["options"]["beside"]) - {cell["model"]["name"]})
+
+
+def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
+    """torchrun, by whose store they meet; the address as in ddp.py."""
+    run = [python, "-m", "torch.distributed.run", "--nproc-per-node", str(processes(cell))]
+    return [*run, "--standalone", "--local-addr", "127.0.0.1"]
 
 
 def check(cell: dict) -> Iterator[str]:
