@@ -36,7 +36,6 @@ import certificate
 import children
 import config as configuration
 import files
-import loader
 import machine
 import measure
 import models
@@ -99,7 +98,13 @@ def cell_of(model: str, strategy: str, devices: int, options: dict) -> dict:
     return {
         "model": {"name": model, "options": usual | small.SMALL},
         "strategy": {"name": strategy, "options": defaults | options},
-        "hardware": {"device": "cpu", "devices": devices, "nodes": 1, "name": f"cpu{devices}"},
+        "hardware": {
+            "name": f"cpu{devices}",
+            "device": "cpu",
+            "devices": devices,
+            "threads": 1,
+            "nodes": 1,
+        },
         "dataset": {"train_samples": None, "test_samples": None},
         "training": settings,
         "seed": 0,
@@ -191,7 +196,7 @@ class Trial(train.Run):
     def measure(self) -> dict[str, list[torch.Tensor]]:
         """The steps, and what came of them, by quantity."""
         losses, gradients = [], []
-        order = loader.order(self.cell["seed"], 0, self.samples)
+        order = self.order(0)
         for number in range(STEPS):
             start, stop = self.bounds[number % len(self.bounds)]
             loss = self.step(order[start:stop], 0)
@@ -355,7 +360,7 @@ def run_trials(todo: list[dict], work: Path, out: Path) -> None:
             if strategy.world_size > 1:  # the others wait for this rank
                 raise
         finally:
-            if strategy.rank == 0:
+            if strategy.leads:
                 files.write_json(out, results)
         gc.collect()  # the wrapped model goes before its process group (see strategies/ddp.py)
     strategy.close()
@@ -439,9 +444,7 @@ def _rows(trial: dict, result: dict) -> list[dict]:
         **certificate.combination(cell),
         "arithmetic": trial["arithmetic"],
         "batch_norm": trial["batch_norm"],
-        "code": provenance.combined(
-            provenance.cell_code(cell["strategy"]["name"], cell["model"]["name"])
-        ),
+        "code": provenance.combined(provenance.code_of(cell)),
     }
     if "trouble" in result:
         return [{**row, "quantity": "all", **_judged(None, 0.0), "reason": result["trouble"]}]

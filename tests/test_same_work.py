@@ -153,9 +153,8 @@ def rank_of(value, data, rank=0, world_size=1):
 
 @pytest.mark.parametrize("tested", [1, 5, 101])  # fewer than ranks, and no multiple of any
 @pytest.mark.parametrize("world_size", range(1, 8))
-def test_evaluation_counts_exactly_the_test_set(digits, monkeypatch, tested, world_size):
-    monkeypatch.setattr(train, "EVALUATION_BATCH", 4)
-    value = cell(train_samples=16, test_samples=tested)
+def test_evaluation_counts_exactly_the_test_set(digits, tested, world_size):
+    value = cell(train_samples=16, test_samples=tested, evaluation_batch=4)
     whole, loss = rank_of(value, digits).evaluate()
     seen, predicted, losses, places = [], torch.zeros(tested, dtype=torch.int64), 0.0, []
     for rank in range(world_size):

@@ -25,6 +25,7 @@ CASES = {
     "horovod": cell("horovod", 2),
     "fsdp": cell("fsdp", 2),
     "pipeline": cell("pipeline", 2),
+    "concurrent": cell("concurrent", 2, beside={"simple_cnn": {}}),
 }
 ONE_PROCESS = {"eager", "gpipe"}
 

@@ -26,22 +26,36 @@ TABLE_COLUMNS = [
 # fmt: on
 NUMBERS = ("mean", "std", "ci_low", "ci_high", "min", "max", "published", "ratio")
 
-# Metrics that a group that ran well may lack: no baseline, or no accelerator.
-OPTIONAL = {"speedup", "accuracy_difference", "noise_floor", "peak_memory_device_mib"}
+# Metrics that a group that ran well may lack: no baseline, no accelerator, or one model alone.
+OPTIONAL = {
+    "speedup",
+    "throughput_ratio",
+    "parallel_efficiency",
+    "accuracy_difference",
+    "noise_floor",
+    "peak_memory_device_mib",
+    "total_seconds",
+    "inference_seconds",
+    "inference_samples_per_second",
+    "profile_self_seconds",
+}
 
 
 class Study:
     """One study's plan, table rows and metrics, checked against each other.
 
-    ``study`` and ``groups`` are the plan's, ``rows`` the table's by (group, metric), ``metrics``
-    the metrics.json files by cell. ParbenchError for what is missing or broken.
+    ``study`` and ``groups`` are the ``plan``'s, ``own`` those groups that have cells of their own,
+    ``rows`` the table's by (group, metric), ``metrics`` the metrics.json files by cell.
+    ParbenchError for what is missing or broken.
     """
 
     def __init__(self, plan_path: Path, table_path: Path, cells_folder: Path):
         self.table_path, self.cells_folder = table_path, cells_folder
         plan = printable(read_json(plan_path))
         try:
-            self.study, self.groups = plan["study"], plan["groups"]
+            # Those of several models together stand after those that have cells of their own.
+            self.study, self.groups = plan["study"], [*plan["groups"], *plan["together"]]
+            self.plan, self.own = plan, plan["groups"]
             self.stack, self.deployment = plan["stack"], plan["deployment"]
             self.arguments = plan["arguments"]
             self.name = self.study["name"]
@@ -85,7 +99,7 @@ class Study:
     def _read_cells(self) -> dict[str, dict]:
         """metrics.json by cell id, for every planned cell that this machine runs."""
         found = {}
-        for group in self.groups:
+        for group in self.own:
             for cell in self.cells(group):
                 path = self.metrics_path(cell)
                 if not path.exists():
@@ -102,7 +116,11 @@ class Study:
             for group in self.table_groups(table):
                 for metric in table["metrics"]:
                     row = self.row(group, metric)
-                    lacking = row is None or (row["status"] == "ok" and row["mean"] is None)
+                    lacking = row is None or (
+                        row["status"] == "ok"
+                        and row["mean"] is None
+                        and row["verdict"] != "not measured"
+                    )
                     if lacking and metric not in OPTIONAL and not group["not_run"]:
                         raise ParbenchError(
                             f"{self.table_path}: no number for metric {metric} of group "
@@ -155,7 +173,8 @@ class Study:
 
     def panel(self, group: dict) -> str | None:
         """The anchor of a group's details; None when it has no cell."""
-        return None if group["not_run"] else anchor("g", self.name, group["id"])
+        own = group.get("members", [group["id"]])[0]
+        return None if group["not_run"] else anchor("g", self.name, own)
 
     # ----------------------------------------------------------------------- numbers
 
@@ -222,8 +241,9 @@ class Study:
 
 
 def bound(group: dict) -> int:
-    """All devices of a group, which no speedup should exceed."""
-    return group["hardware"]["devices"] * group["hardware"]["nodes"]
+    """All cores or GPUs of a group, which no speedup should exceed."""
+    hardware = group["hardware"]
+    return hardware["devices"] * hardware["threads"] * hardware["nodes"]
 
 
 def reading(

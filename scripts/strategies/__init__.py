@@ -4,10 +4,12 @@ A strategy file states, without importing torch (the workflow reads it when it i
 
 - ``OPTIONS``: a JSON schema (with a default) for each option that a study may set,
 - ``processes(cell)``: training processes on a node,
+- ``beside(cell)``: names of further models that train at the same time in processes of their own,
 - ``shares(cell)``: ranks, over all nodes, that divide each global batch among them,
 - ``parts(cell)``: pieces into which one global batch is divided (shares x micro-batches),
 - ``stages(cell)``: stages into which the model is cut,
 - ``batch_norm(cell)``: over what BatchNorm normalises, in words,
+- ``pipeline_bound(cell)``: what a pipeline may at most speed up by, or None,
 - ``launcher(cell, python, node)``: the beginning of its command, up to the script, on its only
   node or on ``node`` (a Node) of several,
 - ``check(cell)``: sentences about options that contradict each other or the hardware,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from strategies import _data_parallel, _process_group
+from strategies import _data_parallel, _process_group, eager
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,11 +28,13 @@ OPTIONS: dict[str, dict] = {
 }
 
 
+beside = eager.beside
 processes = _data_parallel.processes
 shares = _data_parallel.shares
 parts = _data_parallel.parts
 stages = _data_parallel.stages
 batch_norm = _data_parallel.batch_norm
+pipeline_bound = eager.pipeline_bound
 certified = _data_parallel.certified
 launcher = _process_group.launcher
 
@@ -71,6 +73,21 @@ class Strategy(_process_group.Strategy):
         device_ids = [self.devices[0]] if self.devices[0].type == "cuda" else None
         bucket = self.cell["strategy"]["options"]["bucket_cap_mb"]
         return DistributedDataParallel(model, device_ids=device_ids, bucket_cap_mb=bucket)
+
+    def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
+        """A forward pass begins with rank 0's buffers. In the backward pass, from the last bucket
+        on, this rank has no gradient left to compute: it exchanges until the pass ends. Earlier
+        buckets cross the network while it computes.
+        """
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        def average(state, bucket):  # annotated as text, DDP would refuse it
+            if bucket.is_last():
+                phases.enter("exchange")
+            return default_hooks.allreduce_hook(state, bucket)
+
+        model.register_comm_hook(None, average)
+        model._sync_buffers = phases.exchanging(model._sync_buffers)  # DDP tells nobody of it
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         """Without DDP's collective calls, which evaluation has no need of."""

@@ -26,6 +26,11 @@ def processes(cell: dict) -> int:
     return 1
 
 
+def beside(cell: dict) -> list[str]:
+    """Its own model alone trains."""
+    return []
+
+
 def shares(cell: dict) -> int:
     """The batch stays whole."""
     return 1
@@ -44,6 +49,11 @@ def stages(cell: dict) -> int:
 def batch_norm(cell: dict) -> str:
     """The batch stays whole."""
     return "the whole batch"
+
+
+def pipeline_bound(cell: dict) -> float | None:
+    """Nothing is a pipeline."""
+    return None
 
 
 def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
@@ -77,9 +87,11 @@ class Strategy:
 
     ``rank`` and ``world_size`` count training processes; ``devices`` are those of this process,
     input on the first, output on the last; ``backend`` is the communication library in use.
+    ``companion`` is 0 where the cell's own model trains, else the number of the one beside it.
     """
 
     backend: str | None = None
+    companion = 0
 
     def __init__(self, cell: dict):
         self.cell = cell
@@ -91,6 +103,18 @@ class Strategy:
     def setup(self) -> None:
         """Join the other processes (none here) and choose this process's devices."""
         self.devices = [self.device(self.local_rank)]
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process tells and writes what comes of the cell."""
+        return self.rank == 0 and not self.companion
+
+    def meet(self, what: str, mine: Any = None) -> list | None:
+        """Tell the processes of other models that this one is at ``what``, with ``mine`` (JSON).
+
+        Returns what each of them told once all are there, by companion, and None before that.
+        """
+        return [mine]
 
     def device(self, index: int) -> torch.device:
         """The ``index``-th device of this node that the launcher gave to the cell."""
@@ -118,7 +142,7 @@ class Strategy:
     @property
     def shows(self) -> bool:
         """Whether this rank shows the progress of all: one of those that know a loss."""
-        return self.rank == 0
+        return self.leads
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
         """The model as it is trained, on this process's devices."""
@@ -148,6 +172,11 @@ class Strategy:
     def optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         """The optimizer as it is stepped."""
         return optimizer
+
+    def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
+        """Tell ``phases`` (profiling/phases.py) when this rank only hears from others, and what the
+        stages of a pipeline are. Called for cells of that profile alone, before the first step.
+        """
 
     def step(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
         """One step; ``scaler`` is disabled unless the precision is fp16."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from strategies import _data_parallel, _process_group
+from strategies import _data_parallel, _process_group, eager
 
 if TYPE_CHECKING:
     import torch
@@ -25,11 +25,13 @@ OPTIONS: dict[str, dict] = {
     },
 }
 
+beside = eager.beside
 processes = _data_parallel.processes
 shares = _data_parallel.shares
 parts = _data_parallel.parts
 stages = _data_parallel.stages
 batch_norm = _data_parallel.batch_norm
+pipeline_bound = eager.pipeline_bound
 launcher = _process_group.launcher
 
 

@@ -33,6 +33,7 @@ OPTIONS: dict[str, dict] = {
     },
 }
 
+beside = eager.beside
 processes = _process_group.processes
 launcher = _process_group.launcher
 
@@ -57,6 +58,11 @@ def batch_norm(cell: dict) -> str:
     if parts(cell) == 1:
         return eager.batch_norm(cell)
     return "each micro-batch, running statistics not deferred"
+
+
+def pipeline_bound(cell: dict) -> float | None:
+    """m equal micro-batches on n stages take m + n - 1 turns, where one device takes m * n."""
+    return parts(cell) * stages(cell) / (parts(cell) + stages(cell) - 1)
 
 
 def check(cell: dict) -> Iterator[str]:
