@@ -162,8 +162,8 @@ def _comparisons(claim: Mapping, trial: Trial, published: pd.DataFrame) -> list[
     if test["op"] == "largest":
         return _largest(test["metric"], trial, published)
     source = Published(published, trial.study["published"])
-    pairs = list(_pairs(test, trial.groups))
-    ratios = [_ratio(claim, trial, over, under, source) for over, under in pairs]
+    groups = _timed(trial.groups)
+    ratios = [_ratio(claim, trial, *pair, source) for pair in _pairs(test, groups)]
     if "models" not in test:
         made = [_compared(test, trial, (ratio,)) for ratio in ratios]
     else:
@@ -174,21 +174,26 @@ def _comparisons(claim: Mapping, trial: Trial, published: pd.DataFrame) -> list[
             for other in second
             if _place(one) == _place(other)
         ]
-    return made or [Comparison(trial, UNTESTED, (_no_cells(test, trial),))]
+    return made or [Comparison(trial, UNTESTED, (f"{trial.name} has {_lacks(test, groups)}",))]
 
 
-def _no_cells(test: Mapping, trial: Trial) -> str:
-    """Why a test compares nothing in a study."""
+def _timed(groups: Iterable[Group]) -> list[Group]:
+    """Those that are compared: what is instrumented runs slower, and apart."""
+    return [each for each in groups if each.plan["training"].get("profile", "none") == "none"]
+
+
+def _lacks(test: Mapping, groups: Collection[Group]) -> str:
+    """Why a test compares none of ``groups``."""
     for side in ("numerator", "denominator"):
-        if not any(_fits(group, test[side]) for group in trial.groups):
+        if not any(_fits(group, test[side]) for group in groups):
             wanted = {**test[side], **test[side].get("options", {})}
             wanted.pop("options", None)
             words = ", ".join(f"{key} {value}" for key, value in wanted.items())
-            return f"{trial.name} has no cell with {words}"
-    return f"{trial.name} has no two cells that differ in this alone"
+            return f"no cell with {words}"
+    return "no two cells that differ in this alone"
 
 
-def _pairs(test: Mapping, groups: Iterable[Group]) -> Iterator[tuple[Group, Group]]:
+def _pairs(test: Mapping, groups: Collection[Group]) -> Iterator[tuple[Group, Group]]:
     """The pairs of groups that a test compares, models and variants in the study's order.
 
     Where several pairs have the same model, batch, strategies and hardware, those count that stand
@@ -197,11 +202,9 @@ def _pairs(test: Mapping, groups: Iterable[Group]) -> Iterator[tuple[Group, Grou
     metric = tables.METRICS.get(test["metric"])
     if metric is not None:
         groups = [each for each in groups if each.measures(metric)]
-    # What is instrumented runs slower, and apart.
-    timed = [each for each in groups if each.plan["training"].get("profile", "none") == "none"]
     alike: dict[tuple, list[tuple[Group, Group]]] = {}
-    for over in (group for group in timed if _fits(group, test["numerator"])):
-        for under in (group for group in timed if _fits(group, test["denominator"])):
+    for over in (group for group in groups if _fits(group, test["numerator"])):
+        for under in (group for group in groups if _fits(group, test["denominator"])):
             if over is not under and _alike(over, under, test):
                 alike.setdefault((_key(over), _key(under)), []).append((over, under))
     for pairs in alike.values():
