@@ -560,7 +560,7 @@ def test_command_says_how_to_make_a_missing_dataset(work):
     [
         (["why", "nothing"], "unknown cell 'nothing'"),
         (["why", "ddp"], "means 6 cells"),
-        (["--study", "gorantla2024", "command", "swin.ddp.a100x2.s0"], "needs 2x A100"),
+        (["--study", "gorantla2024", "command", "swin.gpipe.a30x2.balance-1-1.s0"], "needs 2x A30"),
         (["--configfile", "missing.yaml", "list"], "missing.yaml: no such file"),
     ],
 )
