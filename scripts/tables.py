@@ -53,6 +53,10 @@ NOT_REPRODUCED = "not reproduced"
 # What a failed run is called in the status column and in sentences.
 FAILURES = {"out_of_memory": "out of memory", "diverged": "diverged"}
 
+# The metric that needs the published accuracy of its group, and what is said of seeds below it.
+TO_PUBLISHED = "seconds_to_published_accuracy"
+NOT_REACHED = "not reached"
+
 UNIT_ALIASES = {"ratio": "x", "1/s": "samples/s"}  # spellings of published_results.csv
 
 # Columns that only say where a value stands. Rows that differ in nothing else are one value.
@@ -71,7 +75,7 @@ class Metric:
     unit: str
     kind: str
     higher_is_better: bool
-    read: Callable[[Mapping], float | None] | None = None  # of one run; None: computed from pairs
+    read: Callable[[Mapping], float | None] | None = None  # of one run; None: needs more than it
     clocked: bool = False
     optional: bool = False  # no row where no run has a value
 
@@ -107,6 +111,7 @@ METRICS = {
         _accuracy("test_specificity_macro"),
         Metric("train_seconds", "s", "absolute", False, _key("train_seconds"), clocked=True),
         Metric("epoch_seconds", "s", "absolute", False, _epoch_seconds, clocked=True),
+        Metric(TO_PUBLISHED, "s", "absolute", False, clocked=True),
         Metric("startup_seconds", "s", "absolute", False, _key("startup_seconds"), clocked=True),
         Metric(
             "samples_per_second",
@@ -548,6 +553,32 @@ def _work(cell: Mapping) -> dict[str, Any]:
     }
 
 
+def time_to(accuracy: float, group: Group) -> tuple[Summary, list[str]]:
+    """Seconds of training until the test accuracy was first ``accuracy`` after an epoch.
+
+    Over the good runs. Where one never got there, there is no mean, which would leave out the
+    slowest: only minimum and maximum of those that did, and a sentence that counts the others.
+    """
+    times = [_seconds_to(accuracy, run) for run in group.ok]
+    reached = [seconds for seconds in times if seconds is not None]
+    if len(reached) == len(times):
+        return summarise(reached, trim=METRICS[TO_PUBLISHED].clocked), []
+    said = f"{NOT_REACHED} by {len(times) - len(reached)} of {len(times)} seeds"
+    if not reached:
+        return Summary(0), [said]
+    least, most = min(reached), max(reached)
+    said += f" (the others: {' to '.join(dict.fromkeys((f'{least:.4g}', f'{most:.4g}')))} s)"
+    return Summary(len(reached), min=least, max=most), [said]
+
+
+def _seconds_to(accuracy: float, run: Mapping) -> float | None:
+    """``elapsed_seconds`` of the first epoch that ended with ``accuracy``; None without one."""
+    for epoch in run["history"]:
+        if epoch["test_accuracy"] is not None and _at_most(accuracy, epoch["test_accuracy"]):
+            return epoch["elapsed_seconds"]
+    return None
+
+
 def _group_noise_floor(group: Group) -> tuple[Summary, list[str]]:
     places = {
         (
@@ -743,9 +774,11 @@ def _check_table_metrics(study: Mapping) -> None:
                 )
 
 
-def _metrics_of(plan: Mapping, group: Group, is_baseline: bool) -> list[Metric]:
-    """The metrics that a group has rows for."""
-    has_partner = {"noise_floor": is_baseline}
+def _metrics_of(
+    plan: Mapping, group: Group, is_baseline: bool, goal: Reference | None
+) -> list[Metric]:
+    """The metrics that a group has rows for; ``goal``: its published accuracy."""
+    has_partner = {"noise_floor": is_baseline, TO_PUBLISHED: goal is not None}
     has_partner |= dict.fromkeys(PAIRED, group.plan["baseline"] is not None)
     names: Iterable[str] = METRICS
     if group.plan["not_run"]:
@@ -768,8 +801,11 @@ def _rows(
 ) -> Iterable[dict[str, Any]]:
     baseline = _baseline(group, groups)
     is_baseline = any(each.plan["baseline"] == group.plan["id"] for each in groups.values())
-    for metric in _metrics_of(plan, group, is_baseline):
-        summary, reasons = _summary(metric, group, baseline)
+    goal = source.find(group.plan, METRICS["test_accuracy"])
+    for metric in _metrics_of(plan, group, is_baseline, goal):
+        summary, reasons = _summary(metric, group, baseline, goal)
+        if metric.name == TO_PUBLISHED:  # what its goal was published for may be other work
+            reasons += _scale_difference(group, plan["study"])
         if metric.optional and summary.n == 0 and not group.plan["not_run"]:
             continue
         if metric.name == "speedup":
@@ -813,9 +849,13 @@ def _baseline(group: Group, groups: Mapping[str, Group]) -> Group | None:
     return None if name is None else groups[name]
 
 
-def _summary(metric: Metric, group: Group, baseline: Group | None) -> tuple[Summary, list[str]]:
+def _summary(
+    metric: Metric, group: Group, baseline: Group | None, goal: Reference | None
+) -> tuple[Summary, list[str]]:
     if group.plan["not_run"]:
         return Summary(0), []
+    if metric.name == TO_PUBLISHED:
+        return time_to(goal.value, group)
     if metric.name in PAIRED:
         return PAIRED[metric.name](group, baseline)
     if metric.name == "noise_floor":

@@ -4,6 +4,7 @@
 - ``text``: numbers, units and names as text, each formatted once
 - ``table``: one table and its cells, as HTML and PDF both lay it out
 - ``paper_tables``: the tables of published beside reproduced numbers, speedups and verdicts
+- ``time_to_accuracy``: how long training took to the published accuracy
 - ``work``: what each group computes: learning rate, batch, BatchNorm, precision
 - ``figures``: the four figures of a study, each a question with its answer
 - ``svg``: a drawn figure as an SVG that may stand in a page with others

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from reporting import time_to_accuracy
 from reporting.figures import figures
 from reporting.paper_tables import (
     VERDICTS,
@@ -51,7 +52,8 @@ def study_section(study: Study) -> dict:
     """What the report says of one study."""
     text = study.study
     tables = [paper_table(study, index, table) for index, table in enumerate(text["tables"], 1)]
-    tables += filter(None, [speedup_table(study), every_metric_table(study)])
+    made = (speedup_table, time_to_accuracy.table, every_metric_table)
+    tables += filter(None, [make(study) for make in made])
     tables += [work_table(study)] if study.groups else []
     states = Counter(study.status(group) for group in study.groups)
     return {

@@ -26,8 +26,15 @@ TABLE_COLUMNS = [
 # fmt: on
 NUMBERS = ("mean", "std", "ci_low", "ci_high", "min", "max", "published", "ratio")
 
-# Metrics that a group that ran well may lack: no baseline, or no accelerator.
-OPTIONAL = {"speedup", "accuracy_difference", "noise_floor", "peak_memory_device_mib"}
+# Metrics that a group that ran well may lack: no baseline, no accelerator, a goal not reached.
+OPTIONAL = {
+    "speedup",
+    "accuracy_difference",
+    "noise_floor",
+    "peak_memory_device_mib",
+    "seconds_to_published_accuracy",
+}
+NOT_REACHED = "not reached"  # what tables.py says of seeds below the published accuracy
 
 
 class Study:

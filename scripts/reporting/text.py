@@ -21,6 +21,7 @@ LABELS = {
     "test_specificity_macro": "Specificity (macro)",
     "train_seconds": "Training time",
     "epoch_seconds": "Time per epoch",
+    "seconds_to_published_accuracy": "Time to the published accuracy",
     "samples_per_second": "Throughput",
     "startup_seconds": "Start-up",
     "peak_memory_process_mib": "Peak memory, process",
