@@ -10,6 +10,7 @@
 - ``svg``: a drawn figure as an SVG that may stand in a page with others
 - ``panels``: what stands behind every number: cells, environments, histories, logs
 - ``equivalence``: what is proved to be the same computation as eager training
+- ``evidence``: the files that a report without runs of its own rests on
 - ``sections``: the first page and the section of a study, put together
 - ``render``: report.json as HTML and as PDF
 """

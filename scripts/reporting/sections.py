@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from reporting import time_to_accuracy
 from reporting.figures import figures
+from reporting.panels import every_run
 from reporting.paper_tables import (
     VERDICTS,
     every_metric_table,
@@ -86,7 +87,7 @@ def _citation(citation: dict | None) -> dict | None:
 
 
 def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
-    runs = {cell: metrics for study in studies for cell, metrics in study.metrics.items()}
+    runs = every_run(studies)
     started = min((run["started"] for run in runs.values()), default="")
     finished = max((run["finished"] for run in runs.values()), default="")
     environments = [run["environment"] for run in runs.values()]
