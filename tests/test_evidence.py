@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import tables
 from constructed import CPU1, CPU2, Group
 from errors import ParbenchError
 from test_report import pdf_text, squeezed
-from workspace import Workspace
+from workspace import ROOT, Workspace
 
 GROUPS = [group for group in constructed.usual_groups() if group.model != "vgg16"]
 PUBLISHED = "study,table,hardware,nodes,devices_per_node,metric,value,unit\n"
@@ -235,3 +236,13 @@ def test_the_workflow_renders_evidence_without_training(tmp_path):
         (work.folder / "results/cells").glob("*/metrics.json")
     )
     assert work.jobs("reports/evidence.html") == {}
+
+
+def test_evidence_is_kept_by_git_and_its_reports_are_not():
+    def ignored(name):
+        return subprocess.run(["git", "check-ignore", "-q", name], cwd=ROOT, check=False).returncode
+
+    if ignored("results/x") != 0:
+        pytest.skip("no git checkout")
+    assert ignored("reports/evidence/quickstart-cpu-x2-2030-01-01.json") == 1
+    assert ignored("reports/evidence.html") == ignored("reports/evidence.pdf") == 0
