@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA_VERSION = 1
 # Packages whose version can change a measurement.
-PACKAGES = ("torch", "torchvision", "torchgpipe", "horovod", "numpy", "scikit-learn", "safetensors")
+PACKAGES = (
+    *("torch", "torchvision", "timm", "torchgpipe", "horovod"),
+    *("numpy", "scikit-learn", "safetensors"),
+)
 
 
 def now() -> str:

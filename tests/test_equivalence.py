@@ -27,20 +27,20 @@ def trials(model, strategy, devices=1, precisions=("fp32",), rules=(), **options
 def thinned():
     """Of the whole matrix (`make certificate`) every value of every dimension, at little cost.
 
-    A model family more is a line more.
+    All of them for a model without BatchNorm and one with it, the ends for each other family.
     """
     both = ("fp32", "bf16")
     found = []
-    for model in ("swin", "vit", "deep_cnn", "simple_cnn", "resnet18"):
-        small = model != "resnet18"  # which has no small width
+    for model in ("swin", "deep_cnn", "vit", "simple_cnn", "convnextv2", "deit", "resnet18"):
+        whole, small = model in ("swin", "deep_cnn"), model != "resnet18"  # has no small width
         found += trials(model, "eager", 1, both)
-        for index, chunks in enumerate((1, 2, 4, 8) if small else (2, 8)):
+        for index, chunks in enumerate((1, 2, 4, 8) if whole else (2, 8)):
             balance = ([2], [1, 1])[index % 2]
             options = {"balance": balance, "chunks": chunks, "checkpoint": MODES[index % 3]}
             found += trials(model, "gpipe", len(balance), both, **options)
         for strategy, sizes in (("ddp", (4, 1)), ("horovod", (3, 2))):
             if strategy == "ddp" or importlib.util.find_spec("horovod"):
-                for devices in sizes if small else sizes[:1]:
+                for devices in sizes if whole else sizes[:1]:
                     precisions = both if small else ()
                     found += trials(model, strategy, devices, precisions, ["synchronized"])
     for deferred in (False, True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import timm
 import torch
 import torchvision
 from torch import nn
@@ -36,7 +37,12 @@ def vision_transformer():
 
 # What each is by its defaults, and its parameters for 10 classes, as they are counted elsewhere.
 REFERENCES = {
+    "convnextv2": (lambda: timm.create_model("convnextv2_tiny", num_classes=10), 27_874_186),
     "deep_cnn": (resnet18_for_small_images, 11_173_962),
+    "deit": (
+        lambda: timm.create_model("deit_tiny_patch16_224", img_size=32, num_classes=10),
+        5_489_482,
+    ),
     "resnet18": (lambda: torchvision.models.resnet18(num_classes=10), 11_181_642),
     "resnet50": (lambda: torchvision.models.resnet50(num_classes=10), 23_528_522),
     "resnet101": (lambda: torchvision.models.resnet101(num_classes=10), 42_520_650),
@@ -75,6 +81,40 @@ def test_same_parameters_in_the_same_order(pair):
 
 def test_same_output(pair):
     _, blocks, reference = pair
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert torch.equal(blocks.eval()(images), reference.eval()(images))
+
+
+# The other sizes that studies use, by their options.
+SIZES = {
+    "convnextv2_nano": ("convnextv2", {"depths": [2, 2, 8, 2], "dims": [80, 160, 320, 640]}),
+    "convnextv2_tiny": ("convnextv2", {}),
+} | {
+    f"deit_{size}{kind}_patch16_224": (
+        "deit",
+        {"embed_dim": 64 * heads, "num_heads": heads, "distilled": kind == "_distilled"},
+    )
+    for size, heads in {"tiny": 3, "small": 6, "base": 12}.items()
+    for kind in ("", "_distilled")
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sizes_have_as_many_parameters_as_timm_says(size):
+    name, options = SIZES[size]
+    with torch.device("meta"):  # shapes alone
+        reference = timm.create_model(size, num_classes=10)
+        blocks = models.load(name).build(10, 224, {**defaults(name), **options})
+    count = sum(parameter.numel() for parameter in blocks.parameters())
+    assert count == sum(parameter.numel() for parameter in reference.parameters())
+
+
+def test_distilled_deit_computes_what_timms_does():
+    torch.manual_seed(7)
+    reference = timm.create_model("deit_tiny_distilled_patch16_224", img_size=32, num_classes=10)
+    torch.manual_seed(7)
+    blocks = models.load("deit").build(10, 32, {**defaults("deit"), "distilled": True})
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         assert torch.equal(blocks.eval()(images), reference.eval()(images))
@@ -120,6 +160,12 @@ def test_a_number_of_stages_without_cuts_is_refused():
         models.load("vit").cuts(1, {**defaults("vit"), "hidden_dim": 17})
     with pytest.raises(ParbenchError, match="image_size 32 is no multiple of patch_size 5"):
         models.load("vit").build(10, 32, {**defaults("vit"), "patch_size": 5})
+    with pytest.raises(ParbenchError, match="image_size 32 is no multiple of patch_size 5"):
+        models.load("deit").build(10, 32, {**defaults("deit"), "patch_size": 5})
+    with pytest.raises(ParbenchError, match="17 is not divisible by num_heads 3"):
+        models.load("deit").cuts(1, {**defaults("deit"), "embed_dim": 17})
+    with pytest.raises(ParbenchError, match="image_size 16 with patch_size 4 leaves no pixel"):
+        models.load("convnextv2").build(10, 16, defaults("convnextv2"))
     with pytest.raises(ParbenchError, match="4 transformer blocks"):
         models.load("swin").cuts(5, {**defaults("swin"), "depths": [2, 2], "num_heads": [3, 6]})
 

@@ -9,39 +9,20 @@ from typing import TYPE_CHECKING
 
 from errors import ParbenchError
 from models import _cuts
+from models._options import number, share
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def _number(description: str, default: int, maximum: int) -> dict:
-    return {
-        "description": description,
-        "type": "integer",
-        "minimum": 1,
-        "maximum": maximum,
-        "default": default,
-    }
-
-
-def _share(description: str, default: float) -> dict:
-    return {
-        "description": description,
-        "type": "number",
-        "minimum": 0,
-        "exclusiveMaximum": 1,
-        "default": default,
-    }
-
-
 OPTIONS: dict[str, dict] = {
-    "patch_size": _number("side of a patch, in pixels", 4, 1024),
-    "hidden_dim": _number("width of a token", 192, 16384),
-    "depth": _number("transformer blocks", 6, 1000),
-    "num_heads": _number("attention heads of a block", 3, 1024),
-    "mlp_dim": _number("width inside a block's two fully connected layers", 768, 65536),
-    "dropout": _share("of embeddings and branches", 0.1),
-    "stochastic_depth": _share(
+    "patch_size": number("side of a patch, in pixels", 4, 1024),
+    "hidden_dim": number("width of a token", 192, 16384),
+    "depth": number("transformer blocks", 6, 1000),
+    "num_heads": number("attention heads of a block", 3, 1024),
+    "mlp_dim": number("width inside a block's two fully connected layers", 768, 65536),
+    "dropout": share("of embeddings and branches", 0.1),
+    "stochastic_depth": share(
         "probability that the last block's branches are skipped; rising from 0 at the first", 0.1
     ),
 }

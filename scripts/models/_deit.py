@@ -1,0 +1,44 @@
+"""The ends of timm's Vision Transformers, which has them in one piece with its blocks."""
+
+from __future__ import annotations
+
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+
+
+class Embedding(nn.Module):
+    """Images to tokens: patches projected, prefix tokens in front, learned positions added."""
+
+    def __init__(self, network: VisionTransformer):
+        super().__init__()
+        self.cls_token = network.cls_token
+        self.pos_embed = network.pos_embed
+        self.dist_token = getattr(network, "dist_token", None)
+        self.patch_embed = network.patch_embed
+        self.pos_drop = network.pos_drop
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """[B, 3, S, S] -> [B, prefix tokens + patches, width]."""
+        patches = self.patch_embed(images)
+        prefix = [token for token in (self.cls_token, self.dist_token) if token is not None]
+        tokens = [token.to(patches.dtype).expand(len(images), -1, -1) for token in prefix]
+        return self.pos_drop(torch.cat([*tokens, patches], 1) + self.pos_embed)
+
+
+class Head(nn.Module):
+    """Tells the class from the class token, and from that of distillation where there is one."""
+
+    def __init__(self, network: VisionTransformer):
+        super().__init__()
+        self.norm = network.norm
+        self.head = network.head
+        self.head_dist = getattr(network, "head_dist", None)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[B, T, width] -> [B, num_classes] logits; of two heads their mean."""
+        tokens = self.norm(tokens)
+        logits = self.head(tokens[:, 0])
+        if self.head_dist is None:
+            return logits
+        return (logits + self.head_dist(tokens[:, 1])) / 2

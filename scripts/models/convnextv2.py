@@ -1,0 +1,95 @@
+"""ConvNeXt V2 of timm (Woo et al. 2023); the defaults are its convnextv2_tiny.
+
+The nano one has ``depths: [2, 2, 8, 2]`` and ``dims: [80, 160, 320, 640]``.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from errors import ParbenchError
+from models import _cuts
+
+if TYPE_CHECKING:
+    from torch import nn
+
+OPTIONS: dict[str, dict] = {
+    "patch_size": {
+        "description": "side of a patch of the stem, in pixels",
+        "type": "integer",
+        "minimum": 1,
+        "default": 4,
+    },
+    "depths": {
+        "description": "blocks of each resolution",
+        "type": "array",
+        "items": {"type": "integer", "minimum": 1, "maximum": 1000},
+        "minItems": 4,
+        "maxItems": 4,
+        "default": [3, 3, 9, 3],
+    },
+    "dims": {
+        "description": "width of each resolution",
+        "type": "array",
+        "items": {"type": "integer", "minimum": 1, "maximum": 65536},
+        "minItems": 4,
+        "maxItems": 4,
+        "default": [96, 192, 384, 768],
+    },
+    "stochastic_depth": {
+        "description": "probability that the last block is skipped; rising from 0 at the first",
+        "type": "number",
+        "minimum": 0,
+        "exclusiveMaximum": 1,
+        "default": 0,
+    },
+}
+SMALL = {"depths": [1, 1, 2, 1], "dims": [8, 16, 16, 16], "patch_size": 2}
+
+
+def _names(depths: list[int]) -> list[str]:
+    """Names of the blocks: stage and index."""
+    return [
+        f"stage{stage}_{index}" for stage, depth in enumerate(depths, 1) for index in range(depth)
+    ]
+
+
+def cuts(stages: int, options: dict) -> list[str]:
+    """Names of the blocks that begin the 2nd, 3rd, ... stage.
+
+    Every block costs about the same: where the width doubles, the pixels are a quarter.
+    ParbenchError when there are fewer blocks than stages.
+    """
+    name = f"convnextv2 with depths {options['depths']}"
+    return _cuts.even(name, "blocks", _names(options["depths"]), stages)
+
+
+def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
+    """[B, 3, S, S] float -> [B, num_classes] logits. ParbenchError for too small images."""
+    least = options["patch_size"] * 8  # three times halved after the stem
+    if image_size < least:
+        raise ParbenchError(
+            f"model convnextv2: image_size {image_size} with patch_size {options['patch_size']} "
+            f"leaves no pixel at the end; choose image_size {least} or more, or smaller patches"
+        )
+    from timm.models.convnext import ConvNeXt
+    from torch import nn
+
+    network = ConvNeXt(
+        num_classes=num_classes,
+        patch_size=options["patch_size"],
+        depths=tuple(options["depths"]),
+        dims=tuple(options["dims"]),
+        drop_path_rate=options["stochastic_depth"],
+        use_grn=True,  # what V2 adds
+        ls_init_value=None,  # and what it leaves out
+    )
+    row = OrderedDict(stem=network.stem)
+    for number, stage in enumerate(network.stages, 1):
+        if number > 1:
+            row[f"downsample{number}"] = stage.downsample
+        for index, block in enumerate(stage.blocks):
+            row[f"stage{number}_{index}"] = block
+    row["head"] = network.head
+    return nn.Sequential(row)
