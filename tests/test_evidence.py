@@ -107,9 +107,10 @@ def test_what_is_not_there_is_said_in_a_sentence(tmp_path):
         evidence.gather("constructed", results, partial=True)
 
 
-def test_no_path_and_no_name_of_a_host_leaves_the_machine(tmp_path):
-    host = socket.gethostname()
-    reason = f"killed on {host}: see /var/tmp/some one/log.txt and samples/s"
+def test_no_path_and_no_name_of_a_host_leaves_the_machine(tmp_path, monkeypatch):
+    host = "node17"
+    monkeypatch.setattr(socket, "gethostname", lambda: f"{host}.example.org")
+    reason = f"killed on {host}.example.org: see /var/tmp/some one/log.txt and samples/s"
     groups = [Group("swin", "eager", CPU1, status="out_of_memory", reason=reason)]
     groups.append(Group("swin", "ddp", CPU2, not_run=f"needs what {host} lacks"))
     results = measured(tmp_path, groups)
