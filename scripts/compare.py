@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,8 @@ COLUMNS = [
 ACCURACY, TIME = METRICS["test_accuracy"], METRICS["train_seconds"]
 HEAD = ["model", "variant", "accuracy A", "accuracy B", "B - A", "time A", "time B", "A / B", ""]
 # Parts of a group's plan that may differ between two that are set beside each other.
-PARTS = ("stack", "deployment", "hardware", "dataset", "options", "model_options", "training")
+PLACE = ("stack", "deployment", "hardware", "options")
+WORK = ("dataset", "model_options", "training")  # other work: no number is set against the other
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,10 @@ class Pair:
         """One name, or both where two studies call the same cells differently."""
         return " = ".join(dict.fromkeys(group.plan["variant"] for group in (self.a, self.b)))
 
-    def differs(self) -> list[str]:
+    def differs(self, parts: Iterable[str] = (*PLACE, *WORK)) -> list[str]:
         """What of the settings differs, in words; empty for the same cells."""
         found = []
-        for part in PARTS:
+        for part in parts:
             ours, theirs = (group.plan.get(part) for group in (self.a, self.b))
             if ours == theirs:
                 continue
@@ -112,6 +113,8 @@ class Pair:
     def reading(self, metric: Metric) -> str:
         """What the comparison of a metric says, or why it says nothing."""
         sides = (("A", self.a), ("B", self.b))
+        if self.differs(WORK):
+            return "not judged: other work"
         why = [f"{name}: {words}" for name, group in sides for words in group.cautions(metric)]
         kind, found = self.against(metric)
         if why:

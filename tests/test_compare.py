@@ -118,6 +118,7 @@ def test_other_settings_are_said(tmp_path, first):
     second = evidence.write(evidence.gather("constructed", tmp_path / "b/results"), tmp_path / "b")
     found = row(rows(first, second), "train_seconds")
     assert found["differs"] == "stack current against paper; epochs 4 against 8"
+    assert found["reading"] == "not judged: other work"
 
 
 def test_what_has_no_number_says_why(tmp_path, first):
@@ -133,20 +134,13 @@ def test_what_has_no_number_says_why(tmp_path, first):
     assert "Only in B: swin eager." in compare.show(compare.load(first), compare.load(second))
 
 
-def test_times_of_deterministic_cells_are_not_compared(tmp_path, first):
-    def slow(metrics):
-        metrics["cell"]["training"]["mode"] = "deterministic"
+def test_times_of_cells_that_shared_cores_are_not_compared(tmp_path, first):
+    def busy(metrics):
+        metrics["environment"]["oversubscribed"] = True
         return metrics
 
-    constructed.write_study(tmp_path / "b", groups=[EAGER], change=slow)
-    plan = tmp_path / "b/results/plan/constructed.json"
-    content = json.loads(plan.read_text())
-    content["groups"][0]["training"]["mode"] = "deterministic"
-    plan.write_text(json.dumps(content))
-    certificate.write(tmp_path / "b/results/certificates/host.json", "host", {}, [])
-    second = evidence.write(evidence.gather("constructed", tmp_path / "b/results"), tmp_path / "b")
-    frame = rows(first, second)
-    assert row(frame, "train_seconds")["reading"] == "B: deterministic mode is not for timing"
+    frame = rows(first, write(tmp_path / "b", [EAGER], busy))
+    assert row(frame, "train_seconds")["reading"] == "B: its devices shared cores"
     assert "no difference" in row(frame, "test_accuracy")["reading"]
 
 
