@@ -14,7 +14,7 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +146,14 @@ def _machine_name(described: Mapping, gpus: bool) -> str:
 
 def _without_places(plan: Mapping) -> dict:
     """The plan without the paths and the host's name that its free texts may hold."""
-    groups = [{**group, "not_run": _plain(group["not_run"])} for group in plan["groups"]]
-    return {**plan, "groups": groups, "arguments": [_plain(word) for word in plan["arguments"]]}
+    told = _each_group(plan, lambda group: {**group, "not_run": _plain(group["not_run"])})
+    return {**told, "arguments": [_plain(word) for word in plan["arguments"]]}
+
+
+def _each_group(plan: Mapping, change: Callable[[Mapping], dict]) -> dict:
+    """The plan with all its groups changed, also those of several models together."""
+    parts = [part for part in ("groups", "together") if part in plan]
+    return {**plan, **{part: [change(group) for group in plan[part]] for part in parts}}
 
 
 def _plain(text: str | None) -> str | None:
@@ -250,23 +256,23 @@ def runs(made: Mapping, path: Path) -> dict[str, dict]:
 
 def plan(made: Mapping) -> dict:
     """The plan of the evidence ``made``; cells that are missing there are said to be."""
-    return {**made["plan"], "groups": [_cut(group, made) for group in made["plan"]["groups"]]}
+    return _each_group(made["plan"], lambda group: _cut(group, made))
 
 
 def _cut(group: Mapping, made: Mapping) -> dict:
     if group["not_run"] is not None or not set(made["missing"]) & set(group["cells"]):
         return dict(group)
-    both = list(zip(group["cells"], group["seeds"], strict=True))
-    done = [pair for pair in both if pair[0] in made["cells"]]
-    lost = [str(seed) for cell, seed in both if cell in made["missing"]]
-    said = f"seed{'s' * (len(lost) > 1)} {', '.join(lost)} {NOT_MEASURED}"
+    done = [cell for cell in group["cells"] if cell in made["cells"]]
+    lost = len(group["cells"]) - len(done)
+    said = f"{lost} of {len(group['cells'])} cells {NOT_MEASURED}"
     return {
         **group,
-        "cells": [cell for cell, _ in done or both],
-        "seeds": [seed for _, seed in done or both],
+        "cells": done or group["cells"],
+        "seeds": list(dict.fromkeys(made["cells"][cell]["seed"] for cell in done))
+        or group["seeds"],
         "not_run": None if done else NOT_MEASURED,
         "note": "; ".join(filter(None, [group.get("note"), said if done else None])) or None,
-        "waiting": len(lost),
+        "waiting": lost,
     }
 
 

@@ -84,13 +84,13 @@ def test_a_partial_study_is_refused_unless_it_is_said_and_named(tmp_path):
     assert made["missing"] == lost
     groups = {group["id"]: group for group in evidence.plan(made)["groups"]}
     assert groups[eager.id]["seeds"] == [0, 2]
-    assert groups[eager.id]["note"] == "seed 1 not measured"
+    assert groups[eager.id]["note"] == "1 of 3 cells not measured"
     assert groups[swin.id]["not_run"] == "not measured"
     out = evidence.unpack(path, tmp_path / "out")
     html = report.render.render_html(collected(tmp_path, out))
     assert "This report is not finished: 4 cells not trained yet." in html
     assert "not run: not measured" in html
-    assert "seed 1 not measured" in html
+    assert "1 of 3 cells not measured" in html
 
 
 def test_what_is_not_there_is_said_in_a_sentence(tmp_path):
