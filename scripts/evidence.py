@@ -263,6 +263,7 @@ def _cut(group: Mapping, made: Mapping) -> dict:
     if group["not_run"] is not None or not set(made["missing"]) & set(group["cells"]):
         return dict(group)
     done = [cell for cell in group["cells"] if cell in made["cells"]]
+    seeds = dict.fromkeys(made["cells"][cell]["seed"] for cell in done)
     lost = len(group["cells"]) - len(done)
     said = f"{lost} of {len(group['cells'])} cells {NOT_MEASURED}"
     return {
