@@ -29,9 +29,11 @@ COLUMNS = [
     "mean_b", "std_b", "min_b", "max_b", "kind", "pairs", "mean", "std", "ci_low", "ci_high", "min",
     "max", "reading",
 ]
+HEAD = [
+    "model", "variant", "accuracy A", "accuracy B", "B - A", "time A", "time B", "A / B", "time",
+]
 # fmt: on
 ACCURACY, TIME = METRICS["test_accuracy"], METRICS["train_seconds"]
-HEAD = ["model", "variant", "accuracy A", "accuracy B", "B - A", "time A", "time B", "A / B", ""]
 # Parts of a group's plan that may differ between two that are set beside each other.
 PLACE = ("stack", "deployment", "hardware", "options")
 WORK = ("dataset", "model_options", "training")  # other work: no number is set against the other
@@ -252,9 +254,10 @@ def show(a: Side, b: Side) -> str:
 def _line(pair: Pair, notes: list[str]) -> list[str]:
     """The fields of one pair; what differs goes into ``notes``, once each."""
     fields = []
-    for metric, factor, form, unit in (ACCURACY, 100, ".2f", "%"), (TIME, 1, ".1f", "s"):
+    for metric, factor, unit in (ACCURACY, 100, "%"), (TIME, 1, "s"):
         for group in (pair.a, pair.b):
-            shown = _shown(_summary(group, metric), factor, form)
+            found = _summary(group, metric)
+            shown = _shown(found, factor, ".1f" if metric is TIME and found.mean >= 10 else ".2f")
             fields.append(f"{shown} {unit}" if shown else group.status)
         kind, found = pair.against(metric)
         fields.append(_shown(found, *((100, "+.2f") if kind == "difference" else (1, ".2f"))))

@@ -269,8 +269,7 @@ def _cut(group: Mapping, made: Mapping) -> dict:
     return {
         **group,
         "cells": done or group["cells"],
-        "seeds": list(dict.fromkeys(made["cells"][cell]["seed"] for cell in done))
-        or group["seeds"],
+        "seeds": list(seeds) or group["seeds"],
         "not_run": None if done else NOT_MEASURED,
         "note": "; ".join(filter(None, [group.get("note"), said if done else None])) or None,
         "waiting": lost,
