@@ -556,10 +556,11 @@ def _work(cell: Mapping) -> dict[str, Any]:
 def time_to(accuracy: float, group: Group) -> tuple[Summary, list[str]]:
     """Seconds of training until the test accuracy was first ``accuracy`` after an epoch.
 
-    Over the good runs. Where one never got there, there is no mean, which would leave out the
-    slowest: only minimum and maximum of those that did, and a sentence that counts the others.
+    Over the good runs that measured it. Where one never got there, there is no mean, which would
+    leave out the slowest: only minimum and maximum of those that did, and a sentence that counts
+    the others.
     """
-    times = [_seconds_to(accuracy, run) for run in group.ok]
+    times = [_seconds_to(accuracy, run) for run in group.ok if _scored(run)]
     reached = [seconds for seconds in times if seconds is not None]
     if len(reached) == len(times):
         return summarise(reached, trim=METRICS[TO_PUBLISHED].clocked), []
@@ -573,10 +574,13 @@ def time_to(accuracy: float, group: Group) -> tuple[Summary, list[str]]:
 
 def _seconds_to(accuracy: float, run: Mapping) -> float | None:
     """``elapsed_seconds`` of the first epoch that ended with ``accuracy``; None without one."""
-    for epoch in run["history"]:
-        if epoch["test_accuracy"] is not None and _at_most(accuracy, epoch["test_accuracy"]):
-            return epoch["elapsed_seconds"]
-    return None
+    there = (each for each in _scored(run) if _at_most(accuracy, each["test_accuracy"]))
+    return next((epoch["elapsed_seconds"] for epoch in there), None)
+
+
+def _scored(run: Mapping) -> list[Mapping]:
+    """The epochs after which the test accuracy was measured."""
+    return [epoch for epoch in run["history"] if epoch["test_accuracy"] is not None]
 
 
 def _group_noise_floor(group: Group) -> tuple[Summary, list[str]]:
@@ -774,11 +778,10 @@ def _check_table_metrics(study: Mapping) -> None:
                 )
 
 
-def _metrics_of(
-    plan: Mapping, group: Group, is_baseline: bool, goal: Reference | None
-) -> list[Metric]:
-    """The metrics that a group has rows for; ``goal``: its published accuracy."""
-    has_partner = {"noise_floor": is_baseline, TO_PUBLISHED: goal is not None}
+def _metrics_of(plan: Mapping, group: Group, is_baseline: bool, source: Published) -> list[Metric]:
+    """The metrics that a group has rows for."""
+    has_partner = {"noise_floor": is_baseline}
+    has_partner[TO_PUBLISHED] = source.find(group.plan, METRICS["test_accuracy"]) is not None
     has_partner |= dict.fromkeys(PAIRED, group.plan["baseline"] is not None)
     names: Iterable[str] = METRICS
     if group.plan["not_run"]:
@@ -801,9 +804,8 @@ def _rows(
 ) -> Iterable[dict[str, Any]]:
     baseline = _baseline(group, groups)
     is_baseline = any(each.plan["baseline"] == group.plan["id"] for each in groups.values())
-    goal = source.find(group.plan, METRICS["test_accuracy"])
-    for metric in _metrics_of(plan, group, is_baseline, goal):
-        summary, reasons = _summary(metric, group, baseline, goal)
+    for metric in _metrics_of(plan, group, is_baseline, source):
+        summary, reasons = _summary(metric, group, baseline, source)
         if metric.name == TO_PUBLISHED:  # what its goal was published for may be other work
             reasons += _scale_difference(group, plan["study"])
         if metric.optional and summary.n == 0 and not group.plan["not_run"]:
@@ -850,12 +852,12 @@ def _baseline(group: Group, groups: Mapping[str, Group]) -> Group | None:
 
 
 def _summary(
-    metric: Metric, group: Group, baseline: Group | None, goal: Reference | None
+    metric: Metric, group: Group, baseline: Group | None, source: Published
 ) -> tuple[Summary, list[str]]:
     if group.plan["not_run"]:
         return Summary(0), []
     if metric.name == TO_PUBLISHED:
-        return time_to(goal.value, group)
+        return time_to(source.find(group.plan, METRICS["test_accuracy"]).value, group)
     if metric.name in PAIRED:
         return PAIRED[metric.name](group, baseline)
     if metric.name == "noise_floor":

@@ -361,9 +361,14 @@ def test_a_seed_that_never_got_there_is_not_averaged_away():
     assert found[["n_seeds", "min", "max"]].tolist() == [2, 10.0, 20.0]
     assert found[["mean", "std", "ci_low", "ci_high"]].isna().all()
     assert found["reason"] == "not reached by 1 of 3 seeds (the others: 10 to 20 s)"
-    none = to_published(history(0.5), history(), scaled=["epochs 1 instead of 50"])
+    none = to_published(history(0.5), history(0.6), scaled=["epochs 1 instead of 50"])
     assert none["reason"] == "not reached by 2 of 2 seeds; scaled: epochs 1 instead of 50"
     assert none[["mean", "min", "max"]].isna().all()
+
+
+def test_no_time_to_an_accuracy_that_was_not_measured():
+    found = to_published(history(None), history(None, None))
+    assert found[["n_seeds", "reason"]].tolist() == [0, ""]
 
 
 def test_no_time_to_an_accuracy_that_nobody_published():
