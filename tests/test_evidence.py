@@ -72,7 +72,7 @@ def test_the_same_results_give_the_same_bytes_and_others_never_replace_them(tmp_
 
 
 def test_a_partial_study_is_refused_unless_it_is_said_and_named(tmp_path):
-    results = measured(tmp_path)
+    results = measured(tmp_path, published=None)
     eager, swin = GROUPS[0], GROUPS[-1]
     lost = [eager.cell_id(1), *swin.cells()]
     for cell in lost:
@@ -199,7 +199,9 @@ def test_one_report_holds_a_study_of_two_machines(tmp_path):
             metrics["environment"]["machine"] |= {"cpu": cpu, "fingerprint": cpu[:3] * 4}
             return metrics
 
-        path = wrote(tmp_path / "evidence", measured(tmp_path / name, groups, change))
+        path = wrote(
+            tmp_path / "evidence", measured(tmp_path / name, groups, change, published=None)
+        )
         outs.append(evidence.unpack(path, tmp_path / "out"))
     data = collected(tmp_path, *outs)
     html = report.render.render_html(data)
@@ -227,7 +229,8 @@ def test_the_workflow_renders_evidence_without_training(tmp_path):
     none = work.snakemake("-n", "reports/evidence.html", check=False)
     assert "reports/evidence holds no file of evidence" in none.stdout + none.stderr
     groups = [Group("resnet18", "eager", CPU1, seeds=(0,))]
-    path = wrote(work.folder / "reports/evidence", measured(tmp_path / "elsewhere", groups))
+    results = measured(tmp_path / "elsewhere", groups, published=None)
+    path = wrote(work.folder / "reports/evidence", results)
     work.snakemake("reports/evidence.html", "reports/evidence.pdf")
     html = (work.folder / "reports/evidence.html").read_text()
     assert path.name in html
