@@ -1,7 +1,7 @@
 rule evidence_table:
     input:
         evidence="reports/evidence/{evidence}.json",
-        published="studies/published/published_results.csv",
+        published=rules.table.input.published,
         image=report_image(),
     output:
         plan="results/evidence/{evidence}/plan/{evidence}.json",
@@ -26,30 +26,16 @@ rule evidence_table:
         ") 2>&1 | tee {log:q}"
 
 
-rule evidence_report:
+# The report, of other tables; certificates come with the evidence.
+use rule report as evidence_report with:
     input:
-        plans=evidence_files("plan/{evidence}.json"),
-        tables=evidence_files("tables/{evidence}.csv"),
-        html=multiext("reports/", "template.html.j2", "style.css", "table.js"),
-        pdf="reports/template.typ",
-        image=report_image(),
+        **dict(rules.report.input.items())
+        | {"tables": evidence_files("tables/{evidence}.csv"), "certificates": []},
     output:
         data="results/evidence/report.json",
         html="reports/evidence.html",
         pdf="reports/evidence.pdf",
     log:
         "results/evidence/report.log",
-    localrule: PREPARE_HERE
-    container:
-        entered_by_launcher
-    resources:
-        **PREPARING,
     params:
-        code=code_of("report.py"),
-        inside=inside_report_image(),
-    shell:
-        "({params.inside} python scripts/report.py collect --plan {input.plans:q} --table {input.tables:q}"
-        " --cells results/cells --out {output.data:q}"
-        " && {params.inside} python scripts/report.py html --data {output.data:q} --out {output.html:q}"
-        " && {params.inside} python scripts/report.py pdf --data {output.data:q} --out {output.pdf:q}"
-        ") 2>&1 | tee {log:q}"
+        plans=evidence_files("plan/{evidence}.json"),
