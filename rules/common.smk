@@ -83,6 +83,8 @@ PLAN = or_stop(
     CHANGES,
     lacking,
 )
+# The report reads them, after hours of training: a typo is told now.
+or_stop(configuration.claims, "studies/published/claims.yaml")
 REQUESTS = slurm.Requests(PLAN, CONFIG, CLUSTER, LEFT_BEHIND)
 if SLURM:
     slurm.outlast_silence()

@@ -2,6 +2,8 @@ rule report:
     input:
         tables=expand("results/tables/{study}.csv", study=CONFIG["studies"]),
         certificates=certificates_of(CONFIG["studies"]),
+        claims="studies/published/claims.yaml",
+        published="studies/published/published_results.csv",
         html=multiext("reports/", "template.html.j2", "style.css", "table.js"),
         pdf="reports/template.typ",
         image=report_image(),
@@ -32,7 +34,8 @@ rule report:
         inside=inside_report_image(),
     shell:
         "({params.inside} python scripts/report.py collect --plan {params.plans:q} --table {input.tables:q}"
-        " --cells results/cells --certificate {input.certificates:q} --out {output.data:q}"
+        " --cells results/cells --certificate {input.certificates:q}"
+        " --claims {input.claims:q} --published {input.published:q} --out {output.data:q}"
         " && {params.inside} python scripts/report.py html --data {output.data:q} --out {output.html:q}"
         " && {params.inside} python scripts/report.py pdf --data {output.data:q} --out {output.pdf:q}"
         ") 2>&1 | tee {log:q}"

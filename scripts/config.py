@@ -210,6 +210,13 @@ def settings_schema() -> dict[str, dict]:
     return {**cell["training"]["properties"], **samples}
 
 
+def claims(path: str | Path) -> dict[str, dict]:
+    """What the sources say in words, by name. ParbenchError names file, key, value, fix."""
+    value = read_yaml(path)
+    check(value, "claims", shown(path))
+    return value
+
+
 @functools.cache
 def modules(kind: str) -> list[str]:
     """Names of the strategies or models: the files of their folder in scripts/."""
@@ -262,6 +269,8 @@ def _explain(error: jsonschema.ValidationError, path: list, value: Any) -> str:
             f"{prefix}unknown key {brief(name)!r} (value {_words(error.instance[name])})"
             f"{nearest(name, known)}"
         )
+    if error.validator == "not":  # {}: a key that others exclude
+        return f"{prefix}does not belong here (value {_words(error.instance)}); remove it"
     if error.validator == "required":
         missing = [name for name in error.validator_value if name not in error.instance]
         described = error.schema.get("properties", {}).get(missing[0], {}).get("description")

@@ -16,7 +16,7 @@ from pathlib import Path
 from certificate import Certificates
 from errors import ParbenchError, run_main
 from files import read_json, write_atomically, write_json
-from reporting import equivalence, evidence, panels, paper_tables, render, sections
+from reporting import claims, equivalence, evidence, panels, paper_tables, render, sections
 from reporting.study import Study
 
 SCHEMA_VERSION = 5  # of report.json
@@ -24,11 +24,17 @@ HTML_LIMIT = 3_000_000  # bytes; a report is mailed and opened on phones
 
 
 def collect(
-    plans: list[Path], tables: list[Path], cells: Path, certificates: list[Path] | None = None
+    plans: list[Path],
+    tables: list[Path],
+    cells: Path,
+    certificates: list[Path] | None = None,
+    claimed: Path | None = None,
+    published: list[Path] | None = None,
 ) -> dict:
     """All that the report shows, formatted, as JSON. ParbenchError for what is missing.
 
     Plans of evidence bring ``cells`` and ``certificates`` of their own.
+    Without ``claimed`` (claims.yaml) and ``published`` (CSV files) nothing is said of claims.
     """
     proofs = Certificates(certificates) if certificates is not None else None
     by_name = {path.stem: path for path in tables}
@@ -47,6 +53,7 @@ def collect(
         "title": "parbench: published and reproduced",
         "timestamp": timestamp(studies),
         "summary": sections.summary(studies, verdicts),
+        "claims": claims.section(studies, claimed, published or []),
         "studies": [sections.study_section(study) for study in studies],
         "verdicts": verdicts,
         "cells": panels.cells_table(studies, environments),
@@ -82,6 +89,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     gather.add_argument("--table", type=Path, nargs="+", required=True)
     gather.add_argument("--cells", type=Path, required=True, help="results/cells")
     gather.add_argument("--certificate", type=Path, nargs="*", help="of equivalence")
+    gather.add_argument("--claims", type=Path, help="claims.yaml; default: none is judged")
+    gather.add_argument("--published", type=Path, nargs="*", help="CSV files of published values")
     gather.add_argument("--out", type=Path, required=True)
     for name in ("html", "pdf"):
         command = commands.add_parser(name, help=f"report.json -> {name.upper()}")
@@ -94,7 +103,14 @@ def main(argv: list[str] | None = None) -> None:
     """Run one of the three steps."""
     options = arguments(argv)
     if options.command == "collect":
-        made = collect(options.plan, options.table, options.cells, options.certificate)
+        made = collect(
+            options.plan,
+            options.table,
+            options.cells,
+            options.certificate,
+            options.claims,
+            options.published,
+        )
         write_json(options.out, made)
     elif options.command == "html":
         html = render.render_html(read_report(options.data))

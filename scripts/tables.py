@@ -12,7 +12,7 @@ import shlex
 import statistics
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -479,6 +479,25 @@ def paired_difference(group: Group, baseline: Group) -> tuple[Summary, list[str]
     return summarise(run["test_accuracy"] - base["test_accuracy"] for run, base in pairs), reasons
 
 
+def paired_ratio(
+    metric: Metric, group: Group, baseline: Group, but: Collection[str] = ()
+) -> tuple[dict[int, float], list[str]]:
+    """A metric of the group's runs over the baseline's, by seed, and why seeds are missing.
+
+    ``but``: in which keys of their work they may differ.
+    """
+    why_none = _why_no_speedup if metric.depends_on_clock else _why_no_difference
+    pairs, reasons = _pairs(group, baseline, lambda run, base: why_none(run, base, but))
+    ratios = {}
+    for run, base in pairs:
+        value, unit = metric.read(run), metric.read(base)
+        if value is None or not unit:
+            reasons.append(f"seed {run['cell']['seed']} has no {metric.name}")
+        else:
+            ratios[run["cell"]["seed"]] = value / unit
+    return ratios, reasons
+
+
 # Metrics of a group and its baseline.
 PAIRED = {"speedup": paired_speedup, "accuracy_difference": paired_difference}
 
@@ -505,8 +524,11 @@ def _pairs(
     return pairs, reasons
 
 
-def _why_no_speedup(run: Mapping, base: Mapping) -> str:
-    """Why two runs of a seed give no speedup; empty when they do."""
+def _why_no_speedup(run: Mapping, base: Mapping, but: Collection[str] = ()) -> str:
+    """Why two runs of a seed give no speedup; empty when they do.
+
+    ``but``: in which keys of their work they may differ.
+    """
     ours, theirs = _fingerprints(run), _fingerprints(base)
     if len({*ours, *theirs}) > 1:
         ours, theirs = " and ".join(ours), " and ".join(theirs)
@@ -515,17 +537,21 @@ def _why_no_speedup(run: Mapping, base: Mapping) -> str:
         ours, theirs = run["environment"][key], base["environment"][key]
         if ours != theirs:
             return f"no speedup between {key}s: {ours} here, {theirs} for the baseline"
-    differ = _differing(_work(run["cell"]), _work(base["cell"]))
+    ours, theirs = _work(run["cell"]), _work(base["cell"])
+    differ = _differing({key: ours[key] for key in ours if key not in but}, theirs)
     return f"no speedup between unequal work: {differ}" if differ else ""
 
 
-def _why_no_difference(run: Mapping, base: Mapping) -> str:
-    """Why the accuracies of two runs of a seed are not to be compared; empty when they are."""
+def _why_no_difference(run: Mapping, base: Mapping, but: Collection[str] = ()) -> str:
+    """Why the accuracies of two runs of a seed are not to be compared; empty when they are.
+
+    ``but``: in which keys of their work they may differ.
+    """
     ours, theirs = (
         {**_work(each["cell"]), "test_samples": _samples(each["cell"], "test")}
         for each in (run, base)
     )
-    differ = _differing(ours, theirs)
+    differ = _differing({key: ours[key] for key in ours if key not in but}, theirs)
     return f"no difference between unequal work: {differ}" if differ else ""
 
 
@@ -583,7 +609,8 @@ def _scored(run: Mapping) -> list[Mapping]:
     return [epoch for epoch in run["history"] if epoch["test_accuracy"] is not None]
 
 
-def _group_noise_floor(group: Group) -> tuple[Summary, list[str]]:
+def group_noise_floor(group: Group) -> tuple[Summary, list[str]]:
+    """The noise floor of a group's good runs, and why there is none."""
     places = {
         (
             fingerprint,
@@ -861,7 +888,7 @@ def _summary(
     if metric.name in PAIRED:
         return PAIRED[metric.name](group, baseline)
     if metric.name == "noise_floor":
-        return _group_noise_floor(group)
+        return group_noise_floor(group)
     values = [metric.read(run) for run in group.ok]
     return summarise((value for value in values if value is not None), trim=metric.clocked), []
 

@@ -22,6 +22,7 @@ from printable import printable
 
 REPORT = Path("reports/unfinished.html")
 PUBLISHED = Path("studies/published/published_results.csv")
+CLAIMS = Path("studies/published/claims.yaml")
 SHOWN = 10  # cells named on the terminal
 CELLS = cells.RESULTS / "cells"
 FOLDER = cells.RESULTS / "unfinished"  # plans, tables and report.json of it
@@ -61,6 +62,7 @@ def write(plan: cells.Plan, failed: Collection[str], inside: str = "") -> None:
         made = ["--published", PUBLISHED, "--out", tables[-1]]
         _run(*python, "scripts/tables.py", "--plan", plans[-1], *lie, *made)
     made = ["--plan", *plans, "--table", *tables, *lie, "--out", DATA]
+    made += ["--claims", CLAIMS, "--published", PUBLISHED]
     _run(*python, "scripts/report.py", "collect", *made)
     _run(*python, "scripts/report.py", "html", "--data", DATA, "--out", REPORT)
 

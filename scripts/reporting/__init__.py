@@ -9,6 +9,7 @@
 - ``figures``: the four figures of a study, each a question with its answer
 - ``svg``: a drawn figure as an SVG that may stand in a page with others
 - ``panels``: what stands behind every number: cells, environments, histories, logs
+- ``claims``: what the sources say in words, with verdicts, and what their numbers contradict
 - ``equivalence``: what is proved to be the same computation as eager training
 - ``evidence``: the files that a report without runs of its own rests on
 - ``sections``: the first page and the section of a study, put together
