@@ -11,6 +11,7 @@ import certificate
 import deployment
 import files
 import images
+import machine
 import monitor
 import provenance
 import record
@@ -206,8 +207,8 @@ def cell_code(wildcards):
 
 
 def cell_threads(wildcards):
-    """A device on a CPU is one core; a GPU's process needs one for itself."""
-    return planned_cell(wildcards)["hardware"]["devices"]
+    """The cores of devices of kind cpu; a GPU's process needs one for itself."""
+    return machine.cores_of(planned_cell(wildcards)["hardware"])
 
 
 def cell_resources():

@@ -3,7 +3,7 @@ rule report:
         tables=expand("results/tables/{study}.csv", study=CONFIG["studies"]),
         certificates=certificates_of(CONFIG["studies"]),
         claims="studies/published/claims.yaml",
-        published="studies/published/published_results.csv",
+        published=cells.published_files(),
         html=multiext("reports/", "template.html.j2", "style.css", "table.js"),
         pdf="reports/template.typ",
         image=report_image(),

@@ -1,7 +1,7 @@
 rule table:
     input:
         metrics=study_metrics,
-        published="studies/published/published_results.csv",
+        published=cells.published_files(),
         certificates=study_certificates,
         image=report_image(),
     output:

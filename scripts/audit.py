@@ -72,7 +72,7 @@ def read(path: str | Path) -> pd.DataFrame:
     frame["rounding"] = list(map(_rounding, digits, frame["value"]))
     texts = {
         column: frame[column].astype(object).fillna("").astype(str)
-        for column in ("options", "note")
+        for column in ("options", "precision", "note")
     }
     return frame.assign(**texts, batch_size=frame["batch_size"].map(_spelling))
 

@@ -266,6 +266,7 @@ def cell(strategy: str, devices: int = 1, model: str = "resnet50", **changes: An
             "name": f"cpu{devices}",
             "device": "cpu",
             "devices": devices,
+            "threads": 1,
             "nodes": 1,
             "gpu_model": None,
         },
@@ -379,7 +380,7 @@ def run_worker(context: Context, name: str, value: dict) -> dict[str, list[list[
     out = context.folder / "slices.json"
     write_json(paths["cell_path"], value)
     module = strategies.load(value["strategy"]["name"])
-    with lease.cores(value["hardware"]["devices"], value["id"]) as held:
+    with lease.cores(machine.cores_of(value["hardware"]), value["id"]) as held:
         _, environment = command.command(value, **paths, out=out, devices=held.devices)
         words = [*module.launcher(value, sys.executable), str(Path(__file__))]
         words += ["--worker", name, "--folder", str(context.folder), "--pairs", str(context.pairs)]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import argparse
 import copy
+import csv
 import functools
+import itertools
 import json
 import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ import learning_rate
 import machine
 import measure
 import models
+import profiling
 import provenance
 import shape
 import strategies
@@ -39,6 +42,7 @@ from files import canonical_json, digest, read_json, write_json
 CELL_SCHEMA_VERSION = 1
 PLAN_SCHEMA_VERSION = 1
 RESULTS = Path("results")  # the workflow runs in the project's folder
+PUBLISHED = Path("studies/published")
 _RUN = ("timeout_seconds", "checkpoint_seconds", "grace_seconds")
 _SAMPLES = ("train_samples", "test_samples")
 MOST_CELLS = 20_000  # of one study: Snakemake plans no more in reasonable time
@@ -141,8 +145,9 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
     dataset = override.get("dataset", study["dataset"])
     _known("dataset", dataset, list(config["datasets"]), where)
     seeds = override.get("seeds", study["seeds"])
+    _check_together(study, where)
     _check_tables(study, where)
-    number = len(study["models"]) * len(study["variants"]) * len(seeds)
+    number = sum(len(_models(study, variant)) for variant in study["variants"]) * len(seeds)
     if number > MOST_CELLS:
         raise ParbenchError(
             f"{where}: {number:,} cells (models x variants x seeds); a study has at most "
@@ -152,6 +157,8 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
     for model, model_entry in study["models"].items():
         _known("models", model, configuration.modules("models"), where)
         for variant, entry in study["variants"].items():
+            if model not in _models(study, variant):
+                continue
             keys = f"{where}: variants.{variant}"
             _known("strategy", entry["strategy"], configuration.modules("strategies"), keys)
             _known("hardware", entry["hardware"], list(config["hardware"]), keys)
@@ -163,6 +170,11 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
                 override.get("settings", {}),
             ]
             settings = _settings(layers, keys)
+            if config["datasets"][dataset]["kind"] == "synthetic" and settings["steps"] is None:
+                raise ParbenchError(
+                    f"{keys}: the dataset {dataset} is drawn at random, nothing can be learned of "
+                    "it; state `steps`, how many of an epoch are timed, or choose another dataset"
+                )
             template = {
                 "model": {
                     "name": model,
@@ -189,8 +201,8 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
                     "remove one of them or change an option"
                 )
             groups[model, variant] = group
-    _refuse_mixed_modes(study, groups, where)
     _link(study, groups, where)
+    _refuse_mixed_clocks(study, groups, where)
     if "scaled_from" in study:
         _compare_scale(study, groups, where)
     defaults = {
@@ -216,13 +228,20 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
             },
             "override": override,
             "published": study.get("published"),
+            "not_yet": [_not_yet(entry, study, where) for entry in study.get("not_yet", [])],
             "tolerance": {**defaults, **study.get("tolerance", {})},
             "tables": study["tables"],
         },
         "stack": config["stack"],
         "deployment": config["deployment"],
         "groups": list(groups.values()),
+        "together": list(_together(study, groups, where)),
     }
+
+
+def _models(study: dict, variant: str) -> list[str]:
+    """The models that are trained in ``variant``."""
+    return study["variants"][variant].get("models", list(study["models"]))
 
 
 def _shown_settings(study: dict, override: dict) -> dict:
@@ -240,14 +259,30 @@ def _shown_settings(study: dict, override: dict) -> dict:
 def _check_tables(study: dict, where: str) -> None:
     for table in study["tables"]:
         title = configuration.brief(table["title"])
-        for part in ("models", "variants"):
+        models = [*study["models"], *study.get("together", {})]
+        for part, known in (("models", models), ("variants", list(study["variants"]))):
             for name in table.get(part, []):
-                _known(f"tables: {title!r}: {part}", name, list(study[part]), where)
+                _known(f"tables: {title!r}: {part}", name, known, where)
     for variant, entry in study["variants"].items():
+        for model in entry.get("models", []):
+            _known(f"variants.{variant}.models", model, list(study["models"]), where)
         if "baseline" in entry:
-            _known(
-                f"variants.{variant}.baseline", entry["baseline"], list(study["variants"]), where
-            )
+            key, baseline = f"variants.{variant}.baseline", entry["baseline"]
+            _known(key, baseline, list(study["variants"]), where)
+            for model in _models(study, variant):
+                if model not in _models(study, baseline):
+                    raise ParbenchError(
+                        f"{where}: {key}: {baseline} does not train the model {model}; "
+                        "add it to the `models` of that variant, or leave it out here"
+                    )
+
+
+def _check_together(study: dict, where: str) -> None:
+    for label, entry in study.get("together", {}).items():
+        if label in study["models"]:
+            raise ParbenchError(f"{where}: together: {label} is a model; give it another name")
+        for model in entry["models"]:
+            _known(f"together.{label}.models", model, list(study["models"]), where)
 
 
 def _settings(layers: list[dict], where: str) -> dict:
@@ -301,6 +336,7 @@ def hardware(name: str, config: dict) -> dict:
         "name": name,
         "device": entry["device"],
         "devices": entry["devices"],
+        "threads": entry.get("threads", 1),
         "nodes": entry.get("nodes", 1),
         "gpu_model": entry.get("gpu_model"),
     }
@@ -310,7 +346,8 @@ def _cross_check(cell: dict, where: str) -> None:
     """What no schema can say: settings that contradict each other."""
     strategy = strategies.load(cell["strategy"]["name"])
     training, hardware = cell["training"], cell["hardware"]
-    for problem in strategy.check(cell):
+    profile = profiling.load(training["profile"]).Profile
+    for problem in itertools.chain(strategy.check(cell), profile.check(cell)):
         raise ParbenchError(f"{where}: {problem}")
     try:
         models.load(cell["model"]["name"]).cuts(strategy.stages(cell), cell["model"]["options"])
@@ -321,13 +358,18 @@ def _cross_check(cell: dict, where: str) -> None:
         if training[key] < least:
             raise ParbenchError(
                 f"{where}: {key} {training[key]} is too small: {cell['strategy']['name']} cuts a "
-                f"batch into {strategy.parts(cell)} pieces (ranks x micro-batches) of at least 2 "
+                f"batch into {strategy.parts(cell)} pieces (shares x micro-batches) of at least 2 "
                 f"samples; choose {least} or more"
             )
     if training["min_tail"] > training["global_batch"]:
         raise ParbenchError(
             f"{where}: min_tail {training['min_tail']} is larger than global_batch "
             f"{training['global_batch']}; choose at most {training['global_batch']}"
+        )
+    if hardware["device"] != "cpu" and hardware["threads"] > 1:
+        raise ParbenchError(
+            f"config.yaml: hardware.{hardware['name']}: threads {hardware['threads']} on device "
+            f"{hardware['device']}; remove it: threads are those of devices of kind cpu"
         )
     if hardware["device"] == "cpu" and hardware["gpu_model"]:
         raise ParbenchError(
@@ -354,7 +396,8 @@ def _short_options(cell: dict) -> str:
         schema = _module(kind, entry["name"]).OPTIONS
         for key, value in entry["options"].items():
             if value != schema[key].get("default") and kind == "strategies":
-                words = "-".join(map(str, value)) if isinstance(value, list) else str(value)
+                several = isinstance(value, (list, dict))
+                words = "-".join(map(str, value)) if several else str(value)
                 parts.append(f"{key}-{words}")
     return re.sub(r"[^A-Za-z0-9_.-]", "", ".".join(parts)[:48]).strip(".")
 
@@ -419,12 +462,14 @@ def _group(
 
 def _work(cell: dict) -> dict:
     """What the settings of ``cell`` come to on its hardware under its strategy."""
-    strategy, ranks = strategies.load(cell["strategy"]["name"]), strategies.ranks(cell)
+    strategy = strategies.load(cell["strategy"]["name"])
+    ranks = strategy.shares(cell)
     return {
         "ranks": ranks,
         "micro_batches": strategy.parts(cell) // ranks,
         "learning_rate": learning_rate.peak(cell["training"], ranks),
         "batch_norm": strategy.batch_norm(cell),
+        "pipeline_bound": strategy.pipeline_bound(cell),
     }
 
 
@@ -433,7 +478,7 @@ def _link(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:
     for (model, variant), group in groups.items():
         entry = study["variants"][variant]
         if "baseline" in entry:
-            group["baseline"] = groups[model, entry["baseline"]]["id"]
+            group["baseline"] = _baseline(groups, model, variant, entry["baseline"], where)
         if "published" in entry:
             group["published"] = {"model": model, **entry["published"]}
             if "published" not in study:
@@ -443,19 +488,72 @@ def _link(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:
                 )
 
 
-def _refuse_mixed_modes(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:
-    """Times of deterministic cells mean something else: no table sets them beside others."""
-    for table in study["tables"]:
+def _baseline(
+    groups: dict[tuple[str, str], dict], model: str, variant: str, baseline: str, where: str
+) -> str:
+    """The id of a group's baseline; both are timed, and not instrumented."""
+    for name in (variant, baseline):
+        profile = groups[model, name]["training"]["profile"]
+        if profile != "none":
+            raise ParbenchError(
+                f"{where}: variants.{variant}.baseline: {baseline}: no speedup is told from "
+                f"instrumented cells, and {name} has `profile: {profile}`; remove the baseline"
+            )
+    return groups[model, baseline]["id"]
+
+
+def _refuse_mixed_clocks(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:
+    """Times of deterministic and of instrumented cells mean something else: no table sets them
+    beside others.
+    """
+    for table, key in itertools.product(study["tables"], ("mode", "profile")):
         first: dict[str, str] = {}
         for (model, variant), group in groups.items():
             if shape.holds(table, group):
-                first.setdefault(group["training"]["mode"], f"{variant} of {model}")
+                first.setdefault(group["training"][key], f"{variant} of {model}")
         if len(first) > 1:
-            told = ", ".join(f"{mode} ({name})" for mode, name in first.items())
+            told = ", ".join(f"{value} ({name})" for value, name in first.items())
             raise ParbenchError(
-                f"{where}: tables: {configuration.brief(table['title'])!r} mixes modes: {told}; "
-                "state one `mode` for all of its variants, or make it two tables"
+                f"{where}: tables: {configuration.brief(table['title'])!r} mixes {key}s: {told}; "
+                f"state one `{key}` for all of its variants, or make it two tables"
             )
+
+
+def _together(study: dict, groups: dict[tuple[str, str], dict], where: str) -> Iterator[dict]:
+    """What the plan says of several models together: a group for each variant that trains them,
+    without cells of its own; ``members`` are the groups that have them."""
+    for label, entry in study.get("together", {}).items():
+        for name, variant in study["variants"].items():
+            if not set(entry["models"]) <= set(_models(study, name)):
+                continue
+            members = [groups[model, name] for model in entry["models"]]
+            first = members[0]
+            if first["training"]["profile"] != "none":  # its times are no times
+                continue
+            for key in ("training", "dataset"):
+                if any(each[key] != first[key] for each in members):
+                    raise ParbenchError(
+                        f"{where}: together.{label}: its models have different settings "
+                        f"({key}, variant {name}): their times are no sum of equal work; give "
+                        "them the same"
+                    )
+            published = None
+            if "published" in variant:
+                told = {"model": "+".join(entry["models"])}
+                published = told | variant["published"] | entry.get("published", {})
+            yield {
+                **first,
+                "id": f"{label}.{name}",
+                "model": label,
+                "model_options": {},
+                "members": [each["id"] for each in members],
+                "cells": [cell for each in members for cell in each["cells"]],
+                "not_run": next(filter(None, (each["not_run"] for each in members)), None),
+                "baseline": f"{label}.{variant['baseline']}" if "baseline" in variant else None,
+                "published": published,
+                "scaled": list(dict.fromkeys(w for each in members for w in each["scaled"])),
+                "comparable": {k: v for each in members for k, v in each["comparable"].items()},
+            }
 
 
 def _compare_scale(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:
@@ -491,6 +589,44 @@ def _words(value: Any) -> str:
     return "all" if value is None else str(value)
 
 
+def published_files() -> list[Path]:
+    """The files of published values; each source stands in one of them."""
+    return sorted(PUBLISHED.glob("*.csv"))
+
+
+def _not_yet(entry: dict, study: dict, where: str) -> dict:
+    """What the plan says of a part of the source without cells: its published numbers beside."""
+    selection = entry.get("published", {})
+    rows = []
+    for path in published_files() if selection else []:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows += [
+                row
+                for row in csv.DictReader(file)
+                if row["study"] == study.get("published")
+                and all(row.get(key) in _spelled(value) for key, value in selection.items())
+            ]
+    if selection and not rows:
+        raise ParbenchError(
+            f"{where}: not_yet: {configuration.brief(entry['what'])!r}: published selects no row "
+            f"of source {study.get('published')!r}; correct it, or remove it where there is no "
+            "published number"
+        )
+    kept = ("table", "model", "hardware", "metric", "unit")
+    return {
+        "what": entry["what"],
+        "reason": entry["reason"],
+        "published": [
+            {**{key: row[key] for key in kept}, "value": float(row["value"])} for row in rows
+        ],
+    }
+
+
+def _spelled(value: Any) -> list[str]:
+    """A value of a selection, or several, as a CSV file has them."""
+    return [str(each) for each in (value if isinstance(value, list) else [value])]
+
+
 # --- state of a cell -----------------------------------------------------------------------------
 
 
@@ -501,12 +637,12 @@ def folder(cell_id: str) -> Path:
 
 def code_digest(cell: dict) -> str:
     """Digest of the code that a cell can reach."""
-    return _code_digest(cell["strategy"]["name"], cell["model"]["name"])
+    return _code_digest(provenance.names_of(cell))
 
 
 @functools.cache
-def _code_digest(strategy: str, model: str) -> str:
-    return provenance.combined(provenance.cell_code(strategy, model))
+def _code_digest(names: tuple) -> str:
+    return provenance.combined(provenance.cell_code(*names))
 
 
 def state(cell_id: str, result: Plan) -> tuple[str, list[str]]:
@@ -527,7 +663,7 @@ def state(cell_id: str, result: Plan) -> tuple[str, list[str]]:
     if metrics is None:
         return "missing", ["it has not been trained yet"]
     environment = metrics["environment"]
-    code = provenance.cell_code(cell["strategy"]["name"], cell["model"]["name"])
+    code = provenance.code_of(cell)
     reasons = []
     for file in sorted(set(code) | set(environment["code"])):
         old, new = environment["code"].get(file), code.get(file)
@@ -620,14 +756,15 @@ def _write_changed(path: Path, value: dict) -> None:
 
 
 def progress_entries(result: Plan) -> dict[str, dict]:
-    """Of every cell of the plan: what it runs on, and which group's cells take as long as it."""
+    """Of every cell of the plan: what it runs on (cores or GPUs), and which group's cells take as
+    long as it."""
     entries = {}
     for study in result.studies.values():
         for group in study["groups"]:
             hardware = group["hardware"]
             entry = {
                 "device": hardware["device"],
-                "devices": hardware["devices"] * hardware["nodes"],
+                "devices": hardware["devices"] * hardware["threads"] * hardware["nodes"],
                 "like": group["id"],
             }
             entries.update(dict.fromkeys(group["cells"], entry))

@@ -187,6 +187,8 @@ class Certificates:
         training = cell["training"]
         if place not in self.all:
             return f"not certified: nothing of {place} is"
+        if training["profile"] != "none":
+            return f"not certified: it is instrumented (profile {training['profile']})"
         if training["precision"] not in ALSO_IN:
             return f"not certified: precision {training['precision']} is not"
         wanted = combination(cell)

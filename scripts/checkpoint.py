@@ -6,9 +6,9 @@ written last; both files are checked by digest when they are read.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -27,9 +27,10 @@ KEPT = 2  # the last one, and one more in case that it is damaged
 LOOK_SECONDS = 1.0
 
 
-def folder(out: Path) -> Path:
-    """Where the checkpoints of the run that writes ``out`` lie."""
-    return out.parent / "checkpoints"
+def folder(out: Path, companion: int = 0) -> Path:
+    """Where the checkpoints of the run that writes ``out`` lie; within it those of a companion."""
+    own = out.parent / "checkpoints"
+    return own / f"beside-{companion}" if companion else own
 
 
 def key(cell: dict, environment: dict) -> dict[str, str | None]:
@@ -113,7 +114,9 @@ class Store:
             break
         if trouble is not None:
             print(f"checkpoint: starts afresh: {trouble}", flush=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._delete_all_but([])
+        with contextlib.suppress(OSError):  # a companion's are in it
+            self.folder.rmdir()
         return None
 
     def state(self, number: int) -> dict:
@@ -161,10 +164,10 @@ class Store:
         return record
 
     def _delete_all_but(self, numbers: list[int]) -> None:
-        """Also what a run that was killed while it wrote has left."""
+        """Also what a run that was killed while it wrote has left; but nothing of a companion's."""
         kept = {self._path(number, ending) for number in numbers for ending in ENDINGS}
-        for path in self.folder.iterdir():
-            if path not in kept:
+        for path in self.folder.glob("*"):
+            if path not in kept and not path.is_dir():
                 path.unlink(missing_ok=True)
 
 

@@ -199,6 +199,9 @@ def _pairs(test: Mapping, groups: Collection[Group]) -> Iterator[tuple[Group, Gr
     Where several pairs have the same model, batch, strategies and hardware, those count that stand
     for most published rows: the source's own configuration, and not the variants beside it.
     """
+    metric = tables.METRICS.get(test["metric"])
+    if metric is not None:
+        groups = [each for each in groups if each.measures(metric)]
     alike: dict[tuple, list[tuple[Group, Group]]] = {}
     for over in (group for group in groups if _fits(group, test["numerator"])):
         for under in (group for group in groups if _fits(group, test["denominator"])):

@@ -10,6 +10,7 @@ from pathlib import Path
 import apptainer
 import images
 import lease
+import machine
 import measure
 import strategies
 from errors import ParbenchError
@@ -67,7 +68,7 @@ def shown_command(
         )
     if hardware["device"] == "cpu":
         usable = [str(core) for core in lease.usable_cores()]
-        devices = [usable[index % len(usable)] for index in range(hardware["devices"])]
+        devices = [usable[index % len(usable)] for index in range(machine.cores_of(hardware))]
     else:
         devices = lease.usable_gpus(hardware["gpu_model"])[: hardware["devices"]]
     # Only in an image: elsewhere train.py sees for itself what it writes down.
@@ -88,14 +89,15 @@ def shown_command(
 
 def _environment(cell: dict, devices: list[str], node: strategies.Node | None) -> dict[str, str]:
     on_cpu = cell["hardware"]["device"] == "cpu"
+    # Beside a GPU 1: more threads would run on leased cores.
+    threads = str(cell["hardware"]["threads"])
     # One node talks over its loopback: no firewall, VPN or name server stands in between.
     interface = node.interface if node else "lo"
     return {
         "PARBENCH_CORES" if on_cpu else "CUDA_VISIBLE_DEVICES": ",".join(devices),
-        # A device on a CPU is one core; beside a GPU, more threads would run on leased cores.
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
         "PYTHONUNBUFFERED": "1",
         "PYTHONHASHSEED": "0",
         "GLOO_SOCKET_IFNAME": interface,

@@ -131,6 +131,15 @@ def demand_space(folder: Path, needed: int, fix: str) -> None:
         raise ParbenchError(f"{folder}: {needed:,} bytes are needed and {free:,} are free; {fix}")
 
 
+def demand_memory(needed: int, what: str) -> None:
+    """Raise ParbenchError when ``what``, of ``needed`` bytes, is more than the machine can hold."""
+    if needed > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        raise ParbenchError(
+            f"{what} are {needed:,} bytes decoded, more than this machine's memory; "
+            "use smaller or fewer images"
+        )
+
+
 # ---- Downloading -------------------------------------------------------------------------------
 
 TIMEOUT = 30.0  # seconds without a byte, or at a trickle, after which a mirror counts as stalled
@@ -619,6 +628,46 @@ def stratified(labels: np.ndarray, count: int) -> np.ndarray:
     return mask
 
 
+# ---- Images drawn at random ----------------------------------------------------------------------
+
+
+def identify_synthetic(spec: dict) -> str | None:
+    """SHA-256 of what is drawn, as its entry states it."""
+    return files.digest(["synthetic", spec])
+
+
+def read_synthetic(spec: dict) -> Images:
+    """Bytes drawn at random, in place of images; sample i belongs to the class i modulo classes."""
+    classes, side = spec["classes"], spec["image_size"]
+    for key in ("train_samples", "test_samples"):
+        if spec[key] < classes:
+            raise ParbenchError(
+                f"dataset kind synthetic: {key} {spec[key]} are fewer than the {classes} classes; "
+                f"ask for {classes} or more"
+            )
+    count = spec["train_samples"] + spec["test_samples"]
+    demand_memory(
+        count * 3 * side * side, f"dataset kind synthetic: {count:,} images of {side}x{side}"
+    )
+    drawn = {}
+    for part, key in enumerate(("train_samples", "test_samples")):
+        # The raw stream of a bit generator is promised to stay as it is; methods that draw
+        # numbers of a range from it are not.
+        stream = np.random.PCG64(np.random.SeedSequence([spec["seed"], part]))
+        shape = (spec[key], 3, side, side)
+        words = stream.random_raw(-(-math.prod(shape) // 8)).astype("<u8", copy=False)
+        drawn[key] = words.view(np.uint8)[: math.prod(shape)].reshape(shape)
+    return Images(
+        train_images=drawn["train_samples"],
+        train_labels=np.arange(spec["train_samples"]) % classes,
+        test_images=drawn["test_samples"],
+        test_labels=np.arange(spec["test_samples"]) % classes,
+        classes=[str(at) for at in range(classes)],
+        source=f"drawn at random, seed {spec['seed']}",
+        source_sha256=identify_synthetic(spec),
+    )
+
+
 # ---- A folder of images --------------------------------------------------------------------------
 
 # Formats whose decoders are simple and common. Pillow may try no other, whatever a file's name.
@@ -668,11 +717,7 @@ def read_image_folder(spec: dict) -> Images:
     first = members[0][2]
     shape = decode(first, None)[1].shape
     total = math.prod(shape) * len(members)
-    if total > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
-        raise ParbenchError(
-            f"{root}: {len(members):,} images of {shape[2]}x{shape[1]} are {total:,} bytes "
-            "decoded, more than this machine's memory; use smaller or fewer images"
-        )
+    demand_memory(total, f"{root}: {len(members):,} images of {shape[2]}x{shape[1]}")
     images = np.empty((len(members), *shape), dtype=np.uint8)
     digests: list[str] = []
     with progress("decode", len(members), "images") as advance:
@@ -805,6 +850,7 @@ KINDS = {
     "digits": Kind(identify_digits, read_digits),
     "cifar10-binary": Kind(identify_cifar10, read_cifar10),
     "image-folder": Kind(identify_image_folder, read_image_folder),
+    "synthetic": Kind(identify_synthetic, read_synthetic),
 }
 
 

@@ -36,7 +36,6 @@ import certificate
 import children
 import config as configuration
 import files
-import loader
 import machine
 import measure
 import models
@@ -99,7 +98,13 @@ def cell_of(model: str, strategy: str, devices: int, options: dict) -> dict:
     return {
         "model": {"name": model, "options": usual | small.SMALL},
         "strategy": {"name": strategy, "options": defaults | options},
-        "hardware": {"device": "cpu", "devices": devices, "nodes": 1, "name": f"cpu{devices}"},
+        "hardware": {
+            "name": f"cpu{devices}",
+            "device": "cpu",
+            "devices": devices,
+            "threads": 1,
+            "nodes": 1,
+        },
         "dataset": {"train_samples": None, "test_samples": None},
         "training": settings,
         "seed": 0,
@@ -119,7 +124,7 @@ def trials_of(cell: dict, precisions: Iterable[str], rules: Iterable[str]) -> li
     if has_batch_norm(cell["model"]["name"]):
         # Synchronized in float64 alone: in float32 the few values that a channel has here make
         # rounding errors a thousandfold larger within three steps, in eager training, too.
-        several = strategies.load(cell["strategy"]["name"]).processes(cell) > 1
+        several = strategies.load(cell["strategy"]["name"]).shares(cell) > 1
         wanted += [(EXACT, rule) for rule in rules if rule == "local" or several]
     return [_trial(cell, *each) for each in dict.fromkeys(wanted)]
 
@@ -191,27 +196,36 @@ class Trial(train.Run):
     def measure(self) -> dict[str, list[torch.Tensor]]:
         """The steps, and what came of them, by quantity."""
         losses, gradients = [], []
-        order = loader.order(self.cell["seed"], 0, self.samples)
+        order = self.order(0)
         for number in range(STEPS):
             start, stop = self.bounds[number % len(self.bounds)]
             loss = self.step(order[start:stop], 0)
-            # As an epoch's loss: the mean over the ranks.
-            total = self.reduced([loss.item()], "sum")[0] / self.strategy.world_size
+            # As an epoch's loss: the mean over the shares.
+            total = self.reduced([loss.item()], "sum")[0] / self.strategy.shares
             losses.append(total)
             if number == 0:
-                gradients = [each.grad.detach().clone() for each in self.model.parameters()]
+                gradients = self._whole(
+                    {name: each.grad.clone() for name, each in self.parameters.items()}
+                )
         found = {
             "loss": [torch.tensor(losses, dtype=torch.float64)],
             "gradients": gradients,
-            "weights": [each.detach() for each in self.model.parameters()],
+            "weights": self._whole(self.parameters),
         }
         if self.trial["batch_norm"] != "frozen":
-            found["running statistics"] = [
-                buffer
-                for name, buffer in self.model.named_buffers()
-                if name.endswith(("running_mean", "running_var"))
-            ]
+            found["running statistics"] = self._whole(
+                {
+                    name: buffer
+                    for name, buffer in self.model.named_buffers()
+                    if name.endswith(("running_mean", "running_var"))
+                }
+            )
         return found
+
+    def _whole(self, tensors: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Those of the whole model, in its order, of which this rank has ``tensors``."""
+        own = {name: value.detach() for name, value in tensors.items()}
+        return list(self.strategy.whole(own).values())
 
     def not_in_half(self) -> float:
         """The share of matrix products that were not computed in bfloat16."""
@@ -346,7 +360,7 @@ def run_trials(todo: list[dict], work: Path, out: Path) -> None:
             if strategy.world_size > 1:  # the others wait for this rank
                 raise
         finally:
-            if strategy.rank == 0:
+            if strategy.leads:
                 files.write_json(out, results)
         gc.collect()  # the wrapped model goes before its process group (see strategies/ddp.py)
     strategy.close()
@@ -430,9 +444,7 @@ def _rows(trial: dict, result: dict) -> list[dict]:
         **certificate.combination(cell),
         "arithmetic": trial["arithmetic"],
         "batch_norm": trial["batch_norm"],
-        "code": provenance.combined(
-            provenance.cell_code(cell["strategy"]["name"], cell["model"]["name"])
-        ),
+        "code": provenance.combined(provenance.code_of(cell)),
     }
     if "trouble" in result:
         return [{**row, "quantity": "all", **_judged(None, 0.0), "reason": result["trouble"]}]

@@ -1,8 +1,9 @@
 """Devices lent to one cell at a time, over all runs, checkouts and users of a machine.
 
-A device of kind cpu is one core, and two cells on one core would both measure nonsense. Whoever
-trains holds a lock on a file a device, in a folder that everybody on the machine shares. The kernel
-gives a lock back when the last process that holds its descriptor is gone, whatever killed it.
+A device of kind cpu is one core or several, and two cells on one core would both measure nonsense.
+Whoever trains holds a lock on a file a core or GPU, in a folder that everybody on the machine
+shares. The kernel gives a lock back when the last process that holds its descriptor is gone,
+whatever killed it.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def cores(number: int, holder: str) -> AbstractContextManager[Lease]:
         raise ParbenchError(
             f"{holder}: needs {number} cores and this process may use {len(usable)} "
             f"({', '.join(map(str, sorted(usable)))}); run it where it may use more, or choose "
-            "hardware with fewer devices"
+            "hardware with fewer devices or threads"
         )
     _say(f"{holder}: {number} devices share {len(usable)} cores: its times mean nothing")
     return _oversubscribed(number, usable, holder)

@@ -153,6 +153,19 @@ def batches(n: int, global_batch: int, min_tail: int) -> list[tuple[int, int]]:
     return steps
 
 
+def draws(
+    seed: int, epoch: int, indices: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What is drawn for the training samples ``indices`` (int64 [B]) in ``epoch``, int64 [B] each:
+    the crop's top and left in the padded image, 0..8, and whether it is mirrored, 0 or 1.
+    """
+    bits = _hash(_key(_AUGMENT, seed, epoch), indices)
+    # Three fields of one hash: 21 bits for each offset (bias below 5e-6) and one for the flip.
+    top = ((bits & 0x1FFFFF) * (2 * PADDING + 1)) >> 21
+    left = (((bits >> 21) & 0x1FFFFF) * (2 * PADDING + 1)) >> 21
+    return top, left, (bits >> 42) & 1
+
+
 class Augment:
     """Batches of a dataset as a model takes them: cropped, flipped, normalised, on its device.
 
@@ -211,11 +224,7 @@ class Augment:
         return self._finish(images), self._data.test_labels[start:stop]
 
     def _crop_and_flip(self, indices: torch.Tensor, epoch: int) -> torch.Tensor:
-        bits = _hash(_key(_AUGMENT, self._seed, epoch), indices)
-        # Three fields of one hash: 21 bits for each offset (bias below 5e-6) and one for the flip.
-        top = ((bits & 0x1FFFFF) * (2 * PADDING + 1)) >> 21
-        left = (((bits >> 21) & 0x1FFFFF) * (2 * PADDING + 1)) >> 21
-        flip = (bits >> 42) & 1
+        top, left, flip = draws(self._seed, epoch, indices)
         corner = indices * self._sample_stride + top * self._padded_width + left
         rows = (corner[:, None] + self._row_starts).view(-1)
         shape = (len(indices), *self._data.train_images.shape[1:])

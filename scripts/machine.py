@@ -90,13 +90,21 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def cores_of(hardware: dict) -> int:
+    """Cores of a node that the devices of ``hardware`` (of cell.json), of kind cpu, consist of."""
+    return hardware["devices"] * hardware["threads"]
+
+
 def missing(hardware: dict, available: dict) -> str | None:
     """Why cells on ``hardware`` (of cell.json) cannot run on what is ``available``; else None."""
     nodes, devices = hardware.get("nodes", 1), hardware["devices"]
     if nodes > available.get("nodes", 1):
         return f"needs {nodes} nodes"
     if hardware["device"] == "cpu":
-        return f"needs {devices} cores" if devices > available["cpu"] else None
+        wanted = cores_of(hardware)
+        return f"needs {wanted} cores" if wanted > available["cpu"] else None
+    if hardware["device"] == "mps":
+        return "needs an Apple GPU"
     model = hardware.get("gpu_model")
     fitting = [
         count for name, count in available["cuda"].items() if not model or is_model(name, model)

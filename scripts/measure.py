@@ -43,8 +43,8 @@ def now() -> str:
 
 
 def pin(local_rank: int, processes: int) -> list[int]:
-    """Bind this process to the cores that the launcher leased: one a device of kind cpu, and one
-    for each process that drives GPUs, which share them where there are fewer.
+    """Bind this process to its part of the cores that the launcher leased: those of its devices of
+    kind cpu, or one for each process that drives GPUs, which share them where there are fewer.
 
     Returns the cores. Without PARBENCH_CORES (train.py started by hand) nothing is bound.
     """
@@ -53,7 +53,9 @@ def pin(local_rank: int, processes: int) -> list[int]:
         return sorted(os.sched_getaffinity(0))
     cores = [int(core) for core in leased.split(",")]
     if processes > 1:
-        cores = [cores[local_rank % len(cores)]]
+        each = max(1, len(cores) // processes)
+        first = local_rank * each % len(cores)
+        cores = cores[first : first + each]
     os.sched_setaffinity(0, cores)
     return cores
 
@@ -170,6 +172,7 @@ _OF_ONE_RUN = {
     "train_seconds",
     "epoch_seconds",
     "samples_per_second",
+    "inference",
     "startup_seconds",
     "energy_joules",
     "peak_memory_mib",
@@ -177,6 +180,8 @@ _OF_ONE_RUN = {
     "finished",
     "resumed_from",
     "environment",
+    "beside",
+    "profile",
 }
 _OF_ONE_EPOCH = {"seconds", "elapsed_seconds", "samples_per_second"}
 
@@ -191,6 +196,17 @@ def learned(metrics: Mapping[str, Any]) -> dict:
         for entry in metrics["history"]
     ]
     return kept
+
+
+# Of a run that was not tested.
+NO_SCORES: dict[str, Any] = {
+    "test_accuracy": None,
+    "test_precision_macro": None,
+    "test_recall_macro": None,
+    "test_f1_macro": None,
+    "test_specificity_macro": None,
+    "confusion": [],
+}
 
 
 def classification(truth: Any, predicted: Any, classes: int) -> dict:
@@ -240,7 +256,7 @@ def environment(
     outside = json.loads(told) if told else host(image)
     described = machine.describe()
     described["os"] = outside.pop("os")
-    code = provenance.cell_code(cell["strategy"]["name"], cell["model"]["name"])
+    code = provenance.code_of(cell)
     return {
         "stack": cell["stack"],
         "deployment": cell["deployment"],
@@ -287,14 +303,21 @@ def _version(package: str) -> str | None:
 
 def lock_mismatch(stack: str, packages: dict[str, str]) -> list[str]:
     """How the installed ``packages`` differ from the stack's lock files, in words."""
-    locked: dict[str, str] = {}
-    for file in sorted((ROOT / "containers" / "locks" / stack).glob("*.txt")):
-        locked.update(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", file.read_text(), re.M))
+    pinned = locked(stack)
     return [
-        f"{name} {version} instead of {locked[name]}"
+        f"{name} {version} instead of {pinned[name]}"
         for name, version in packages.items()
-        if name in locked and version.split("+")[0] != locked[name]
+        if name in pinned and version.split("+")[0] != pinned[name]
     ]
+
+
+@functools.cache
+def locked(stack: str) -> dict[str, str]:
+    """The version of every package that the lock files of ``stack`` name."""
+    found: dict[str, str] = {}
+    for file in sorted((ROOT / "containers" / "locks" / stack).glob("*.txt")):
+        found.update(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", file.read_text(), re.M))
+    return found
 
 
 @functools.cache
@@ -359,11 +382,7 @@ def write_unfinished(
             "samples_per_second",
             "startup_seconds",
             "energy_joules",
-            "test_accuracy",
-            "test_precision_macro",
-            "test_recall_macro",
-            "test_f1_macro",
-            "test_specificity_macro",
+            "inference",
             "weights_sha256",
             "resumed_from",
         )
@@ -375,10 +394,10 @@ def write_unfinished(
             "status": status,
             "reason": reason,
             **blank,
+            **NO_SCORES,
             "epoch_seconds": [],
             "warmup_steps": cell["training"]["warmup_steps"],
             "peak_memory_mib": {"devices": [], "processes": []},
-            "confusion": [],
             "history": [],
             "started": started,
             "finished": now(),

@@ -20,6 +20,7 @@ from pathlib import Path
 import apptainer
 import children
 import lease
+import machine
 import measure
 import strategies
 from command import command
@@ -89,10 +90,9 @@ class Ended:
 def borrow(cell: dict, times: int = 1) -> AbstractContextManager[lease.Lease]:
     """Lease the devices of a node of ``cell``, ``times`` where as many nodes are one machine."""
     hardware = cell["hardware"]
-    number = hardware["devices"] * times
     if hardware["device"] == "cpu":
-        return lease.cores(number, cell["id"])
-    return lease.gpus_with_cores(number, hardware["gpu_model"], cell["id"])
+        return lease.cores(machine.cores_of(hardware) * times, cell["id"])
+    return lease.gpus_with_cores(hardware["devices"] * times, hardware["gpu_model"], cell["id"])
 
 
 def train(part: Part, held: lease.Lease, output: Output, asked: Callable[[], str | None]) -> Ended:

@@ -114,9 +114,12 @@ class Display:
         """The line of an epoch that is done."""
         if not self.shown:
             return
+        accuracy = ""  # of a run of a few steps it is not measured
+        if entry["test_accuracy"] is not None:
+            accuracy = f"test accuracy {entry['test_accuracy']:.4f}  "
         line = (
             f"epoch {entry['epoch']}/{self.epochs}  loss {entry['train_loss']:.4f}  "
-            f"test accuracy {entry['test_accuracy']:.4f}  {entry['seconds']:.1f} s  "
+            f"{accuracy}{entry['seconds']:.1f} s  "
             f"{entry['samples_per_second']:,.0f} images/s  about {left_seconds:.0f} s left"
         )
         if self.has_bar:

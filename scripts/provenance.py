@@ -6,7 +6,10 @@ import ast
 import functools
 import hashlib
 import subprocess
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+import strategies
 
 SCRIPTS = Path(__file__).resolve().parent
 
@@ -27,9 +30,24 @@ def closure(*roots: str) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def cell_code(strategy: str, model: str) -> dict[str, str]:
-    """The code that a cell of ``strategy`` and ``model`` can reach: loop, strategy and model."""
-    return closure("train.py", f"strategies/{strategy}.py", f"models/{model}.py")
+def cell_code(
+    strategy: str, model: str, profile: str = "none", beside: Iterable[str] = ()
+) -> dict[str, str]:
+    """The code that a cell can reach: loop, strategy, model, instrument and the models beside."""
+    named = (f"strategies/{strategy}.py", f"models/{model}.py", f"profiling/{profile}.py")
+    return closure("train.py", *named, *(f"models/{name}.py" for name in beside))
+
+
+def code_of(cell: Mapping) -> dict[str, str]:
+    """``cell_code`` of a cell.json."""
+    return cell_code(*names_of(cell))
+
+
+def names_of(cell: Mapping) -> tuple[str, str, str, tuple[str, ...]]:
+    """Strategy, model, instrument and the models beside: what of a cell.json decides its code."""
+    strategy = cell["strategy"]["name"]
+    beside = tuple(strategies.load(strategy).beside(cell))
+    return strategy, cell["model"]["name"], cell["training"]["profile"], beside
 
 
 def combined(digests: dict[str, str]) -> str:

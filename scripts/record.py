@@ -133,7 +133,7 @@ def take_over(folder: Path, out: Path, cell: dict, data: Path, image: dict | Non
 
 def _same(metrics: dict, cell: dict, data: Path, image: dict | None) -> bool:
     then, environment = metrics["cell"], metrics["environment"]
-    code = provenance.cell_code(cell["strategy"]["name"], cell["model"]["name"])
+    code = provenance.code_of(cell)
     return (
         {**then, "run": None} == {**cell, "run": None}
         and environment["code_digest"] == provenance.combined(code)
@@ -148,4 +148,6 @@ def result(metrics: Mapping) -> str:
         return printable(f"{metrics['status']}: {metrics['reason']}")
     seconds = metrics["train_seconds"]
     spent = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
-    return f"ok, accuracy {metrics['test_accuracy']:.3f}, trained in {spent}"
+    accuracy = metrics["test_accuracy"]
+    told = "accuracy not measured" if accuracy is None else f"accuracy {accuracy:.3f}"
+    return f"ok, {told}, trained in {spent}"

@@ -120,6 +120,8 @@ class Cluster:
         partition = self.partition(asked["partition"])
         wanted = resources(hardware, asked, self)
         devices, nodes, model = hardware["devices"], hardware["nodes"], hardware["gpu_model"]
+        if hardware["device"] == "mps":
+            return machine.missing(hardware, {"nodes": nodes})
         fitting = self.nodes_of(asked)
         needs = []
         if hardware["device"] == "cuda":
@@ -383,7 +385,7 @@ def resources(hardware: dict, asked: dict, cluster: Cluster | None) -> dict[str,
     offered = cluster.nodes_of(asked) if cluster else []
     wanted: dict[str, int | str | None] = {
         "nodes": nodes,
-        "cpus_per_task": devices * asked["cpus_per_gpu"] if on_gpus else devices,
+        "cpus_per_task": devices * asked["cpus_per_gpu"] if on_gpus else machine.cores_of(hardware),
         "mem_mb": devices * asked["memory_mib"],
         "slurm_partition": partition.name if partition else asked["partition"],
         "slurm_account": asked["account"],
@@ -480,7 +482,10 @@ class Requests:
         samples = cell["dataset"]["train_samples"] or (described or {}).get(
             "train", UNKNOWN_SAMPLES
         )
-        seconds = cell["training"]["epochs"] * samples / asked["least_samples_per_second"]
+        training = cell["training"]
+        if training["steps"] is not None:
+            samples = min(samples, training["steps"] * training["global_batch"])
+        seconds = training["epochs"] * samples / asked["least_samples_per_second"]
         return math.ceil(seconds / 60) + FIXED_MINUTES
 
     @functools.cached_property

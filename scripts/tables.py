@@ -7,6 +7,7 @@ number is averaged and how a verdict is reached. ``--show`` prints the closing t
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import shlex
 import statistics
@@ -39,9 +40,11 @@ COLUMNS = [
 # fmt: on
 
 CONFIDENCE = 0.95
+SHOWN_OPERATORS = 5  # those with the largest self time, beside the published ones
 SHOW_WIDTH = 100
 
 NOT_RUN = "not run"
+NOT_MEASURED = "not measured"
 NO_PUBLISHED_VALUE = "no published value"
 NOT_COMPARABLE = "not comparable"
 UNDECIDED = "undecided"
@@ -57,7 +60,9 @@ FAILURES = {"out_of_memory": "out of memory", "diverged": "diverged"}
 TO_PUBLISHED = "seconds_to_published_accuracy"
 NOT_REACHED = "not reached"
 
-UNIT_ALIASES = {"ratio": "x", "1/s": "samples/s"}  # spellings of published_results.csv
+# Spellings of published values.
+UNIT_ALIASES = {"ratio": "x", "1/s": "samples/s"}
+METRIC_ALIASES = {"peak_memory_mib": "peak_memory_device_mib"}
 
 # Columns that only say where a value stands. Rows that differ in nothing else are one value.
 PLACE_COLUMNS = {"document", "table", "published_value", "published_unit", "note"}
@@ -78,6 +83,8 @@ class Metric:
     read: Callable[[Mapping], float | None] | None = None  # of one run; None: needs more than it
     clocked: bool = False
     optional: bool = False  # no row where no run has a value
+    named: bool = False  # no row where no table names it
+    of: str = "one"  # model; "several" that are trained together, or "any" number
 
     @property
     def depends_on_clock(self) -> bool:
@@ -93,8 +100,58 @@ def _epoch_seconds(run: Mapping) -> float | None:
     return statistics.fmean(run["epoch_seconds"]) if run["epoch_seconds"] else None
 
 
+def _inference_seconds(run: Mapping) -> float | None:
+    return run["inference"] and run["inference"]["seconds"]
+
+
+def _inference_speed(run: Mapping) -> float | None:
+    found = run["inference"]
+    return found and found["samples"] / found["seconds"]
+
+
 def _peak_memory(where: str) -> Callable[[Mapping], float | None]:
     return lambda run: max((entry["mib"] for entry in run["peak_memory_mib"][where]), default=None)
+
+
+def _inferred(run: Mapping) -> Mapping | None:
+    """What the operator profile of a run says of inference."""
+    found = run.get("profile")
+    return found["inference"] if found is not None and found["kind"] == "operators" else None
+
+
+def _clock(run: Mapping) -> str:
+    """Whose time an operator's is: the accelerator's where there is one."""
+    return "cpu" if run["cell"]["hardware"]["device"] == "cpu" else "device"
+
+
+def _profiled(run: Mapping) -> float | None:
+    found = _inferred(run)
+    return found and found[f"{_clock(run)}_self_seconds"]
+
+
+def _of_operator(operator: str, kind: str) -> Callable[[Mapping], float | None]:
+    """``kind`` is self or total."""
+
+    def read(run: Mapping) -> float | None:
+        found = _inferred(run) or {"operators": []}
+        key = f"{_clock(run)}_{kind}_seconds"
+        return next((each[key] for each in found["operators"] if each["name"] == operator), None)
+
+    return read
+
+
+def operator_metric(name: str) -> Metric:
+    """``operator_self_seconds:<operator>`` or ``operator_total_seconds:<operator>``, of inference.
+
+    Not clocked: only an instrumented run has it, and what that costs is spread over all operators.
+    """
+    what, _, operator = name.partition(":")
+    return Metric(name, "s", "absolute", False, _of_operator(operator, what.split("_")[1]))
+
+
+def is_operator(metric: str) -> bool:
+    """Whether it is the time of one operator."""
+    return metric.startswith("operator_")
 
 
 def _accuracy(name: str) -> Metric:
@@ -110,6 +167,15 @@ METRICS = {
         _accuracy("test_f1_macro"),
         _accuracy("test_specificity_macro"),
         Metric("train_seconds", "s", "absolute", False, _key("train_seconds"), clocked=True),
+        Metric(
+            "total_seconds",
+            "s",
+            "absolute",
+            False,
+            _key("total_seconds"),
+            clocked=True,
+            of="several",
+        ),
         Metric("epoch_seconds", "s", "absolute", False, _epoch_seconds, clocked=True),
         Metric(TO_PUBLISHED, "s", "absolute", False, clocked=True),
         Metric("startup_seconds", "s", "absolute", False, _key("startup_seconds"), clocked=True),
@@ -121,6 +187,24 @@ METRICS = {
             _key("samples_per_second"),
             clocked=True,
         ),
+        Metric(
+            "inference_seconds",
+            "s",
+            "absolute",
+            False,
+            _inference_seconds,
+            clocked=True,
+            optional=True,
+        ),
+        Metric(
+            "inference_samples_per_second",
+            "samples/s",
+            "absolute",
+            True,
+            _inference_speed,
+            clocked=True,
+            optional=True,
+        ),
         Metric("peak_memory_process_mib", "MiB", "absolute", False, _peak_memory("processes")),
         Metric(
             "peak_memory_device_mib",
@@ -130,9 +214,12 @@ METRICS = {
             _peak_memory("devices"),
             optional=True,
         ),
-        Metric("speedup", "x", "ratio", True),
+        Metric("profile_self_seconds", "s", "absolute", False, _profiled, optional=True),
+        Metric("speedup", "x", "ratio", True, of="any"),
+        Metric("throughput_ratio", "x", "ratio", True, named=True),
+        Metric("parallel_efficiency", "fraction", "ratio", True, named=True, of="any"),
         Metric("accuracy_difference", "fraction", "accuracy", True),
-        Metric("noise_floor", "x", "ratio", True),
+        Metric("noise_floor", "x", "ratio", True, of="any"),
     )
 }
 DEFAULT_METRICS = ("test_accuracy", "train_seconds", "speedup")
@@ -257,6 +344,27 @@ def read_published(path: str | Path) -> pd.DataFrame:
     return frame
 
 
+def read_source(source: str | None, paths: Iterable[str | Path]) -> pd.DataFrame:
+    """The file of ``paths`` that holds the published values of ``source``; empty for None.
+
+    Raises ParbenchError where none of them holds it, or more than one.
+    """
+    if source is None:
+        return pd.DataFrame(columns=["study"])
+    frames = {str(path): read_published(path) for path in paths}
+    holding = [path for path, frame in frames.items() if (frame["study"] == source).any()]
+    if not holding:
+        raise ParbenchError(
+            f"published: {source!r}: no row of {', '.join(frames) or 'no file'} has it in column "
+            "`study`; add the source's rows, or correct the study's key `published`"
+        )
+    if len(holding) > 1:
+        raise ParbenchError(
+            f"published: {source!r} has rows in {' and in '.join(holding)}; keep them in one file"
+        )
+    return frames[holding[0]]
+
+
 class Published:
     """The published values of one study."""
 
@@ -279,7 +387,11 @@ class Published:
                     f"group {group['id']}: published: {column!r} is no column of the published "
                     f"values; columns: {', '.join(self._frame.columns)}"
                 )
-            rows = rows[rows[column].map(_spelling) == _spelling(wanted)]
+            values = rows[column].map(_spelling)
+            if column == "metric":
+                values = values.replace(METRIC_ALIASES)
+            several = wanted if isinstance(wanted, list) else [wanted]
+            rows = rows[values.isin([_spelling(each) for each in several])]
         if rows.empty:
             return None
         self._refuse_ambiguity(group, metric, rows)
@@ -299,6 +411,17 @@ class Published:
             devices=int(row["devices_per_node"]),
             work=tuple(_spelling(row.get(column)) for column in ("batch_size", "precision")),
         )
+
+    def operators(self, group: Mapping) -> list[str]:
+        """The operators that the source tells times of, for the rows that the group names."""
+        selection = group["published"]
+        if selection is None or self._study is None:
+            return []
+        rows = self._frame
+        for column, wanted in {"study": self._study, **selection}.items():
+            rows = rows[rows[column].map(_spelling) == _spelling(wanted)]
+        told = (name.partition(":") for name in rows["metric"])
+        return list(dict.fromkeys(name for what, _, name in told if is_operator(what)))
 
     def speedup(self, group: Mapping, baseline: Mapping) -> tuple[Reference | None, str]:
         """The published speedup, from both training times if they are there, else as printed.
@@ -405,6 +528,8 @@ class Group:
         cautions = [stated] if stated else []
         if metric.depends_on_clock and self.plan["training"]["mode"] == "deterministic":
             cautions.append("deterministic mode is not for timing")
+        if metric.depends_on_clock and self.plan["training"]["profile"] != "none":
+            cautions.append("an instrumented run is not for timing")
         if metric.depends_on_clock and any(
             run["environment"]["oversubscribed"] for run in self.runs
         ):
@@ -426,9 +551,21 @@ class Group:
         hardware = self.plan["hardware"]
         count = hardware["devices"]
         if hardware["device"] == "cpu":
-            return _on_nodes(hardware["nodes"], f"{count} CPU core{'s' if count > 1 else ''}")
+            cores = f"{count} CPU core{'s' if count > 1 else ''}"
+            if hardware["threads"] > 1:
+                cores = f"{count}x {hardware['threads']} CPU cores"
+            return _on_nodes(hardware["nodes"], cores)
         names = " or ".join(self.accelerators()) or "unknown GPU"
         return _on_nodes(hardware["nodes"], f"{count}x {names}")
+
+    def measures(self, metric: Metric) -> bool:
+        """Whether the metric is one of a single model, or of several, as the group is."""
+        return metric.of in ("any", "several" if "members" in self.plan else "one")
+
+    @property
+    def devices(self) -> int:
+        """All that it uses."""
+        return self.plan["hardware"]["devices"] * self.plan["hardware"]["nodes"]
 
     def has_layout_of(self, reference: Reference) -> bool:
         """Whether it used as many nodes and devices as the published run."""
@@ -473,6 +610,27 @@ def paired_speedup(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
     return summarise(base["train_seconds"] / run["train_seconds"] for run, base in pairs), reasons
 
 
+def paired_throughput(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
+    """Throughput over the baseline's, seed by seed, and why seeds are missing.
+
+    It may be of batches of another size, or of fewer: then that is said.
+    """
+    pairs, reasons = _pairs(group, baseline, functools.partial(_why_no_speedup, but=_AMOUNT))
+    for run, base in pairs:
+        if differ := _differing(_work(run["cell"]), _work(base["cell"])):
+            reasons.append(f"of unequal work: {differ}")
+    key = "samples_per_second"
+    return summarise(run[key] / base[key] for run, base in pairs), reasons
+
+
+def paired_efficiency(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
+    """Speedup over how many times the baseline's devices the group uses, seed by seed."""
+    pairs, reasons = _pairs(group, baseline, _why_no_speedup)
+    share = baseline.devices / group.devices
+    ratios = (share * base["train_seconds"] / run["train_seconds"] for run, base in pairs)
+    return summarise(ratios), reasons
+
+
 def paired_difference(group: Group, baseline: Group) -> tuple[Summary, list[str]]:
     """Test accuracy less the baseline's, seed by seed, and why seeds are missing."""
     pairs, reasons = _pairs(group, baseline, _why_no_difference)
@@ -499,7 +657,12 @@ def paired_ratio(
 
 
 # Metrics of a group and its baseline.
-PAIRED = {"speedup": paired_speedup, "accuracy_difference": paired_difference}
+PAIRED = {
+    "speedup": paired_speedup,
+    "throughput_ratio": paired_throughput,
+    "parallel_efficiency": paired_efficiency,
+    "accuracy_difference": paired_difference,
+}
 
 
 def _pairs(
@@ -522,6 +685,10 @@ def _pairs(
         else:
             pairs.append((run, base))
     return pairs, reasons
+
+
+# Of `_work`: how much of it there is, and in what portions.
+_AMOUNT = ("train_samples", "epochs", "steps", "global_batch")
 
 
 def _why_no_speedup(run: Mapping, base: Mapping, but: Collection[str] = ()) -> str:
@@ -547,6 +714,9 @@ def _why_no_difference(run: Mapping, base: Mapping, but: Collection[str] = ()) -
 
     ``but``: in which keys of their work they may differ.
     """
+    for each in (run, base):
+        if not_measured := _few_steps(each["cell"]["training"]):
+            return not_measured
     ours, theirs = (
         {**_work(each["cell"]), "test_samples": _samples(each["cell"], "test")}
         for each in (run, base)
@@ -573,9 +743,11 @@ def _work(cell: Mapping) -> dict[str, Any]:
         "dataset": cell["dataset"]["name"],
         "train_samples": _samples(cell, "train"),
         "epochs": cell["training"]["epochs"],
+        "steps": "all" if cell["training"]["steps"] is None else cell["training"]["steps"],
         "global_batch": cell["training"]["global_batch"],
         "image_size": cell["training"]["image_size"],
         "mode": cell["training"]["mode"],
+        "profile": cell["training"]["profile"],
     }
 
 
@@ -694,12 +866,30 @@ def _hardware_difference(group: Group, reference: Reference) -> list[str]:
     return [f"published on {reference.describe_hardware()}, here on {group.describe_hardware()}"]
 
 
+def _few_steps(training: Mapping) -> str:
+    """Why no accuracy was measured; empty where it was."""
+    if training["steps"] is None:
+        return ""
+    return f"only {training['steps']} steps of an epoch were trained: no accuracy is measured"
+
+
+def _why_not_measured(metric: Metric, group: Group, summary: Summary) -> str:
+    """Why a run that ended well has no value that it might have had; empty where that is not so."""
+    if metric.kind == "accuracy":
+        return _few_steps(group.plan["training"])
+    if is_operator(metric.name) and group.ok and summary.n == 0:
+        return "not among the operators that took the time here"
+    return ""
+
+
 def verdict(
     metric: Metric, group: Group, study: Mapping, summary: Summary, reference: Reference | None
 ) -> tuple[str, list[str]]:
     """The verdict on one row, and its reasons."""
     if group.plan["not_run"]:
         return NOT_RUN, []
+    if why := _why_not_measured(metric, group, summary):
+        return NOT_MEASURED, [why]
     if reference is None:
         return NO_PUBLISHED_VALUE, []
     if reasons := why_not_comparable(metric, group, study, reference):
@@ -741,10 +931,7 @@ def table(
     the study's tables, and an ambiguous published value.
     """
     _check_table_metrics(plan["study"])
-    groups = {
-        each["id"]: Group(each, () if each["not_run"] else _runs(plan, each, metrics_by_cell))
-        for each in plan["groups"]
-    }
+    groups = groups_of(plan, metrics_by_cell)
     source = Published(published, plan["study"]["published"])
     rows = [
         row
@@ -754,11 +941,71 @@ def table(
             group,
             groups,
             source,
-            certificates.problems(group.runs) if certificates is not None else [],
+            certificates.problems(_behind(group, groups)) if certificates is not None else [],
         )
     ]
     frame = pd.DataFrame(rows, columns=COLUMNS)
     return frame.astype({"n_seeds": "Int64"})
+
+
+def groups_of(plan: Mapping, metrics_by_cell: Mapping[str, Mapping]) -> dict[str, Group]:
+    """The plan's groups with their runs, by id; after them those of several models together."""
+    groups = {
+        each["id"]: Group(each, () if each["not_run"] else _runs(plan, each, metrics_by_cell))
+        for each in plan["groups"]
+    }
+    for each in plan["together"]:
+        members = [groups[name] for name in each["members"]]
+        groups[each["id"]] = Group(each, () if each["not_run"] else _together(members))
+    return groups
+
+
+def _behind(group: Group, groups: Mapping[str, Group]) -> Iterable[Mapping]:
+    """The runs of cells that a group rests on."""
+    members = group.plan.get("members", [group.plan["id"]])
+    return [run for member in members for run in groups[member].runs]
+
+
+def _together(members: list[Group]) -> tuple[Mapping, ...]:
+    """A run for each seed that all ``members`` have, as if one had trained all their models."""
+    of_seed: dict[int, list[Mapping]] = {}
+    for member in members:
+        for run in member.runs:
+            of_seed.setdefault(run["cell"]["seed"], []).append(run)
+    return tuple(_all_trained(runs) for runs in of_seed.values() if len(runs) == len(members))
+
+
+def _all_trained(runs: list[Mapping]) -> Mapping:
+    """What is said of the runs of several models together; in place of training time, the total."""
+    failed = [run for run in runs if run["status"] != "ok"]
+    # Whichever is first: where they train at the same time, each of them has measured it.
+    orders = [] if failed else [[*runs[n:], *runs[:n]] for n in range(len(runs))]
+    total = None if failed else statistics.fmean(map(_seconds_in_turn, orders))
+    busy = any(run["environment"]["oversubscribed"] for run in runs)
+    return {
+        "cell": runs[0]["cell"],
+        "status": failed[0]["status"] if failed else "ok",
+        "reason": failed[0]["reason"] if failed else None,
+        "train_seconds": total,
+        "total_seconds": total,
+        "environment": {**runs[0]["environment"], "oversubscribed": busy},
+        # Every machine that had a part in it.
+        "resumed_from": [{"machine": name} for run in runs for name in _fingerprints(run)],
+    }
+
+
+def _seconds_in_turn(runs: list[Mapping]) -> float:
+    """Until the models of all ``runs`` are trained, one run after the other; but one whose model
+    has trained beside an earlier one is not needed any more."""
+    total, trained = 0.0, set()
+    for run in runs:
+        if run["cell"]["model"]["name"] not in trained:
+            at_once = [run["train_seconds"]]
+            for other in run.get("beside", []):
+                at_once.append(other["train_seconds"])
+                trained.add(other["model"])
+            total += max(at_once)
+    return total
 
 
 def read_metrics(plan: Mapping, folder: str | Path) -> dict[str, Mapping]:
@@ -805,21 +1052,45 @@ def _check_table_metrics(study: Mapping) -> None:
                 )
 
 
+def operators_of(group: Group, source: Published) -> list[Metric]:
+    """Times of single operators: those that the source tells, and the largest here."""
+    if group.plan["training"]["profile"] != "operators":
+        return []
+    names = source.operators(group.plan)
+    spent: dict[str, float] = {}
+    for run in group.ok:
+        for each in (_inferred(run) or {"operators": []})["operators"]:
+            seconds = each[f"{_clock(run)}_self_seconds"]
+            spent[each["name"]] = spent.get(each["name"], 0.0) + seconds
+    names += sorted(spent, key=lambda name: -spent[name])[:SHOWN_OPERATORS]
+    return [
+        operator_metric(f"operator_{kind}_seconds:{name}")
+        for name in dict.fromkeys(names)
+        for kind in ("self", "total")
+    ]
+
+
 def _metrics_of(plan: Mapping, group: Group, is_baseline: bool, source: Published) -> list[Metric]:
     """The metrics that a group has rows for."""
     has_partner = {"noise_floor": is_baseline}
     has_partner[TO_PUBLISHED] = source.find(group.plan, METRICS["test_accuracy"]) is not None
     has_partner |= dict.fromkeys(PAIRED, group.plan["baseline"] is not None)
-    names: Iterable[str] = METRICS
+    named = {
+        name
+        for table in plan["study"]["tables"]
+        if shape.holds(table, group.plan)
+        for name in table["metrics"]
+    }
+    kept = [
+        metric
+        for metric in METRICS.values()
+        if group.measures(metric) and has_partner.get(metric.name, True)
+    ]
     if group.plan["not_run"]:
-        named = {
-            name
-            for table in plan["study"]["tables"]
-            if shape.holds(table, group.plan)
-            for name in table["metrics"]
-        }
-        names = [name for name in METRICS if name in (named or DEFAULT_METRICS)]
-    return [METRICS[name] for name in names if has_partner.get(name, True)]
+        usual = [metric for metric in kept if metric.name in (named or DEFAULT_METRICS)]
+        return usual + operators_of(group, source)
+    usual = [metric for metric in kept if metric.name in named or not metric.named]
+    return usual + operators_of(group, source)
 
 
 def _rows(
@@ -926,9 +1197,15 @@ GRAVITY = (
     WITHIN_NOISE,
     REPRODUCED,
     NOT_COMPARABLE,
+    NOT_MEASURED,
     NO_PUBLISHED_VALUE,
 )
-SHOWN_METRICS = {"test_accuracy": "accuracy", "train_seconds": "time", "speedup": "speedup"}
+SHOWN_METRICS = {
+    "test_accuracy": "accuracy",
+    "train_seconds": "time",
+    "total_seconds": "time",
+    "speedup": "speedup",
+}
 SHOW_HEAD = ["model", "strategy", "hardware", "accuracy", "train time", "speedup", "verdict"]
 TIME_UNITS = (("h", 3600.0, 7200.0), ("min", 60.0, 120.0), ("s", 1.0, 0.0))  # unit, seconds, from
 
@@ -972,7 +1249,7 @@ def _show_line(group: pd.DataFrame) -> list[str]:
     return [
         *line,
         accuracy,
-        _show_seconds(rows.get("train_seconds")),
+        _show_seconds(rows.get("train_seconds", rows.get("total_seconds"))),
         _show_speedup(rows),
         f"{status}; {decision}" if status else decision,
     ]
@@ -1060,7 +1337,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--plan", type=Path, help="results/plan/<study>.json")
     parser.add_argument("--cells", type=Path, help="folder of the cells' folders")
-    parser.add_argument("--published", type=Path, help="CSV of published values")
+    parser.add_argument("--published", type=Path, nargs="+", help="CSV files of published values")
     parser.add_argument(
         "--certificate", type=Path, nargs="*", help="of equivalence; default: nothing is said of it"
     )
@@ -1085,7 +1362,8 @@ def main(arguments: list[str] | None = None) -> None:
         return
     plan = files.read_json(options.plan)
     certificates = Certificates(options.certificate) if options.certificate is not None else None
-    metrics, published = read_metrics(plan, options.cells), read_published(options.published)
+    metrics = read_metrics(plan, options.cells)
+    published = read_source(plan["study"]["published"], options.published)
     frame = table(plan, metrics, published, certificates)
     files.write_atomically(options.out, frame.to_csv(index=False, lineterminator="\n"))
 

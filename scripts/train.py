@@ -24,8 +24,10 @@ import learning_rate
 import loader
 import measure
 import models
+import pil_input
+import profiling
 import strategies
-from errors import run_main
+from errors import ParbenchError, run_main
 from progress import Display, Pulse
 
 if TYPE_CHECKING:
@@ -54,7 +56,9 @@ SCHEDULES = {
         cycle_momentum=False,
     ),
 }
-EVALUATION_BATCH = 256
+INPUTS = {"tensor": loader.Augment, "pil": pil_input.PilInput}
+# Between two looks whether the models beside this one have come as far.
+MEET_SECONDS = 0.02
 
 
 def grad_scaler(enabled: bool) -> torch.amp.GradScaler:
@@ -87,32 +91,33 @@ class Run:
             test_samples=cell["dataset"]["test_samples"],
             verify=strategy.local_rank == 0,  # once a node is enough
         )
-        self.augment = loader.Augment(
+        self.augment = INPUTS[self.training["input"]](
             self.data, cell["seed"], self.training["image_size"], self.training["augment"]
         )
-        self.samples = len(self.data.train_labels)
-        self.bounds = loader.batches(
-            self.samples, self.training["global_batch"], self.training["min_tail"]
-        )
+        self.bounds = self._bounds()
+        self.samples = self.bounds[-1][1]  # of an epoch
 
         # The same initial weights for every strategy: drawn on the CPU, before any wrapping.
         torch.manual_seed(cell["seed"])
         blocks = self.build()
-        self.ranks = batch_norm.Ranks(strategy.reduce)
-        if self.training["batch_norm"] == "synchronized" and strategy.world_size > 1:
+        self.ranks = batch_norm.Ranks(self.exchanged)
+        if self.training["batch_norm"] == "synchronized" and strategy.shares > 1:
             batch_norm.synchronize(blocks, self.ranks)
         self.model: nn.Module = strategy.wrap(blocks)
-        self.peak_rate = learning_rate.peak(self.training, strategy.world_size)
+        self.parameters = dict(self.model.named_parameters())
+        self.peak_rate = learning_rate.peak(self.training, strategy.shares)
         self.last_rate = self.peak_rate  # of the last step that was done
         self.optimizer = strategy.optimizer(
             OPTIMIZERS[self.training["optimizer"]](
-                self.model.parameters(), self.peak_rate, self.training
+                self.parameters.values(), self.peak_rate, self.training
             ),
             self.model,
         )
         self.scaler = grad_scaler(self.training["precision"] == "fp16")
         self.scheduler: Any = None
+        self.profile = profiling.load(self.training["profile"]).Profile(self)
         self.history: list[dict] = []
+        self.beside: list[dict] = []  # what came of the models that trained at the same time
 
         # What earlier parts of this run did, where it goes on from a checkpoint, and where it is.
         self.started = measure.now()
@@ -121,11 +126,37 @@ class Run:
         self._peak: list[list[float]] = []
         self.place = checkpoint.Place()
         self.kept = self.place.told()  # where a run would go on that were stopped now
+        self.inference: dict | None = None  # of the last evaluation
+        self._evaluated = False  # by this process
         self.store: checkpoint.Store | None = None
         self.machine = ""
         self.lookout = checkpoint.Lookout(
             cell["run"]["checkpoint_seconds"], strategy.rank, self.reduced
         )
+
+    def _bounds(self) -> list[tuple[int, int]]:
+        """Where the batches of an epoch begin and end in its order; `steps` leaves the others out.
+
+        ParbenchError when it asks for more than there are.
+        """
+        samples, steps = len(self.data.train_labels), self.training["steps"]
+        batch = self.training["global_batch"]
+        bounds = loader.batches(samples, batch, self.training["min_tail"])
+        if steps is not None and steps > len(bounds):
+            raise ParbenchError(
+                f"cell {self.cell['id']}: steps {steps}: an epoch of {samples} samples in batches "
+                f"of {batch} has {len(bounds)}; choose at most {len(bounds)}, and more epochs"
+            )
+        return bounds[:steps]
+
+    def order(self, epoch: int) -> torch.Tensor:
+        """Indices of all training samples (int64, on the CPU) as they come in ``epoch``."""
+        return loader.order(self.cell["seed"], epoch, len(self.data.train_labels))
+
+    @property
+    def in_last_epoch(self) -> bool:
+        """Whether the evaluation that comes next, or that goes on, is the last one."""
+        return self.place.epoch + 1 == self.training["epochs"]
 
     def build(self) -> nn.Sequential:
         """The cell's model, not wrapped yet."""
@@ -134,37 +165,48 @@ class Run:
             len(self.data.classes), self.training["image_size"], model["options"]
         )
 
+    def mine(self, samples: torch.Tensor) -> torch.Tensor:
+        """This rank's share of ``samples`` [N]."""
+        shares = self.strategy.shares
+        return samples.tensor_split(shares)[self.strategy.rank % shares]
+
     def share(self, batch: torch.Tensor) -> tuple[torch.Tensor, float]:
         """This rank's part of the global ``batch``, and what a sample's loss counts for."""
-        world_size = self.strategy.world_size
-        share = batch.tensor_split(world_size)[self.strategy.rank]
+        share = self.mine(batch)
         if len(share) == 0:  # a rank without samples still joins, with gradients of zero
             return batch[:2], 0.0
-        return share, world_size / len(batch)
+        return share, self.strategy.shares / len(batch)
 
-    def loss(self, batch: torch.Tensor, epoch: int) -> torch.Tensor:
-        """Loss of this rank's share of the global ``batch`` (sample indices [B], on the CPU).
-
-        The sum over the rank's samples times world size over B: averaged over ranks, as data
-        parallelism does, that is the mean over the global batch, also for an uneven tail.
-        """
-        share, weight = self.share(batch)
-        self.ranks.counts = weight > 0
-        images, labels = self.augment.train_batch(share, epoch)
-        logits = self.model(images)
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The sum of the losses of some samples: ``logits`` [N, classes], ``labels`` [N]."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         labels = labels.to(logits.device, non_blocking=True)
         smoothing = self.training["label_smoothing"]
-        total = functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
-        return total * weight
+        return functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
     def step(self, batch: torch.Tensor, epoch: int) -> torch.Tensor:
-        """One optimizer step on the global ``batch``; returns this rank's loss, detached."""
+        """One optimizer step on the global ``batch`` (sample indices [B], on the CPU).
+
+        Returns this rank's loss, detached: the sum over its samples times the number of shares
+        over B. Averaged over shares, as data parallelism does, that is the mean over the global
+        batch, also for an uneven tail.
+        """
         self.optimizer.zero_grad()
-        loss = self.loss(batch, epoch)
-        self.scaler.scale(loss).backward()
-        self.strategy.step(self.optimizer, self.scaler)
-        return loss.detach()
+        share, weight = self.share(batch)
+        self.ranks.counts = weight > 0
+        with self.profile.phase("compute"):
+            with self.profile.phase("input"):
+                images, labels = self.augment.train_batch(share, epoch)
+            loss = self.strategy.backward(
+                self.model,
+                images,
+                labels,
+                lambda logits, labels: self.loss(logits, labels) * weight,
+                self.scaler,
+            )
+        with self.profile.phase("update"):
+            self.strategy.step(self.optimizer, self.scaler)
+        return loss
 
     def warm_up(self, steps: int) -> None:
         """Real ``steps`` that nobody times, then everything as it was before them.
@@ -175,7 +217,7 @@ class Run:
         """
         initial = {name: value.detach().cpu().clone() for name, value in self.state().items()}
         rates = [group["lr"] for group in self.optimizer.param_groups]
-        order = loader.order(self.cell["seed"], 0, self.samples)
+        order = self.order(0)
         for number in range(steps):
             start, stop = self.bounds[number % len(self.bounds)]
             self.step(order[start:stop], 0)
@@ -193,7 +235,7 @@ class Run:
         self.scaler = grad_scaler(self.scaler.is_enabled())
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Weights and buffers, by the names that the strategy gives them."""
+        """This rank's weights and buffers, by the names that the strategy gives them."""
         return dict(self.model.state_dict())
 
     def find_checkpoint(self, folder: Path, environment: dict) -> int | None:
@@ -222,6 +264,44 @@ class Run:
         measure.reset_peak_memory(self.strategy.devices)
         self.energy = measure.Energy(self.strategy.devices)
         self.lookout.wrote()
+        self.meet("ready", "start-up")
+
+    def meet(self, what: str, phase: str, mine: Any = None) -> list:
+        """Wait until the models that train at the same time are at ``what``, too.
+
+        Returns what each of them told there, ``mine`` among them. Raises Stopped.
+        """
+        while (told := self.strategy.meet(what, mine)) is None:
+            self.pulse.beat(phase, self.place.epoch + 1, self.place.step)
+            if self.lookout.due(phase):
+                self.write_checkpoint()
+            time.sleep(MEET_SECONDS)
+        return told
+
+    def said(self, seconds: float | None, trouble: str | None = None) -> dict:
+        """What the processes of other models hear of this one's end."""
+        return {
+            "model": self.cell["model"]["name"],
+            "train_seconds": seconds,
+            "trouble": trouble,
+        }
+
+    def end_together(self, seconds: float) -> None:
+        """After the last step, the devices of all models are in use until all have done theirs.
+
+        Raises Diverged where another one did: then it was not beside this one all the time.
+        """
+        told = self.meet("trained", "waiting", self.said(seconds))
+        self.beside = [each for n, each in enumerate(told) if n != self.strategy.companion]
+        for each in self.beside:
+            if each["trouble"] is not None:
+                raise Diverged(f"{each['model']}, trained at the same time: {each['trouble']}")
+
+    def leave(self) -> None:
+        """The first process goes last: it may keep what they meet by."""
+        while self.strategy.meet("left") is None and not self.strategy.companion:
+            self.pulse.beat("waiting", self.place.epoch + 1, self.place.step)
+            time.sleep(MEET_SECONDS)
 
     def train(self, display: Display) -> None:
         """All epochs; ``history`` grows by an entry each.
@@ -234,10 +314,16 @@ class Run:
             if not math.isfinite(loss):
                 raise Diverged(f"the training loss became {loss} in epoch {epoch + 1} of {epochs}")
             elapsed = seconds + (self.history[-1]["elapsed_seconds"] if self.history else 0.0)
+            if epoch + 1 == epochs:
+                self.end_together(elapsed)
             predictions, test_loss = self.evaluate()
             if test_loss is None:
                 raise Diverged(f"the test loss is no number after epoch {epoch + 1} of {epochs}")
-            accuracy = (predictions == self.data.test_labels.cpu()).double().mean().item()
+            accuracy = None
+            if self.training["steps"] is not None:  # nothing has been learned to be tested
+                test_loss = None
+            else:
+                accuracy = (predictions == self.data.test_labels.cpu()).double().mean().item()
             self.history.append(
                 {
                     "epoch": epoch + 1,
@@ -261,17 +347,19 @@ class Run:
         """
         self.model.train()
         place = self.place
-        order = loader.order(self.cell["seed"], place.epoch, self.samples)
+        order = self.order(place.epoch)
         while place.step < len(self.bounds):
             # Ranks start together: waiting for a late one is not training.
             self.strategy.reduce(torch.zeros(1, device=self.strategy.devices[0]))
-            with measure.Stopwatch(self.strategy.devices) as watch:
+            with measure.Stopwatch(self.strategy.devices) as watch, self.profile.phase("other"):
                 due = self._train_until_due(order, display)
-            place.seconds += self.reduced([watch.seconds], "max")[0]
+            slowest = self.reduced([watch.seconds], "max")[0]
+            place.seconds += slowest
+            self.profile.settle(watch.seconds, slowest)
             if due:
                 self.write_checkpoint()
         total = self.reduced([place.loss], "sum")[0]
-        return total / self.strategy.world_size / self.samples, place.seconds
+        return total / self.strategy.shares / self.samples, place.seconds
 
     def _train_until_due(self, order: torch.Tensor, display: Display) -> bool:
         """The epoch's steps until a checkpoint is due (True) or none is left."""
@@ -302,27 +390,42 @@ class Run:
 
     @torch.no_grad()
     def evaluate(self) -> tuple[torch.Tensor, float | None]:
-        """Predicted classes [N] (int64, CPU) and mean loss over the whole test set, on every rank.
+        """Predicted classes [N] (int64, CPU) and mean loss over the test set, on every rank.
 
-        Each rank predicts its own part; nothing is padded, so that exactly N samples count.
+        Each rank predicts its own share; nothing is padded, so that exactly N samples count: the
+        whole test set or, with `steps`, its first batches, as many of each rank.
         A run that is stopped here evaluates again when it goes on.
         """
         self.strategy.broadcast_buffers(self.model)
         model = self.strategy.unwrap(self.model)
         model.eval()
+        batch, device = self.training["evaluation_batch"], self.strategy.devices[0]
         number = len(self.data.test_labels)
-        device = self.strategy.devices[0]
+        if self.training["steps"] is not None:
+            number = min(number, self.training["steps"] * batch * self.strategy.shares)
+        seconds = [0.0, 0.0]  # in all, and of the input
         predicted = torch.zeros(number, dtype=torch.int64, device=device)
         loss = torch.zeros(1, dtype=torch.float64, device=device)
-        edges = torch.arange(number).tensor_split(self.strategy.world_size)[self.strategy.rank]
-        # As often on every rank: they look up together. The last part of some may be empty.
-        for first in range(0, math.ceil(number / self.strategy.world_size), EVALUATION_BATCH):
-            part = edges[first : first + EVALUATION_BATCH]
+        share = self.mine(torch.arange(number))
+        # As often on every rank: they look up together, and some compute together. One whose share
+        # is done joins with an image that does not count.
+        for first in range(0, math.ceil(number / self.strategy.shares), batch):
+            part = share[first : first + batch]
+            start, stop = (int(part[0]), int(part[-1]) + 1) if len(part) > 0 else (0, 1)
+            if self.in_last_epoch and not self._evaluated:
+                # the first allocation, the choice of kernels
+                model(self.augment.test_batch(start, stop)[0])
+            self._evaluated = True
+            devices = self.strategy.devices
+            with self.profile.phase("inference"), measure.Stopwatch(devices) as whole:
+                with measure.Stopwatch(devices) as watch:
+                    images, labels = self.augment.test_batch(start, stop)
+                logits = model(images)
             if len(part) > 0:
-                start, stop = int(part[0]), int(part[-1]) + 1
-                images, labels = self.augment.test_batch(start, stop)
-                logits = model(images).float()
+                seconds = [seconds[0] + whole.seconds, seconds[1] + watch.seconds]
+            if len(part) > 0 and logits is not None:
                 labels = labels.to(logits.device)
+                logits = logits.float()
                 loss += functional.cross_entropy(logits, labels, reduction="sum").to(device)
                 predicted[start:stop] = logits.argmax(1).to(device)
             self.pulse.beat("evaluation", self.place.epoch + 1, first)
@@ -330,8 +433,15 @@ class Run:
                 self.write_checkpoint()
         self.strategy.reduce(predicted)  # zeros elsewhere: the sum is everybody's predictions
         self.strategy.reduce(loss)
+        total, of_input = self.reduced(seconds, "max")  # of the slowest rank
+        self.inference = {"samples": number, "seconds": total, "input_seconds": of_input}
         mean = loss.item() / number
         return predicted.cpu(), mean if math.isfinite(mean) else None
+
+    def exchanged(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum of everybody's ``values``, in the middle of a step."""
+        with self.profile.phase("exchange"):
+            return self.strategy.reduce(values)
 
     def reduced(self, values: list[float], op: str) -> list[float]:
         """``values`` combined over ranks; ``op`` is sum or max."""
@@ -379,8 +489,8 @@ class Run:
     def write_checkpoint(self) -> None:
         """Keep where training is, on rank 0's word; then Stopped when the launcher asked for it.
 
-        Buffers and optimizer are rank 0's: its running statistics are those that count, and the
-        optimizers of all ranks are alike.
+        Where every rank has a whole model, buffers and optimizer are rank 0's: its running
+        statistics are those that count, and the optimizers of all ranks are alike.
         """
         place = self.place
         self.pulse.beat("checkpoint", place.epoch + 1, place.step)
@@ -396,15 +506,18 @@ class Run:
             "scaler": self.scaler.state_dict(),
             "joules": self.joules(),
             "peak": self._peaks(),
+            "profile": self.profile.state(),
             "started": self.started,
             "resumed_from": self.resumed_from,
         }
+        tensors = {f"model.{name}": value for name, value in self.state().items()}
+        names = list(self.parameters)
+        for index, values in self.optimizer.state_dict()["state"].items():
+            for key, value in values.items():
+                if isinstance(value, torch.Tensor):  # SGD without momentum has a None
+                    tensors[f"optimizer.{key}.{names[index]}"] = value
+        tensors = self.strategy.whole(tensors)
         if self.strategy.rank == 0 and self.store is not None:
-            tensors = {f"model.{name}": value for name, value in self.state().items()}
-            for index, values in self.optimizer.state_dict()["state"].items():
-                for name, value in values.items():
-                    if isinstance(value, torch.Tensor):  # SGD without momentum has a None
-                        tensors[f"optimizer.{index}.{name}"] = value
             tensors["random"] = torch.tensor(own["random"], dtype=torch.uint8)
             # Not in JSON: a loss that is no number is found at the epoch's end, not here.
             tensors["losses"] = torch.tensor(own["losses"], dtype=torch.float64)
@@ -423,21 +536,27 @@ class Run:
             raise Stopped
 
     def _resume(self, number: int) -> None:
-        """Go on from the checkpoint ``number``: the same on every rank."""
+        """Go on from the checkpoint ``number``: the same on every rank, or its part of it."""
         assert self.store is not None
         state, tensors = self.store.state(number), self.store.tensors(number)
         kept, rank = state["kept"], self.strategy.rank
         with torch.no_grad():
             for name, value in self.state().items():
-                value.copy_(tensors[f"model.{name}"])
-        parameters: dict[int, dict] = {}
+                value.copy_(self.strategy.part(tensors[f"model.{name}"], value))
+        kept_of: dict[str, dict] = {}
         for name, value in tensors.items():
-            kind, _, rest = name.partition(".")
-            if kind == "optimizer":
-                index, _, name = rest.partition(".")
-                parameters.setdefault(int(index), {})[name] = value
+            if name.startswith("optimizer."):
+                _, key, name = name.split(".", 2)
+                kept_of.setdefault(name, {})[key] = value
+        own = {
+            index: {
+                key: self.strategy.part(value, parameter) for key, value in kept_of[name].items()
+            }
+            for index, (name, parameter) in enumerate(self.parameters.items())
+            if name in kept_of
+        }
         groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": parameters, "param_groups": groups})
+        self.optimizer.load_state_dict({"state": own, "param_groups": groups})
         # The schedule is a function of the steps that are done. torch warns of the order of calls.
         with warnings.catch_warnings(action="ignore"):
             for _ in range(number):
@@ -448,8 +567,9 @@ class Run:
         self.place = checkpoint.Place(kept["epoch"] - 1, kept["step"], state["seconds"], loss)
         self.history, self.started = state["history"], state["started"]
         self._joules, self._peak = state["joules"], state["peak"]
+        self.profile.resume(state["profile"])
         self.resumed_from = [*state["resumed_from"], {**kept, "machine": state["machine"]}]
-        if rank == 0:
+        if self.strategy.leads:
             elsewhere = state["machine"] != self.machine
             aside = (
                 " (of another machine: no speedup is told from these times)" if elsewhere else ""
@@ -491,7 +611,7 @@ def be_deterministic() -> None:
 def prepare(cell: dict) -> None:
     """Settings of the whole process."""
     if cell["hardware"]["device"] == "cpu":
-        torch.set_num_threads(1)  # a device on a CPU is one core
+        torch.set_num_threads(cell["hardware"]["threads"])
     torch.backends.cuda.matmul.allow_tf32 = cell["training"]["tf32"]
     torch.backends.cudnn.allow_tf32 = cell["training"]["tf32"]
     if cell["training"]["mode"] == "deterministic":
@@ -505,6 +625,7 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
     prepare(cell)
     pulse.beat("start-up")
     strategy.setup()
+    cell = strategy.cell  # a companion has another model than the cell
     module = strategies.load(cell["strategy"]["name"])
     cores = measure.pin(strategy.local_rank, module.processes(cell))
     run = Run(cell, data_folder, strategy, pulse)
@@ -516,7 +637,7 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
         backend=strategy.backend,
         cores=_all_cores(run, cores),
     )
-    found = run.find_checkpoint(checkpoint.folder(out), environment)
+    found = run.find_checkpoint(checkpoint.folder(out, strategy.companion), environment)
     display = None
     reason = None
     try:
@@ -525,18 +646,22 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
         run.warm_up(max(training["warmup_steps"], 1 if repeated else 0))
         run.begin(found)
         startup = run.reduced([time.time() - launched], "max")[0]
-        display = Display(strategy.rank == 0, training["epochs"], len(run.bounds), run.samples)
-        run.train(display)
+        display = Display(strategy.shows, training["epochs"], len(run.bounds), run.samples)
+        with run.profile:
+            run.train(display)
     except Diverged as error:  # every rank sees the same reduced loss, and stops here together
         reason = str(error)
+        strategy.meet("trained", run.said(None, reason))
     except Stopped:
-        if strategy.rank == 0:
+        if strategy.leads:
             pulse.stopped(run.kept)
+        run.leave()
         return
     finally:
         if display:
             display.close()
 
+    run.leave()
     joules = run.joules()
     known = {
         "epoch_seconds": [entry["seconds"] for entry in run.history],
@@ -547,16 +672,20 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
         "history": run.history,
         "environment": environment,
         "resumed_from": run.resumed_from or None,
+        "profile": None if reason else run.profile.result(),
     }
-    if strategy.rank != 0:
+    weights = strategy.whole(run.state())
+    if not strategy.leads:
         return
     if reason is not None:
         measure.write_unfinished(out, cell, "diverged", reason, run.started, data_folder, **known)
         return
     seconds = sum(known["epoch_seconds"])
-    scores = measure.classification(
-        run.data.test_labels.cpu().numpy(), run.predictions.numpy(), len(run.data.classes)
-    )
+    scores = measure.NO_SCORES
+    if training["steps"] is None:
+        scores = measure.classification(
+            run.data.test_labels.cpu().numpy(), run.predictions.numpy(), len(run.data.classes)
+        )
     measure.write_metrics(
         out,
         {
@@ -567,7 +696,11 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
             "samples_per_second": run.samples * training["epochs"] / seconds,
             "energy_joules": joules,
             **scores,
-            "weights_sha256": measure.weights_sha256(run.state()),
+            "inference": run.inference,
+            "weights_sha256": measure.weights_sha256(weights),
+            "beside": [
+                {key: each[key] for key in ("model", "train_seconds")} for each in run.beside
+            ],
             **known,
             "started": run.started,
             "finished": measure.now(),

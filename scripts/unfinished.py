@@ -21,7 +21,6 @@ from monitor import Failure, read_failure
 from printable import printable
 
 REPORT = Path("reports/unfinished.html")
-PUBLISHED = Path("studies/published/published_results.csv")
 CLAIMS = Path("studies/published/claims.yaml")
 SHOWN = 10  # cells named on the terminal
 CELLS = cells.RESULTS / "cells"
@@ -55,14 +54,17 @@ def write(plan: cells.Plan, failed: Collection[str], inside: str = "") -> None:
     lie = ["--cells", CELLS]
     lie += ["--certificate", *sorted(certificate.FOLDER.glob("*.json"))]
     for name, study in plan.studies.items():
-        groups = [_cut(group, plan, failed) for group in study["groups"]]
+        cut = {
+            part: [_cut(group, plan, failed) for group in study[part]]
+            for part in ("groups", "together")
+        }
         plans.append(FOLDER / "plan" / f"{name}.json")
         tables.append(FOLDER / "tables" / f"{name}.csv")
-        write_json(plans[-1], {**study, "groups": groups})
-        made = ["--published", PUBLISHED, "--out", tables[-1]]
+        write_json(plans[-1], study | cut)
+        made = ["--published", *cells.published_files(), "--out", tables[-1]]
         _run(*python, "scripts/tables.py", "--plan", plans[-1], *lie, *made)
     made = ["--plan", *plans, "--table", *tables, *lie, "--out", DATA]
-    made += ["--claims", CLAIMS, "--published", PUBLISHED]
+    made += ["--claims", CLAIMS, "--published", *cells.published_files()]
     _run(*python, "scripts/report.py", "collect", *made)
     _run(*python, "scripts/report.py", "html", "--data", DATA, "--out", REPORT)
 

@@ -55,8 +55,12 @@ TRAINING = {
     "tf32": False,
     "augment": True,
     "image_size": 32,
+    "input": "tensor",
     "warmup_steps": 2,
+    "steps": None,
+    "evaluation_batch": 256,
     "mode": "performance",
+    "profile": "none",
 }
 BATCH_NORM = {
     "ddp": "each rank's share",
@@ -77,11 +81,12 @@ MACHINE = {
 # --- one cell and one run of it -------------------------------------------------------------------
 
 
-def make_hardware(device="cpu", devices=1, nodes=1, gpu_model=None, name=None) -> dict:
+def make_hardware(device="cpu", devices=1, nodes=1, gpu_model=None, name=None, threads=1) -> dict:
     return {
         "name": name or f"{device}{devices}",
         "device": device,
         "devices": devices,
+        "threads": threads,
         "nodes": nodes,
         "gpu_model": gpu_model,
     }
@@ -156,6 +161,7 @@ def make_metrics(cell: dict, status="ok", *, machine=None, environment=None, **c
         "energy_joules": None,
         **{f"test_{share}": 0.9 if ok else None for share in shares},
         "confusion": [],
+        "inference": {"samples": 360, "seconds": 0.5, "input_seconds": 0.1} if ok else None,
         "weights_sha256": "3e" * 32 if ok else None,
         "history": [],
         "environment": {
@@ -216,6 +222,7 @@ class Group:
     scaled: tuple[str, ...] = ()
     notes: dict[str, str] = field(default_factory=dict)
     epochs: int = 4
+    phases: list[dict[str, float]] | None = None  # of each rank of an instrumented run
 
     @property
     def strategy(self) -> str:
@@ -332,7 +339,8 @@ def cell_json(group: Group, seed: int) -> dict:
         group.hardware,
         options=group.options,
         seed=seed,
-        training=TRAINING | {"epochs": group.epochs},
+        training=TRAINING
+        | {"epochs": group.epochs, "profile": "phases" if group.phases else "none"},
     )
 
 
@@ -381,6 +389,14 @@ def metrics_json(group: Group, seed: int, classes: int = 10) -> dict:
     ]
     memory = {"rank": 0, "mib": measured.pop("peak_memory_process_mib")}
     measured["epoch_seconds"] = [measured["epoch_seconds"]] * group.epochs
+    if group.phases:
+        names = list(group.phases[0])
+        measured["profile"] = {
+            "kind": "phases",
+            "waiting_known": group.hardware["nodes"] == 1,
+            "mean": {name: statistics.fmean(r[name] for r in group.phases) for name in names},
+            "ranks": [{"rank": rank, **each} for rank, each in enumerate(group.phases)],
+        }
     return make_metrics(
         cell,
         reason=group.reason,
@@ -504,6 +520,7 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
                     "micro_batches": group.options.get("chunks", 1),
                     "learning_rate": cell["training"]["learning_rate"],
                     "batch_norm": BATCH_NORM.get(group.strategy, "the whole batch"),
+                    "pipeline_bound": None,
                 },
             }
         )
@@ -513,6 +530,7 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
         "stack": "current",
         "deployment": deployment,
         "groups": entries,
+        "together": [],
         "arguments": ["--config", f"studies=[{study['name']}]"],
     }
 

@@ -81,7 +81,8 @@ def forks(folder: Path, data: Path) -> None:
     import torch._dynamo  # noqa: F401 - what each rank would import for itself
     import torchvision  # noqa: F401
 
-    number = strategies.ranks(json.loads((folder / "cell.json").read_text()))
+    value = json.loads((folder / "cell.json").read_text())
+    number = strategies.load(value["strategy"]["name"]).processes(value)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(number)}

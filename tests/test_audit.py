@@ -204,6 +204,13 @@ def test_the_four_sources():
         assert any(all(word in line for word in words) for line in fitting), (check, words)
 
 
+def test_the_fifth_source_contradicts_nothing():
+    frame = audit.read(PUBLISHED.with_name("torchgpipe.csv"))
+    assert audit.findings(frame, audit.Task(classes=1000)) == []
+    # Without what is said of batches, its ratios follow from its numbers.
+    assert audit.findings(frame.assign(batch_size=""), audit.Task(classes=1000)) == []
+
+
 def test_the_program(tmp_path):
     out = tmp_path / "findings.json"
     words = [sys.executable, "scripts/audit.py", str(PUBLISHED), "--out", str(out)]

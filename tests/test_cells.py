@@ -83,6 +83,13 @@ def test_cells_run_where_the_hardware_exists(base):
     assert all(plan.cells[cell]["hardware"]["name"] == "a100x1" for cell in runnable)
 
 
+def test_threads_are_those_of_devices_of_kind_cpu(base):
+    base["studies"] = ["gorantla2024"]
+    base["hardware"]["a100x1"]["threads"] = 2
+    with pytest.raises(ParbenchError, match="hardware.a100x1: threads 2 on device cuda; remove"):
+        cells.plan(config.checked(base))
+
+
 def test_horovod_that_cannot_be_built_is_a_row(base, monkeypatch):
     monkeypatch.setattr(machine, "horovod", lambda: "g++: fatal error: no space")
     plan = cells.plan(config.checked(base))
@@ -144,6 +151,31 @@ def test_the_report_is_told_what_settings_come_to(with_study):
     assert found["gpipe-2"]["batch_norm"] == "each micro-batch, running statistics not deferred"
     ddp = {"strategy": {"name": "ddp"}, "training": {"batch_norm": "synchronized"}}
     assert strategies.load("ddp").batch_norm(ddp) == "the whole batch, over all ranks"
+
+
+def test_a_pipeline_has_a_bound_of_its_own(base):
+    base["studies"] = ["gorantla2024", "gorantla2024-cpu"]
+    plan = cells.plan(config.checked(base))
+    found = {
+        g["variant"]: g["work"]["pipeline_bound"] for g in plan.studies["gorantla2024"]["groups"]
+    }
+    assert [found[f"gpipe-1-1-c{m}-never"] for m in (1, 2, 4, 8)] == [1, 4 / 3, 8 / 5, 16 / 9]
+    # On one device nothing overlaps, nor do torchgpipe's devices of kind cpu.
+    assert found["gpipe-2-c4-never"] is found["horovod"] is found["eager"] is None
+    # Processes are a pipeline there, too.
+    on_cpu = plan.studies["gorantla2024-cpu"]["groups"]
+    bound = {g["work"]["pipeline_bound"] for g in on_cpu if g["strategy"] == "pipeline"}
+    assert bound == {found["pipeline-1f1b"]} == {8 / 5}
+    assert {g["work"]["pipeline_bound"] for g in on_cpu if g["strategy"] != "pipeline"} == {None}
+
+
+def test_drawn_images_are_timed_and_never_learned(base):
+    base["studies"] = ["quickstart"]
+    base["override"] = {"quickstart": {"dataset": "synthetic-32"}}
+    with pytest.raises(ParbenchError, match="synthetic-32 is drawn at random.*state `steps`"):
+        cells.plan(config.checked(base))
+    base["override"]["quickstart"]["settings"] = {"steps": 2}
+    assert cells.plan(config.checked(base)).cells
 
 
 def test_two_studies_share_a_cell(base):
@@ -208,10 +240,39 @@ def test_more_cells_than_a_workflow_holds_are_refused(with_study, monkeypatch):
             lambda s: s["variants"]["ddp"].update(settings={"mode": "deterministic"}),
             r"mixes modes: deterministic \(ddp of resnet18\), performance \(eager of resnet18\)",
         ),
+        (
+            lambda s: s["variants"]["ddp"].update(settings={"profile": "phases"}, baseline="ddp"),
+            "variants.ddp.baseline: .*instrumented cells, and ddp has `profile: phases`",
+        ),
+        (
+            lambda s: s["variants"]["eager"].update(settings={"profile": "phases"}),
+            "instrumented cells, and eager has `profile: phases`; remove the baseline",
+        ),
+        (
+            lambda s: (
+                s["variants"]["ddp"].pop("baseline"),
+                s["variants"]["ddp"].update(settings={"profile": "phases"}),
+            ),
+            r"mixes profiles: phases \(ddp of resnet18\), none \(eager of resnet18\)",
+        ),
         (lambda s: s["settings"].update(precision="fp16"), "fp16 needs an accelerator"),
+        (
+            lambda s: s.update(
+                not_yet=[{"what": "it", "reason": "x", "published": {"model": "y"}}]
+            ),
+            "not_yet: 'it': published selects no row of source None",
+        ),
         (lambda s: s["settings"].pop("learning_rate"), "setting 'learning_rate' .* is missing"),
         (lambda s: s["tables"][0].update(variants=["egaer"]), "did you mean 'eager'"),
         (lambda s: s["variants"]["ddp"].update(baseline="eagr"), "baseline: unknown value 'eagr'"),
+        (
+            lambda s: s["variants"]["ddp"].update(models=["swim"]),
+            "variants.ddp.models: unknown value 'swim'; did you mean 'swin'",
+        ),
+        (
+            lambda s: s["variants"]["eager"].update(models=["swin"]),
+            "baseline: eager does not train the model resnet18; add it to the `models` of",
+        ),
         (
             lambda s: s["models"]["swin"]["options"].update(num_heads=[3]),
             r"depths \[2, 2\] and num_heads \[3\] have different lengths",
@@ -261,24 +322,34 @@ def test_baseline_and_published_rows(base):
     assert by_variant["gpipe-1-1-a100"]["comparable"] == {}
 
 
-@pytest.mark.parametrize("name", ["gorantla2024", "rangoju2025"])
+@pytest.mark.parametrize("name", ["gorantla2024", "rangoju2025", "laharsh", "kamoji", "torchgpipe"])
 def test_every_published_number_has_its_place(base, name):
-    """In a table of the study at published scale, of its model, with its metric."""
+    """In a table of the study at published scale, of its model, with its metric; or not yet."""
     base["studies"] = [name]
     plan = cells.plan(config.checked(base)).studies[name]
-    frame = tables.read_published(config.ROOT / "studies" / "published" / "published_results.csv")
+    files = [config.ROOT / path for path in cells.published_files()]
+    frame = tables.read_source(name, files)
     source = tables.Published(frame, name)
     placed = {
-        (table, group["model"], metric, found.value)
+        (table, group["published"]["model"], metric.name, found.value)
         for shown in plan["study"]["tables"]
-        for group in plan["groups"]
+        for group in [*plan["groups"], *plan["together"]]
         if shape.holds(shown, group)
-        for metric in shown["metrics"]
-        if (found := source.find(group, tables.METRICS[metric]))
+        for metric in [
+            *(tables.METRICS[metric] for metric in shown["metrics"]),
+            *tables.operators_of(tables.Group(group, ()), source),
+        ]
+        if (found := source.find(group, metric))
         for table in [found.table]
     }
+    later = [row for entry in plan["study"]["not_yet"] for row in entry["published"]]
+    placed |= {(row["table"], row["model"], row["metric"], row["value"]) for row in later}
     rows = frame[frame["study"] == name]
-    wanted = {(r["table"], r["model"], r["metric"], r["value"]) for _, r in rows.iterrows()}
+    wanted = {
+        (table, r["model"], tables.METRIC_ALIASES.get(r["metric"], r["metric"]), r["value"])
+        for _, r in rows.iterrows()
+        for table in [r["table"]]
+    }
     assert wanted <= placed
 
 
@@ -294,6 +365,13 @@ def test_a_table_may_be_about_some_models(with_study):
         with_study(about(["swim"]))
 
 
+def test_a_variant_may_train_some_models(with_study):
+    plan = with_study(lambda study: study["variants"]["ddp"].update(models=["swin"]))
+    groups = plan.studies["quickstart"]["groups"]
+    assert [g["model"] for g in groups if g["variant"] == "ddp"] == ["swin"]
+    assert [g["model"] for g in groups if g["variant"] == "eager"] == ["resnet18", "swin"]
+
+
 def test_pipeline_on_cpu_is_never_a_scaling_result(base):
     groups = cells.plan(config.checked(base)).studies["quickstart"]["groups"]
     noted = {g["variant"] for g in groups if "speedup" in g["comparable"]}
@@ -304,9 +382,10 @@ def test_every_strategy_and_model_file_keeps_the_contract():
     """A new file is picked up without a test being edited."""
     for name in config.modules("strategies"):
         module = strategies.load(name)
-        for (
-            part
-        ) in "OPTIONS processes parts stages launcher check notes unavailable Strategy".split():
+        stated = (
+            "OPTIONS processes shares parts stages launcher beside check notes unavailable Strategy"
+        )
+        for part in [*stated.split(), "pipeline_bound"]:
             assert hasattr(module, part), f"strategies/{name}.py lacks {part}"
         for option in module.OPTIONS.values():
             assert option["description"]
@@ -481,7 +560,7 @@ def test_command_says_how_to_make_a_missing_dataset(work):
     [
         (["why", "nothing"], "unknown cell 'nothing'"),
         (["why", "ddp"], "means 6 cells"),
-        (["--study", "gorantla2024", "command", "swin.ddp.a100x2.s0"], "needs 2x A100"),
+        (["--study", "gorantla2024", "command", "swin.gpipe.a30x2.balance-1-1.s0"], "needs 2x A30"),
         (["--configfile", "missing.yaml", "list"], "missing.yaml: no such file"),
     ],
 )

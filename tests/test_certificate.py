@@ -111,7 +111,8 @@ def test_table_and_report_mark_what_is_not_certified(tmp_path):
     certificates(tmp_path, rows)
     proof = tmp_path / "host.json"
     published = tmp_path / "published.csv"
-    published.write_text("study,table,hardware,nodes,devices_per_node,metric,value,unit\n")
+    columns = "study,table,hardware,nodes,devices_per_node,metric,value,unit"
+    published.write_text(f"{columns}\nconstructed,Table 1,A100,1,1,speedup,1.5,ratio\n")
     arguments = ["--plan", paths["plan"], "--cells", paths["cells"], "--published", published]
     tables.main([*map(str, arguments), "--certificate", str(proof), "--out", str(paths["table"])])
     reasons = tables.read_table(paths["table"]).groupby("strategy")["reason"].unique()

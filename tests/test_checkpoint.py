@@ -20,9 +20,11 @@ import torch
 import checkpoint
 import faults
 import measure
+import models
 import strategies
 import train
 from progress import Pulse
+from resumed import Until
 from training import ROOT, SMALL_SWIN, cell, run, start
 
 # Every step may be the last: a checkpoint after each.
@@ -63,19 +65,6 @@ def assert_same(ours, theirs):
     assert found.keys() == wanted.keys()
     for key, value in found.items():
         assert value.equal(wanted[key]), key
-
-
-class Until(Pulse):
-    """Asks for the end at the ``number``-th beat, as the launcher does: by a file."""
-
-    def __init__(self, state, number):
-        super().__init__(0)
-        self.state, self.number = state, number
-
-    def beat(self, phase, epoch=0, step=0):
-        self.number -= 1
-        if self.number == 0:
-            (self.state / "stop").touch()
 
 
 @pytest.fixture
@@ -170,6 +159,32 @@ def test_ranks_stop_together_and_survive_a_kill(digits, tmp_path, strategy, mode
     metrics, _ = run(value, digits, ended)
     assert len(metrics["resumed_from"]) == 2
     assert_same(ended, tmp_path / "whole")
+
+
+def test_parts_of_a_model_are_kept_by_all_ranks(digits, tmp_path):
+    """Each rank has weights and an optimizer of its own: a checkpoint holds those of all."""
+    pipeline = {"schedule": "1f1b"}
+    values = {
+        "fsdp": often("fsdp", 2),
+        "pipeline": often("pipeline", 2, **pipeline),
+        # Running statistics, too.
+        "batch norm": often("pipeline", 2, model="deep_cnn", train_samples=97, **pipeline),
+    }
+    values["pipeline"]["training"]["schedule"] = "cosine"  # which is another one
+    values["batch norm"]["model"]["options"] = models.load("deep_cnn").SMALL
+    for name, value in values.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cell.json").write_text(json.dumps(value))
+    words = strategies.load("fsdp").launcher(values["fsdp"], sys.executable)
+    words += ["tests/resumed.py", str(digits), *(str(tmp_path / name) for name in values)]
+    done = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in values:
+        ended = tmp_path / name / "ended"
+        assert_same(ended, tmp_path / name / "whole")
+        assert len(measure.read_metrics(ended / "metrics.json")["resumed_from"]) >= 2
 
 
 def test_each_step_is_timed_once(digits, tmp_path, state, monkeypatch):

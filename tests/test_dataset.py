@@ -711,6 +711,56 @@ def test_killed_during_conversion(tmp_path, how):
     assert leftovers(tmp_path / "out") == {"data.safetensors", "digest.json"}  # ... but the next
 
 
+# ---- synthetic ----
+
+SYNTHETIC = {
+    "kind": "synthetic",
+    **{"classes": 5, "image_size": 9, "train_samples": 23, "test_samples": 7, "seed": 3},
+}
+
+
+DRAWN = "381349e71836b85b83719b456b3a438e2e7880cf41fc0dc86b80c9140abb6a3b"
+
+
+def test_synthetic_images_are_the_same_everywhere():
+    images = dataset.read_synthetic(SYNTHETIC)
+    assert images.train_images.shape == (23, 3, 9, 9)
+    assert images.test_images.shape == (7, 3, 9, 9)
+    assert images.train_labels.tolist() == [at % 5 for at in range(23)]
+    assert images.test_labels.tolist() == [0, 1, 2, 3, 4, 0, 1]
+    # Whatever the release of NumPy: every measurement on them refers to these bytes.
+    drawn = images.train_images.tobytes() + images.test_images.tobytes()
+    assert hashlib.sha256(drawn).hexdigest() == DRAWN
+    assert images.source_sha256 == dataset.identify_synthetic(dict(reversed(SYNTHETIC.items())))
+
+
+def test_synthetic_images_follow_their_entry():
+    ours = dataset.read_synthetic(SYNTHETIC)
+    other = dataset.read_synthetic(SYNTHETIC | {"seed": 4})
+    assert ours.source_sha256 != other.source_sha256
+    assert (ours.train_images != other.train_images).mean() > 0.9
+    assert (ours.train_images[:7] != ours.test_images).mean() > 0.9
+    assert abs(ours.train_images.mean() - 127.5) < 5
+
+
+def test_synthetic_sizes_that_cannot_be(monkeypatch):
+    with pytest.raises(ParbenchError, match="test_samples 7 are fewer than the 8 classes; ask"):
+        dataset.read_synthetic(SYNTHETIC | {"classes": 8})
+    monkeypatch.setattr(os, "sysconf", lambda name: 64)
+    with pytest.raises(ParbenchError, match="30 images of 9x9 are 7,290 bytes decoded, more than"):
+        dataset.read_synthetic(SYNTHETIC)
+
+
+def test_synthetic_images_are_prepared_and_stay(tmp_path):
+    out, digest = tmp_path / "data.safetensors", tmp_path / "digest.json"
+    dataset.prepare("fake", SYNTHETIC, out, digest)
+    described = json.loads(digest.read_text())
+    assert (described["train"], described["test"]) == (23, 7)
+    assert described["source"] == "drawn at random, seed 3"
+    assert dataset.is_there("fake", SYNTHETIC, out, digest)
+    assert not dataset.is_there("fake", SYNTHETIC | {"seed": 4}, out, digest)
+
+
 # ---- digits ----
 
 
@@ -1114,6 +1164,11 @@ GOOD = {"size": 1, "sha256": "a" * 64}
         ({"kind": "digits", "sizes": 1}, "'sizes'"),
         ({"kind": "image-folder"}, "datasets.x: 'path' is a required property"),
         ({"kind": "image-folder", "path": "y", "size": 1}, "kind image-folder has no key 'size'"),
+        ({"kind": "synthetic", "classes": 3}, "datasets.x: 'image_size' is a required property"),
+        (dict(SYNTHETIC, path="y"), "kind synthetic has no key 'path'; it has kind, classes"),
+        (dict(SYNTHETIC, image_size=4), "datasets.x.image_size: 4 is less than the minimum"),
+        (dict(SYNTHETIC, train_samples=10**9), "datasets.x.train_samples: 1000000000 is greater"),
+        ({"kind": "cifar10-binary", **GOOD, "classes": 3}, "cifar10-binary has no key 'classes'"),
         ({"kind": "cifar10-binary", **GOOD}, "datasets.x: 'urls' is a required property"),
         ({"kind": "cifar10-binary", "path": "y"}, "is a required property"),
         ({"kind": "cifar10-binary", **GOOD, "urls": []}, "datasets.x.urls: "),
@@ -1138,6 +1193,7 @@ def test_right_entries_and_a_kind_for_each_reader():
 
     for spec in (
         {"kind": "digits"},
+        SYNTHETIC,
         {"kind": "image-folder", "path": "~/images"},
         {"kind": "cifar10-binary", **GOOD, "urls": ["https://x/y", "file:///y"]},
         {"kind": "cifar10-binary", **GOOD, "path": "y"},

@@ -43,6 +43,11 @@ def thinned():
                 for devices in sizes if whole else sizes[:1]:
                     precisions = both if small else ()
                     found += trials(model, strategy, devices, precisions, ["synchronized"])
+        # The last one has more stages than micro-batches.
+        pipelines = ({"schedule": "1f1b", "chunks": 4}, {"schedule": "gpipe", "chunks": 1})
+        for options in pipelines if whole else pipelines[:1]:
+            found += trials(model, "pipeline", 2, both if whole else (), **options)
+        found += trials(model, "fsdp", 3, both if whole else (), ["synchronized"])
     for deferred in (False, True):
         options = {"balance": [2], "chunks": 4, "checkpoint": "always"}
         options["deferred_batch_norm"] = deferred

@@ -315,8 +315,9 @@ def core_is_free(number):
 # ---------------------------------------------------------------- the command
 
 
-def real_cell(strategy, devices=1, device="cpu"):
-    hardware = {"device": device, "devices": devices, "nodes": 1, "gpu_model": None}
+def real_cell(strategy, devices=1, device="cpu", threads=1):
+    hardware = {"device": device, "devices": devices, "threads": threads}
+    hardware |= {"nodes": 1, "gpu_model": None}
     return {"id": "x", "strategy": {"name": strategy, "options": {}}, "hardware": hardware}
 
 
@@ -348,6 +349,9 @@ def test_the_shown_command_can_be_pasted(monkeypatch):
     monkeypatch.setattr(lease, "usable_cores", lambda: [5, 6, 7])
     words = shlex.split(command.shown_command(real_cell("ddp", 2), **PATHS))
     assert words[0] == "PARBENCH_CORES=5,6"
+    assert command.shown_command(real_cell("eager", threads=2), **PATHS).startswith(
+        "PARBENCH_CORES=5,6 OMP_NUM_THREADS=2"
+    )
     assert "a b/cell.json" in words
     # On a machine without GPUs the line is for another one, and hides none of its GPUs.
     monkeypatch.setattr(machine, "accelerators", lambda: ())

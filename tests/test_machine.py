@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 
 import machine
+import measure
 
 ROOT = Path(__file__).resolve().parent.parent
 A100 = {"name": "NVIDIA A100-SXM4-40GB", "memory_mib": 40960, "driver": "580.1", "uuid": "GPU-aa"}
 H100 = {"name": "NVIDIA H100 80GB HBM3", "memory_mib": 81559, "driver": "580.1", "uuid": "GPU-bb"}
 
 
-def hardware(device: str, devices: int, model: str | None = None, nodes: int = 1) -> dict:
+def hardware(device: str, devices: int, model=None, nodes: int = 1, threads: int = 1) -> dict:
     return {
-        "name": "x", "device": device, "devices": devices, "nodes": nodes, "gpu_model": model,
+        "name": "x", "device": device, "devices": devices, "threads": threads, "nodes": nodes,
+        "gpu_model": model,
     }  # fmt: skip
 
 
@@ -133,6 +135,9 @@ def test_hidden_accelerators_are_not_available(cards, monkeypatch, visible, mode
     [
         (hardware("cpu", 2), {"cpu": 2, "cuda": {}}, None),
         (hardware("cpu", 4), {"cpu": 2, "cuda": {}}, "needs 4 cores"),
+        (hardware("cpu", 1, threads=2), {"cpu": 2, "cuda": {}}, None),
+        (hardware("cpu", 2, threads=2), {"cpu": 2, "cuda": {}}, "needs 4 cores"),
+        (hardware("mps", 1), {"cpu": 8, "cuda": {"A100": 8}}, "needs an Apple GPU"),
         (hardware("cuda", 2, "A100"), {"cpu": 2, "cuda": {}}, "needs 2x A100"),
         (hardware("cuda", 2, "A100"), {"cpu": 2, "cuda": {"A100": 1}}, "needs 2x A100"),
         (hardware("cuda", 2, "A100"), {"cpu": 2, "cuda": {"A100": 2}}, None),
@@ -207,3 +212,19 @@ def test_importing_it_imports_nothing_heavy():
         check=True,
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_cores_are_parted_among_processes(monkeypatch):
+    """A process with two threads has two cores; processes on GPUs may share what there is."""
+    bound = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: bound.append(cores))
+    for leased, processes, parts in (
+        ("4,7", 1, [[4, 7]]),
+        ("0,1,2,3", 2, [[0, 1], [2, 3]]),
+        ("0,1", 2, [[0], [1]]),
+        ("5", 2, [[5], [5]]),
+        ("0,1,0,1", 2, [[0, 1], [0, 1]]),  # tests oversubscribe
+    ):
+        monkeypatch.setenv("PARBENCH_CORES", leased)
+        assert [measure.pin(rank, processes) for rank in range(processes)] == parts
+    assert bound[0] == [4, 7]

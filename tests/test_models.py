@@ -16,6 +16,17 @@ from errors import ParbenchError
 NAMES = config.modules("models")
 
 
+def cnn():
+    layers = []
+    for inputs, width in ((3, 64), (64, 128), (128, 256)):
+        for channels in (inputs, width):
+            convolution = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+            layers += [convolution, nn.BatchNorm2d(width), nn.ReLU()]
+        layers.append(nn.MaxPool2d(2))
+    layers += [nn.Flatten(), nn.Linear(256 * 4 * 4, 512), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Dropout(0.5), nn.Linear(512, 10))
+
+
 def plain_cnn():
     return nn.Sequential(
         *(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
@@ -37,6 +48,8 @@ def vision_transformer():
 
 # What each is by its defaults, and its parameters for 10 classes, as they are counted elsewhere.
 REFERENCES = {
+    "cnn": (cnn, 3_249_098),
+    "convnext": (lambda: torchvision.models.convnext_tiny(num_classes=10), 27_827_818),
     "convnextv2": (lambda: timm.create_model("convnextv2_tiny", num_classes=10), 27_874_186),
     "deep_cnn": (resnet18_for_small_images, 11_173_962),
     "deit": (
@@ -84,6 +97,31 @@ def test_same_output(pair):
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         assert torch.equal(blocks.eval()(images), reference.eval()(images))
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "options", "reference"),
+    [
+        ("convnext", 32, {"depths": [3, 3, 27, 3]}, torchvision.models.convnext_small),
+        # ViT-B/16, as studies write it.
+        (
+            "vit",
+            224,
+            {
+                **{"patch_size": 16, "hidden_dim": 768, "depth": 12, "num_heads": 12},
+                **{"mlp_dim": 3072, "dropout": 0, "stochastic_depth": 0},
+            },
+            torchvision.models.vit_b_16,
+        ),
+    ],
+)
+def test_larger_sizes_are_torchvisions(name, size, options, reference):
+    """Shapes and order of the weights; nothing is drawn."""
+    with torch.device("meta"):
+        ours = models.load(name).build(10, size, {**defaults(name), **options})
+        theirs = reference(num_classes=10)
+    shapes = [[tuple(p.shape) for p in each.parameters()] for each in (ours, theirs)]
+    assert shapes[0] == shapes[1]
 
 
 # The other sizes that studies use, by their options.
@@ -166,6 +204,8 @@ def test_a_number_of_stages_without_cuts_is_refused():
         models.load("deit").cuts(1, {**defaults("deit"), "embed_dim": 17})
     with pytest.raises(ParbenchError, match="image_size 16 with patch_size 4 leaves no pixel"):
         models.load("convnextv2").build(10, 16, defaults("convnextv2"))
+    with pytest.raises(ParbenchError, match="image_size 28 leaves no pixel"):
+        models.load("convnext").build(10, 28, defaults("convnext"))
     with pytest.raises(ParbenchError, match="4 transformer blocks"):
         models.load("swin").cuts(5, {**defaults("swin"), "depths": [2, 2], "num_heads": [3, 6]})
 

@@ -19,9 +19,9 @@ import report
 import tables
 from constructed import A100X2, CPU1, CPU2, Group
 from errors import ParbenchError
+from reporting import paper_tables, text
 from reporting import render as layout
-from reporting import text
-from reporting.study import reading
+from reporting.study import Study, reading
 from reporting.table import Notes
 from reporting.work import work_pairs
 
@@ -187,6 +187,25 @@ def test_speedup_stands_beside_bound_and_noise_floor(made):
     assert shown["Noise floor"] == "0.95 to 1.05"
     assert shown["Speedup"].startswith("1.619 ± ")
     assert shown["Reading"] == "faster than eager"
+
+
+def test_a_pipeline_stands_beside_its_own_bound(tmp_path):
+    paths = constructed.write_study(tmp_path)
+    plan = json.loads(paths["plan"].read_text())
+    for group in plan["groups"]:
+        group["work"]["pipeline_bound"] = 1.6 if group["variant"] == "gpipe-1-1" else None
+    paths["plan"].write_text(json.dumps(plan))
+    study = Study(paths["plan"], paths["table"], paths["cells"])
+    table = paper_tables.speedup_table(study)
+    columns = [name for head in table["heads"] for name in head["columns"]]
+    assert columns[3:8] == ["Speedup", "95 % interval", "Bound", "Pipeline bound", "Noise floor"]
+    found = {row[1]["text"]: row[columns.index("Pipeline bound")]["text"] for row in table["rows"]}
+    assert (found["gpipe-1-1"], found["ddp"]) == ("1.60×", "–")
+    assert "m·n/(m + n − 1)" in table["caption"]
+    study.groups = [group for group in study.groups if group["variant"] != "gpipe-1-1"]
+    table = paper_tables.speedup_table(study)
+    assert "Pipeline bound" not in [name for head in table["heads"] for name in head["columns"]]
+    assert "m·n" not in table["caption"]
 
 
 def test_the_note_of_gpipe_on_cpu_stands_under_its_tables(made):

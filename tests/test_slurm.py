@@ -48,6 +48,8 @@ def config() -> dict:
     value["slurm"]["partition"] = "gpu"
     value["hardware"] |= {
         "cpu8": {"device": "cpu", "devices": 8, "slurm": {"partition": "cpu"}},
+        "cpu2t4": {"device": "cpu", "devices": 2, "threads": 4, "slurm": {"partition": "cpu"}},
+        "apple": {"device": "mps", "devices": 1},
         "2x2": {"device": "cuda", "devices": 2, "nodes": 2, "gpu_model": "A100"},
         "2x1": {"device": "cpu", "devices": 1, "nodes": 2, "slurm": {"partition": "cpu"}},
         "h200x4": {
@@ -80,6 +82,11 @@ def test_a_cell_on_cores_asks_for_a_task_with_as_many(config):
         "sbatch -p cpu --mem 48000 --nodes=1 --requeue --ntasks=1 --cpus-per-task=8"
         " --open-mode=append"
     )
+
+
+def test_threads_of_a_device_are_cores_of_its_task(config):
+    assert "--ntasks=1 --cpus-per-task=8" in line(config, "cpu2t4")
+    assert missing(config, "cpu2t4", partition="cpu") is None
 
 
 def test_gpus_are_asked_for_as_the_site_spells_them(config):
@@ -134,6 +141,7 @@ def test_gpus_without_a_type_are_known_by_a_feature(config):
         ("2x1", {"partition": "gpu", "constraint": "h200"}, "needs 2 nodes with 1 cores ("),
         ("gpu1", {"partition": "cpu"}, "needs 1 GPU (partition cpu has nodes: 2 with 62 cores"),
         ("a100x2", {"cpus_per_gpu": 20}, "needs 2x A100 and 40 cores (partition gpu"),
+        ("apple", {}, "needs an Apple GPU"),
         ("cpu8", {"memory_mib": 40_000}, "needs 8 cores and 320000 MiB of memory (partition cpu"),
     ],
 )

@@ -98,6 +98,44 @@ def test_a_build_without_nccl_is_a_reason_not_to_run(monkeypatch):
     assert strategies.load("ddp").unavailable(gloo, machine.Software()) is None
 
 
+@pytest.mark.parametrize("name", ["pipeline", "fsdp"])
+def test_an_older_torch_is_a_reason_not_to_run(monkeypatch, name):
+    import machine
+
+    value, software = cell(name, 2), machine.Software()
+    assert strategies.load(name).unavailable(value, software) is None
+    reason = strategies.load(name).unavailable({**value, "stack": "paper"}, software)
+    assert reason == "needs torch 2.6, and stack paper has 2.1.2: choose stack: current"
+    monkeypatch.setattr(machine, "nccl_missing", lambda name: "no NCCL")
+    assert strategies.load(name).unavailable(on_gpus(value), software) == "no NCCL"
+
+
+@pytest.mark.parametrize(
+    ("devices", "changes", "problem"),
+    [
+        (1, {}, "needs two devices or more"),
+        (2, {"batch_norm": "synchronized"}, "choose local, or chunks: 1"),
+        (2, {"batch_norm": "synchronized", "chunks": 1}, None),
+        (2, {"precision": "fp16"}, "choose bf16 or fp32"),
+    ],
+)
+def test_a_pipeline_says_what_it_cannot(devices, changes, problem):
+    found = list(strategies.load("pipeline").check(cell("pipeline", devices, **changes)))
+    assert len(found) == (problem is not None)
+    assert all(problem in sentence for sentence in found)
+
+
+def test_ranks_of_a_pipeline_share_one_batch():
+    """What the plan tells, and what the loop does."""
+    value = cell("pipeline", 2, chunks=8)
+    module = strategies.load("pipeline")
+    rank = module.Strategy(value)
+    rank.rank, rank.world_size = 1, 2
+    assert module.shares(value) == rank.shares == 1
+    assert (module.parts(value), module.stages(value)) == (8, 2)
+    assert rank.shows
+
+
 def test_a_rank_itself_refuses_gpus_without_nccl(monkeypatch):
     """The planner may be wrong about the machine that runs the cell."""
     from torch import distributed

@@ -71,6 +71,7 @@ def make_plan(*groups, **study) -> dict:
         "stack": "current",
         "deployment": "host",
         "groups": list(groups),
+        "together": [],
         "arguments": ["--configfile", "mine.yaml", "--config", "studies=[paper]"],
     }
 
@@ -227,8 +228,8 @@ def test_columns_and_metrics_of_a_group():
     assert list(frame.columns) == tables.COLUMNS
     assert list(frame["metric"]) == [
         name
-        for name in tables.METRICS
-        if name not in (*tables.PAIRED, "noise_floor", tables.TO_PUBLISHED)
+        for name, metric in tables.METRICS.items()
+        if metric.read and metric.of == "one" and name != "profile_self_seconds"
     ]
     assert row(frame, "epoch_seconds")["mean"] == 25  # over the epochs of a run
     assert row(frame, "peak_memory_process_mib")["mean"] == 801  # the largest process
@@ -443,6 +444,7 @@ def change(run: dict, path: str, value) -> None:
         ("cell.dataset.train_samples", 9, "unequal work: train_samples 9 here, all for"),
         ("cell.dataset.name", "digits", "unequal work: dataset digits here, cifar10 for"),
         ("cell.training.mode", "deterministic", "mode deterministic here, performance for"),
+        ("cell.training.profile", "phases", "profile phases here, none for"),
     ],
 )
 def test_no_speedup_between_unequal_runs(path, value, reason):
@@ -454,6 +456,25 @@ def test_no_speedup_between_unequal_runs(path, value, reason):
     assert found["n_seeds"] == 0
     assert math.isnan(found["mean"])
     assert found["reason"].count(reason) == 1  # once, not once a seed
+
+
+def test_throughput_may_be_of_other_batches_which_is_said():
+    base, other = make_group(), make_group("gpipe", baseline="resnet50.eager")
+    shown = [{"title": "T", "variants": ["gpipe"], "metrics": ["throughput_ratio"]}]
+    plan = make_plan(base, other, tables=shown)
+    metrics = make_runs(base, samples_per_second=[10.0, 20.0, 40.0])
+    metrics |= make_runs(other, samples_per_second=[15.0, 30.0, 60.0])
+    for cell in other["cells"]:
+        change(metrics[cell], "cell.training.global_batch", 320)
+        change(metrics[cell], "cell.training.steps", 2)
+    found = row(tables.table(plan, metrics, NOTHING), "throughput_ratio")
+    assert (found["n_seeds"], found["mean"]) == (3, 1.5)
+    said = "of unequal work: steps 2 here, all for the baseline, global_batch 320 here, 64 for"
+    assert found["reason"].count(said) == 1
+    for cell in other["cells"]:
+        change(metrics[cell], "cell.training.image_size", 64)
+    found = row(tables.table(plan, metrics, NOTHING), "throughput_ratio")
+    assert (found["n_seeds"], found["reason"].count("image_size 64 here, 32 for")) == (0, 1)
 
 
 def test_machines_are_listed_and_one_bad_pair_leaves_the_others():
@@ -629,6 +650,20 @@ def test_broken_published_file_is_named(tmp_path, content, message):
         path.write_text(content)
     with pytest.raises(ParbenchError, match=f"published.csv: {message}"):
         tables.read_published(path)
+
+
+def test_a_source_is_looked_up_in_every_file_and_stands_in_one(tmp_path):
+    paths = [tmp_path / name for name in ("a.csv", "b.csv")]
+    make_published({}, {"study": "other"}).to_csv(paths[0], index=False)
+    make_published({"study": "fifth", "value": 0.7}).to_csv(paths[1], index=False)
+    assert tables.read_source("fifth", paths)["value"].tolist() == [0.7]
+    assert set(tables.read_source("paper", paths)["study"]) == {"paper", "other"}
+    assert tables.read_source(None, paths).empty
+    with pytest.raises(ParbenchError, match="published: 'papier': no row of .*a.csv, .*b.csv has"):
+        tables.read_source("papier", paths)
+    make_published({"study": "fifth"}, {}).to_csv(paths[1], index=False)
+    with pytest.raises(ParbenchError, match="'paper' has rows in .*a.csv and in .*b.csv; keep"):
+        tables.read_source("paper", paths)
 
 
 # --- verdicts -------------------------------------------------------------------------------------
@@ -855,12 +890,18 @@ def test_plan_may_forbid_a_comparison_and_note_something():
     assert found["reason"].endswith("; a note")
 
 
-def test_deterministic_runs_are_never_timed():
-    training = {**constructed.TRAINING, "mode": "deterministic"}
-    frame = one_group(TIME, published=EAGER, training=training)
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ({"mode": "deterministic"}, "deterministic mode is not for timing"),
+        ({"profile": "phases"}, "an instrumented run is not for timing"),
+    ],
+)
+def test_deterministic_and_instrumented_runs_are_never_timed(setting, reason):
+    frame = one_group(TIME, published=EAGER, training=constructed.TRAINING | setting)
     found = row(frame, "train_seconds")
     assert found["verdict"] == tables.NOT_COMPARABLE
-    assert found["reason"] == "deterministic mode is not for timing"
+    assert found["reason"] == reason
     assert row(frame, "test_accuracy")["verdict"] == tables.REPRODUCED
 
 

@@ -140,7 +140,7 @@ def test_a_model_file(work):
 
 
 def test_the_loop(work):
-    work.edit("scripts/train.py", "EVALUATION_BATCH = 256", "EVALUATION_BATCH = 128")
+    work.edit("scripts/train.py", "return batch[:2], 0.0", "return batch[:3], 0.0")
     assert work.jobs() == {"train": 6, **PROVED}
 
 

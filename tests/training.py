@@ -49,6 +49,7 @@ def cell(strategy: str = "eager", devices: int = 1, model: str = "swin", **chang
             "name": f"cpu{devices}",
             "device": "cpu",
             "devices": devices,
+            "threads": 1,
             "nodes": 1,
             "gpu_model": None,
         },
@@ -72,14 +73,16 @@ def cell(strategy: str = "eager", devices: int = 1, model: str = "swin", **chang
     return template
 
 
-def start(value: dict, data: Path, folder: Path, **variables: str) -> subprocess.Popen:
+def start(
+    value: dict, data: Path, folder: Path, program: str = "scripts/train.py", **variables: str
+) -> subprocess.Popen:
     """Start training ``value`` in ``folder`` through its strategy's launcher."""
     folder.mkdir(parents=True, exist_ok=True)
     cell_path, out = folder / "cell.json", folder / "metrics.json"
     cell_path.write_text(json.dumps(value))
     command = strategies.load(value["strategy"]["name"]).launcher(value, sys.executable)
     command += [
-        "scripts/train.py",
+        program,
         "--cell",
         str(cell_path),
         "--data",

@@ -7,6 +7,7 @@
 - ``time_to_accuracy``: how long training took to the published accuracy
 - ``work``: what each group computes: learning rate, batch, BatchNorm, precision
 - ``figures``: the four figures of a study, each a question with its answer
+- ``phases``: where the seconds of instrumented cells go, as a table and a figure
 - ``svg``: a drawn figure as an SVG that may stand in a page with others
 - ``panels``: what stands behind every number: cells, environments, histories, logs
 - ``claims``: what the sources say in words, with verdicts, and what their numbers contradict

@@ -28,7 +28,7 @@ from reporting.text import (
     ratio_text,
 )
 from seeds import too_few
-from tables import Summary, read_published
+from tables import Summary, groups_of, read_published
 
 TONES = {engine.HOLDS: "good", engine.FAILS: "bad"}
 OPS = {
@@ -73,10 +73,7 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
 
 
 def _trial(study: Study) -> Trial:
-    groups = tuple(
-        engine.Group(group, tuple(study.metrics[cell] for cell in study.cells(group)))
-        for group in study.groups
-    )
+    groups = tuple(groups_of(study.plan, study.metrics).values())
     means = {key: row["mean"] for key, row in study.rows.items() if row["mean"] is not None}
     return Trial(study.name, study.study, groups, means)
 

@@ -89,7 +89,7 @@ def figures(study: Study) -> list[dict]:
 def time_figure(study: Study) -> dict | None:
     """Which strategy trains fastest?"""
     metric = "train_seconds"
-    panels = measured(study, metric)
+    panels = _of_whole_epochs(measured(study, metric))
     if not panels:
         return None
     unit = study.unit(metric)
@@ -109,8 +109,9 @@ def time_figure(study: Study) -> dict | None:
                 text += f"; next {name}, {times} times as long"
         answers.append(text + ")")
     caption = f"Least training time: {listed(answers)}."
-    parts = _draw_bars(study, "time", caption, measured(study, metric, failed=True), metric)
-    return _figure_json(study, "time", "Which strategy trains fastest?", caption, parts)
+    panels = _of_whole_epochs(measured(study, metric, failed=True))
+    parts = _draw_bars(study, "time", caption, panels, metric)
+    return figure_json(study, "time", "Which strategy trains fastest?", caption, parts)
 
 
 def speedup_figure(study: Study) -> dict | None:
@@ -147,17 +148,18 @@ def speedup_figure(study: Study) -> dict | None:
         axes.axvline(1, color=INK, lw=0.7, ls=":")
         axes.set_xlim(0, top * 1.06)
 
-    parts = _draw_panels(study, "speedup", caption, panels, draw, "Speedup (×)")
-    return _figure_json(study, "speedup", "Does it scale?", caption, parts)
+    parts = draw_panels(study, "speedup", caption, panels, draw, "Speedup (×)")
+    return figure_json(study, "speedup", "Does it scale?", caption, parts)
 
 
 def learning_figure(study: Study) -> dict | None:
     """Does it learn the same? Accuracy over epochs and over seconds, a row a model."""
     curves: dict[str, list[tuple[str, list[dict]]]] = {}
-    for group in study.groups:
+    for group in study.own:
         runs = [study.metrics[cell] for cell in study.cells(group)]
         histories = [run["history"] for run in runs if run["status"] == "ok" and run["history"]]
-        if histories:
+        training = group["training"]
+        if histories and training["profile"] == "none" and training["steps"] is None:
             mean = [_mean_epoch(entries) for entries in zip(*histories, strict=False)]
             curves.setdefault(group["model"], []).append((bar_label(study, group), mean))
     if not curves:
@@ -170,7 +172,7 @@ def learning_figure(study: Study) -> dict | None:
     ]
     caption = f"Final accuracy ({unit_text(unit)}): {listed(answers)}. Lines: mean over seeds."
     parts = _draw_curves(study, caption, curves, unit)
-    return _figure_json(study, "learning", "Does it learn the same?", caption, parts)
+    return figure_json(study, "learning", "Does it learn the same?", caption, parts)
 
 
 def memory_figure(study: Study) -> dict | None:
@@ -188,10 +190,10 @@ def memory_figure(study: Study) -> dict | None:
     ]
     caption = f"Highest memory {where} ({unit_text(unit)}): {listed(answers)}."
     parts = _draw_bars(study, "memory", caption, panels, metric)
-    return _figure_json(study, "memory", "What does it cost in memory?", caption, parts)
+    return figure_json(study, "memory", "What does it cost in memory?", caption, parts)
 
 
-def _figure_json(study: Study, name: str, title: str, caption: str, parts: list[dict]) -> dict:
+def figure_json(study: Study, name: str, title: str, caption: str, parts: list[dict]) -> dict:
     """A figure: its question, its answer, its SVG parts."""
     if len({group["hardware"]["device"] for group in study.groups if not group["not_run"]}) > 1:
         caption += " CPU and GPU cells stand side by side here: compare within a kind only."
@@ -204,16 +206,26 @@ def _figure_json(study: Study, name: str, title: str, caption: str, parts: list[
 def measured(study: Study, metric: str, failed: bool = False) -> Panels:
     """Every group with a number of the metric, by model.
 
-    With ``failed`` also those that ran and have none: the mean of their row is None.
+    With ``failed`` also those that ran and have none: the mean of their row is None. Instrumented
+    groups stand apart.
     """
     panels: Panels = {}
     for group in study.groups:
         row = study.row(group, metric)
-        if row is None:
+        if row is None or group["training"]["profile"] != "none":
             continue
         if row["mean"] is not None or (failed and study.status(group) not in ("ok", "not run")):
             panels.setdefault(group["model"], []).append((group, row))
     return panels
+
+
+def _of_whole_epochs(panels: Panels) -> Panels:
+    """Without the groups that measure some steps only: their times are of other work."""
+    whole = {
+        model: [bar for bar in bars if bar[0]["training"]["steps"] is None]
+        for model, bars in panels.items()
+    }
+    return {model: bars for model, bars in whole.items() if bars}
 
 
 def bar_label(study: Study, group: dict) -> str:
@@ -310,10 +322,10 @@ def _draw_bars(study: Study, name: str, alt: str, panels: Panels, metric: str) -
             axes.text(end + longest * 0.03, place, text, va="center", fontsize=7.5)
         axes.set_xlim(0, longest * 1.62)
 
-    return _draw_panels(study, name, alt, panels, draw, heading(metric, unit))
+    return draw_panels(study, name, alt, panels, draw, heading(metric, unit))
 
 
-def _draw_panels(
+def draw_panels(
     study: Study,
     name: str,
     alt: str,

@@ -132,7 +132,7 @@ def images(studies: list[Study]) -> list[list[str]]:
 def unfinished(studies: list[Study]) -> dict | None:
     """What is lacking in a report of what is there (scripts/unfinished.py): cells that failed,
     with the ends of their logs, and how many are still to be trained. None for a whole report."""
-    groups = {group["id"]: group for study in studies for group in study.groups}.values()
+    groups = {group["id"]: group for study in studies for group in study.own}.values()
     failed = {each["cell"]: each for group in groups for each in group.get("failed", [])}
     waiting = sum(group.get("waiting", 0) for group in groups)
     if not failed and not waiting:
@@ -209,7 +209,7 @@ def group_panels(studies: list[Study], environments: Environments) -> list[dict]
     logs = _logs(studies)
     panels, seen = [], set()
     for study in studies:
-        for group in study.groups:
+        for group in study.own:
             if group["not_run"]:
                 continue
             hardware = hardware_text(group["hardware"])
@@ -294,6 +294,11 @@ def _cell_numbers(metrics: dict) -> list[list[str]]:
         peaks = [fixed(entry["mib"], 1) for entry in metrics["peak_memory_mib"][place]]
         if peaks:
             numbers.append([f"Peak memory, {place}", ", ".join(peaks) + " MiB"])
+    if (inference := metrics["inference"]) is not None:
+        samples, seconds = inference["samples"], fixed(inference["seconds"], 3)
+        of_input = fixed(inference["input_seconds"], 3)
+        told = f"{samples} samples in {seconds} s, {of_input} s of it to prepare them"
+        numbers.append(["Inference", told])
     if metrics["energy_joules"] is not None:
         numbers.append(["Energy", f"{fixed(metrics['energy_joules'], 1)} J"])
     if metrics["steps_per_epoch"] is not None:

@@ -29,8 +29,15 @@ VERDICTS = {  # each in the order of the summary, and its tone
     "not comparable": "plain",
     "undecided": "plain",
     "not run": "plain",
+    "not measured": "plain",
     "no published value": "plain",
 }
+
+
+PIPELINE_BOUND = (
+    "A pipeline of n devices that fills and drains with each batch is at most m·n/(m + n − 1) "
+    "times as fast as one device with m micro-batches of equal cost: the pipeline bound."
+)
 
 
 # --------------------------------------------------------------------------- cells of a row
@@ -63,6 +70,8 @@ def outcome_cell(study: Study, group: dict, row: dict | None, unit: str, span: i
         value = convert(row["mean"], row["unit"], unit)
         return text_cell(study.reproduced(row, unit), sort=value, link=link)
     status = study.status(group)
+    if status == "ok" and row is not None and row["verdict"] == "not measured":
+        return text_cell("not measured", span=span if span > 1 else None, tone="muted", link=link)
     if status == "ok":
         said = row["reason"].split("; ") if row is not None else []
         missed = next((words for words in said if words.startswith(NOT_REACHED)), None)
@@ -164,22 +173,27 @@ def speedup_table(study: Study) -> dict | None:
     groups = [group for group in study.groups if group["baseline"]]
     if not groups:
         return None
-    columns = ["Speedup", "95 % interval", "Bound", "Noise floor", "Reading"]
+    pipelines = any(group["work"]["pipeline_bound"] for group in groups)
+    columns = ["Speedup", "95 % interval", "Bound"]
+    columns += ["Pipeline bound"] if pipelines else []
+    columns += ["Noise floor", "Reading"]
     columns += ["Published", "Verdict"] if study.has_source else []
     return make_table(
         f"t-{study.name}-speedup",
         "Speedup, its bound and its noise floor",
         [("", KEYS), ("", columns)],
-        [_speedup_row(study, group, notes) for group in groups],
+        [_speedup_row(study, group, notes, pipelines) for group in groups],
         caption="Training time of the baseline over that of the variant, paired by seed. The "
-        "bound is the number of devices. The noise floor is the baseline against itself: a "
+        "bound is the number of cores or GPUs. "
+        + (f"{PIPELINE_BOUND} " if pipelines else "")
+        + "The noise floor is the baseline against itself: a "
         "speedup whose 95 % interval reaches into it is no difference.",
         context=context(study, groups),
         notes=notes,
     )
 
 
-def _speedup_row(study: Study, group: dict, notes: Notes) -> list[dict]:
+def _speedup_row(study: Study, group: dict, notes: Notes, pipelines: bool) -> list[dict]:
     unit = "x"
     row = study.row(group, "speedup")
     most, band = bound(group), study.noise_band(group)
@@ -198,10 +212,17 @@ def _speedup_row(study: Study, group: dict, notes: Notes) -> list[dict]:
         outcome,
         interval,
         text_cell(f"{most}×", sort=most),
+        *([_pipeline_cell(group["work"]["pipeline_bound"])] if pipelines else []),
         text_cell(band_text(band), sort=band[1] if band else None),
         says | ({"marks": marks} if marks else {}),
         *([published_cell(row, unit), verdict_cell(row, group, [])] if study.has_source else []),
     ]
+
+
+def _pipeline_cell(most: float | None) -> dict:
+    if most is None:
+        return absent_cell("no pipeline")
+    return text_cell(f"{ratio_text(most)}×", sort=most)
 
 
 def _interval(study: Study, row: dict, unit: str) -> dict:
@@ -216,12 +237,15 @@ def every_metric_table(study: Study) -> dict | None:
     have = {key for key, row in study.rows.items() if row["mean"] is not None}
     measured, ran = {metric for _, metric in have}, {group for group, _ in have}
     named = dict.fromkeys(metric for _, metric in study.rows)
-    units = {m: study.unit(m) for m in named if m in measured and m not in APART}
+    # Operators have a table of their own, too.
+    shown = [m for m in named if m in measured and m not in APART and ":" not in m]
+    units = {metric: study.unit(metric) for metric in shown}
     groups = [group for group in study.groups if group["id"] in ran]
     if not units or not groups:
         return None
+    notes = Notes()
     rows = [
-        key_cells(group)
+        key_cells(group, notes.mark(_instrument(group)))
         + [outcome_cell(study, group, study.row(group, m), unit) for m, unit in units.items()]
         for group in groups
     ]
@@ -231,7 +255,13 @@ def every_metric_table(study: Study) -> dict | None:
         [("", KEYS)] + [("", [heading(metric, unit)]) for metric, unit in units.items()],
         rows,
         context=context(study, groups),
+        notes=notes,
     )
+
+
+def _instrument(group: dict) -> str:
+    profile = group["training"]["profile"]
+    return "" if profile == "none" else f"instrumented ({profile}): its times are not judged"
 
 
 def verdict_table(studies: list[Study]) -> dict:

@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from reporting import time_to_accuracy
+from reporting.batches import batches_figure
 from reporting.figures import figures
+from reporting.not_yet import not_yet_table
+from reporting.operators import operators_figure, operators_table
 from reporting.panels import every_run
 from reporting.paper_tables import (
     VERDICTS,
@@ -15,6 +18,7 @@ from reporting.paper_tables import (
     speedup_table,
     verdict_table,
 )
+from reporting.phases import phases_figure, phases_table
 from reporting.study import Study
 from reporting.table import make_table, text_cell
 from reporting.text import (
@@ -53,8 +57,15 @@ def study_section(study: Study) -> dict:
     """What the report says of one study."""
     text = study.study
     tables = [paper_table(study, index, table) for index, table in enumerate(text["tables"], 1)]
-    made = (speedup_table, time_to_accuracy.table, every_metric_table)
-    tables += filter(None, [make(study) for make in made])
+    more = (
+        speedup_table,
+        time_to_accuracy.table,
+        operators_table,
+        phases_table,
+        every_metric_table,
+        not_yet_table,
+    )
+    tables += filter(None, (make(study) for make in more))
     tables += [work_table(study)] if study.groups else []
     states = Counter(study.status(group) for group in study.groups)
     return {
@@ -73,7 +84,12 @@ def study_section(study: Study) -> dict:
         "settings": settings_pairs(text["settings"]),
         "assumed": settings_pairs(text["assumed"]),
         "tables": tables,
-        "figures": figures(study),
+        "figures": [
+            *figures(study),
+            *filter(
+                None, (make(study) for make in (batches_figure, operators_figure, phases_figure))
+            ),
+        ],
     }
 
 

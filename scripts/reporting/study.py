@@ -28,12 +28,19 @@ TABLE_COLUMNS = [
 TRAINED = Path("results/cells")
 NUMBERS = ("mean", "std", "ci_low", "ci_high", "min", "max", "published", "ratio")
 
-# Metrics that a group that ran well may lack: no baseline, no accelerator, a goal not reached.
+# Metrics that a group that ran well may lack: no baseline, no accelerator, one model alone, a goal
+# not reached.
 OPTIONAL = {
     "speedup",
+    "throughput_ratio",
+    "parallel_efficiency",
     "accuracy_difference",
     "noise_floor",
     "peak_memory_device_mib",
+    "total_seconds",
+    "inference_seconds",
+    "inference_samples_per_second",
+    "profile_self_seconds",
     "seconds_to_published_accuracy",
 }
 NOT_REACHED = "not reached"  # what tables.py says of seeds below the published accuracy
@@ -42,10 +49,11 @@ NOT_REACHED = "not reached"  # what tables.py says of seeds below the published 
 class Study:
     """One study's plan, table rows and metrics, checked against each other.
 
-    ``study`` and ``groups`` are the plan's, ``rows`` the table's by (group, metric), ``metrics``
-    the metrics.json files by cell, ``proofs`` the certificates that stand for them, ``evidence``
-    what the plan says of the file that it was unpacked from (scripts/evidence.py), which brings
-    cells and certificates of its own. ParbenchError for what is missing or broken.
+    ``study`` and ``groups`` are the ``plan``'s, ``own`` those groups that have cells of their own,
+    ``rows`` the table's by (group, metric), ``metrics`` the metrics.json files by cell, ``proofs``
+    the certificates that stand for them, ``evidence`` what the plan says of the file that it was
+    unpacked from (scripts/evidence.py), which brings cells and certificates of its own.
+    ParbenchError for what is missing or broken.
     """
 
     def __init__(
@@ -63,7 +71,9 @@ class Study:
             self.cells_folder = home / "cells"
             self.proofs = Certificates(sorted((home / "certificates").glob("*.json")))
         try:
-            self.study, self.groups = plan["study"], plan["groups"]
+            # Those of several models together stand after those that have cells of their own.
+            self.study, self.groups = plan["study"], [*plan["groups"], *plan["together"]]
+            self.plan, self.own = plan, plan["groups"]
             self.stack, self.deployment = plan["stack"], plan["deployment"]
             self.arguments = plan["arguments"]
             self.name = self.study["name"]
@@ -107,7 +117,7 @@ class Study:
     def _read_cells(self) -> dict[str, dict]:
         """metrics.json by cell id, for every planned cell that this machine runs."""
         found = {}
-        for group in self.groups:
+        for group in self.own:
             for cell in self.cells(group):
                 path = self.metrics_path(cell)
                 if not path.exists():
@@ -124,7 +134,11 @@ class Study:
             for group in self.table_groups(table):
                 for metric in table["metrics"]:
                     row = self.row(group, metric)
-                    lacking = row is None or (row["status"] == "ok" and row["mean"] is None)
+                    lacking = row is None or (
+                        row["status"] == "ok"
+                        and row["mean"] is None
+                        and row["verdict"] != "not measured"
+                    )
                     if lacking and metric not in OPTIONAL and not group["not_run"]:
                         raise ParbenchError(
                             f"{self.table_path}: no number for metric {metric} of group "
@@ -182,7 +196,8 @@ class Study:
 
     def panel(self, group: dict) -> str | None:
         """The anchor of a group's details; None when it has no cell."""
-        return None if group["not_run"] else anchor("g", self.name, group["id"])
+        own = group.get("members", [group["id"]])[0]
+        return None if group["not_run"] else anchor("g", self.name, own)
 
     def cell_panel(self, cell: str) -> str:
         """The anchor of a cell's details; two files of evidence may hold the same cell."""
@@ -253,8 +268,9 @@ class Study:
 
 
 def bound(group: dict) -> int:
-    """All devices of a group, which no speedup should exceed."""
-    return group["hardware"]["devices"] * group["hardware"]["nodes"]
+    """All cores or GPUs of a group, which no speedup should exceed."""
+    hardware = group["hardware"]
+    return hardware["devices"] * hardware["threads"] * hardware["nodes"]
 
 
 def reading(

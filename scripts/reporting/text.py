@@ -20,13 +20,21 @@ LABELS = {
     "test_f1_macro": "F1 (macro)",
     "test_specificity_macro": "Specificity (macro)",
     "train_seconds": "Training time",
+    "total_seconds": "Time until all are trained",
     "epoch_seconds": "Time per epoch",
     "seconds_to_published_accuracy": "Time to the published accuracy",
     "samples_per_second": "Throughput",
     "startup_seconds": "Start-up",
+    "inference_seconds": "Inference time",
+    "inference_samples_per_second": "Inference throughput",
     "peak_memory_process_mib": "Peak memory, process",
     "peak_memory_device_mib": "Peak memory, device",
+    "operator_self_seconds": "Self time",
+    "operator_total_seconds": "Total time",
+    "profile_self_seconds": "Self time of all operators",
     "speedup": "Speedup",
+    "throughput_ratio": "Throughput over the baseline's",
+    "parallel_efficiency": "Parallel efficiency",
     "accuracy_difference": "Accuracy less the baseline's",
     "noise_floor": "Noise floor",
 }
@@ -137,8 +145,10 @@ def moment(stamp: str) -> str:
 
 
 def label(metric: str) -> str:
-    """A metric's name for readers."""
-    return LABELS.get(metric, metric.replace("_", " "))
+    """A metric's name for readers: ``Training time``, ``Self time of aten::addmm``."""
+    what, _, of = metric.partition(":")
+    words = LABELS.get(what, what.replace("_", " "))
+    return f"{words} of {of}" if of else words
 
 
 def unit_text(unit: str) -> str:
@@ -190,9 +200,11 @@ def image_pairs(environment: dict) -> list[list[str]]:
 
 
 def hardware_text(hardware: dict) -> str:
-    """Hardware in words: on a CPU a device is one core."""
-    devices = hardware["devices"]
-    if hardware["device"] == "cpu":
+    """Hardware in words: on a CPU a device is one core, or as many as it has threads."""
+    devices, threads = hardware["devices"], hardware["threads"]
+    if threads > 1:
+        text = f"{count(devices, 'CPU device')} of {threads} cores"
+    elif hardware["device"] == "cpu":
         text = count(devices, "CPU core")
     else:
         text = f"{devices}× {hardware['gpu_model'] or hardware['device'].upper()}"

@@ -19,6 +19,7 @@ TOLD = {
     "precision",
     "tf32",
     "mode",
+    "profile",
 }
 
 
@@ -31,7 +32,7 @@ def work_pairs(group: dict) -> list[list[str]]:
         ["BatchNorm", f"{training['batch_norm']}: {work['batch_norm']}"],
         ["precision", training["precision"]],
         ["TF32", mapping_text(training["tf32"])],
-        ["mode", training["mode"]],
+        ["mode", _mode(training)],
     ]
 
 
@@ -41,6 +42,12 @@ def _rate(training: dict, work: dict) -> str:
     if rule == "linear":
         rule += f": {work['ranks']} × {stated:g}"
     return f"{work['learning_rate']:g} ({rule})"
+
+
+def _mode(training: dict) -> str:
+    """``performance``, ``performance, instrumented: phases``."""
+    profile = training["profile"]
+    return training["mode"] + ("" if profile == "none" else f", instrumented: {profile}")
 
 
 def _batch(samples: int, work: dict) -> str:
@@ -56,14 +63,14 @@ def _batch(samples: int, work: dict) -> str:
 
 def work_table(study: Study) -> dict:
     """A row a group, also of those that were not run."""
-    titles = [name[0].upper() + name[1:] for name, _ in work_pairs(study.groups[0])]
+    titles = [name[0].upper() + name[1:] for name, _ in work_pairs(study.own[0])]
     return make_table(
         f"t-{study.name}-work",
         "What each group computes",
         [("", KEYS), ("", titles)],
         [
             key_cells(group) + [text_cell(value) for _, value in work_pairs(group)]
-            for group in study.groups
+            for group in study.own
         ],
         caption="The learning rate is that of the schedule's peak. BatchNorm: over what a model "
         "that has it normalises in training.",

@@ -4,13 +4,16 @@ A strategy file states, without importing torch (the workflow reads it when it i
 
 - ``OPTIONS``: a JSON schema (with a default) for each option that a study may set,
 - ``processes(cell)``: training processes on a node,
-- ``parts(cell)``: pieces into which one global batch is divided (ranks x micro-batches),
+- ``beside(cell)``: names of further models that train at the same time in processes of their own,
+- ``shares(cell)``: ranks, over all nodes, that divide each global batch among them,
+- ``parts(cell)``: pieces into which one global batch is divided (shares x micro-batches),
 - ``stages(cell)``: stages into which the model is cut,
 - ``batch_norm(cell)``: over what BatchNorm normalises, in words,
+- ``pipeline_bound(cell)``: what a pipeline may at most speed up by, or None,
 - ``launcher(cell, python, node)``: the beginning of its command, up to the script, on its only
   node or on ``node`` (a Node) of several,
 - ``check(cell)``: sentences about options that contradict each other or the hardware,
-- ``unavailable(cell)``: why this machine cannot run it although it has the devices, or None,
+- ``unavailable(cell, software)``: why it cannot run here although the devices are there, or None,
 - ``certified()``: (devices, options) of what scripts/equivalence.py compares with eager training,
   those options that differ from their defaults,
 - ``notes(cell)``: what a reader must know beside a number, by metric,
@@ -39,11 +42,6 @@ class Node:
     address: str
     port: int
     interface: str
-
-
-def ranks(cell: dict) -> int:
-    """Processes that share each global batch of ``cell``, over all its nodes."""
-    return load(cell["strategy"]["name"]).processes(cell) * cell["hardware"]["nodes"]
 
 
 def load(name: str) -> ModuleType:

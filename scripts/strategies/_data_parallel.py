@@ -10,9 +10,12 @@ def processes(cell: dict) -> int:
     return cell["hardware"]["devices"]
 
 
-def parts(cell: dict) -> int:
+def shares(cell: dict) -> int:
     """Every rank takes its share of a batch."""
     return cell["hardware"]["devices"] * cell["hardware"]["nodes"]
+
+
+parts = shares
 
 
 def stages(cell: dict) -> int:

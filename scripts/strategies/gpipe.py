@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strategies import eager
 
@@ -39,11 +39,17 @@ OPTIONS: dict[str, dict] = {
 }
 
 
+beside = eager.beside
 unavailable = eager.unavailable
 
 
 def processes(cell: dict) -> int:
     """One process drives all devices."""
+    return 1
+
+
+def shares(cell: dict) -> int:
+    """The one process has the whole batch."""
     return 1
 
 
@@ -63,6 +69,17 @@ def batch_norm(cell: dict) -> str:
         return eager.batch_norm(cell)
     deferred = "" if cell["strategy"]["options"]["deferred_batch_norm"] else "not "
     return f"each micro-batch, running statistics {deferred}deferred"
+
+
+def pipeline_bound(cell: dict) -> float | None:
+    """m equal micro-batches on n devices take m + n - 1 turns, where one device takes m * n.
+
+    None where nothing overlaps: on one device, and on CPU devices, which share one worker.
+    """
+    micro_batches, devices = parts(cell), cell["hardware"]["devices"]
+    if devices == 1 or cell["hardware"]["device"] == "cpu":
+        return None
+    return micro_batches * devices / (micro_batches + devices - 1)
 
 
 def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
@@ -100,10 +117,11 @@ def certified() -> Iterator[tuple[int, dict]]:
 def notes(cell: dict) -> dict[str, str]:
     """On CPU several devices are one worker: a slowdown there says nothing about a pipeline."""
     if cell["hardware"]["device"] == "cpu" and cell["hardware"]["devices"] > 1:
-        return {
-            "speedup": "torchgpipe gives all CPU devices one worker: this is the cost of "
-            "micro-batches, not a scaling result"
-        }
+        return dict.fromkeys(
+            ("speedup", "throughput_ratio", "parallel_efficiency"),
+            "torchgpipe gives all CPU devices one worker: this is the cost of micro-batches, not a "
+            "scaling result",
+        )
     return {}
 
 
@@ -119,3 +137,8 @@ class Strategy(eager.Strategy):
         from torchgpipe import GPipe
 
         return GPipe(self.staged(blocks), devices=self.devices, **self.cell["strategy"]["options"])
+
+    def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
+        """Each partition is busy on its device; on CPU all of them are one worker's."""
+        for partition, device in zip(model.partitions, model.devices, strict=True):
+            phases.watch_stage(partition, device)

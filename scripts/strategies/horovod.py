@@ -31,10 +31,13 @@ OPTIONS: dict[str, dict] = {
     },
 }
 
+beside = eager.beside
 processes = _data_parallel.processes
+shares = _data_parallel.shares
 parts = _data_parallel.parts
 stages = _data_parallel.stages
 batch_norm = _data_parallel.batch_norm
+pipeline_bound = eager.pipeline_bound
 certified = _data_parallel.certified
 
 
@@ -113,6 +116,10 @@ class Strategy(eager.Strategy):
         return hvd.DistributedOptimizer(
             optimizer, named_parameters=model.named_parameters(), compression=compression
         )
+
+    def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
+        """Once the backward pass is over, a step begins by waiting for all averages."""
+        optimizer.synchronize = phases.exchanging(optimizer.synchronize)
 
     def step(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
         """Wait for the averages before the scaler looks for infinities, then step once."""

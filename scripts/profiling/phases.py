@@ -1,0 +1,271 @@
+"""Where the seconds of the epochs go: input, compute, communication, waiting, bubble.
+
+Every moment within the loop's clock belongs to the innermost phase that is open then, so that the
+phases of a rank sum to the clock's seconds. A moment between two phases is read off the clock when
+the device has done its work; that makes an instrumented run slower, and it stands apart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import strategies
+from profiling import none
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+PHASES = ("input", "compute", "communication", "waiting", "bubble", "other")
+EXCHANGE = "exchange"
+
+Interval = tuple[float, float]  # seconds by the clock of this machine
+
+
+def clock() -> float:
+    """Seconds of a clock that all processes of a machine share (CLOCK_MONOTONIC)."""
+    return time.perf_counter()
+
+
+class Profile(none.Profile):
+    """Seconds by phase, of this rank and at the end of all.
+
+    A strategy's ``watch`` tells what only it knows: what is an exchange (``exchanging``, or
+    ``enter("exchange")`` when nothing is left to do but to hear from the other ranks), and what
+    the stages of a pipeline are (``watch_stage``).
+    """
+
+    def __init__(self, run: Any):
+        super().__init__(run)
+        # Clocks of several machines do not compare: who is late is then not known.
+        self.one_machine = run.cell["hardware"]["nodes"] == 1
+        self._open: list[tuple[str, float]] = []  # phases and when each began; the innermost last
+        self._since = 0.0
+        self._total = dict.fromkeys(PHASES, 0.0)  # of the stretches that are settled
+        self._busy: dict[str, list[Interval]] = defaultdict(list)  # by device of a pipeline
+        self._forget()
+        run.strategy.watch(self, run.model, run.optimizer)
+
+    @staticmethod
+    def check(cell: dict) -> Iterator[str]:
+        """A strategy that tells nothing would seem to compute all the time."""
+        name = cell["strategy"]["name"]
+        if "watch" not in vars(strategies.load(name).Strategy):
+            yield (
+                f"profile: phases: strategy {name} does not tell when it exchanges or idles "
+                f"(`watch` in scripts/strategies/{name}.py); choose profile: none"
+            )
+
+    def _forget(self) -> None:
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._exchanges: list[Interval] = []
+        for busy in self._busy.values():
+            busy.clear()
+
+    def __enter__(self) -> Profile:
+        self._forget()  # warm-up
+        return self
+
+    # ------------------------------------------------------------ what the loop tells
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """``name`` is open; at its end all that was entered within it ends, too."""
+        depth = len(self._open)
+        if not depth:  # what came before, such as an evaluation, lies outside of the clock
+            self._forget()
+        self.enter(name)
+        try:
+            yield
+        finally:
+            now = self._charge()
+            ended = self._open[depth:]
+            self._exchanges += [(begun, now) for phase, begun in ended if phase == EXCHANGE]
+            del self._open[depth:]
+
+    def enter(self, name: str) -> None:
+        """``name`` is open until the phase ends that is open now."""
+        self._open.append((name, self._charge()))
+
+    def exchanging(self, function: Callable) -> Callable:
+        """``function``, which exchanges something with other ranks."""
+
+        def exchanged(*given: Any) -> Any:
+            with self.phase(EXCHANGE):
+                return function(*given)
+
+        return exchanged
+
+    def _charge(self) -> float:
+        """Give the time since the last moment to the innermost phase; returns this moment."""
+        for device in self.run.strategy.devices:
+            wait_for(device)
+        now = clock()
+        if self._open:
+            self._seconds[self._open[-1][0]] += now - self._since
+        self._since = now
+        return now
+
+    def settle(self, own: float, slowest: float) -> None:
+        """Seconds of a stretch, by phase; ``PHASES`` sum to ``slowest``."""
+        seconds, within = self._seconds, sum(self._seconds.values())
+        ended = slowest - own  # this rank had, and the slowest one had not
+        away = seconds[EXCHANGE] + ended
+        waiting = self._late() + ended if self.one_machine else 0.0
+        bubble = idle(self._busy)
+        told = {
+            "input": seconds["input"],
+            "compute": seconds["compute"] + seconds["update"] - bubble,
+            "communication": away - waiting,
+            "waiting": waiting,
+            "bubble": bubble,
+            "other": seconds["other"] + own - within,
+        }
+        for name, value in told.items():
+            self._total[name] += value
+        self._forget()
+
+    def _late(self) -> float:
+        """Seconds in exchanges before the last rank had come to them."""
+        if not self._exchanges:
+            return 0.0
+        arrivals = self.run.gathered([begun for begun, _ in self._exchanges])
+        return waited(self._exchanges, arrivals)
+
+    # ------------------------------------------------------------ what a pipeline tells
+
+    def watch_stage(self, stage: nn.Module, device: torch.device) -> None:
+        """Note when ``device`` is busy with ``stage``, forwards and backwards.
+
+        A micro-batch is one call of it, with one tensor in and one out.
+        """
+        busy = self._busy[str(device)]
+        forward, backward = Span(device, busy), Span(device, busy)
+
+        def begin(module: nn.Module, inputs: tuple) -> None:
+            nonlocal backward
+            backward = Span(device, busy)  # of this micro-batch
+            forward.begin()
+
+        def took(layer: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+            # Images have no gradient whose arrival would end the backward pass of the first stage:
+            # that ends with the layers that take them.
+            if output.requires_grad and not _need_gradient(inputs):
+                for node in _last(output.grad_fn):
+                    node.register_hook(backward.end)
+
+        def end(module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+            forward.end()
+            if output.requires_grad:  # not where activations are computed again later
+                output.register_hook(backward.begin)
+                if _need_gradient(inputs):
+                    inputs[0].register_hook(backward.end)
+
+        stage.register_forward_pre_hook(begin)
+        for layer in stage.modules():
+            if not list(layer.children()):
+                layer.register_forward_hook(took)
+        stage.register_forward_hook(end)
+
+    # ------------------------------------------------------------ what is kept and told
+
+    def state(self) -> Any:
+        """Seconds by rank and phase."""
+        return self.run.gathered([self._total[name] for name in PHASES])
+
+    def resume(self, state: Any) -> None:
+        """Go on from there."""
+        self._total = dict(zip(PHASES, state[self.run.strategy.rank], strict=True))
+
+    def result(self) -> dict:
+        """Seconds of all epochs by phase, of each rank and as their mean."""
+        rows = [dict(zip(PHASES, row, strict=True)) for row in self.state()]
+        mean = {name: sum(row[name] for row in rows) / len(rows) for name in PHASES}
+        return {
+            "kind": "phases",
+            "waiting_known": self.one_machine,
+            "mean": mean,
+            "ranks": [{"rank": rank, **row} for rank, row in enumerate(rows)],
+        }
+
+
+class Span:
+    """When ``device`` began and ended something; noted in ``kept``, as often as it ends.
+
+    Its methods are hooks: they take what a hook is given, and leave it as it is.
+    """
+
+    def __init__(self, device: torch.device, kept: list[Interval]):
+        self._device, self._kept = device, kept
+        self._begun = float("nan")
+
+    def begin(self, *given: Any) -> None:
+        """It begins."""
+        wait_for(self._device)
+        self._begun = clock()
+
+    def end(self, *given: Any) -> None:
+        """It has ended, or a part of it has."""
+        wait_for(self._device)
+        self._kept.append((self._begun, clock()))
+
+
+def _need_gradient(inputs: tuple[torch.Tensor, ...]) -> bool:
+    return any(each.requires_grad for each in inputs)
+
+
+def _last(node: Any) -> Iterable[Any]:
+    """The nodes of a layer's graph that lead nowhere but to its weights."""
+    waiting, seen = [node], {node}
+    while waiting:
+        node = waiting.pop()
+        further = [
+            other
+            for other, _ in node.next_functions
+            if other is not None and type(other).__name__ != "AccumulateGrad"
+        ]
+        if not further:
+            yield node
+        waiting += [other for other in further if other not in seen]
+        seen.update(further)
+
+
+def wait_for(device: torch.device) -> None:
+    """Until ``device`` has done what it was given. Not more: messages may still be on their way."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.current_stream(device).synchronize()
+
+
+def waited(exchanges: list[Interval], arrivals: list[list[float]]) -> float:
+    """Seconds of one rank's ``exchanges`` until the last rank had come, too.
+
+    ``arrivals``: when each rank came to each of them, by rank.
+    """
+    lasts = map(max, zip(*arrivals, strict=True))
+    return sum(
+        max(0.0, min(end, last) - begun)
+        for (begun, end), last in zip(exchanges, lasts, strict=True)
+    )
+
+
+def idle(busy: dict[str, list[Interval]]) -> float:
+    """Seconds in which a device had nothing to do while another one of the pipeline worked: the
+    mean over devices. ``busy`` may overlap; a single device has no bubble.
+    """
+    anyone = covered(interval for each in busy.values() for interval in each)
+    return sum(anyone - covered(each) for each in busy.values()) / max(1, len(busy))
+
+
+def covered(intervals: Iterable[Interval]) -> float:
+    """Seconds that any of ``intervals`` covers."""
+    total, until = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total

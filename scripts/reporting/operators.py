@@ -1,0 +1,141 @@
+"""Which operators take the time: the profiles of a study beside the published ones."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any
+
+from reporting.figures import INK, draw_panels, figure_json
+from reporting.paper_tables import KEYS, context, key_cells, outcome_cell, published_cell
+from reporting.study import Study
+from reporting.table import absent_cell, make_table, text_cell
+from reporting.text import cut, listed
+
+SELF, TOTAL = "operator_self_seconds:", "operator_total_seconds:"
+UNIT = "ms"
+
+
+def operators_table(study: Study) -> dict | None:
+    """A row an operator of each profiled group; None where none is."""
+    groups = [group for group in study.groups if group["training"]["profile"] == "operators"]
+    if not groups:
+        return None
+    return make_table(
+        f"t-{study.name}-operators",
+        "Operators that take the time",
+        [
+            ("", [*KEYS, "Operator"]),
+            *([(f"Published ({UNIT})", ["Self", "Total"])] if study.has_source else []),
+            (f"Inference ({UNIT})", ["Self", "Total", "Share"]),
+            (f"Training ({UNIT})", ["Self", "Share"]),
+        ],
+        [row for group in groups for row in _rows(study, group)],
+        caption="Times by torch.profiler over a few steps (docs/verdicts.md): on the accelerator "
+        "where there is one, else on the processor. Self time is without the operators that an "
+        "operator calls, and its share is of all self time. How many steps the source recorded "
+        "stands in none of its tables: shares compare, times do not.",
+        context=context(study, groups),
+    )
+
+
+def _rows(study: Study, group: dict) -> list[list[dict]]:
+    rows = []
+    for name in _names(study, group):
+        own, whole = (study.row(group, f"{kind}{name}") for kind in (SELF, TOTAL))
+        cells = [*key_cells(group), text_cell(name)]
+        if study.has_source:
+            cells += [published_cell(row, UNIT) for row in (own, whole)]
+        measured = own is not None and own["mean"] is not None
+        if not measured and study.status(group) != "ok":
+            cells.append(outcome_cell(study, group, own, UNIT, span=5))
+        else:
+            share = _share(study, group, name)
+            cells += [outcome_cell(study, group, row, UNIT) for row in (own, whole)]
+            cells += [_percent(share), *_training(study, group, name)]
+        rows.append(cells)
+    return rows
+
+
+def _names(study: Study, group: dict) -> list[str]:
+    """Operators of a group: the largest first, then those that only the source tells."""
+    rows = [
+        row
+        for (identity, metric), row in study.rows.items()
+        if identity == group["id"] and metric.startswith(SELF)
+    ]
+    rows.sort(key=lambda row: (-(row["mean"] or 0.0), -(row["published"] or 0.0)))
+    return [row["metric"].removeprefix(SELF) for row in rows]
+
+
+def _share(study: Study, group: dict, name: str, key: str = "mean") -> float | None:
+    """An operator's part of all self time; ``key`` is mean or published."""
+    own, total = study.row(group, f"{SELF}{name}"), study.row(group, "profile_self_seconds")
+    if own is None or total is None or own[key] is None or not total[key]:
+        return None
+    return own[key] / total[key]
+
+
+def _training(study: Study, group: dict, name: str) -> list[dict]:
+    """Self time of an operator in training, and its share: means over the seeds."""
+    clock = "cpu" if group["hardware"]["device"] == "cpu" else "device"
+    key = f"{clock}_self_seconds"
+    times, totals = [], []
+    for cell in study.cells(group):
+        part = (study.metrics[cell].get("profile") or {}).get("training")
+        if part is not None:
+            times += [each[key] for each in part["operators"] if each["name"] == name]
+            totals.append(part[key])
+    if not times:
+        return [absent_cell("not among the largest")] * 2
+    milliseconds = 1000 * fmean(times)
+    share = fmean(times) / fmean(totals)
+    return [text_cell(f"{milliseconds:.3g}", sort=milliseconds), _percent(share)]
+
+
+def _percent(share: float | None) -> dict:
+    if share is None:
+        return absent_cell("not measured")
+    return text_cell(f"{100 * share:.1f} %", sort=share)
+
+
+def operators_figure(study: Study) -> dict | None:
+    """Which operators take the time? A panel a group: shares here, and the published ones."""
+    panels: dict[str, list[tuple[dict, dict]]] = {}
+    answers = []
+    for group in study.groups:
+        shares = {name: _share(study, group, name) for name in _names(study, group)}
+        bars = [
+            (
+                group,
+                {
+                    "name": name,
+                    "share": share,
+                    "published": _share(study, group, name, "published"),
+                },
+            )
+            for name, share in shares.items()
+            if share is not None
+        ]
+        if not bars:
+            continue
+        title = f"{group['model']}, {group['variant']}"
+        panels[title] = bars
+        largest = bars[0][1]
+        answers.append(f"{largest['name']} for {title} ({100 * largest['share']:.0f} %)")
+    if not panels:
+        return None
+    caption = (
+        f"Largest share of self time in inference: {listed(answers)}. Bars: measured here; "
+        "diamonds: what the source prints, as a share of its own total."
+    )
+
+    def draw(axes: Any, bars: list) -> None:
+        axes.set_yticks(range(len(bars)), [cut(bar["name"], 30) for _, bar in bars])
+        for place, (_, bar) in enumerate(bars):
+            axes.barh(place, 100 * bar["share"], height=0.56, color="#3f6fa8")
+            if bar["published"] is not None:
+                axes.plot(100 * bar["published"], place, "D", ms=4.5, color=INK)
+        axes.set_xlim(0, 100)
+
+    parts = draw_panels(study, "operators", caption, panels, draw, "Share of self time (%)")
+    return figure_json(study, "operators", "Which operators take the time?", caption, parts)

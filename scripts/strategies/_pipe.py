@@ -1,0 +1,133 @@
+"""One rank's stage of a pipeline, and how batches of any size go through all of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+
+
+class Pipe(nn.Module):
+    """The stage ``index`` of ``staged``, on ``device``, under its name in the whole model.
+
+    torch's schedules want micro-batches of one shape. A batch is cut as evenly as it can be, so
+    that there are at most two sizes, and those of each size go through the pipeline together:
+    gradients and losses are sums, and add up.
+    """
+
+    def __init__(
+        self,
+        staged: nn.Sequential,
+        index: int,
+        device: torch.device,
+        image_size: int,
+        schedule: str,
+        chunks: int,
+    ):
+        super().__init__()
+        self.index, self.number = index, len(staged)
+        self.device, self.schedule, self.chunks = device, schedule, chunks
+        # What is received lies there in a row; what is sent must, too.
+        for stage in staged:
+            stage.register_forward_hook(lambda module, inputs, output: output.contiguous())
+        self.shapes = _shapes(staged, device, image_size)[index : index + 2]
+        self.add_module(str(index), staged[index].to(device))
+        self._loss: Callable = nn.functional.cross_entropy
+        self._made: dict[tuple, Any] = {}
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this rank has the logits."""
+        return self.index == self.number - 1
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor | None:
+        """[B, 3, S, S] on the first rank -> [B, classes] on the last one, None elsewhere.
+
+        Without gradients: these are the work of ``train_batch``.
+        """
+        found = [
+            schedule.step(*self._taken(images, part))
+            for schedule, part in self._passes(len(images), training=False)
+        ]
+        return torch.cat(found) if self.is_last else None
+
+    def train_batch(
+        self, images: torch.Tensor, labels: torch.Tensor, loss: Callable
+    ) -> torch.Tensor:
+        """Add the gradients of ``loss(logits, labels)``, a sum over samples, to the parameters'.
+
+        Returns the loss, detached; zero where the last rank has it.
+        """
+        self._loss = loss
+        total = torch.zeros((), device=self.device)
+        for schedule, part in self._passes(len(images), training=True):
+            losses: list[torch.Tensor] = []
+            target = labels[part].to(self.device) if self.is_last else None
+            taken = self._taken(images, part)
+            schedule.step(*taken, target=target, losses=losses, return_outputs=False)
+            total = total + sum(each.detach() for each in losses)
+        return total
+
+    def _taken(self, images: torch.Tensor, part: slice) -> tuple[torch.Tensor, ...]:
+        """Only the first rank takes images: the others receive."""
+        return (images[part],) if self.index == 0 else ()
+
+    def _passes(self, samples: int, training: bool) -> Iterator[tuple[Any, slice]]:
+        """The schedules that take a batch of ``samples``, and which of them each takes."""
+        sizes = [len(part) for part in torch.arange(samples).tensor_split(self.chunks)]
+        start = 0
+        for size, alike in itertools.groupby(sizes):
+            number = len(list(alike))
+            stop = start + number * size
+            if size > 0:
+                yield self._schedule(number, size, training), slice(start, stop)
+            start = stop
+
+    def _schedule(self, number: int, size: int, training: bool) -> Any:
+        """That of ``number`` micro-batches of ``size`` samples, made once."""
+        key = number, size, training
+        if key not in self._made:
+            taken, given = (
+                torch.empty(size, *shape, dtype=dtype, device="meta", requires_grad=training)
+                for shape, dtype in self.shapes
+            )
+            stage = PipelineStage(
+                self.get_submodule(str(self.index)),
+                self.index,
+                self.number,
+                self.device,
+                input_args=taken,
+                output_args=given,
+            )
+            # With fewer micro-batches than stages the two are one, and torch has it as GPipe's.
+            kind = SCHEDULES[self.schedule if number >= self.number else "gpipe"]
+            loss = (lambda *samples: self._loss(*samples)) if training else None
+            self._made[key] = kind(stage, number, loss_fn=loss, scale_grads=False)
+        return self._made[key]
+
+
+@torch.no_grad()
+def _shapes(
+    staged: nn.Sequential, device: torch.device, image_size: int
+) -> list[tuple[torch.Size, torch.dtype]]:
+    """Shape of a sample, and type, before each stage and after the last one.
+
+    Stated beforehand: torch would otherwise find them out by a batch within the first timed epoch.
+    """
+    modes = [(module, module.training) for module in staged.modules()]
+    staged.eval()  # nothing is drawn, and BatchNorm counts nothing
+    value = torch.zeros(1, 3, image_size, image_size, device=device)
+    found = [(value.shape[1:], value.dtype)]
+    for stage in staged:
+        value = stage.to(device)(value)
+        stage.to("cpu")  # one device need not hold all stages
+        found.append((value.shape[1:], value.dtype))
+    for module, training in modes:
+        module.training = training
+    return found

@@ -1,0 +1,137 @@
+"""Several models at once, each whole on a device of its own: nothing passes between them.
+
+A cell measures its own model. The others train beside it in processes of their own (companions),
+from one common start, with the same settings and on the same data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import models
+from strategies import eager
+
+if TYPE_CHECKING:
+    from strategies import Node
+
+IMAGE = "torch"  # containers/torch.def
+OPTIONS: dict[str, dict] = {
+    "beside": {
+        "description": "models that train at the same time, each on a device of its own: by name, "
+        "the options that differ from their defaults; the cell's own may be among them",
+        "type": "object",
+        "propertyNames": {"pattern": "^[a-z][a-z0-9_]*$"},
+        "additionalProperties": {"type": "object"},
+        "minProperties": 1,
+    },
+}
+
+shares = eager.shares
+parts = eager.parts
+stages = eager.stages
+batch_norm = eager.batch_norm
+pipeline_bound = eager.pipeline_bound
+notes = eager.notes
+unavailable = eager.unavailable
+
+
+def processes(cell: dict) -> int:
+    """One for each model."""
+    return 1 + len(beside(cell))
+
+
+def beside(cell: dict) -> list[str]:
+    """The other models, in an order that their spelling does not change."""
+    return sorted(set(cell["strategy"]["options"]["beside"]) - {cell["model"]["name"]})
+
+
+def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
+    """torchrun, by whose store they meet; the address as in ddp.py."""
+    run = [python, "-m", "torch.distributed.run", "--nproc-per-node", str(processes(cell))]
+    return [*run, "--standalone", "--local-addr", "127.0.0.1"]
+
+
+def check(cell: dict) -> Iterator[str]:
+    """A device for each model; the study says one thing of the cell's own."""
+    named, own, hardware = cell["strategy"]["options"]["beside"], cell["model"], cell["hardware"]
+    number = processes(cell)
+    if number == 1:
+        yield f"beside: {own['name']} alone is named; name another model, or choose eager"
+    elif hardware["nodes"] != 1 or hardware["devices"] != number:
+        yield (
+            f"{number} models at once use a device each, of one node; choose hardware with "
+            f"devices: {number} and nodes: 1"
+        )
+    for name, given in named.items():
+        yield from _wrong_options(name, given)
+    given = named.get(own["name"])
+    if given is not None and _options(own["name"], given) != own["options"]:
+        yield (
+            f"beside.{own['name']}: with the options {given} it is not the study's own "
+            f"{own['name']}; make the two agree"
+        )
+
+
+def _wrong_options(name: str, given: dict) -> Iterator[str]:
+    """What a model's file does not know."""
+    import jsonschema
+
+    try:
+        known = models.load(name).OPTIONS
+    except ModuleNotFoundError:
+        yield f"beside.{name}: there is no scripts/models/{name}.py; correct the name"
+        return
+    schema = {"properties": known, "additionalProperties": False}
+    for error in jsonschema.Draft202012Validator(schema).iter_errors(given):
+        yield f"beside.{name}: {error.message}; its options: {', '.join(known) or 'none'}"
+
+
+def _options(name: str, given: dict) -> dict:
+    """Every option of a model, those not ``given`` by their defaults."""
+    return {key: part["default"] for key, part in models.load(name).OPTIONS.items()} | given
+
+
+def certified() -> Iterator[tuple[int, dict]]:
+    """Two at once. Every process has the model that is certified: who is beside it is nothing."""
+    yield 2, {"beside": {"simple_cnn": {}}}
+
+
+class Strategy(eager.Strategy):
+    """One process with a model of its own: to the training loop it is alone.
+
+    Process 0 has the cell's model, ``companion`` n the n-th beside it.
+    """
+
+    def setup(self) -> None:
+        """Find the others, and become the companion that this process is."""
+        import torch
+        from torch.distributed.rendezvous import rendezvous
+
+        self.local_rank = self.companion = int(os.environ["LOCAL_RANK"])
+        self.devices = [self.device(self.local_rank)]
+        if self.devices[0].type == "cuda":
+            torch.cuda.set_device(self.devices[0])
+        # Later than the launcher, which says which process hung where.
+        timeout = timedelta(seconds=self.cell["run"]["timeout_seconds"] + 60)
+        self._store, _, self._processes = next(rendezvous("env://", timeout=timeout))
+        self._said: set[str] = set()
+        if self.companion:
+            name = beside(self.cell)[self.companion - 1]
+            options = _options(name, self.cell["strategy"]["options"]["beside"][name])
+            self.cell = {**self.cell, "model": {"name": name, "options": options}}
+
+    def meet(self, what: str, mine: Any = None) -> list | None:
+        """Through the store by which torchrun's processes find each other: no message is awaited,
+        so that a process that waits can tell that it lives."""
+        name = f"parbench/{what}"
+        if what not in self._said:
+            self._said.add(what)
+            self._store.set(f"{name}/{self.local_rank}", json.dumps(mine))
+            self._store.add(name, 1)
+        if self._store.add(name, 0) < self._processes:
+            return None
+        return [json.loads(self._store.get(f"{name}/{n}")) for n in range(self._processes)]

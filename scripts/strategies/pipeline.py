@@ -1,0 +1,144 @@
+"""A pipeline over processes (torch.distributed.pipelining): a stage a rank, micro-batches by the
+schedule of GPipe (Huang et al. 2019) or 1F1B (Narayanan et al. 2019).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from strategies import _process_group, eager
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from machine import Software
+    from strategies.eager import Loss
+
+IMAGE = "torch"  # containers/torch.def
+OPTIONS: dict[str, dict] = {
+    "schedule": {
+        "description": "gpipe: all forward passes, then all backward passes; 1f1b: in turn, so "
+        "that a stage holds activations of no more micro-batches than there are stages",
+        "enum": ["gpipe", "1f1b"],
+        "default": "1f1b",
+    },
+    "chunks": {
+        "description": "micro-batches of a batch",
+        "type": "integer",
+        "minimum": 1,
+        "default": 4,
+    },
+}
+
+beside = eager.beside
+processes = _process_group.processes
+launcher = _process_group.launcher
+
+
+def shares(cell: dict) -> int:
+    """All ranks together train one model on the whole batch."""
+    return 1
+
+
+def parts(cell: dict) -> int:
+    """A batch is cut into its micro-batches."""
+    return cell["strategy"]["options"]["chunks"]
+
+
+def stages(cell: dict) -> int:
+    """One a rank."""
+    return cell["hardware"]["devices"] * cell["hardware"]["nodes"]
+
+
+def batch_norm(cell: dict) -> str:
+    """A micro-batch knows nothing of the others."""
+    if parts(cell) == 1:
+        return eager.batch_norm(cell)
+    return "each micro-batch, running statistics not deferred"
+
+
+def pipeline_bound(cell: dict) -> float | None:
+    """m equal micro-batches on n stages take m + n - 1 turns, where one device takes m * n."""
+    return parts(cell) * stages(cell) / (parts(cell) + stages(cell) - 1)
+
+
+def check(cell: dict) -> Iterator[str]:
+    """Several stages, which tell each other nothing but activations and their gradients."""
+    training = cell["training"]
+    if stages(cell) < 2:
+        yield (
+            "a pipeline over processes needs two devices or more; choose other hardware, or "
+            "strategy gpipe with several stages on one device"
+        )
+    if training["batch_norm"] == "synchronized" and parts(cell) > 1:
+        yield (
+            "batch_norm synchronized: a pipeline normalises each micro-batch by itself; choose "
+            "local, or chunks: 1"
+        )
+    if training["precision"] == "fp16":
+        yield (
+            "precision fp16: a pipeline's stages do not tell each other of gradients that "
+            "overflowed; choose bf16 or fp32"
+        )
+
+
+def certified() -> Iterator[tuple[int, dict]]:
+    """Both schedules, with fewer micro-batches than stages, as many, and more."""
+    for schedule in OPTIONS["schedule"]["enum"]:
+        for chunks in (1, 2, 4, 8):
+            yield 2, {"schedule": schedule, "chunks": chunks}
+
+
+def notes(cell: dict) -> dict[str, str]:
+    """Nothing beside its numbers."""
+    return {}
+
+
+def unavailable(cell: dict, software: Software) -> str | None:
+    """The schedules that take sums of losses came with torch 2.6; GPUs need NCCL."""
+    missing = _process_group.without_torch(cell, "2.6")
+    return missing or _process_group.without_nccl(cell, software)
+
+
+class Strategy(_process_group.Strategy):
+    """One rank of a process group, with its stage of the model."""
+
+    @property
+    def shares(self) -> int:
+        """All ranks together train one model on the whole batch."""
+        return 1
+
+    @property
+    def shows(self) -> bool:
+        """The last rank computes the loss."""
+        return self.rank == self.world_size - 1
+
+    def wrap(self, blocks: nn.Sequential) -> nn.Module:
+        """This rank's stage."""
+        from strategies._pipe import Pipe
+
+        options, size = self.cell["strategy"]["options"], self.cell["training"]["image_size"]
+        return Pipe(self.staged(blocks), self.rank, self.devices[0], size, **options)
+
+    def backward(
+        self,
+        model: Any,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        loss: Loss,
+        scaler: torch.amp.GradScaler,
+    ) -> torch.Tensor:
+        """The first rank takes the images, the last one the labels; no ``scaler`` is needed."""
+        return model.train_batch(images, labels, loss)
+
+    def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Those of all ranks, from the first stage to the last."""
+        from torch import distributed
+
+        own = {name: value.detach().cpu() for name, value in tensors.items()}
+        found: list[Any] = [None] * self.world_size
+        distributed.all_gather_object(found, own)
+        return dict(itertools.chain.from_iterable(each.items() for each in found))

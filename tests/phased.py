@@ -1,0 +1,70 @@
+"""scripts/train.py with a late rank and a slow network, planted into every step.
+
+PLANTED is a JSON object: seconds that rank 1 comes `late`, and that the `network` takes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+
+import train
+from errors import run_main
+from strategies import horovod
+
+PLANTED = json.loads(os.environ["PLANTED"])
+
+
+def late():
+    """Rank 1 computes longer."""
+    right = train.Run.loss
+
+    def loss(self, batch, epoch):
+        if self.strategy.rank == 1:
+            time.sleep(PLANTED["late"])
+        return right(self, batch, epoch)
+
+    return mock.patch.object(train.Run, "loss", loss)
+
+
+def network_of_ddp():
+    """The last message of a step takes longer."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    right = default_hooks.allreduce_hook
+
+    def average(state, bucket):
+        if bucket.is_last():
+            time.sleep(PLANTED["network"])
+        return right(state, bucket)
+
+    return mock.patch.object(default_hooks, "allreduce_hook", average)
+
+
+def network_of_horovod():
+    """All messages of a step together take longer."""
+    right = horovod.Strategy.optimizer
+
+    def optimizer(self, *given):
+        made = right(self, *given)
+        synchronize = made.synchronize
+
+        def slow():
+            synchronize()
+            time.sleep(PLANTED["network"])
+
+        made.synchronize = slow
+        return made
+
+    return mock.patch.object(horovod.Strategy, "optimizer", optimizer)
+
+
+if __name__ == "__main__":
+    with late(), network_of_ddp(), network_of_horovod():
+        run_main(train.main)

@@ -1,0 +1,473 @@
+"""Models that train at the same time: each as if it were alone, and what both together take."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+
+import pytest
+import torch
+
+import cells
+import certificate
+import checkpoint
+import claims
+import config
+import constructed
+import equivalence
+import measure
+import shape
+import strategies
+import tables
+import train
+from errors import ParbenchError
+from progress import Pulse
+from strategies import eager
+from test_checkpoint import often, state, wait_for
+from test_report import collect
+from test_tables import NOTHING, make_group, make_hardware, make_plan, make_published, make_runs
+from training import SMALL_SWIN, cell, run, start
+
+__all__ = ["state"]  # a fixture
+
+BESIDE = {"simple_cnn": {}}
+
+
+# ---------------------------------------------------------------- the strategy's words
+
+
+@pytest.mark.parametrize(
+    ("devices", "beside", "words"),
+    [
+        (3, BESIDE, "2 models at once use a device each, of one node; choose .* devices: 2"),
+        (2, {"swin": SMALL_SWIN}, "swin alone is named"),
+        (2, {**BESIDE, "swin": {}}, r"beside.swin: with the options \{\} it is not the study's"),
+        (2, {"cnnn": {}}, "there is no scripts/models/cnnn.py"),
+        (2, {"cnn": {"width": 0}}, "beside.cnn: 0 is less than the minimum"),
+        (2, {"cnn": {"wide": 1}}, r"beside.cnn: .*'wide' was unexpected.*width, hidden, dropout"),
+    ],
+)
+def test_contradictions_are_said(devices, beside, words):
+    value = cell("concurrent", devices, beside=beside)
+    (problem,) = strategies.load("concurrent").check(value)
+    assert re.search(words, problem)
+
+
+def test_each_model_is_alone_with_its_batch():
+    value = cell("concurrent", 2, beside={**BESIDE, "swin": SMALL_SWIN}, batch_norm="local")
+    module = strategies.load("concurrent")
+    assert not list(module.check(value))
+    assert (module.processes(value), module.parts(value), module.shares(value)) == (2, 1, 1)
+    assert module.batch_norm(value) == "the whole batch"
+    assert "2" in module.launcher(value, "python")
+
+
+def test_the_code_of_a_cell_is_that_of_all_its_models(monkeypatch):
+    value = cell("concurrent", 2, beside=BESIDE)
+    code = cells.provenance.code_of(value)
+    assert {"models/swin.py", "models/simple_cnn.py", "strategies/concurrent.py"} <= set(code)
+    assert "models/simple_cnn.py" not in cells.provenance.code_of(cell())
+    alone = cells.code_digest(cell("concurrent", 2, beside={"cnn": {}}))
+    assert cells.code_digest(value) not in (alone, cells.code_digest(cell()))
+
+
+# ---------------------------------------------------------------- in processes
+
+
+def test_it_learns_what_it_learns_alone_whatever_happens_meanwhile(
+    digits, tmp_path, monkeypatch, state
+):
+    """Stopped, then the other one killed, then to the end: bit for bit as eager training."""
+    value = often("concurrent", 2, beside=BESIDE, mode="deterministic")
+    folder = tmp_path / "both"
+
+    process = start(value, digits, folder, PARBENCH_STATE=str(state))
+    both = [checkpoint.folder(folder / "metrics.json", number) for number in (0, 1)]
+    wait_for(lambda: all(list(place.glob("*.json")) for place in both), process)
+    (state / "stop").touch()
+    assert process.wait(60) == 0, process.stderr.read()
+    process.communicate()
+    newest = max(both[0].glob("*.json"))
+    kept = json.loads(newest.read_text())["state"]["kept"]
+    assert json.loads((state / "stopped.json").read_text()) == kept
+    for file in state.iterdir():
+        file.unlink()
+
+    process = start(value, digits, folder, PARBENCH_STATE=str(state))
+    wait_for(lambda: max(both[0].glob("*.json")) > newest and heartbeat(state, 1), process)
+    os.kill(heartbeat(state, 1), signal.SIGKILL)
+    assert process.wait(120) != 0
+    process.communicate()
+
+    metrics, _ = run(value, digits, folder)
+    assert len(metrics["resumed_from"]) == 2
+    assert [each["model"] for each in metrics["beside"]] == ["simple_cnn"]
+    assert metrics["beside"][0]["train_seconds"] > 0
+    assert metrics["environment"]["world_size"] == 1
+
+    alone = often(mode="deterministic")
+    train.train(alone, digits, tmp_path / "metrics.json", eager.Strategy(alone), Pulse(0))
+    expected = measure.read_metrics(tmp_path / "metrics.json")
+    ours, theirs = measure.learned(metrics), measure.learned(expected)
+    assert {**ours, "cell": None} == {**theirs, "cell": None}
+
+
+def heartbeat(state, number):
+    """The process that gave a sign of life, or None."""
+    path = state / f"rank{number}.heartbeat"
+    return json.loads(path.read_text())["pid"] if path.exists() else None
+
+
+def test_it_is_certified():
+    todo = equivalence.trials_of(
+        equivalence.cell_of("vit", "concurrent", 2, {"beside": BESIDE}), ("fp32", "bf16"), ()
+    )
+    rows = equivalence.certify(todo)
+    assert {row["verdict"] for row in rows} == {certificate.EQUAL}
+    assert {row["arithmetic"] for row in rows} == set(equivalence.ARITHMETIC)
+
+
+# ---------------------------------------------------------------- with others that are scripted
+
+
+class Scripted(eager.Strategy):
+    """One process of two; of the other one, ``late`` looks at its end find nothing."""
+
+    late, seconds, trouble = 2, 30.0, None
+
+    def meet(self, what, mine=None):
+        if what == "trained" and self.late > 0:
+            self.late -= 1
+            return None
+        return [mine, {"model": "vit", "train_seconds": self.seconds, "trouble": self.trouble}]
+
+
+def trained(strategy, digits, folder, pulse=None):
+    folder.mkdir(exist_ok=True)
+    out = folder / "metrics.json"
+    train.train(strategy.cell, digits, out, strategy, pulse or Pulse(0))
+    return measure.read_metrics(out) if out.exists() else None
+
+
+def test_the_end_is_when_all_have_ended(digits, tmp_path):
+    strategy = Scripted(cell())
+    metrics = trained(strategy, digits, tmp_path)
+    assert strategy.late == 0
+    assert metrics["beside"] == [{"model": "vit", "train_seconds": 30.0}]
+    assert metrics["train_seconds"] < 30  # waiting is not training
+
+
+def test_a_failure_of_another_one_is_the_cells(digits, tmp_path):
+    strategy = Scripted(cell())
+    strategy.seconds, strategy.trouble = None, "the training loss became nan in epoch 1 of 2"
+    metrics = trained(strategy, digits, tmp_path)
+    assert metrics["status"] == "diverged"
+    assert metrics["reason"].startswith("vit, trained at the same time: the training loss became")
+    assert len(metrics["history"]) == 1  # before the end was known
+
+
+def test_a_run_that_waits_can_be_stopped_and_goes_on(digits, tmp_path, state):
+    value = often(mode="deterministic")
+    whole = trained(Scripted(value), digits, tmp_path / "whole")
+    strategy = Scripted(value)
+    strategy.late = 10**6
+
+    class Waiting(Pulse):
+        def beat(self, phase, epoch=0, step=0):
+            if phase == "waiting":
+                (state / "stop").touch()
+
+    assert trained(strategy, digits, tmp_path / "ended", Waiting(0)) is None
+    assert json.loads((state / "stopped.json").read_text()) == {"epoch": 2, "step": 5}
+    (state / "stop").unlink()
+    ended = trained(Scripted(value), digits, tmp_path / "ended")
+    assert ended["resumed_from"][0]["step"] == 5
+    assert measure.learned(ended) == measure.learned(whole)
+
+
+def test_the_first_process_goes_last(digits, tmp_path):
+    """It may keep what the others meet by; they do not wait for each other."""
+    asked = []
+
+    class Leaving(eager.Strategy):
+        def meet(self, what, mine=None):
+            asked.append(what)
+            gone = what != "left" or asked.count("left") > 3
+            return [mine] if gone else None
+
+    assert trained(Leaving(cell()), digits, tmp_path)["status"] == "ok"
+    assert asked.count("left") == 4
+    asked.clear()
+    companion = Leaving(cell())
+    companion.companion = 1
+    assert trained(companion, digits, tmp_path / "other") is None  # it writes no result
+    assert asked.count("left") == 1
+
+
+def test_what_is_told_once_stays_told():
+    """Two processes, a store between them as torchrun's."""
+    pair = [strategies.load("concurrent").Strategy(cell("concurrent", 2, beside=BESIDE))] * 2
+    pair = [type(each)(each.cell) for each in pair]
+    store = torch.distributed.HashStore()
+    for number, each in enumerate(pair):
+        each.local_rank, each._processes, each._store, each._said = number, 2, store, set()
+    assert pair[0].meet("end", {"a": 1}) is None
+    assert pair[0].meet("end", {"a": 2}) is None
+    assert pair[1].meet("end", {"b": math.pi}) == [{"a": 1}, {"b": math.pi}]
+    assert pair[0].meet("end") == [{"a": 1}, {"b": math.pi}]
+    assert pair[1].meet("left") is None
+
+
+def test_checkpoints_of_the_others_are_left_alone(tmp_path):
+    out = tmp_path / "metrics.json"
+    own, other = (
+        checkpoint.Store(checkpoint.folder(out, number), {"the settings": str(number)})
+        for number in (0, 1)
+    )
+    for number in (1, 2, 3):
+        for store in (own, other):
+            store.write(number, {"weight": torch.ones(1)}, {"kept": {}})
+    assert (own.find(), other.find()) == (3, 3)
+    own.key = {"the settings": "changed"}
+    assert own.find() is None
+    assert other.find() == 3
+
+
+# ---------------------------------------------------------------- several models together: the plan
+
+
+@pytest.fixture
+def base(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loaded = config.load() | {"studies": ["laharsh-cpu"]}
+    return loaded | {"available": {"cpu": 2}, "deployment": "host"}
+
+
+def plan_of(base):
+    return cells.plan(config.checked(base)).studies[base["studies"][0]]
+
+
+def test_both_models_are_a_row_where_a_table_names_them(base):
+    plan = plan_of(base)
+    assert {group["model"] for group in plan["groups"]} == {"cnn", "vit"}
+    both = {group["id"]: group for group in plan["together"]}
+    assert len(both) == 2 * 5  # twice, as the source tells it, of every variant
+    concurrent = both["cnn+vit.concurrent"]
+    assert concurrent["baseline"] == "cnn+vit.eager"
+    assert concurrent["published"]["model"] == "cnn+vit"
+    assert concurrent["published"]["table"] == "Performance Comparison"
+    members = [group for group in plan["groups"] if group["id"] in concurrent["members"]]
+    assert [group["model"] for group in members] == ["cnn", "vit"]
+    assert concurrent["cells"] == [cell for group in members for cell in group["cells"]]
+    shown = plan["study"]["tables"]
+    rows = [t["title"] for t in shown if shape.holds(t, both["cnn+vit.eager"])]
+    assert rows == ["Performance Comparison: both models"]
+    assert any("width 16 instead of 64" in words for words in concurrent["scaled"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda s: s["models"]["vit"].update(settings={"epochs": 1}), "different settings"),
+        (lambda s: s["together"].update(cnn={"models": ["cnn", "vit"]}), "cnn is a model"),
+        (lambda s: s["together"]["cnn+vit"].update(models=["cnn", "vitt"]), "did you mean 'vit'"),
+        (lambda s: s["tables"][1].update(models=["cnn+vi"]), r"did you mean 'cnn\+vit'"),
+        (
+            lambda s: s["variants"]["concurrent"]["options"]["beside"]["vit"].update(depth=3),
+            "beside.vit: with the options .* make the two agree",
+        ),
+    ],
+)
+def test_contradictions_of_several_models(base, monkeypatch, change, words):
+    study = config.study("laharsh-cpu")
+    study = json.loads(json.dumps(study))  # anchors are one object
+    change(study)
+    monkeypatch.setattr(cells.configuration, "study", lambda name: study)
+    with pytest.raises(ParbenchError, match=words):
+        plan_of(base)
+
+
+# ---------------------------------------------------------------- several models together: numbers
+
+
+def members(variant, cnn, vit, beside=(), devices=1, **changes):
+    """Groups of both models and their runs; seconds of each seed, and of who trained beside."""
+    hardware = make_hardware(devices=devices)
+    groups, runs = [], {}
+    for model, seconds, other in (("cnn", cnn, "vit"), ("vit", vit, "cnn")):
+        group = make_group(variant, model=model, id=f"{model}.{variant}", hardware=hardware)
+        group["cells"] = [f"{model}.{variant}.s{seed}" for seed in group["seeds"]]
+        made = make_runs(group, train_seconds=seconds)
+        for each, both in zip(made.values(), beside, strict=bool(beside)):
+            each["beside"] = [{"model": other, "train_seconds": both[other]}]
+        groups.append(group | changes)
+        runs |= made
+    both = {
+        **groups[0],
+        "id": f"cnn+vit.{variant}",
+        "model": "cnn+vit",
+        "members": [group["id"] for group in groups],
+        "cells": [cell for group in groups for cell in group["cells"]],
+        "baseline": None if variant == "eager" else "cnn+vit.eager",
+    }
+    return groups, both, runs
+
+
+TABLES = [
+    {"title": "a", "variants": ["eager", "concurrent", "ddp"], "metrics": ["train_seconds"]},
+    {
+        "title": "b",
+        "models": ["cnn+vit"],
+        "variants": ["eager", "concurrent", "ddp"],
+        "metrics": ["total_seconds", "speedup", "parallel_efficiency"],
+    },
+]
+
+
+def study_of(change=lambda runs: None):
+    """(plan, metrics): eager, concurrent and ddp of both models."""
+    alone = members("eager", [10.0] * 3, [30.0, 30.0, 36.0])
+    beside = [{"cnn": 12.5, "vit": 32.0}] * 3
+    concurrent = members("concurrent", [12.0] * 3, [33.0] * 3, beside, devices=2)
+    ddp = members("ddp", [8.0] * 3, [20.0] * 3, devices=2)
+    plan = make_plan(*alone[0], *concurrent[0], *ddp[0], tables=TABLES)
+    plan["together"] = [alone[1], concurrent[1], ddp[1]]
+    runs = alone[2] | concurrent[2] | ddp[2]
+    change(runs)
+    return plan, runs
+
+
+def rows_of(frame, group):
+    rows = frame[frame["group"] == group]
+    return {row["metric"]: row for _, row in rows.iterrows()}
+
+
+def test_what_both_models_take():
+    """One after the other the sum; at the same time until the last has ended."""
+    frame = tables.table(*study_of(), NOTHING)
+    eager, concurrent, ddp = (
+        rows_of(frame, f"cnn+vit.{variant}") for variant in ("eager", "concurrent", "ddp")
+    )
+    assert eager["total_seconds"]["max"] == 46.0
+    # 32 beside cnn, whose cell says so, and 33 by vit's own cell: each has measured both.
+    assert concurrent["total_seconds"]["mean"] == 32.5
+    assert ddp["total_seconds"]["mean"] == 28.0
+    assert concurrent["speedup"]["min"] == pytest.approx(40 / 32.5)
+    assert concurrent["speedup"]["max"] == pytest.approx(46 / 32.5)
+    assert concurrent["parallel_efficiency"]["min"] == pytest.approx(40 / 32.5 / 2)
+    assert set(eager) == {"total_seconds", "noise_floor"}
+    assert set(concurrent) == {"total_seconds", "speedup", "parallel_efficiency"}
+    assert "total_seconds" not in rows_of(frame, "cnn.eager")
+    # A ratio that no table of a group names has no row.
+    assert "throughput_ratio" not in set(frame["metric"])
+    assert "parallel_efficiency" not in rows_of(frame, "cnn.concurrent")
+    assert "cnn+vit" in tables.show(frame)
+
+
+def test_both_models_need_both_models():
+    def change(runs):
+        lost = runs["vit.eager.s1"]
+        lost.update(status="out_of_memory", reason="8 GiB", train_seconds=None)
+        runs["cnn.concurrent.s2"]["environment"]["oversubscribed"] = True
+        elsewhere = runs["vit.ddp.s0"]["environment"]["machine"]
+        elsewhere["fingerprint"] = "e" * 12
+
+    frame = tables.table(*study_of(change), NOTHING)
+    eager, concurrent, ddp = (
+        rows_of(frame, f"cnn+vit.{variant}") for variant in ("eager", "concurrent", "ddp")
+    )
+    assert eager["total_seconds"]["status"] == "out of memory 1 of 3"
+    assert eager["total_seconds"]["n_seeds"] == concurrent["speedup"]["n_seeds"] == 2
+    assert "its devices shared cores" in concurrent["total_seconds"]["reason"]
+    assert ddp["speedup"]["n_seeds"] == 1
+    assert "no speedup between machines" in ddp["speedup"]["reason"]
+
+
+def test_both_models_beside_their_published_numbers():
+    plan, runs = study_of()
+    values = {"metric": "total_seconds", "unit": "s", "model": "cnn+vit", "strategy": "eager"}
+    printed = {**values, "metric": "speedup", "unit": "ratio", "strategy": "concurrent"}
+    source = make_published(
+        {**values, "value": 40.0, "table": "A"},
+        {**values, "value": 20.0, "table": "B"},
+        {**printed, "value": 14.3, "table": "A", "devices_per_node": 2},
+        {**printed, "value": 1.9, "table": "B", "devices_per_node": 2},
+    )
+    for group in plan["together"]:
+        selected = {"model": "cnn+vit", "strategy": group["strategy"], "table": ["B", "C"]}
+        group["published"] = selected
+    found = rows_of(tables.table(plan, runs, source), "cnn+vit.concurrent")["speedup"]
+    assert (found["published"], found["verdict"]) == (1.9, tables.NOT_REPRODUCED)
+    plan["together"][0]["published"].pop("table")
+    with pytest.raises(ParbenchError, match="selects two values of total_seconds"):
+        tables.table(plan, runs, source)
+
+
+def test_throughput_over_the_baselines():
+    groups = [make_group(), make_group("ddp", baseline="resnet50.eager", hardware=make_hardware())]
+    runs = make_runs(groups[0], samples_per_second=[100.0] * 3)
+    runs |= make_runs(groups[1], samples_per_second=[150.0, 170.0, 190.0])
+    names = ["throughput_ratio", "parallel_efficiency"]
+    shown = [{"title": "t", "variants": ["ddp"], "metrics": names}]
+    source = make_published(
+        {"strategy": "ddp", "metric": "throughput_ratio", "unit": "ratio", "value": 3.3}
+    )
+    groups[1]["published"] = {"model": "resnet50", "strategy": "ddp"}
+    frame = tables.table(make_plan(*groups, tables=shown), runs, source)
+    (found,) = [row for _, row in frame.iterrows() if row["metric"] == "throughput_ratio"]
+    assert (found["mean"], found["published"]) == (pytest.approx(1.7), 3.3)
+
+
+def test_a_published_memory_is_that_of_the_device():
+    source = make_published({"metric": "peak_memory_mib", "unit": "MiB", "value": 2002.72})
+    group = make_group(published={"model": "resnet50"})
+    found = tables.Published(source, "paper").find(group, tables.METRICS["peak_memory_device_mib"])
+    assert found.value == 2002.72
+
+
+def test_a_claim_of_a_total_is_of_both_models_and_no_other_is():
+    plan, runs = study_of()
+    groups = tuple(tables.groups_of(plan, runs).values())
+    trial = claims.Trial("both", plan["study"] | {"published": "laharsh"}, groups, {})
+    stated = config.claims(config.ROOT / "studies" / "published" / "claims.yaml")
+    made = {each.name: each for each in claims.judge(stated, [trial], NOTHING, [])}
+    total, each = made["laharsh-total-speedup"], made["laharsh-vit-speedup"]
+    assert [found.ratios[0].over.plan["model"] for found in total.comparisons] == ["cnn+vit"]
+    assert total.comparisons[0].measured.max == pytest.approx(46 / 32.5)
+    assert {found.ratios[0].over.plan["model"] for found in each.comparisons} == {"cnn", "vit"}
+    assert each.verdict == claims.FAILS
+
+
+# ---------------------------------------------------------------- several models together: report
+
+
+def test_the_report_shows_both_models(tmp_path):
+    """As a row of their own, whose number leads to their cells; no cell is shown twice."""
+    plan, runs = study_of()
+    study = constructed.usual_study(tables=TABLES, published=None, citation=None)
+    plan["study"] = study
+    usual = constructed.plan_json(study, constructed.usual_groups())
+    for group in plan["groups"] + plan["together"]:
+        group["work"] = usual["groups"][0]["work"]
+    paths = {"plan": tmp_path / "both.json", "table": tmp_path / "both.csv"}
+    paths["cells"] = tmp_path / "cells"
+    paths["plan"].write_text(json.dumps(plan))
+    tables.table(plan, runs, NOTHING).to_csv(paths["table"], index=False)
+    for name, metrics in runs.items():
+        (paths["cells"] / name).mkdir(parents=True)
+        (paths["cells"] / name / "metrics.json").write_text(json.dumps(metrics))
+        (paths["cells"] / name / "log.txt").write_text("done\n")
+    data = json.loads(collect(tmp_path, paths).read_text())
+    (section,) = data["studies"]
+    second = section["tables"][1]
+    assert [row[0]["text"] for row in second["rows"]] == ["cnn+vit"] * 3
+    assert second["rows"][1][3]["text"].startswith("32.5")
+    assert second["rows"][0][4]["text"] == "–"  # the baseline has no speedup
+    anchors = {panel["id"] for panel in data["groups"]}
+    assert second["rows"][1][3]["link"] in anchors
+    assert len(anchors) == 6
+    work = next(table for table in section["tables"] if table["title"].startswith("What each"))
+    assert len(work["rows"]) == 6

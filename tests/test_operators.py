@@ -1,0 +1,237 @@
+"""The operator profile of a cell, a few steps instead of epochs, and inference beside training."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import cells
+import checkpoint
+import config
+import constructed
+import measure
+import report
+import strategies
+import tables
+import train
+from errors import ParbenchError
+from profiling import operators
+from progress import Pulse
+from training import cell
+
+SMALL = {"train_samples": 64, "test_samples": 33, "global_batch": 16, "epochs": 1}
+
+
+def trained(folder, data, **changes) -> dict:
+    """metrics.json of a small cell, trained in this process."""
+    value = cell(**{**SMALL, **changes})
+    strategy = strategies.load(value["strategy"]["name"]).Strategy(value)
+    out = folder / "metrics.json"
+    train.train(value, data, out, strategy, Pulse(0))
+    return measure.read_metrics(out)
+
+
+@pytest.fixture(scope="module")
+def profiled(digits, tmp_path_factory) -> dict:
+    return trained(
+        tmp_path_factory.mktemp("profiled"), digits, profile="operators", evaluation_batch=8
+    )
+
+
+def test_operators_of_training_and_of_inference(profiled):
+    training, inference = profiled["profile"]["training"], profiled["profile"]["inference"]
+    assert profiled["profile"]["kind"] == "operators"
+    assert (training["steps"], inference["steps"]) == (4, 5)  # all of the epoch; the first batches
+    trained_by = {each["name"]: each for each in training["operators"]}
+    tested_by = {each["name"]: each for each in inference["operators"]}
+    assert trained_by["Optimizer.step#SGD.step"]["calls"] == 4
+    assert not any("Backward" in name or "Optimizer" in name for name in tested_by)
+    # Each forward pass has one call a linear layer; a training step, its gradients beside.
+    assert trained_by["aten::addmm"]["calls"] / 4 == tested_by["aten::addmm"]["calls"] / 5
+    for part in (training, inference):
+        own = [each["cpu_self_seconds"] for each in part["operators"]]
+        assert own == sorted(own, reverse=True)
+        assert len(own) <= operators.KEPT
+        assert 0.9 * part["cpu_self_seconds"] < sum(own) <= part["cpu_self_seconds"] * 1.000001
+        assert part["device_self_seconds"] is None
+        assert all(e["cpu_self_seconds"] <= e["cpu_total_seconds"] for e in part["operators"])
+
+
+class Event:
+    """What torch.profiler tells of an operator or, of kind CUDA, of a kernel."""
+
+    def __init__(self, key, kind, cpu, device, annotation=False):
+        self.key, self.count, self.is_user_annotation = key, 2, annotation
+        self.device_type = type("Kind", (), {"name": kind})
+        self.self_cpu_time_total, self.cpu_time_total = cpu, 2 * cpu
+        self.self_device_time_total, self.device_time_total = device, device
+
+
+def test_kernels_count_once_with_the_operator_that_started_them():
+    found = operators.summary(
+        [
+            Event("aten::addmm", "CPU", 3e6, 8e6),
+            Event("aten::view", "CPU", 1e6, 0),
+            Event("sgemm_kernel", "CUDA", 0, 8e6),
+            Event("Optimizer.step", "CUDA", 0, 9e6, annotation=True),
+        ],
+        on_accelerator=True,
+    )
+    assert (found["cpu_self_seconds"], found["device_self_seconds"]) == (4, 8)
+    assert [each["name"] for each in found["operators"]] == ["aten::addmm", "aten::view"]
+    assert found["operators"][0]["device_self_seconds"] == 8
+
+
+def test_an_instrument_changes_nothing_that_is_learned(profiled, digits, tmp_path):
+    """Its checkpoint keeps what it has found."""
+    plain = trained(tmp_path, digits, evaluation_batch=8)
+    assert plain["weights_sha256"] == profiled["weights_sha256"]
+    assert plain["profile"] is None
+    assert plain["inference"]["samples"] == 33
+    assert 0 < plain["inference"]["input_seconds"] < plain["inference"]["seconds"]
+
+
+def test_a_few_steps_measure_speed_and_no_accuracy(digits, tmp_path):
+    metrics = trained(tmp_path, digits, steps=2, evaluation_batch=8, epochs=2)
+    assert metrics["steps_per_epoch"] == 2
+    assert metrics["samples_per_second"] == pytest.approx(2 * 32 / metrics["train_seconds"])
+    assert metrics["inference"]["samples"] == 16  # as many batches
+    assert metrics["test_accuracy"] is None
+    assert metrics["confusion"] == []
+    assert [entry["test_accuracy"] for entry in metrics["history"]] == [None, None]
+    with pytest.raises(ParbenchError, match=r"steps 5: an epoch of 64 .* has 4; choose at most 4"):
+        trained(tmp_path, digits, steps=5)
+
+
+def test_threads_of_a_device(digits, tmp_path):
+    before = torch.get_num_threads()
+    value = cell(**SMALL)
+    value["hardware"]["threads"] = 2
+    try:
+        train.prepare(value)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_resumed_profile_keeps_what_was_found(digits, tmp_path, profiled):
+    value = cell(**SMALL, profile="operators")
+    strategy = strategies.load("eager").Strategy(value)
+    strategy.setup()
+    run = train.Run(value, digits, strategy, Pulse(0))
+    found = {"training": profiled["profile"]["training"]}
+    run.profile.resume(found)
+    run.store = checkpoint.Store(tmp_path, {})
+    assert run.profile.state() == found
+    with run.profile.phase("other"), run.profile.phase("update"):
+        pass
+    assert run.profile.result()["training"] == found["training"]
+
+
+# ---------------------------------------------------------------- tables and report
+
+
+def operator(name, milliseconds) -> dict:
+    """Of a processor; its total is twice its self time."""
+    own = milliseconds / 1000
+    return {
+        **{"name": name, "calls": 5, "cpu_self_seconds": own, "cpu_total_seconds": 2 * own},
+        **{"device_self_seconds": None, "device_total_seconds": None},
+    }
+
+
+def constructed_metrics(value: dict) -> dict:
+    """Made-up metrics.json of a cell of the study."""
+    training, changes = value["training"], {}
+    if training["profile"] == "operators":
+        listed = [operator("aten::bmm", 60), operator("aten::addmm", 20), operator("<b>&", 15)]
+        totals = {"cpu_self_seconds": 0.1, "device_self_seconds": None}
+        part = {"steps": 5, **totals, "operators": listed}
+        changes["profile"] = {"kind": "operators", "training": part, "inference": part}
+    if training["steps"] is not None:
+        changes |= measure.NO_SCORES
+    return constructed.make_metrics(value, **changes)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """kamoji-cpu with made-up numbers: (its table by group and metric, report.json, HTML, PDF)."""
+    folder = tmp_path_factory.mktemp("kamoji")
+    base = config.load()
+    base |= {"studies": ["kamoji-cpu"], "deployment": "host", "available": {"cpu": 2}}
+    base["override"] = {"kamoji-cpu": {"seeds": [0]}}
+    plan = cells.plan(config.checked(base))
+    found = {name: constructed_metrics(plan.cells[name]) for name in plan.runnable("kamoji-cpu")}
+    content = plan.studies["kamoji-cpu"]
+    frame = tables.table(content, found, tables.read_source("kamoji", cells.published_files()))
+    plan_path, table_path = folder / "kamoji-cpu.json", folder / "kamoji-cpu.csv"
+    plan_path.write_text(json.dumps(content))
+    table_path.write_text(frame.to_csv(index=False, lineterminator="\n"))
+    for name, metrics in found.items():
+        measure.write_metrics(folder / "cells" / name / "metrics.json", metrics)
+    data, html, pdf = (folder / name for name in ("report.json", "final.html", "final.pdf"))
+    report.main(
+        [
+            *("collect", "--plan", str(plan_path), "--table", str(table_path)),
+            *("--cells", str(folder / "cells"), "--out", str(data)),
+        ]
+    )
+    report.main(["html", "--data", str(data), "--out", str(html)])
+    report.main(["pdf", "--data", str(data), "--out", str(pdf)])
+    with open(table_path, newline="") as file:
+        rows = {(r["model"], r["variant"], r["metric"]): r for r in csv.DictReader(file)}
+    return rows, json.loads(data.read_text()), html.read_text(), Path(pdf).read_bytes()
+
+
+def test_an_operator_stands_beside_the_published_one(study):
+    row = study[0]["vit", "operators-cpu", "operator_self_seconds:aten::bmm"]
+    assert (row["mean"], row["published"], row["verdict"]) == ("0.06", "0.671137", "not comparable")
+    row = study[0]["vit", "operators-cpu", "operator_total_seconds:aten::bmm"]
+    assert (row["mean"], row["published"]) == ("0.12", "0.671708")
+    assert study[0]["vit", "operators-cpu", "profile_self_seconds"]["published"] == "1.757"
+    # What ran here and the source does not print, and what it prints and did not run here.
+    assert study[0]["vit", "operators-cpu", "operator_self_seconds:<b>&"]["published"] == ""
+    row = study[0]["convnext", "operators-cpu", "operator_self_seconds:aten::_slow_conv2d_forward"]
+    assert (row["mean"], row["published"], row["verdict"]) == ("", "2.918", "not measured")
+    row = study[0]["vit", "operators-apple", "operator_self_seconds:aten::copy_"]
+    assert (row["published"], row["verdict"]) == ("0.102826", "not run")
+    assert row["reason"].startswith("needs an Apple GPU")
+
+
+def test_few_steps_have_no_score_and_a_bound_of_their_threads(study):
+    row = study[0]["resnet50", "two-32", "test_accuracy"]
+    assert (row["mean"], row["verdict"]) == ("", "not measured")
+    assert row["reason"].startswith("only 10 steps of an epoch were trained")
+    assert study[0]["resnet50", "two-32", "inference_seconds"]["mean"] == "0.5"
+    assert study[0]["resnet50", "two-32", "inference_samples_per_second"]["mean"] == "720.0"
+    assert study[0]["resnet50", "two-32", "speedup"]["mean"] == "1.0"
+
+
+def test_the_report_shows_operators_and_what_is_not_yet_there(study):
+    _, data, html, pdf = study
+    shown = {table["title"]: table for table in data["studies"][0]["tables"]}
+    operators_shown = [
+        [each["text"] for each in row]
+        for row in shown["Operators that take the time"]["rows"]
+        if [row[0]["text"], row[1]["text"]] == ["vit", "operators-cpu"]
+    ]
+    assert operators_shown[0] == [
+        *("vit", "operators-cpu", "1 CPU core", "aten::bmm", "671.137", "671.708"),
+        *("60.0 (1)", "120 (1)", "60.0 %", "60", "60.0 %"),
+    ]
+    assert {row[3]["text"] for row in shown["Not yet"]["rows"]} >= {"Self time of aten::mm (s)"}
+    assert len(shown["Not yet"]["rows"]) == 22 + 1  # RoBERTa's numbers, and PySpark's part
+    assert {row[-1]["text"][:7] for row in shown["Not yet"]["rows"]} == {"not yet"}
+    assert "1 CPU device of 2 cores" in html
+    assert "&lt;b&gt;&amp;" in html
+    assert "<b>&" not in html
+    drawn = {f["id"].rpartition("-")[2]: f for f in data["studies"][0]["figures"]}
+    assert "Least training time: one for vit (100 (1) s; next two" in drawn["time"]["caption"]
+    assert "resnet50 on 1 CPU core 940 at 8 and 940 at 128" in drawn["batches"]["caption"]
+    figure = next(f for f in data["studies"][0]["figures"] if f["id"].endswith("operators"))
+    assert "aten::bmm for vit, operators-cpu (60 %)" in figure["caption"]
+    assert pdf.startswith(b"%PDF")

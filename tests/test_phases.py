@@ -1,0 +1,301 @@
+"""Where the seconds go: phases sum to the clock, and what is planted is seen where it belongs."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import time
+from types import SimpleNamespace
+
+import pypdf
+import pytest
+import torch
+
+import constructed
+import measure
+import report
+import strategies
+import train
+from constructed import CPU1, CPU2, Group
+from profiling import phases
+from progress import Display, Pulse
+from reporting import render
+from strategies import eager, gpipe
+from training import cell, run
+
+STEPS = 5  # of an epoch
+
+
+def trained(value, data, plant=lambda run: None):
+    """(result of the profile, seconds of the epochs, the run), in this process."""
+    strategy = strategies.load(value["strategy"]["name"]).Strategy(value)
+    strategy.setup()
+    made = train.Run(value, data, strategy, Pulse(0))
+    plant(made)
+    made.begin()
+    with made.profile:
+        made.train(Display(False, 1, len(made.bounds), made.samples))
+    return made.profile.result(), sum(entry["seconds"] for entry in made.history), made
+
+
+def instrumented(value):
+    """The same cell with the profile."""
+    return {**value, "training": {**value["training"], "profile": "phases"}}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def check_sums(result, seconds):
+    assert result["kind"] == "phases"
+    for row in [result["mean"], *result["ranks"]]:
+        assert sum(row[name] for name in phases.PHASES) == pytest.approx(seconds, rel=1e-9)
+        assert all(row[name] >= -1e-9 for name in phases.PHASES)
+
+
+# --- arithmetic -----------------------------------------------------------------------------------
+
+
+def test_intervals_that_overlap_count_once():
+    assert phases.covered([]) == 0
+    assert phases.covered([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
+
+
+def test_a_pipeline_of_equal_stages_has_the_bubble_of_theory():
+    """m micro-batches through n stages, a second each: of (m + n - 1) seconds, n - 1 are idle."""
+    n, m = 3, 4
+    busy = {f"d{i}": [(i + j, i + j + 1) for j in range(m)] for i in range(n)}
+    assert phases.idle(busy) == n - 1
+    assert phases.idle({"cpu": [(0, 1), (3, 4)]}) == 0  # with whom could it have worked?
+    assert phases.idle({}) == 0
+
+
+def test_waiting_ends_when_the_last_rank_comes():
+    arrivals = [[1.0, 5.0], [3.0, 4.0]]
+    assert phases.waited([(1.0, 3.5), (5.0, 6.0)], arrivals) == 2.0
+    assert phases.waited([(3.0, 3.5), (4.0, 6.0)], arrivals) == 1.0
+
+
+class Told:
+    """A run that gathers what is said beforehand, and a clock that is set by hand."""
+
+    def __init__(self, monkeypatch, nodes=1, others=()):
+        self.now, self.others = 0.0, others
+        monkeypatch.setattr(phases, "clock", lambda: self.now)
+        self.cell = {"hardware": {"nodes": nodes}}
+        self.model = self.optimizer = None
+        self.strategy = SimpleNamespace(
+            rank=0, devices=[torch.device("cpu")], watch=lambda *given: None
+        )
+
+    def gathered(self, values):
+        return [values, *self.others] if len(values) < len(phases.PHASES) else [values]
+
+    def step(self, profile):
+        """1 s of bookkeeping, 2 of input, 4 forwards, 8 backwards, 16 of exchange, 32 of update."""
+        with profile.phase("other"):
+            self.now += 1
+            with profile.phase("compute"):
+                with profile.phase("input"):
+                    self.now += 2
+                self.now += 4
+                self.now += 8
+                profile.enter("exchange")
+                self.now += 16
+            with profile.phase("update"):
+                self.now += 32
+
+
+def test_every_moment_is_of_the_innermost_phase(monkeypatch):
+    # The other rank came 5 s later to the exchange, and ended 3 s later.
+    told = Told(monkeypatch, others=[[15.0 + 5]])
+    profile = phases.Profile(told)
+    told.step(profile)  # warm-up
+    told.now = -100.0
+    with profile:
+        with profile.phase("inference"):  # of an evaluation between two epochs
+            told.now += 100
+        told.step(profile)
+        profile.settle(63, 66)
+    expected = {"input": 2, "compute": 44, "communication": 11, "waiting": 8, "other": 1}
+    assert profile.result()["mean"] == {**expected, "bubble": 0}
+    again = phases.Profile(told)
+    again.resume(profile.state())
+    assert again.result() == profile.result()
+
+
+def test_over_several_machines_nobody_knows_who_was_late(monkeypatch):
+    told = Told(monkeypatch, nodes=2)
+    profile = phases.Profile(told)
+    with profile:
+        told.step(profile)
+        profile.settle(63, 66)
+    result = profile.result()
+    assert not result["waiting_known"]
+    assert result["mean"]["waiting"] == 0
+    assert result["mean"]["communication"] == 16 + 3
+
+
+def test_a_strategy_that_tells_nothing_is_refused(monkeypatch):
+    class Silent(eager.Strategy):
+        """Nobody knows when it exchanges."""
+
+    value = instrumented(cell())
+    assert not list(phases.Profile.check(value))
+    monkeypatch.setattr(strategies.load("eager"), "Strategy", Silent)
+    assert "strategy eager does not tell when it exchanges" in next(phases.Profile.check(value))
+
+
+# --- strategies -----------------------------------------------------------------------------------
+
+
+def test_a_slow_loader_is_input(digits):
+    def plant(made):
+        right = made.augment.train_batch
+
+        def slow(*given):
+            time.sleep(0.02)
+            return right(*given)
+
+        made.augment.train_batch = slow
+
+    result, seconds, _ = trained(cell(profile="phases", epochs=1), digits, plant)
+    check_sums(result, seconds)
+    found = result["mean"]
+    assert STEPS * 0.02 <= found["input"] < 0.9 * seconds
+    assert found["communication"] == found["waiting"] == found["bubble"] == 0
+    assert found["compute"] > found["other"]
+
+
+PIPELINE = cell("gpipe", 2, balance=[1, 1], chunks=3, checkpoint="never", epochs=1)
+
+
+def test_gpipe_on_one_worker_has_no_bubble_and_learns_what_it_does_without(digits):
+    _, _, plain = trained(PIPELINE, digits)
+    result, seconds, made = trained(instrumented(PIPELINE), digits)
+    check_sums(result, seconds)
+    found = result["mean"]
+    assert found["bubble"] == found["communication"] == found["waiting"] == 0
+    assert measure.weights_sha256(made.state()) == measure.weights_sha256(plain.state())
+
+
+@pytest.mark.parametrize("checkpoint", ["never", "always"])
+def test_stages_that_take_turns_leave_each_other_idle(digits, monkeypatch, checkpoint):
+    """As if the one worker were two devices: at any time one of them works, and one does not."""
+
+    def watch(self, told, model, optimizer):
+        for index, partition in enumerate(model.partitions):
+            told.watch_stage(partition, torch.device("cpu", index))
+
+    monkeypatch.setattr(gpipe.Strategy, "watch", watch)
+    value = instrumented(PIPELINE)
+    value["strategy"]["options"]["checkpoint"] = checkpoint
+    result, seconds, _ = trained(value, digits)
+    check_sums(result, seconds)
+    # Forwards and backwards are nearly all of the work, and half of it is one's own.
+    found = result["mean"]
+    assert 0.3 < found["bubble"] / (found["bubble"] + found["compute"]) <= 0.5
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "horovod"])
+def test_a_late_rank_is_waited_for_and_a_slow_network_is_not(digits, tmp_path, strategy):
+    """... and what is learned is what is learned without."""
+    if strategy == "horovod" and importlib.util.find_spec("horovod") is None:
+        pytest.skip("Horovod could not be built here")
+    late, network = 0.15, 0.02
+    value = cell(strategy, 2, mode="deterministic", epochs=1)
+    planted = json.dumps({"late": late, "network": network})
+    metrics, _ = run(
+        instrumented(value), digits, tmp_path / "a", program="tests/phased.py", PLANTED=planted
+    )
+    result, steps = metrics["profile"], metrics["steps_per_epoch"]
+    check_sums(result, metrics["train_seconds"])
+    early, last = result["ranks"]
+    assert early["waiting"] - last["waiting"] > 0.5 * late * steps
+    for each in (early, last):
+        assert each["communication"] >= network * steps
+        assert each["bubble"] == 0
+    assert last["compute"] - early["compute"] > 0.5 * late * steps
+    assert result["mean"]["waiting"] == pytest.approx((early["waiting"] + last["waiting"]) / 2)
+    if strategy == "ddp":
+        plain, _ = run(value, digits, tmp_path / "b")
+        assert plain["profile"] is None
+        assert plain["weights_sha256"] == metrics["weights_sha256"]
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+def seconds(**told):
+    return {name: told.get(name, 0.0) for name in phases.PHASES}
+
+
+CPU2X2 = constructed.make_hardware(devices=2, nodes=2)
+RANKS = [
+    seconds(input=1.0, compute=6.0, communication=2.0, waiting=3.0),
+    seconds(input=1.0, compute=8.0, communication=2.0, waiting=1.0),
+]
+INSTRUMENTED = [
+    Group("resnet18", "eager", CPU1, 10.0),
+    Group("resnet18", "eager-<b>", CPU1, 12.0, phases=[seconds(input=2.0, compute=10.0)]),
+    Group("resnet18", "ddp", CPU2, 10.0),
+    Group("resnet18", "ddp-phases", CPU2, 12.0, phases=RANKS),
+    Group("resnet18", "ddp-far", CPU2X2, 12.0, phases=RANKS * 2),
+]
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    """A report of constructed groups: (its study as JSON, HTML, PDF)."""
+    folder = tmp_path_factory.mktemp("report")
+    variants = ["eager", "ddp"]
+    study = constructed.usual_study(
+        tables=[{"title": "Times", "variants": variants, "metrics": ["train_seconds"]}]
+    )
+    paths = constructed.write_study(folder, study, INSTRUMENTED)
+    data = report.collect([paths["plan"]], [paths["table"]], paths["cells"])
+    return data["studies"][0], render.render_html(data), render.render_pdf(data)
+
+
+def test_the_report_tells_where_seconds_go_and_what_the_instrument_costs(reported):
+    section, html, pdf = reported
+    table = next(each for each in section["tables"] if each["id"].endswith("-phases"))
+    rows = [[c["text"] for c in row] for row in table["rows"]]
+    assert [row[1:4:2] for row in rows] == [
+        ["eager-<b>", "mean"],
+        *(["ddp-phases", rank] for rank in ("mean", "0", "1")),
+        *(["ddp-far", rank] for rank in ("mean", "0", "1", "2", "3")),
+    ]
+    ddp = rows[1][4:-1]
+    shares = [f"{n:.3f}" for n in (0.25, 1.75, 0.5, 0.5, 0, 0)]  # of four epochs
+    assert ddp == [*shares, "3.000 ± 0.000"]
+    assert rows[2][7] == "0.750"  # the early rank waits
+    assert rows[0][-1] == rows[1][-1] == "1.20 ± 0.00"  # 12 s with, 10 without
+    assert rows[4][-1] == "–"
+    assert [c.get("marks") for c in table["rows"][4]][1] == ["a"]
+    assert "cannot be told from communication" in table["notes"][0]["text"]
+    assert "took 1.20 times as long as the same cells without" in table["caption"]
+    figure = section["figures"][-1]
+    assert "ddp-phases for resnet18 computes 58% and loses most to" in figure["caption"]
+    assert all(name in figure["parts"][0]["svg"] for name in phases.PHASES)
+    assert "eager-<b>" not in html
+    assert "eager-&lt;b&gt;" in html
+    text = "".join(page.extract_text() for page in pypdf.PdfReader(io.BytesIO(pdf)).pages)
+    assert "Where the seconds go" in " ".join(text.split())
+
+
+def test_instrumented_groups_stand_apart_from_timed_ones(reported):
+    section, _, _ = reported
+    everything = next(each for each in section["tables"] if each["id"].endswith("-all"))
+    marks = {row[1]["text"]: row[1].get("marks") for row in everything["rows"]}
+    assert marks["ddp-phases"] == ["a"]
+    assert "marks" not in everything["rows"][0][1]
+    assert everything["notes"][0]["text"].startswith("instrumented (phases)")
+    for figure in section["figures"][:-1]:
+        assert "ddp-phases" not in "".join(part["svg"] for part in figure["parts"])
