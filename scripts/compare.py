@@ -198,7 +198,7 @@ def table(found: list[Pair]) -> pd.DataFrame:
     for pair in found:
         same, equal = len(pair.same_cells()), pair.equal_weights()
         for metric in METRICS.values():
-            if metric.read is None:
+            if metric.read is None or metric.of == "several":
                 continue
             row = {
                 "model": pair.a.plan["model"],
