@@ -24,7 +24,7 @@ from reporting import render
 from strategies import eager, gpipe
 from training import cell, run
 
-STEPS = 5  # of an epoch
+STEPS = 10  # of two epochs
 
 
 def trained(value, data, plant=lambda run: None):
@@ -35,7 +35,7 @@ def trained(value, data, plant=lambda run: None):
     plant(made)
     made.begin()
     with made.profile:
-        made.train(Display(False, 1, len(made.bounds), made.samples))
+        made.train(Display(False, value["training"]["epochs"], len(made.bounds), made.samples))
     return made.profile.result(), sum(entry["seconds"] for entry in made.history), made
 
 
@@ -82,6 +82,13 @@ def test_waiting_ends_when_the_last_rank_comes():
     assert phases.waited([(3.0, 3.5), (4.0, 6.0)], arrivals) == 1.0
 
 
+def test_a_pipeline_over_processes_is_in_its_bubble_while_another_rank_works():
+    ranks = [[(0.0, 4.0), (6.0, 9.0)], [(3.0, 5.0), (7.0, 8.0)]]
+    assert phases.together(ranks) == 2.0
+    assert phases.together([*ranks, [(3.5, 10.0)]]) == 1.5
+    assert phases.together([*ranks, []]) == 0.0
+
+
 class Told:
     """A run that gathers what is said beforehand, and a clock that is set by hand."""
 
@@ -93,6 +100,9 @@ class Told:
         self.strategy = SimpleNamespace(
             rank=0, devices=[torch.device("cpu")], watch=lambda *given: None
         )
+
+    def reduced(self, values, op):
+        return values
 
     def gathered(self, values):
         return [values, *self.others] if len(values) < len(phases.PHASES) else [values]
@@ -114,7 +124,7 @@ class Told:
 
 def test_every_moment_is_of_the_innermost_phase(monkeypatch):
     # The other rank came 5 s later to the exchange, and ended 3 s later.
-    told = Told(monkeypatch, others=[[15.0 + 5]])
+    told = Told(monkeypatch, others=[[15.0 + 5, 31.0]])
     profile = phases.Profile(told)
     told.step(profile)  # warm-up
     told.now = -100.0
@@ -165,7 +175,7 @@ def test_a_slow_loader_is_input(digits):
 
         made.augment.train_batch = slow
 
-    result, seconds, _ = trained(cell(profile="phases", epochs=1), digits, plant)
+    result, seconds, _ = trained(cell(profile="phases"), digits, plant)
     check_sums(result, seconds)
     found = result["mean"]
     assert STEPS * 0.02 <= found["input"] < 0.9 * seconds
@@ -227,6 +237,18 @@ def test_a_late_rank_is_waited_for_and_a_slow_network_is_not(digits, tmp_path, s
         plain, _ = run(value, digits, tmp_path / "b")
         assert plain["profile"] is None
         assert plain["weights_sha256"] == metrics["weights_sha256"]
+
+
+def test_a_slow_last_stage_is_the_bubble_of_the_first(digits, tmp_path):
+    late = 0.05  # of each of four micro-batches
+    value = instrumented(cell("pipeline", 2, epochs=1))
+    planted = json.dumps({"late": late, "network": 0})
+    metrics, _ = run(value, digits, tmp_path, program="tests/phased.py", PLANTED=planted)
+    result = metrics["profile"]
+    check_sums(result, metrics["train_seconds"])
+    first, last = result["ranks"]
+    assert first["bubble"] - last["bubble"] > 0.5 * 4 * late * metrics["steps_per_epoch"]
+    assert first["compute"] < last["compute"]
 
 
 # --- the report -----------------------------------------------------------------------------------

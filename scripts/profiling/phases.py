@@ -35,19 +35,19 @@ class Profile(none.Profile):
     """Seconds by phase, of this rank and at the end of all.
 
     A strategy's ``watch`` tells what only it knows: what is an exchange (``exchanging``, or
-    ``enter("exchange")`` when nothing is left to do but to hear from the other ranks), and what
-    the stages of a pipeline are (``watch_stage``).
+    ``enter("exchange")`` when nothing is left to do but to hear from the other ranks), whether its
+    ranks work ``in_turns``, and what the stages of a pipeline within it are (``watch_stage``).
     """
 
     def __init__(self, run: Any):
         super().__init__(run)
         # Clocks of several machines do not compare: who is late is then not known.
         self.one_machine = run.cell["hardware"]["nodes"] == 1
+        self.in_turns = False  # whether ranks wait for each other by design: that is the bubble
         self._open: list[tuple[str, float]] = []  # phases and when each began; the innermost last
         self._since = 0.0
         self._total = dict.fromkeys(PHASES, 0.0)  # of the stretches that are settled
         self._busy: dict[str, list[Interval]] = defaultdict(list)  # by device of a pipeline
-        self._forget()
         run.strategy.watch(self, run.model, run.optimizer)
 
     @staticmethod
@@ -66,18 +66,14 @@ class Profile(none.Profile):
         for busy in self._busy.values():
             busy.clear()
 
-    def __enter__(self) -> Profile:
-        self._forget()  # warm-up
-        return self
-
     # ------------------------------------------------------------ what the loop tells
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """``name`` is open; at its end all that was entered within it ends, too."""
         depth = len(self._open)
-        if not depth:  # what came before, such as an evaluation, lies outside of the clock
-            self._forget()
+        if depth == 0:
+            self._forget()  # what was outside of the clock: warm-up, evaluation
         self.enter(name)
         try:
             yield
@@ -113,28 +109,33 @@ class Profile(none.Profile):
     def settle(self, own: float, slowest: float) -> None:
         """Seconds of a stretch, by phase; ``PHASES`` sum to ``slowest``."""
         seconds, within = self._seconds, sum(self._seconds.values())
-        ended = slowest - own  # this rank had, and the slowest one had not
-        away = seconds[EXCHANGE] + ended
-        waiting = self._late() + ended if self.one_machine else 0.0
-        bubble = idle(self._busy)
+        away = seconds[EXCHANGE] + slowest - own  # at last this rank had ended, and another not
+        late, ended = (self._late(), slowest - own) if self.one_machine else (0.0, 0.0)
+        idled = idle(self._busy)
         told = {
             "input": seconds["input"],
-            "compute": seconds["compute"] + seconds["update"] - bubble,
-            "communication": away - waiting,
-            "waiting": waiting,
-            "bubble": bubble,
+            "compute": seconds["compute"] + seconds["update"] - idled,
+            "communication": away - late - ended,
+            "waiting": ended,
+            "bubble": idled,
             "other": seconds["other"] + own - within,
         }
+        told["bubble" if self.in_turns else "waiting"] += late
         for name, value in told.items():
             self._total[name] += value
-        self._forget()
 
     def _late(self) -> float:
-        """Seconds in exchanges before the last rank had come to them."""
-        if not self._exchanges:
+        """Seconds in exchanges that are another rank's, which still works."""
+        # As many of every rank, for one message: some hear from more neighbours than others.
+        longest = round(self.run.reduced([float(len(self._exchanges))], "max")[0])
+        spans = [*self._exchanges, *[(0.0, 0.0)] * (longest - len(self._exchanges))]
+        if not spans:
             return 0.0
-        arrivals = self.run.gathered([begun for begun, _ in self._exchanges])
-        return waited(self._exchanges, arrivals)
+        rows = self.run.gathered([moment for span in spans for moment in span])
+        ranks = [list(zip(row[::2], row[1::2], strict=True)) for row in rows]
+        if self.in_turns:
+            return covered(spans) - together(ranks)
+        return waited(spans, [[begun for begun, _ in rank] for rank in ranks])
 
     # ------------------------------------------------------------ what a pipeline tells
 
@@ -260,6 +261,19 @@ def idle(busy: dict[str, list[Interval]]) -> float:
     """
     anyone = covered(interval for each in busy.values() for interval in each)
     return sum(anyone - covered(each) for each in busy.values()) / max(1, len(busy))
+
+
+def together(ranks: list[list[Interval]]) -> float:
+    """Seconds that an interval of each of ``ranks`` covers; those of one do not overlap."""
+    moments = [
+        moment for spans in ranks for begin, end in spans for moment in ((begin, 1), (end, -1))
+    ]
+    total, since, number = 0.0, 0.0, 0
+    for moment, change in sorted(moments):
+        if number == len(ranks):
+            total += moment - since
+        number, since = number + change, moment
+    return total
 
 
 def covered(intervals: Iterable[Interval]) -> float:

@@ -22,7 +22,7 @@ DEFINED = (
     "late. Bubble: a device of a pipeline has nothing to do while another works. Other: the loop "
     "itself."
 )
-BLIND = "over several machines waiting cannot be told from communication, which holds both"
+BLIND = "over several machines waiting cannot be told from communication, which holds it"
 
 Shares = dict[str, float]  # seconds of an epoch by phase
 

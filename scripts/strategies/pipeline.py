@@ -123,6 +123,16 @@ class Strategy(_process_group.Strategy):
         options, size = self.cell["strategy"]["options"], self.cell["training"]["image_size"]
         return Pipe(self.staged(blocks), self.rank, self.devices[0], size, **options)
 
+    def watch(self, phases: Any, model: Any, optimizer: Any) -> None:
+        """Between its micro-batches a rank waits for messages: while another one still computes,
+        in the bubble.
+        """
+        from torch.distributed.pipelining import schedules
+
+        phases.in_turns = True
+        # Schedules tell nobody when they wait.
+        schedules._wait_batch_p2p = phases.exchanging(schedules._wait_batch_p2p)
+
     def backward(
         self,
         model: Any,
