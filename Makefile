@@ -14,7 +14,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench certificate fuzz bundle system doctor slurm-up slurm-down slurm-load chaos clean lock .python
+.PHONY: help env report test lint format bench certificate fuzz bundle evidence system doctor slurm-up slurm-down slurm-load chaos clean lock .python
 
 .python:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer was found; Debian and Ubuntu: sudo apt" \
@@ -59,6 +59,9 @@ fuzz: .python ## try 10,000 random configurations: each is planned, or refused i
 bundle: .python ## write one archive for a machine without network; ARGS='--out <file> --configfile <file>'
 	@$(ENTER) --unlock -- python scripts/bundle.py --environment "$(STACK)" $(ARGS)
 
+evidence: .python ## keep a finished study's results: reports/evidence/<study>-<machine>-<date>.json; ARGS=<study>
+	@$(ENTER) -- python scripts/evidence.py write $(ARGS)
+
 # -B: run by root, it would leave files of root's in a user's checkout.
 system: .python ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium
 	@"$(PYTHON)" -B scripts/system.py $(ARGS)
@@ -79,7 +82,7 @@ chaos: .python ## kill 50 times what runs a small study, compare its results; AR
 	@$(ENTER) -- python tests/chaos.py $(ARGS)
 
 clean: ## delete results and reports; never the cache
-	@rm -rf -- results reports/final.html reports/final.pdf
+	@rm -rf -- results reports/final.html reports/final.pdf reports/evidence.html reports/evidence.pdf
 
 # `fewest`: one version of a package for all Pythons, so that a lock names each package once.
 COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 \

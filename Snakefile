@@ -19,11 +19,13 @@ include: "rules/train.smk"
 include: "rules/certificate.smk"
 include: "rules/tables.smk"
 include: "rules/report.smk"
+include: "rules/evidence.smk"
 
 
 wildcard_constraints:
     cell="[^/]+",
     dataset="[^/]+",
+    evidence="[^/]+",
     image="[^/]+",
     place="[^/]+",
     study="[^/]+",

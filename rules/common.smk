@@ -179,6 +179,21 @@ def report_image():
     return digest_file(images.image("report", CONFIG["stack"], CONFIG["images"]))
 
 
+def evidence_files(pattern):
+    """What each file of evidence is unpacked to; asked only by the report that is made of them."""
+
+    def of_each(wildcards):
+        names = sorted(path.stem for path in Path("reports/evidence").glob("*.json"))
+        if not names:
+            raise WorkflowError(
+                "error: reports/evidence holds no file of evidence; make one of a finished study: "
+                "make evidence ARGS=<study>"
+            )
+        return expand(f"results/evidence/{{evidence}}/{pattern}", evidence=names)
+
+    return of_each
+
+
 def inside_report_image():
     """What stands before the programs that make tables and report."""
     if not deployment.in_images(CONFIG):

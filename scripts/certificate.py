@@ -141,7 +141,11 @@ def summary(rows: Iterable[Mapping]) -> list[dict]:
             if worst:
                 known = all(error is not None for error in worst)
                 errors[quantity] = shown(max(worst)) if known else "no number"
-        bounds = [row["bound"] for row in those if row["quantity"] == "gradients"]
+        bounds = [
+            row["bound"]
+            for row in those
+            if row["quantity"] != QUANTITIES[-1] and row["bound"] is not None
+        ]
         verdicts = {row["verdict"] for row in those}
         found.append(
             {
@@ -153,7 +157,9 @@ def summary(rows: Iterable[Mapping]) -> list[dict]:
                     {files.canonical_json([r["options"], r["devices"]]) for r in those}
                 ),
                 "errors": errors,
-                "bound": shown(bounds[0]) if bounds and bounds[0] is not None else "",
+                "bound": " to ".join(dict.fromkeys(map(shown, (min(bounds), max(bounds)))))
+                if bounds
+                else "",
                 "verdict": next(v for v in (DIFFERS, MEASURED, EQUAL) if v in verdicts),
             }
         )

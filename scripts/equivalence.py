@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,8 @@ CLASSES = 10
 # but rounding has no relative error.
 FLOOR = 1e-3
 HALF_ROUNDING = 2**-8  # bfloat16 has 8 binary digits
+# Of what eager training's own roundings grow to, where that is more than the bound.
+OWN_ROUNDINGS = 10
 LIMIT_SECONDS = 600  # for all ranks of one launch together
 PROGRAM = Path(__file__)
 
@@ -94,7 +96,7 @@ def cell_of(model: str, strategy: str, devices: int, options: dict) -> dict:
     training = configuration.schema("cell")["properties"]["training"]["properties"]
     settings = {key: part["default"] for key, part in training.items() if "default" in part}
     settings |= {"epochs": 1, "global_batch": BATCH, "warmup_steps": 0}
-    settings |= {"optimizer": "sgd", "schedule": "constant", "learning_rate": 0.01}
+    settings |= {"optimizer": "sgd", "schedule": "constant", "learning_rate": 0.001}
     return {
         "model": {"name": model, "options": usual | small.SMALL},
         "strategy": {"name": strategy, "options": defaults | options},
@@ -135,7 +137,12 @@ def _trial(cell: dict, arithmetic: str, batch_norm: str) -> dict:
     # A single sample has no statistics of its own: the tail then joins the batch.
     changed["min_tail"] = TAIL + 1 if batch_norm == "local" else 1
     changed = {**cell, "training": cell["training"] | changed}
-    return {"cell": changed, "arithmetic": arithmetic, "batch_norm": batch_norm}
+    return {
+        "cell": changed,
+        "arithmetic": arithmetic,
+        "batch_norm": batch_norm,
+        "backwards": False,  # the samples of a batch the other way round
+    }
 
 
 def has_batch_norm(model: str) -> bool:
@@ -199,7 +206,8 @@ class Trial(train.Run):
         order = self.order(0)
         for number in range(STEPS):
             start, stop = self.bounds[number % len(self.bounds)]
-            loss = self.step(order[start:stop], 0)
+            batch = order[start:stop]
+            loss = self.step(batch.flip(0) if self.trial["backwards"] else batch, 0)
             # As an epoch's loss: the mean over the shares.
             total = self.reduced([loss.item()], "sum")[0] / self.strategy.shares
             losses.append(total)
@@ -290,7 +298,8 @@ def _worst(errors: Iterable[float]) -> float:
 
 def _reference_path(work: Path, trial: dict) -> Path:
     name = trial["cell"]["model"]["name"]
-    return work / f"{name}-{trial['arithmetic']}-{trial['batch_norm']}.safetensors"
+    order = "-backwards" if trial["backwards"] else ""
+    return work / f"{name}-{trial['arithmetic']}-{trial['batch_norm']}{order}.safetensors"
 
 
 def write_reference(work: Path, trial: dict) -> None:
@@ -319,6 +328,24 @@ def _reference(work: Path, trial: dict) -> dict[str, list[torch.Tensor]]:
     for name, value in sorted(load_file(_reference_path(work, trial)).items()):
         found.setdefault(name.partition("/")[0], []).append(value)
     return found
+
+
+def bounds_of(trial: dict, work: Path) -> Callable[[str], float | None]:
+    """The bound of each quantity of ``trial``, by its name; None where there is none.
+
+    Synchronized BatchNorm by few values lets roundings grow, in eager training, too, which takes
+    the samples of each batch the other way round to show how far: the same sums in another order.
+    """
+    if trial["batch_norm"] == "local":
+        return lambda quantity: None
+    bound = ARITHMETIC[trial["arithmetic"]].bound
+    if trial["batch_norm"] == "frozen":
+        return lambda quantity: 0.0 if "products" in quantity else bound
+    other = {**trial, "backwards": True}
+    write_reference(work, other)
+    expected, found = _reference(work, trial), _reference(work, other)
+    own = {name: difference(found[name], values) for name, values in expected.items()}
+    return lambda quantity: max(bound, OWN_ROUNDINGS * own[quantity])
 
 
 def errors_of(trial: dict, strategy: Any, work: Path) -> dict[str, float]:
@@ -407,7 +434,11 @@ def certify(todo: list[dict], program: Path = PROGRAM) -> list[dict]:
                 run_trials([todo[index] for index in own], work, work / "own.json")
                 results.update(zip(own, files.read_json(work / "own.json"), strict=True))
             others.result()
-    return [row for index, trial in enumerate(todo) for row in _rows(trial, results[index])]
+        return [
+            row
+            for index, trial in enumerate(todo)
+            for row in _rows(trial, results[index], bounds_of(trial, work))
+        ]
 
 
 def _words(cell: dict) -> list[str]:
@@ -438,7 +469,7 @@ def _launched(words: list[str], todo: list[dict], indices: list[int], work: Path
     return dict(zip(indices, found, strict=True))
 
 
-def _rows(trial: dict, result: dict) -> list[dict]:
+def _rows(trial: dict, result: dict, bound: Callable[[str], float | None]) -> list[dict]:
     cell = trial["cell"]
     row = {
         **certificate.combination(cell),
@@ -448,9 +479,8 @@ def _rows(trial: dict, result: dict) -> list[dict]:
     }
     if "trouble" in result:
         return [{**row, "quantity": "all", **_judged(None, 0.0), "reason": result["trouble"]}]
-    bound = None if trial["batch_norm"] == "local" else ARITHMETIC[trial["arithmetic"]].bound
     return [
-        {**row, "quantity": quantity, **_judged(error, 0.0 if "products" in quantity else bound)}
+        {**row, "quantity": quantity, **_judged(error, bound(quantity))}
         for quantity, error in result["errors"].items()
     ]
 

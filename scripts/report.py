@@ -16,7 +16,7 @@ from pathlib import Path
 from certificate import Certificates
 from errors import ParbenchError, run_main
 from files import read_json, write_atomically, write_json
-from reporting import claims, equivalence, panels, paper_tables, render, sections
+from reporting import claims, equivalence, evidence, panels, paper_tables, render, sections
 from reporting.study import Study
 
 SCHEMA_VERSION = 5  # of report.json
@@ -33,6 +33,7 @@ def collect(
 ) -> dict:
     """All that the report shows, formatted, as JSON. ParbenchError for what is missing.
 
+    Plans of evidence bring ``cells`` and ``certificates`` of their own.
     Without ``claimed`` (claims.yaml) and ``published`` (CSV files) nothing is said of claims.
     """
     proofs = Certificates(certificates) if certificates is not None else None
@@ -44,7 +45,7 @@ def collect(
                 f"{plan}: no table for study {plan.stem}; "
                 f"add --table results/tables/{plan.stem}.csv"
             )
-        studies.append(Study(plan, by_name[plan.stem], cells))
+        studies.append(Study(plan, by_name[plan.stem], cells, proofs))
     environments = panels.Environments(studies)
     verdicts = paper_tables.verdict_table(studies)
     return {
@@ -56,11 +57,12 @@ def collect(
         "studies": [sections.study_section(study) for study in studies],
         "verdicts": verdicts,
         "cells": panels.cells_table(studies, environments),
-        "groups": panels.group_panels(studies, environments, proofs),
-        "equivalence": equivalence.section(proofs),
+        "groups": panels.group_panels(studies, environments),
+        "equivalence": equivalence.section(studies),
         "environments": environments.described,
         "images": panels.images(studies),
         "unfinished": panels.unfinished(studies),
+        "evidence": evidence.section(studies),
     }
 
 

@@ -56,6 +56,10 @@ NOT_REPRODUCED = "not reproduced"
 # What a failed run is called in the status column and in sentences.
 FAILURES = {"out_of_memory": "out of memory", "diverged": "diverged"}
 
+# The metric that needs the published accuracy of its group, and what is said of seeds below it.
+TO_PUBLISHED = "seconds_to_published_accuracy"
+NOT_REACHED = "not reached"
+
 # Spellings of published values.
 UNIT_ALIASES = {"ratio": "x", "1/s": "samples/s"}
 METRIC_ALIASES = {"peak_memory_mib": "peak_memory_device_mib"}
@@ -76,7 +80,7 @@ class Metric:
     unit: str
     kind: str
     higher_is_better: bool
-    read: Callable[[Mapping], float | None] | None = None  # of one run; None: computed from pairs
+    read: Callable[[Mapping], float | None] | None = None  # of one run; None: needs more than it
     clocked: bool = False
     optional: bool = False  # no row where no run has a value
     named: bool = False  # no row where no table names it
@@ -173,6 +177,7 @@ METRICS = {
             of="several",
         ),
         Metric("epoch_seconds", "s", "absolute", False, _epoch_seconds, clocked=True),
+        Metric(TO_PUBLISHED, "s", "absolute", False, clocked=True),
         Metric("startup_seconds", "s", "absolute", False, _key("startup_seconds"), clocked=True),
         Metric(
             "samples_per_second",
@@ -746,6 +751,36 @@ def _work(cell: Mapping) -> dict[str, Any]:
     }
 
 
+def time_to(accuracy: float, group: Group) -> tuple[Summary, list[str]]:
+    """Seconds of training until the test accuracy was first ``accuracy`` after an epoch.
+
+    Over the good runs that measured it. Where one never got there, there is no mean, which would
+    leave out the slowest: only minimum and maximum of those that did, and a sentence that counts
+    the others.
+    """
+    times = [_seconds_to(accuracy, run) for run in group.ok if _scored(run)]
+    reached = [seconds for seconds in times if seconds is not None]
+    if len(reached) == len(times):
+        return summarise(reached, trim=METRICS[TO_PUBLISHED].clocked), []
+    said = f"{NOT_REACHED} by {len(times) - len(reached)} of {len(times)} seeds"
+    if not reached:
+        return Summary(0), [said]
+    least, most = min(reached), max(reached)
+    said += f" (the others: {' to '.join(dict.fromkeys((f'{least:.4g}', f'{most:.4g}')))} s)"
+    return Summary(len(reached), min=least, max=most), [said]
+
+
+def _seconds_to(accuracy: float, run: Mapping) -> float | None:
+    """``elapsed_seconds`` of the first epoch that ended with ``accuracy``; None without one."""
+    there = (each for each in _scored(run) if _at_most(accuracy, each["test_accuracy"]))
+    return next((epoch["elapsed_seconds"] for epoch in there), None)
+
+
+def _scored(run: Mapping) -> list[Mapping]:
+    """The epochs after which the test accuracy was measured."""
+    return [epoch for epoch in run["history"] if epoch["test_accuracy"] is not None]
+
+
 def group_noise_floor(group: Group) -> tuple[Summary, list[str]]:
     """The noise floor of a group's good runs, and why there is none."""
     places = {
@@ -1038,6 +1073,7 @@ def operators_of(group: Group, source: Published) -> list[Metric]:
 def _metrics_of(plan: Mapping, group: Group, is_baseline: bool, source: Published) -> list[Metric]:
     """The metrics that a group has rows for."""
     has_partner = {"noise_floor": is_baseline}
+    has_partner[TO_PUBLISHED] = source.find(group.plan, METRICS["test_accuracy"]) is not None
     has_partner |= dict.fromkeys(PAIRED, group.plan["baseline"] is not None)
     named = {
         name
@@ -1067,7 +1103,9 @@ def _rows(
     baseline = _baseline(group, groups)
     is_baseline = any(each.plan["baseline"] == group.plan["id"] for each in groups.values())
     for metric in _metrics_of(plan, group, is_baseline, source):
-        summary, reasons = _summary(metric, group, baseline)
+        summary, reasons = _summary(metric, group, baseline, source)
+        if metric.name == TO_PUBLISHED:  # what its goal was published for may be other work
+            reasons += _scale_difference(group, plan["study"])
         if metric.optional and summary.n == 0 and not group.plan["not_run"]:
             continue
         if metric.name == "speedup":
@@ -1111,9 +1149,13 @@ def _baseline(group: Group, groups: Mapping[str, Group]) -> Group | None:
     return None if name is None else groups[name]
 
 
-def _summary(metric: Metric, group: Group, baseline: Group | None) -> tuple[Summary, list[str]]:
+def _summary(
+    metric: Metric, group: Group, baseline: Group | None, source: Published
+) -> tuple[Summary, list[str]]:
     if group.plan["not_run"]:
         return Summary(0), []
+    if metric.name == TO_PUBLISHED:
+        return time_to(source.find(group.plan, METRICS["test_accuracy"]).value, group)
     if metric.name in PAIRED:
         return PAIRED[metric.name](group, baseline)
     if metric.name == "noise_floor":

@@ -16,6 +16,7 @@ from markupsafe import escape
 
 import constructed
 import report
+import tables
 from constructed import A100X2, CPU1, CPU2, Group
 from errors import ParbenchError
 from reporting import paper_tables, text
@@ -972,3 +973,38 @@ def test_a_table_that_tables_py_wrote_is_read(tmp_path):
     html, pdf = render(tmp_path, tmp_path / "results" / "report.json")
     assert "not run: needs 2x A100" in html
     assert pdf.startswith(b"%PDF")
+
+
+def test_time_to_the_published_accuracy_stands_beside_the_time_for_the_epochs(tmp_path):
+    groups = [Group("resnet18", "eager", CPU1), Group("resnet18", "ddp", CPU2, 7.0, 0.931)]
+    groups += [Group("swin", "eager", CPU1), Group("resnet18", "gpipe-2", A100X2, not_run="none")]
+    paths = constructed.write_study(tmp_path, groups=groups)
+    plan = json.loads(paths["plan"].read_text())
+    for group in plan["groups"]:
+        group["published"] = {"model": group["model"], "strategy": group["strategy"]}
+    paths["plan"].write_text(json.dumps(plan))
+    published = tmp_path / "published.csv"
+    head = "study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,unit\n"
+    row = "constructed,T,resnet18,{},CPU,1,{},test_accuracy,{},fraction\n"
+    published.write_text(head + row.format("eager", 1, 0.8) + row.format("ddp", 2, 0.92))
+    words = ["--plan", paths["plan"], "--cells", paths["cells"], "--published", published]
+    tables.main(list(map(str, [*words, "--out", paths["table"]])))
+    made = collect(tmp_path, paths)
+    html, pdf = render(tmp_path, made)
+    shown = json.loads(made.read_text())["studies"][0]["tables"]
+    table = next(t for t in shown if t["id"] == "t-constructed-time-to-accuracy")
+    eager, ddp = ([cell["text"] for cell in row] for row in table["rows"])  # the others: no goal
+    assert eager == [
+        "resnet18",
+        "eager",
+        "1 CPU core",
+        "80",
+        "93.00 ± 0.22 (3)",
+        "4",
+        "0.200 ± 0.002 (3)",
+        "0.100 ± 0.001 (3)",  # the second epoch's end
+    ]
+    assert ddp[-1] == "not reached by 2 of 3 seeds (the others: 7.077 s)"
+    for where in (html, pdf_text(pdf)):
+        assert squeezed(ddp[-1]) in squeezed(where)
+    assert "seconds_to_published" not in html

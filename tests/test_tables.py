@@ -324,6 +324,60 @@ def test_metrics_of_another_cell_are_refused():
         tables.table(make_plan(group), metrics, NOTHING)
 
 
+# --- time to the published accuracy ---------------------------------------------------------------
+
+
+def history(*accuracies: float | None) -> list[dict]:
+    """Epochs of 10 s each."""
+    return [
+        {"test_accuracy": accuracy, "elapsed_seconds": 10.0 * epoch}
+        for epoch, accuracy in enumerate(accuracies, 1)
+    ]
+
+
+def to_published(*histories: list[dict], **changes) -> pd.Series:
+    """The row of groups whose seeds learned like this; 0.9 is published."""
+    return row(
+        one_group(
+            make_published({}),
+            seeds=range(len(histories)),
+            published=EAGER,
+            runs={"history": list(histories)},
+            **changes,
+        ),
+        tables.TO_PUBLISHED,
+    )
+
+
+def test_time_to_the_published_accuracy_ends_with_the_first_epoch_that_has_it():
+    found = to_published(history(0.5, 0.9, 0.8), history(0.91), history(None, 0.2, 0.8999, 0.95))
+    assert found[["n_seeds", "min", "max", "unit"]].tolist() == [3, 10.0, 40.0, "s"]
+    assert found["mean"] == pytest.approx((20 + 10 + 40) / 3)
+    assert found["verdict"] == tables.NO_PUBLISHED_VALUE
+    assert found["reason"] == ""
+
+
+def test_a_seed_that_never_got_there_is_not_averaged_away():
+    found = to_published(history(0.5, 0.9), history(0.5, 0.6), history(0.9))
+    assert found[["n_seeds", "min", "max"]].tolist() == [2, 10.0, 20.0]
+    assert found[["mean", "std", "ci_low", "ci_high"]].isna().all()
+    assert found["reason"] == "not reached by 1 of 3 seeds (the others: 10 to 20 s)"
+    none = to_published(history(0.5), history(0.6), scaled=["epochs 1 instead of 50"])
+    assert none["reason"] == "not reached by 2 of 2 seeds; scaled: epochs 1 instead of 50"
+    assert none[["mean", "min", "max"]].isna().all()
+
+
+def test_no_time_to_an_accuracy_that_was_not_measured():
+    found = to_published(history(None), history(None, None))
+    assert found[["n_seeds", "reason"]].tolist() == [0, ""]
+
+
+def test_no_time_to_an_accuracy_that_nobody_published():
+    times = make_published({"metric": "train_seconds", "value": 90.0, "unit": "s"})
+    frame = one_group(times, published=EAGER)
+    assert tables.TO_PUBLISHED not in set(frame["metric"])
+
+
 # --- speedup and noise floor ----------------------------------------------------------------------
 
 

@@ -61,7 +61,7 @@ class Workspace:
         shutil.copytree(
             ROOT / "reports",
             folder / "reports",
-            ignore=shutil.ignore_patterns("final.*", "evidence"),
+            ignore=shutil.ignore_patterns("final.*", "evidence*"),
         )
         self.edit("config.yaml", "deployment: auto", f"deployment: {deployment}")
 

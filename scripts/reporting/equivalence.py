@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from certificate import DIFFERS, EQUAL, QUANTITIES, Certificates, summary
+from reporting.study import Study
 from reporting.table import make_table, text_cell
 
 CAPTION = (
@@ -17,13 +18,19 @@ CAPTION = (
 TONES = {EQUAL: "good", DIFFERS: "bad"}
 
 
-def section(certificates: Certificates | None) -> dict | None:
+def section(studies: list[Study]) -> dict | None:
     """The certificates' rows in one table, and their digests; None without certificates."""
-    if certificates is None:
+    if all(study.proofs is None for study in studies):
         return None
+    found = {
+        made["digest"]: (place, study, made)
+        for study in studies
+        if study.proofs is not None
+        for place, made in study.proofs.all.items()
+    }
     rows = [
-        _row(place, each)
-        for place, made in certificates.all.items()
+        _row(_where(place.rpartition("-")[0] or place, study), each)
+        for place, study, made in found.values()
         for each in summary(made["rows"])
     ]
     heads = [
@@ -36,11 +43,16 @@ def section(certificates: Certificates | None) -> dict | None:
         "table": make_table(
             "t-equivalence", "Equivalence", heads, rows, caption=CAPTION, empty="Nothing is."
         ),
-        "digests": [[place, made["digest"]] for place, made in certificates.all.items()],
+        "digests": [[_where(place, study), digest] for digest, (place, study, _) in found.items()],
     }
 
 
-def _row(place: str, each: Mapping) -> list[dict]:
+def _where(place: str, study: Study) -> str:
+    """An image's label or the host, and of evidence the machine, too."""
+    return place if study.evidence is None else f"{place}, {study.evidence['machine']}"
+
+
+def _row(where: str, each: Mapping) -> list[dict]:
     return [
         text_cell(each["model"]),
         text_cell(each["strategy"]),
@@ -50,7 +62,7 @@ def _row(place: str, each: Mapping) -> list[dict]:
         *(text_cell(each["errors"].get(quantity, "")) for quantity in QUANTITIES),
         text_cell(each["bound"]),
         text_cell(each["verdict"], tone=TONES.get(each["verdict"], "plain")),
-        text_cell(place.rpartition("-")[0] or place),
+        text_cell(where),
     ]
 
 

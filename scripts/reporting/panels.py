@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from certificate import Certificates
 from errors import ParbenchError
 from files import canonical_json
 from printable import LOG_WIDTH, log_line
@@ -16,7 +15,6 @@ from reporting.study import Study
 from reporting.table import absent_cell, make_table, text_cell
 from reporting.text import (
     ABSENT,
-    anchor,
     count,
     decimals,
     deployment_text,
@@ -123,8 +121,7 @@ def _environment_json(number: int, environment: dict) -> dict:
 
 def images(studies: list[Study]) -> list[list[str]]:
     """Every image that a cell ran in, with its digest and how many cells."""
-    runs = {cell: metrics for study in studies for cell, metrics in study.metrics.items()}
-    environments = (run["environment"] for run in runs.values())
+    environments = (run["environment"] for run in every_run(studies).values())
     used = Counter((e["image"], e["image_digest"]) for e in environments if e["image"])
     return [
         [image, f"sha256:{digest or 'unknown'}, {count(cells, 'cell')}"]
@@ -159,6 +156,11 @@ def unfinished(studies: list[Study]) -> dict | None:
 # --------------------------------------------------------------------------- all cells
 
 
+def every_run(studies: list[Study]) -> dict[str, dict]:
+    """metrics.json of each cell once, by the anchor of its details."""
+    return {study.cell_panel(cell): run for study in studies for cell, run in study.metrics.items()}
+
+
 def cells_table(studies: list[Study], environments: Environments) -> dict:
     """Every cell in a row."""
     columns = [
@@ -170,18 +172,17 @@ def cells_table(studies: list[Study], environments: Environments) -> dict:
         "Environment",
         "Code",
     ]
-    runs = {cell: metrics for study in studies for cell, metrics in study.metrics.items()}
-    rows = [_cell_row(cell, metrics, environments) for cell, metrics in runs.items()]
+    rows = [_cell_row(panel, run, environments) for panel, run in every_run(studies).items()]
     return make_table(
         "t-cells", "All cells", [("", ["Cell"]), ("", columns)], rows, empty="No cell has run."
     )
 
 
-def _cell_row(cell: str, metrics: dict, environments: Environments) -> list[dict]:
+def _cell_row(panel: str, metrics: dict, environments: Environments) -> list[dict]:
     seed, status = metrics["cell"]["seed"], metrics["status"]
     environment = environments.name(metrics["environment"])
     return [
-        text_cell(cell, link=anchor("c", cell)),
+        text_cell(metrics["cell"]["id"], link=panel),
         text_cell(str(seed), sort=seed),
         text_cell(status_text(status), tone="plain" if status == "ok" else "bad"),
         _number_cell(metrics["train_seconds"], 2),
@@ -201,9 +202,7 @@ def _number_cell(value: float | None, places: int) -> dict:
 # --------------------------------------------------------------------------- groups and cells
 
 
-def group_panels(
-    studies: list[Study], environments: Environments, proofs: Certificates | None = None
-) -> list[dict]:
+def group_panels(studies: list[Study], environments: Environments) -> list[dict]:
     """What stands behind every number: the groups' settings and their cells, each cell once."""
     wanted = sum(len(run["history"]) for study in studies for run in study.metrics.values())
     thin = max(1, math.ceil(wanted / HISTORY_BUDGET))
@@ -226,13 +225,14 @@ def group_panels(
                 "elsewhere": [],
             }
             for cell in group["cells"]:
-                if cell in seen:
-                    panel["elsewhere"].append({"id": cell, "anchor": anchor("c", cell)})
+                place = study.cell_panel(cell)
+                if place in seen:
+                    panel["elsewhere"].append({"id": cell, "anchor": place})
                 else:
                     shown = _cell_panel(study, cell, environments, thin)
-                    shown["facts"] += equivalence.fact(proofs, study.metrics[cell])
+                    shown["facts"] += equivalence.fact(study.proofs, study.metrics[cell])
                     panel["cells"].append(shown | {"log": logs[cell]})
-                seen.add(cell)
+                seen.add(place)
             panels.append(panel)
     return panels
 
@@ -267,10 +267,10 @@ def _cell_panel(study: Study, cell: str, environments: Environments, thin: int) 
     """Everything about one cell but its log, formatted; every ``thin``-th epoch."""
     metrics = study.metrics[cell]
     status, reason = status_text(metrics["status"]), metrics["reason"]
-    command = study.command(study.metrics_path(cell))
+    command = study.cell_command(cell)
     return {
         "id": cell,
-        "anchor": anchor("c", cell),
+        "anchor": study.cell_panel(cell),
         "seed": str(metrics["cell"]["seed"]),
         "status": f"{status}: {reason}" if reason else status,
         "tone": "good" if metrics["status"] == "ok" else "bad",

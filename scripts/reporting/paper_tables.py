@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reporting.study import OPTIONAL, Study, bound
+from reporting.study import NOT_REACHED, OPTIONAL, Study, bound
 from reporting.table import Notes, absent_cell, make_table, text_cell
 from reporting.text import (
     ABSENT,
@@ -20,6 +20,7 @@ from seeds import DECIDE_FROM
 
 KEYS = ["Model", "Variant", "Hardware"]
 FOUR = ["Published", "Reproduced", "Ratio", "Verdict"]
+APART = ("speedup", "seconds_to_published_accuracy")  # metrics with a table of their own
 VERDICTS = {  # each in the order of the summary, and its tone
     "reproduced": "good",
     "within noise": "good",
@@ -72,7 +73,9 @@ def outcome_cell(study: Study, group: dict, row: dict | None, unit: str, span: i
     if status == "ok" and row is not None and row["verdict"] == "not measured":
         return text_cell("not measured", span=span if span > 1 else None, tone="muted", link=link)
     if status == "ok":
-        return absent_cell("does not apply")
+        said = row["reason"].split("; ") if row is not None else []
+        missed = next((words for words in said if words.startswith(NOT_REACHED)), None)
+        return text_cell(missed, link=link) if missed else absent_cell("does not apply")
     why = study.why(group) or (row["reason"] if row else "")
     return text_cell(
         f"{status}: {why}" if why else status,
@@ -230,12 +233,12 @@ def _interval(study: Study, row: dict, unit: str) -> dict:
 
 
 def every_metric_table(study: Study) -> dict | None:
-    """All that was measured, a row a group; speedups have a table of their own."""
+    """All that was measured, a row a group; but for what has a table of its own."""
     have = {key for key, row in study.rows.items() if row["mean"] is not None}
     measured, ran = {metric for _, metric in have}, {group for group, _ in have}
     named = dict.fromkeys(metric for _, metric in study.rows)
     # Operators have a table of their own, too.
-    shown = [m for m in named if m in measured and m != "speedup" and ":" not in m]
+    shown = [m for m in named if m in measured and m not in APART and ":" not in m]
     units = {metric: study.unit(metric) for metric in shown}
     groups = [group for group in study.groups if group["id"] in ran]
     if not units or not groups:

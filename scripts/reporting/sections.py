@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from reporting import time_to_accuracy
 from reporting.batches import batches_figure
 from reporting.figures import figures
 from reporting.not_yet import not_yet_table
 from reporting.operators import operators_figure, operators_table
+from reporting.panels import every_run
 from reporting.paper_tables import (
     VERDICTS,
     every_metric_table,
@@ -55,7 +57,14 @@ def study_section(study: Study) -> dict:
     """What the report says of one study."""
     text = study.study
     tables = [paper_table(study, index, table) for index, table in enumerate(text["tables"], 1)]
-    more = (speedup_table, operators_table, phases_table, every_metric_table, not_yet_table)
+    more = (
+        speedup_table,
+        time_to_accuracy.table,
+        operators_table,
+        phases_table,
+        every_metric_table,
+        not_yet_table,
+    )
     tables += filter(None, (make(study) for make in more))
     tables += [work_table(study)] if study.groups else []
     states = Counter(study.status(group) for group in study.groups)
@@ -94,7 +103,7 @@ def _citation(citation: dict | None) -> dict | None:
 
 
 def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
-    runs = {cell: metrics for study in studies for cell, metrics in study.metrics.items()}
+    runs = every_run(studies)
     started = min((run["started"] for run in runs.values()), default="")
     finished = max((run["finished"] for run in runs.values()), default="")
     environments = [run["environment"] for run in runs.values()]

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import shape
+from certificate import Certificates
 from errors import ParbenchError
 from files import read_json
 from measure import read_metrics
@@ -24,9 +25,11 @@ TABLE_COLUMNS = [
     "ci_high", "min", "max", "published", "published_unit", "ratio", "verdict", "reason",
 ]
 # fmt: on
+TRAINED = Path("results/cells")
 NUMBERS = ("mean", "std", "ci_low", "ci_high", "min", "max", "published", "ratio")
 
-# Metrics that a group that ran well may lack: no baseline, no accelerator, or one model alone.
+# Metrics that a group that ran well may lack: no baseline, no accelerator, one model alone, a goal
+# not reached.
 OPTIONAL = {
     "speedup",
     "throughput_ratio",
@@ -38,20 +41,35 @@ OPTIONAL = {
     "inference_seconds",
     "inference_samples_per_second",
     "profile_self_seconds",
+    "seconds_to_published_accuracy",
 }
+NOT_REACHED = "not reached"  # what tables.py says of seeds below the published accuracy
 
 
 class Study:
     """One study's plan, table rows and metrics, checked against each other.
 
     ``study`` and ``groups`` are the ``plan``'s, ``own`` those groups that have cells of their own,
-    ``rows`` the table's by (group, metric), ``metrics`` the metrics.json files by cell.
+    ``rows`` the table's by (group, metric), ``metrics`` the metrics.json files by cell, ``proofs``
+    the certificates that stand for them, ``evidence`` what the plan says of the file that it was
+    unpacked from (scripts/evidence.py), which brings cells and certificates of its own.
     ParbenchError for what is missing or broken.
     """
 
-    def __init__(self, plan_path: Path, table_path: Path, cells_folder: Path):
-        self.table_path, self.cells_folder = table_path, cells_folder
+    def __init__(
+        self,
+        plan_path: Path,
+        table_path: Path,
+        cells_folder: Path,
+        proofs: Certificates | None = None,
+    ):
+        self.table_path, self.cells_folder, self.proofs = table_path, cells_folder, proofs
         plan = printable(read_json(plan_path))
+        self.evidence = plan.get("evidence")
+        if self.evidence is not None:
+            home = plan_path.parent.parent
+            self.cells_folder = home / "cells"
+            self.proofs = Certificates(sorted((home / "certificates").glob("*.json")))
         try:
             # Those of several models together stand after those that have cells of their own.
             self.study, self.groups = plan["study"], [*plan["groups"], *plan["together"]]
@@ -131,6 +149,11 @@ class Study:
         """What rebuilds one of the study's files, in the configuration of this run."""
         return shlex.join(["snakemake", str(path), *self.arguments])
 
+    def cell_command(self, cell: str) -> str:
+        """What trains a cell: again, or, where it is known from evidence, here."""
+        path = self.metrics_path(cell)
+        return self.command(path if self.evidence is None else TRAINED / cell / path.name)
+
     # ----------------------------------------------------------------------- groups
 
     def row(self, group: dict, metric: str) -> dict | None:
@@ -175,6 +198,10 @@ class Study:
         """The anchor of a group's details; None when it has no cell."""
         own = group.get("members", [group["id"]])[0]
         return None if group["not_run"] else anchor("g", self.name, own)
+
+    def cell_panel(self, cell: str) -> str:
+        """The anchor of a cell's details; two files of evidence may hold the same cell."""
+        return anchor("c", *([] if self.evidence is None else [self.name]), cell)
 
     # ----------------------------------------------------------------------- numbers
 

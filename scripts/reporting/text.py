@@ -22,6 +22,7 @@ LABELS = {
     "train_seconds": "Training time",
     "total_seconds": "Time until all are trained",
     "epoch_seconds": "Time per epoch",
+    "seconds_to_published_accuracy": "Time to the published accuracy",
     "samples_per_second": "Throughput",
     "startup_seconds": "Start-up",
     "inference_seconds": "Inference time",

@@ -50,7 +50,7 @@ def beside(cell: dict) -> list[str]:
 
 
 def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
-    """torchrun, by whose store they meet; the address as in ddp.py."""
+    """torchrun, by whose store they meet; the address is stated as in _process_group.py."""
     run = [python, "-m", "torch.distributed.run", "--nproc-per-node", str(processes(cell))]
     return [*run, "--standalone", "--local-addr", "127.0.0.1"]
 

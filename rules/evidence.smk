@@ -1,0 +1,41 @@
+rule evidence_table:
+    input:
+        evidence="reports/evidence/{evidence}.json",
+        published=rules.table.input.published,
+        image=report_image(),
+    output:
+        plan="results/evidence/{evidence}/plan/{evidence}.json",
+        cells=directory("results/evidence/{evidence}/cells"),
+        certificates=directory("results/evidence/{evidence}/certificates"),
+        table="results/evidence/{evidence}/tables/{evidence}.csv",
+    log:
+        "results/evidence/{evidence}/log.txt",
+    localrule: PREPARE_HERE
+    container:
+        entered_by_launcher
+    resources:
+        **PREPARING,
+    params:
+        code=code_of("evidence.py", "tables.py"),
+        inside=inside_report_image(),
+    shell:
+        "shopt -s nullglob;"
+        " ({params.inside} python scripts/evidence.py unpack {input.evidence:q} --folder results/evidence"
+        " && {params.inside} python scripts/tables.py --plan {output.plan:q} --cells {output.cells:q}"
+        " --published {input.published:q} --certificate {output.certificates:q}/*.json --out {output.table:q}"
+        ") 2>&1 | tee {log:q}"
+
+
+# The report, of other tables; certificates come with the evidence.
+use rule report as evidence_report with:
+    input:
+        **dict(rules.report.input.items())
+        | {"tables": evidence_files("tables/{evidence}.csv"), "certificates": []},
+    output:
+        data="results/evidence/report.json",
+        html="reports/evidence.html",
+        pdf="reports/evidence.pdf",
+    log:
+        "results/evidence/report.log",
+    params:
+        plans=evidence_files("plan/{evidence}.json"),

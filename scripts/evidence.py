@@ -1,0 +1,331 @@
+"""Evidence: what a machine measured of a study, in one small file that is kept with the project.
+
+``write`` makes reports/evidence/<study>-<machine>-<date>.json of a finished study: its plan, the
+metrics of all its cells, its certificates; ``unpack`` lays them out as a run leaves them, so that
+tables and report are made of them without training (rules/evidence.smk). docs/evidence.md says what
+a file holds, and what it leaves out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import certificate
+import config as configuration
+import files
+import machine
+import measure
+from errors import ParbenchError, run_main
+from files import canonical_json
+
+SCHEMA_VERSION = 1
+FOLDER = Path("reports/evidence")
+NOT_MEASURED = "not measured"
+
+# A path from the root or from somebody's home, and its last name.
+_PATH = re.compile(r"""(?:file://|(?<![\w:/.]))[~/][^\s'",;:()\[\]{}]*/([^\s'",;:/()\[\]{}]+)/?""")
+_HOME = re.compile(r"/(home|Users|root)/[^\s/'\"]+")
+
+
+# --------------------------------------------------------------------------------------------------
+# Writing
+
+
+class _Shared:
+    """Values that many cells have alike: each stated once, and referred to by its place."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._places: dict[str, int] = {}
+
+    def place(self, value: Any) -> int:
+        place = self._places.setdefault(canonical_json(value), len(self.values))
+        if place == len(self.values):
+            self.values.append(value)
+        return place
+
+
+def gather(study: str, results: Path, partial: bool = False) -> dict:
+    """The evidence of ``study`` in the folder ``results`` of finished runs.
+
+    ParbenchError where a cell is not measured, unless ``partial``: its name is then in `missing`.
+    """
+    path = results / "plan" / f"{study}.json"
+    fix = f"make report ARGS=\"--config studies='[{study}]'\""
+    if not path.exists():
+        raise ParbenchError(f"{path}: no such file; run the study first: {fix}")
+    plan = files.read_json(path)
+    wanted = [cell for group in plan["groups"] if not group["not_run"] for cell in group["cells"]]
+    lies = {cell: results / "cells" / cell / "metrics.json" for cell in wanted}
+    runs = {cell: measure.read_metrics(lies[cell]) for cell in wanted if lies[cell].exists()}
+    missing = [cell for cell in wanted if cell not in runs]
+    if not runs:
+        raise ParbenchError(f"{path}: no cell of {study} has been measured here; first: {fix}")
+    if missing and not partial:
+        raise ParbenchError(
+            f"{path}: {len(missing)} of {len(wanted)} cells are {NOT_MEASURED}, such as "
+            f"{missing[0]}; finish the study: {fix}, or say --partial, and the file will name them"
+        )
+    proofs = _certificates(runs.values(), results / "certificates", partial)
+    settings, environments, code = _Shared(), _Shared(), {}
+    cells = {cell: _packed(run, settings, environments, code) for cell, run in runs.items()}
+    made = {
+        "schema_version": SCHEMA_VERSION,
+        "study": study,
+        "machine": machine_name(runs.values()),
+        "date": max(run["finished"] for run in runs.values())[:10],
+        "plan": _without_places(plan),
+        "missing": missing,
+        "settings": settings.values,
+        "environments": environments.values,
+        "code": code,
+        "cells": cells,
+        "certificates": proofs,
+    }
+    made["digest"] = files.digest(made)
+    _refuse_homes(made, study)
+    return made
+
+
+def _certificates(runs: Iterable[Mapping], folder: Path, partial: bool) -> list[dict]:
+    places = sorted({run["environment"]["image"] or certificate.HOST for run in runs})
+    paths = [folder / certificate.path(place).name for place in places]
+    lacking = [path for path in paths if not path.exists()]
+    if lacking and not partial:
+        raise ParbenchError(
+            f"{lacking[0]}: no such file; make it with: snakemake {lacking[0]}, or say --partial, "
+            "and the cells will be marked as not certified"
+        )
+    return [certificate.read(path) for path in paths if path.exists()]
+
+
+def _packed(run: Mapping, settings: _Shared, environments: _Shared, code: dict) -> dict:
+    """A run (metrics.json) with places in ``settings`` and ``environments`` for what is shared."""
+    cell, environment = dict(run["cell"]), dict(run["environment"])
+    code[environment["code_digest"]] = environment.pop("code")
+    own = {key: cell.pop(key) for key in ("id", "seed")}
+    return {
+        **{key: value for key, value in run.items() if key not in ("cell", "environment")},
+        "reason": _plain(run["reason"]),
+        "seed": own["seed"],
+        "settings": settings.place(cell),
+        "environment": environments.place(environment),
+    }
+
+
+def machine_name(runs: Iterable[Mapping]) -> str:
+    """Short names of the machines of ``runs``: ``h200-x1`` where GPUs were used, else by its CPU.
+
+    Models and numbers of devices, in letters, digits and hyphens: never the name of a host.
+    """
+    runs = list(runs)
+    on_gpus = [run for run in runs if run["cell"]["hardware"]["device"] != "cpu"]
+    names = {_machine_name(run["environment"]["machine"], bool(on_gpus)) for run in on_gpus or runs}
+    return "-and-".join(sorted(names))
+
+
+def _machine_name(described: Mapping, gpus: bool) -> str:
+    cards = described.get("accelerators") or []
+    if gpus and cards:
+        model, number = machine.model_name(cards[0]["name"]), len(cards)
+    else:
+        noise = r"\((R|TM|C)\)|\b(CPU|Processor|\d+-Core)\b|@.*"
+        model = re.sub(noise, " ", described.get("cpu") or "unknown", flags=re.IGNORECASE)
+        number = described.get("cores") or 0
+    words = re.findall(r"[a-z0-9]+", model.lower())
+    return f"{'-'.join(words)[:40].rstrip('-') or 'unknown'}-x{number}"
+
+
+def _without_places(plan: Mapping) -> dict:
+    """The plan without the paths and the host's name that its free texts may hold."""
+    told = _each_group(plan, lambda group: {**group, "not_run": _plain(group["not_run"])})
+    return {**told, "arguments": [_plain(word) for word in plan["arguments"]]}
+
+
+def _each_group(plan: Mapping, change: Callable[[Mapping], dict]) -> dict:
+    """The plan with all its groups changed, also those of several models together."""
+    parts = [part for part in ("groups", "together") if part in plan]
+    return {**plan, **{part: [change(group) for group in plan[part]] for part in parts}}
+
+
+def _plain(text: str | None) -> str | None:
+    """``text`` with the last name of each absolute path only, and without this host's name."""
+    if text is None:
+        return None
+    host = socket.gethostname()
+    for name in filter(None, (host, host.partition(".")[0])):
+        text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "this machine", text)
+    return _PATH.sub(r"\1", text)
+
+
+def _refuse_homes(made: dict, study: str) -> None:
+    for keys, text in _texts(made):
+        if found := _HOME.search(text):
+            raise ParbenchError(
+                f"evidence of {study}: {'.'.join(map(str, keys))} tells of {found[0]!r}, which is "
+                "nobody's business; take the path out of the study or configuration and run again"
+            )
+
+
+def _texts(value: Any, keys: tuple = ()) -> Iterator[tuple[tuple, str]]:
+    """Every text in ``value``, with the keys that lead there."""
+    if isinstance(value, str):
+        yield keys, value
+    elif isinstance(value, (dict, list)):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _texts(part, (*keys, key))
+
+
+def write(made: dict, folder: Path) -> Path:
+    """Write the evidence ``made`` by `gather` under its own name, and return its path.
+
+    ParbenchError where another file has that name.
+    """
+    path = folder / f"{made['study']}-{made['machine']}-{made['date']}.json"
+    configuration.check(made, "evidence", str(path))
+    if path.exists() and files.read_json(path) != made:
+        raise ParbenchError(
+            f"{path}: holds other evidence of that machine and day; move or delete it first"
+        )
+    files.write_atomically(path, _text(made))
+    return path
+
+
+def _text(made: Mapping) -> str:
+    """JSON with a line for each part and each cell: small, and a difference can be read."""
+
+    def short(value: Any) -> str:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+    def lines(value: Any) -> str:
+        if isinstance(value, dict) and value:
+            return "{\n  " + ",\n  ".join(f"{short(k)}:{short(v)}" for k, v in value.items()) + "}"
+        if isinstance(value, list) and value:
+            return "[\n  " + ",\n  ".join(map(short, value)) + "]"
+        return short(value)
+
+    return "{\n " + ",\n ".join(f"{short(k)}:{lines(v)}" for k, v in made.items()) + "\n}\n"
+
+
+# --------------------------------------------------------------------------------------------------
+# Reading
+
+
+def read(path: Path) -> dict:
+    """Read a file of evidence; ParbenchError for what is none, or was changed."""
+    made = files.read_json(path)
+    version = isinstance(made, dict) and "cells" in made and made.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise ParbenchError(
+            f"{path}: not evidence of this version ({SCHEMA_VERSION}); name a file that "
+            "`make evidence` has written"
+        )
+    configuration.check(made, "evidence", str(path))
+    content = {key: value for key, value in made.items() if key != "digest"}
+    if made["digest"] != files.digest(content):
+        raise ParbenchError(
+            f"{path}: its digest is another: it was changed or damaged; get the file again"
+        )
+    return made
+
+
+def runs(made: Mapping, path: Path) -> dict[str, dict]:
+    """metrics.json of every cell in the evidence ``made``, which was read from ``path``."""
+    found = {}
+    for cell, packed in made["cells"].items():
+        run = dict(packed)
+        try:
+            settings, seed = made["settings"][run.pop("settings")], run.pop("seed")
+            environment = made["environments"][run.pop("environment")]
+            whole = {**environment, "code": made["code"][environment["code_digest"]]}
+        except (IndexError, KeyError) as error:
+            raise ParbenchError(f"{path}: cell {cell}: refers to nothing ({error})") from None
+        run |= {"cell": {"id": cell, **settings, "seed": seed}, "environment": whole}
+        configuration.check(run, "metrics", f"{path}: cell {cell}")
+        found[cell] = run
+    return found
+
+
+def plan(made: Mapping) -> dict:
+    """The plan of the evidence ``made``; cells that are missing there are said to be."""
+    return _each_group(made["plan"], lambda group: _cut(group, made))
+
+
+def _cut(group: Mapping, made: Mapping) -> dict:
+    if group["not_run"] is not None or not set(made["missing"]) & set(group["cells"]):
+        return dict(group)
+    done = [cell for cell in group["cells"] if cell in made["cells"]]
+    seeds = dict.fromkeys(made["cells"][cell]["seed"] for cell in done)
+    lost = len(group["cells"]) - len(done)
+    said = f"{lost} of {len(group['cells'])} cells {NOT_MEASURED}"
+    return {
+        **group,
+        "cells": done or group["cells"],
+        "seeds": list(seeds) or group["seeds"],
+        "not_run": None if done else NOT_MEASURED,
+        "note": "; ".join(filter(None, [group.get("note"), said if done else None])) or None,
+        "waiting": lost,
+    }
+
+
+def unpack(path: Path, folder: Path) -> Path:
+    """Lay out the evidence in ``path`` as a run leaves it, and return where: a folder of its name.
+
+    plan/<name>.json, cells/<cell>/metrics.json and certificates/<place>.json. The study is called
+    by the file's name, so that one report may hold it from several machines.
+    """
+    made, out = read(path), folder / path.stem
+    whole = plan(made)
+    title = f"{whole['study']['title']} ({made['machine']}, {made['date']})"
+    whole["study"] = {**whole["study"], "name": path.stem, "title": title}
+    told = ("study", "machine", "date", "digest")
+    whole["evidence"] = {"file": path.name, **{key: made[key] for key in told}}
+    for part in ("cells", "certificates"):
+        shutil.rmtree(out / part, ignore_errors=True)
+        (out / part).mkdir(parents=True)
+    for cell, run in runs(made, path).items():
+        files.write_json(out / "cells" / cell / "metrics.json", run)
+    for proof in made["certificates"]:
+        files.write_json(out / "certificates" / certificate.path(proof["place"]).name, proof)
+    files.write_json(out / "plan" / f"{path.stem}.json", whole)
+    return out
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="action", required=True)
+    one = commands.add_parser("write", help="finished studies -> reports/evidence/")
+    one.add_argument("study", nargs="+", help="its name")
+    one.add_argument("--partial", action="store_true", help="also where cells are not measured")
+    one.add_argument("--results", type=Path, default=Path("results"), help="folder of the runs")
+    one.add_argument("--folder", type=Path, default=FOLDER, help="where to write")
+    other = commands.add_parser("unpack", help="a file of evidence -> plan, cells, certificates")
+    other.add_argument("file", type=Path)
+    other.add_argument("--folder", type=Path, required=True, help="gets a folder of its name")
+    options = parser.parse_args(arguments)
+    if options.action == "unpack":
+        unpack(options.file, options.folder)
+        return
+    for study in options.study:
+        made = gather(study, options.results, options.partial)
+        path = write(made, options.folder)
+        print(f"{path}  {len(made['cells'])} cells, {path.stat().st_size / 1e3:.0f} kB")
+        if any(environment["git_dirty"] for environment in made["environments"]):
+            print(
+                f"note: {study}: some cells were measured with uncommitted changes; the report "
+                "says so",
+                file=sys.stderr,
+            )
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,252 @@
+"""Evidence: what a file holds, what it refuses, and a report made of files alone."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import certificate
+import constructed
+import evidence
+import report
+import tables
+from constructed import CPU1, CPU2, Group
+from errors import ParbenchError
+from test_report import pdf_text, squeezed
+from workspace import ROOT, Workspace
+
+GROUPS = [group for group in constructed.usual_groups() if group.model != "vgg16"]
+PUBLISHED = "study,table,hardware,nodes,devices_per_node,metric,value,unit\n"
+
+
+def measured(folder: Path, groups=None, change=lambda metrics: metrics, **study) -> Path:
+    """A folder `results` in which the study `constructed` was run."""
+    text = constructed.usual_study(**study)
+    constructed.write_study(folder, text, GROUPS if groups is None else groups, change)
+    certificate.write(folder / "results/certificates/host.json", "host", {}, [])
+    return folder / "results"
+
+
+def wrote(folder: Path, results: Path, partial=False) -> Path:
+    return evidence.write(evidence.gather("constructed", results, partial), folder)
+
+
+def change_plan(results: Path, **changes) -> None:
+    path = results / "plan/constructed.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_file_holds_all_that_was_measured_and_gives_it_back(tmp_path):
+    results = measured(tmp_path)
+    path = wrote(tmp_path / "evidence", results)
+    assert path.name == "constructed-constructed-x2-2030-01-03.json"
+    made = evidence.read(path)
+    runs = {
+        file.parent.name: json.loads(file.read_text())
+        for file in (results / "cells").glob("*/metrics.json")
+    }
+    assert evidence.runs(made, path) == runs
+    assert made["plan"] == json.loads((results / "plan/constructed.json").read_text())
+    assert [p["place"] for p in made["certificates"]] == ["host"]
+    assert made["missing"] == []
+    # Small: what cells have alike stands there once, and a cell takes little of its own.
+    assert len(made["environments"]) == 2  # one and two processes
+    sizes = [sum(len(json.dumps(run)) for run in all_.values()) for all_ in (made["cells"], runs)]
+    assert sizes[0] < 0.5 * sizes[1]
+    assert len(path.read_text().splitlines()) < 60
+
+
+def test_the_same_results_give_the_same_bytes_and_others_never_replace_them(tmp_path):
+    results = measured(tmp_path)
+    path = wrote(tmp_path / "evidence", results)
+    before = path.read_bytes()
+    assert wrote(tmp_path / "evidence", results).read_bytes() == before
+    measured(tmp_path, change=lambda metrics: {**metrics, "startup_seconds": 9.0})
+    with pytest.raises(ParbenchError, match="holds other evidence of that machine and day; move"):
+        wrote(tmp_path / "evidence", results)
+    assert path.read_bytes() == before
+
+
+def test_a_partial_study_is_refused_unless_it_is_said_and_named(tmp_path):
+    results = measured(tmp_path, published=None)
+    eager, swin = GROUPS[0], GROUPS[-1]
+    lost = [eager.cell_id(1), *swin.cells()]
+    for cell in lost:
+        (results / "cells" / cell / "metrics.json").unlink()
+    with pytest.raises(ParbenchError, match=r"4 of 18 cells are not measured, such as .*--partial"):
+        evidence.gather("constructed", results)
+    path = wrote(tmp_path / "evidence", results, partial=True)
+    made = evidence.read(path)
+    assert made["missing"] == lost
+    groups = {group["id"]: group for group in evidence.plan(made)["groups"]}
+    assert groups[eager.id]["seeds"] == [0, 2]
+    assert groups[eager.id]["note"] == "1 of 3 cells not measured"
+    assert groups[swin.id]["not_run"] == "not measured"
+    out = evidence.unpack(path, tmp_path / "out")
+    html = report.render.render_html(collected(tmp_path, out))
+    assert "This report is not finished: 4 cells not trained yet." in html
+    assert "not run: not measured" in html
+    assert "1 of 3 cells not measured" in html
+
+
+def test_what_is_not_there_is_said_in_a_sentence(tmp_path):
+    with pytest.raises(ParbenchError, match=r"constructed.json: no such file; run the study first"):
+        evidence.gather("constructed", tmp_path / "results")
+    results = measured(tmp_path)
+    (results / "certificates/host.json").unlink()
+    with pytest.raises(ParbenchError, match=r"host.json: no such file; make it with: snakemake"):
+        evidence.gather("constructed", results)
+    assert evidence.gather("constructed", results, partial=True)["certificates"] == []
+    for path in (results / "cells").glob("*/metrics.json"):
+        path.unlink()
+    with pytest.raises(ParbenchError, match="no cell of constructed has been measured here"):
+        evidence.gather("constructed", results, partial=True)
+
+
+def test_no_path_and_no_name_of_a_host_leaves_the_machine(tmp_path, monkeypatch):
+    host = "node17"
+    monkeypatch.setattr(socket, "gethostname", lambda: f"{host}.example.org")
+    reason = f"killed on {host}.example.org: see /var/tmp/some one/log.txt and samples/s"
+    groups = [Group("swin", "eager", CPU1, status="out_of_memory", reason=reason)]
+    groups.append(Group("swin", "ddp", CPU2, not_run=f"needs what {host} lacks"))
+    results = measured(tmp_path, groups)
+    words = ["--configfile", "/home/somebody/deep/mine.yaml", "--config", "studies=[constructed]"]
+    words += ['datasets={"c":{"path":"/data/x/c.tar.gz","urls":["file:///home/me/c.tar.gz"]}}']
+    change_plan(results, arguments=words)
+    made = evidence.gather("constructed", results)
+    text = json.dumps(made)
+    for word in (host, "somebody", "/home", "/var", "/data"):
+        assert word not in text
+    assert made["plan"]["arguments"][1] == "mine.yaml"
+    assert '"path":"c.tar.gz","urls":["c.tar.gz"]' in made["plan"]["arguments"][-1]
+    assert made["plan"]["groups"][1]["not_run"] == "needs what this machine lacks"
+    assert "samples/s" in next(iter(made["cells"].values()))["reason"]
+    change_plan(results, note="see /home/somebody/notes")
+    with pytest.raises(ParbenchError, match=r"plan.note tells of '/home/somebody'"):
+        evidence.gather("constructed", results)
+
+
+@pytest.mark.parametrize(
+    ("machine", "device", "name"),
+    [
+        ({"cpu": "Intel(R) Xeon(R) Gold 6130 CPU @ 2.10GHz"}, "cpu", "intel-xeon-gold-6130-x2"),
+        ({"cpu": "AMD EPYC 7B13 64-Core Processor", "cores": 4}, "cpu", "amd-epyc-7b13-x4"),
+        ({"accelerators": [{"name": "NVIDIA H200"}]}, "cuda", "h200-x1"),
+        ({"accelerators": [{"name": "NVIDIA H200"}]}, "cpu", "constructed-x2"),
+        ({"cpu": None, "cores": None}, "cpu", "unknown-x0"),
+    ],
+)
+def test_a_machine_is_named_by_what_it_has(machine, device, name):
+    cell = constructed.make_cell("x", "swin", "eager", constructed.make_hardware(device))
+    run = constructed.make_metrics(cell, machine=machine)
+    assert evidence.machine_name([run]) == name
+    other = constructed.make_metrics(cell, machine={"cpu": "Other", "cores": 1})
+    if device == "cpu":
+        assert evidence.machine_name([run, other]) == "-and-".join(sorted([name, "other-x1"]))
+
+
+def test_a_file_that_was_changed_is_refused(tmp_path):
+    path = wrote(tmp_path / "evidence", measured(tmp_path))
+    whole = json.loads(path.read_text())
+
+    def refused(match, **changes):
+        content = {**whole, **changes}
+        content["digest"] = evidence.files.digest(
+            {key: value for key, value in content.items() if key != "digest"}
+        )
+        path.write_text(json.dumps(content if "digest" not in changes else {**whole, **changes}))
+        with pytest.raises(ParbenchError, match=match):
+            evidence.runs(evidence.read(path), path)
+
+    refused("its digest is another: it was changed or damaged", digest="0" * 64)
+    refused("not evidence of this version", schema_version=2)
+    refused("unknown key 'log'", log=[])
+    refused("refers to nothing", settings=[])
+    name, cell = next(iter(whole["cells"].items()))
+    refused(f"cell {name}: test_accuracy: value 7", cells={name: {**cell, "test_accuracy": 7}})
+    path.write_text("[]")
+    with pytest.raises(ParbenchError, match="not evidence of this version"):
+        evidence.read(path)
+
+
+def collected(folder: Path, *outs: Path) -> dict:
+    """report.json of unpacked evidence, as rules/evidence.smk makes it."""
+    published = folder / "published.csv"
+    published.write_text(PUBLISHED)
+    plans, made = [], []
+    for out in outs:
+        plans.append(out / "plan" / f"{out.name}.json")
+        made.append(out / "tables" / f"{out.name}.csv")
+        proofs = map(str, (out / "certificates").glob("*.json"))
+        words = ["--plan", plans[-1], "--cells", out / "cells", "--published", published]
+        words += ["--certificate", *proofs, "--out", made[-1]]
+        tables.main(list(map(str, words)))
+    return report.collect(plans, made, folder / "nowhere")
+
+
+def test_one_report_holds_a_study_of_two_machines(tmp_path):
+    """The same cells, measured twice: each number stands with its own machine."""
+    groups = [Group("resnet18", "eager", CPU1), Group("resnet18", "ddp", CPU2, 7.0)]
+    outs = []
+    for name, cpu, factor in (("one", "First CPU", 1.0), ("two", "Second <b> CPU", 3.0)):
+
+        def change(metrics, cpu=cpu, factor=factor):
+            metrics["train_seconds"] *= factor
+            metrics["environment"]["machine"] |= {"cpu": cpu, "fingerprint": cpu[:3] * 4}
+            return metrics
+
+        path = wrote(
+            tmp_path / "evidence", measured(tmp_path / name, groups, change, published=None)
+        )
+        outs.append(evidence.unpack(path, tmp_path / "out"))
+    data = collected(tmp_path, *outs)
+    html = report.render.render_html(data)
+    assert "Rendered from 2 files of evidence; nothing was trained for it." in html
+    for words in (
+        "First CPU, 2 cores",
+        "Second &lt;b&gt; CPU, 2 cores",
+        "0.200 ±",
+        "0.600 ±",
+    ):
+        assert words in html
+    for out in outs:
+        assert f"{out.name}.json" in html
+    cell = groups[0].cell_id(0)
+    assert html.count(f'id="c-constructed-first-x2-2030-01-03-{cell}"') == 1
+    assert f"snakemake results/cells/{cell}/metrics.json --config" in html
+    assert "Shared with another study" not in html
+    pdf = squeezed(pdf_text(report.render.render_pdf(data)))
+    assert squeezed(data["evidence"]["sentence"]) in pdf
+    assert "Second<b>CPU" in pdf
+
+
+def test_the_workflow_renders_evidence_without_training(tmp_path):
+    work = Workspace(tmp_path / "a work folder")
+    none = work.snakemake("-n", "reports/evidence.html", check=False)
+    assert "reports/evidence holds no file of evidence" in none.stdout + none.stderr
+    groups = [Group("resnet18", "eager", CPU1, seeds=(0,))]
+    results = measured(tmp_path / "elsewhere", groups, published=None)
+    path = wrote(work.folder / "reports/evidence", results)
+    work.snakemake("reports/evidence.html", "reports/evidence.pdf")
+    html = (work.folder / "reports/evidence.html").read_text()
+    assert path.name in html
+    assert "Rendered from 1 file of evidence" in html
+    assert (work.folder / "reports/evidence.pdf").read_bytes().startswith(b"%PDF")
+    assert not (work.folder / "results/cells").exists() or not list(
+        (work.folder / "results/cells").glob("*/metrics.json")
+    )
+    assert work.jobs("reports/evidence.html") == {}
+
+
+def test_evidence_is_kept_by_git_and_its_reports_are_not():
+    def ignored(name):
+        return subprocess.run(["git", "check-ignore", "-q", name], cwd=ROOT, check=False).returncode
+
+    if ignored("results/x") != 0:
+        pytest.skip("no git checkout")
+    assert ignored("reports/evidence/quickstart-cpu-x2-2030-01-01.json") == 1
+    assert ignored("reports/evidence.html") == ignored("reports/evidence.pdf") == 0
