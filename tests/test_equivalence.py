@@ -31,7 +31,8 @@ def thinned():
     """
     both = ("fp32", "bf16")
     found = []
-    for model in ("swin", "deep_cnn", "vit", "simple_cnn", "convnextv2", "deit", "resnet18"):
+    others = ("vit", "simple_cnn", "cnn", "convnext", "convnextv2", "deit", "resnet18")
+    for model in ("swin", "deep_cnn", *others):
         whole, small = model in ("swin", "deep_cnn"), model != "resnet18"  # has no small width
         found += trials(model, "eager", 1, both)
         for index, chunks in enumerate((1, 2, 4, 8) if whole else (2, 8)):
