@@ -19,6 +19,7 @@ import torch
 
 import checkpoint
 import faults
+import loader
 import measure
 import models
 import strategies
@@ -188,14 +189,21 @@ def test_parts_of_a_model_are_kept_by_all_ranks(digits, tmp_path):
 
 
 def test_each_step_is_timed_once(digits, tmp_path, state, monkeypatch):
-    """By a clock that only steps make go: a run that is interrupted has its time, not more."""
-    clock, step = [0.0], train.Run.step
+    """By a clock that only steps and evaluation make go: a run that is interrupted has the time of
+    its steps, not more.
+    """
+    clock, step, test_batch = [0.0], train.Run.step, loader.Augment.test_batch
 
     def timed(self, batch, epoch):
         clock[0] += 1.0
         return step(self, batch, epoch)
 
+    def evaluated(self, start, stop):
+        clock[0] += 100.0
+        return test_batch(self, start, stop)
+
     monkeypatch.setattr(train.Run, "step", timed)
+    monkeypatch.setattr(loader.Augment, "test_batch", evaluated)
     monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
     value = often(warmup_steps=1)
     while not here(value, digits, tmp_path, Until(state, 4)):
