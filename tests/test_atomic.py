@@ -29,7 +29,6 @@ EVENTS = (
     "os.mkdir",
     "os.truncate",
 )
-PUBLISHED = Path(dataset.__file__).parent.parent / "studies/published/published_results.csv"
 
 
 def killed(write: Callable[[], None], folder: Path, number: int) -> bool:
@@ -81,7 +80,7 @@ def finish(folder: Path, study: dict) -> None:
 
 
 def write_table(folder: Path, study: dict) -> None:
-    words = ["--plan", study["plan"], "--cells", study["cells"], "--published", PUBLISHED]
+    words = ["--plan", study["plan"], "--cells", study["cells"], "--published"]
     tables.main([*map(str, words), "--out", str(folder / "table.csv")])
 
 
@@ -96,8 +95,8 @@ def write_checkpoints(folder: Path, study: dict) -> None:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    group = constructed.usual_groups()[:1]
-    return constructed.write_study(tmp_path_factory.mktemp("study"), groups=group)
+    text, groups = constructed.usual_study(published=None), constructed.usual_groups()[:1]
+    return constructed.write_study(tmp_path_factory.mktemp("study"), text, groups)
 
 
 @pytest.mark.parametrize(
