@@ -80,7 +80,7 @@ def finish(folder: Path, study: dict) -> None:
 
 
 def write_table(folder: Path, study: dict) -> None:
-    words = ["--plan", study["plan"], "--cells", study["cells"], "--published"]
+    words = ["--plan", study["plan"], "--cells", study["cells"]]
     tables.main([*map(str, words), "--out", str(folder / "table.csv")])
 
 
