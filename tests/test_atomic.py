@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import cells
 import checkpoint
 import constructed
 import dataset
@@ -81,6 +82,7 @@ def finish(folder: Path, study: dict) -> None:
 
 def write_table(folder: Path, study: dict) -> None:
     words = ["--plan", study["plan"], "--cells", study["cells"]]
+    words += ["--published", *cells.published_files()]
     tables.main([*map(str, words), "--out", str(folder / "table.csv")])
 
 
