@@ -173,11 +173,13 @@ def checkout(tmp_path_factory):
     for script in SCRIPTS.glob("*.py"):
         shutil.copy(script, root / "scripts")
     shutil.copytree(SCRIPTS.parent / "rules" / "schemas", root / "rules" / "schemas")
+    shutil.copytree(SCRIPTS / "profiling", root / "scripts" / "profiling")
     strategies = root / "scripts" / "strategies"
     shutil.copy(SCRIPTS / "strategies" / "__init__.py", strategies)
     for name, (count, prefix) in PREFIXES.items():
         text = (
             f"def processes(cell):\n    return {count}\n\n\n"
+            "def beside(cell):\n    return []\n\n\n"
             f"def launcher(cell, python, node=None):\n    return {prefix.format(root=str(root))}\n"
         )
         (strategies / f"{name}.py").write_text(text)
