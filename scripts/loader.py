@@ -248,6 +248,28 @@ class Augment:
         )
 
 
+class Labels:
+    """What Augment is, for a rank that no image goes to: batches of labels alone.
+
+    Its images are float32 [B, 0]: as many as there are labels, and nothing of them is made.
+    """
+
+    def __init__(self, dataset: Dataset, seed: int, image_size: int, augment: bool) -> None:
+        self._train, self._test = dataset.train_labels, dataset.test_labels
+
+    def train_batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """As Augment's, without the images."""
+        indices = indices.to(self._train.device, non_blocking=True)
+        return self._without_images(self._train.index_select(0, indices))
+
+    def test_batch(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """As Augment's, without the images."""
+        return self._without_images(self._test[start:stop])
+
+    def _without_images(self, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.empty(len(labels), 0, device=labels.device), labels
+
+
 # splitmix64: https://prng.di.unimi.it/splitmix64.c. Integer arithmetic modulo 2**64 is the same
 # on every device; torch has it as int64, whose additions and products wrap.
 _WORD = (1 << 64) - 1

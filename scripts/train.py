@@ -91,7 +91,8 @@ class Run:
             test_samples=cell["dataset"]["test_samples"],
             verify=strategy.local_rank == 0,  # once a node is enough
         )
-        self.augment = INPUTS[self.training["input"]](
+        made = INPUTS[self.training["input"]] if strategy.takes_images else loader.Labels
+        self.augment = made(
             self.data, cell["seed"], self.training["image_size"], self.training["augment"]
         )
         self.bounds = self._bounds()

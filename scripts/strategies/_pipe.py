@@ -47,7 +47,8 @@ class Pipe(nn.Module):
         return self.index == self.number - 1
 
     def forward(self, images: torch.Tensor) -> torch.Tensor | None:
-        """[B, 3, S, S] on the first rank -> [B, classes] on the last one, None elsewhere.
+        """[B, 3, S, S] on the first rank, [B, 0] elsewhere -> [B, classes] on the last one, None
+        elsewhere.
 
         Without gradients: these are the work of ``train_batch``.
         """

@@ -140,6 +140,11 @@ class Strategy:
         return self.world_size
 
     @property
+    def takes_images(self) -> bool:
+        """Whether images go into this rank's part of the model; elsewhere none are made."""
+        return True
+
+    @property
     def shows(self) -> bool:
         """Whether this rank shows the progress of all: one of those that know a loss."""
         return self.leads
@@ -161,7 +166,7 @@ class Strategy:
         scaler: torch.amp.GradScaler,
     ) -> torch.Tensor:
         """Gradients of the loss of this rank's share of a batch: ``images`` [B, 3, S, S] float32
-        on the first device, ``labels`` [B].
+        on the first device ([B, 0] where it ``takes_images`` not), ``labels`` [B].
 
         Returns that loss, detached; zero where another rank computes it.
         """

@@ -111,6 +111,11 @@ class Strategy(_process_group.Strategy):
         return 1
 
     @property
+    def takes_images(self) -> bool:
+        """The first stage's rank: the others receive activations."""
+        return self.rank == 0
+
+    @property
     def shows(self) -> bool:
         """The last rank computes the loss."""
         return self.rank == self.world_size - 1
