@@ -87,7 +87,7 @@ class Stopwatch:
 
 
 def reset_peak_memory(devices: list[torch.device]) -> None:
-    """Forget the peak that warm-up reached on accelerators."""
+    """Forget the peak that accelerators reached so far: in warm-up, in writing a checkpoint."""
     import torch
 
     for device in devices:

@@ -492,9 +492,13 @@ class Run:
 
         Where every rank has a whole model, buffers and optimizer are rank 0's: its running
         statistics are those that count, and the optimizers of all ranks are alike.
+
+        What accelerators hold for it (parts of the model that other ranks have) is not training's
+        peak memory. A process's own peak cannot be forgotten, and counts it.
         """
         place = self.place
         self.pulse.beat("checkpoint", place.epoch + 1, place.step)
+        self._peak = self._peaks()
         own = {
             "random": self.gathered([float(byte) for byte in self._random_state()]),
             "losses": self.gathered([place.loss]),
@@ -506,7 +510,7 @@ class Run:
             "history": self.history,
             "scaler": self.scaler.state_dict(),
             "joules": self.joules(),
-            "peak": self._peaks(),
+            "peak": self._peak,
             "profile": self.profile.state(),
             "started": self.started,
             "resumed_from": self.resumed_from,
@@ -532,6 +536,7 @@ class Run:
                     f"an interruption now goes on from {at(self.kept)}",
                     flush=True,
                 )
+        measure.reset_peak_memory(self.strategy.devices)
         self.lookout.wrote()
         if self.lookout.stop:
             raise Stopped
