@@ -213,14 +213,18 @@ class Run:
         """Real ``steps`` that nobody times, then everything as it was before them.
 
         They take the first allocation, the choice of kernels and DDP's bucket building out of the
-        clock. Weights, buffers, optimizer and random state are put back, so that training starts
-        from the seed's own weights. Raises Stopped.
+        clock. One more, where a last batch of another size would else be the first of its size
+        within it. Weights, buffers, optimizer and random state are put back, so that training
+        starts from the seed's own weights. Raises Stopped.
         """
         initial = {name: value.detach().cpu().clone() for name, value in self.state().items()}
         rates = [group["lr"] for group in self.optimizer.param_groups]
         order = self.order(0)
-        for number in range(steps):
-            start, stop = self.bounds[number % len(self.bounds)]
+        batches = [self.bounds[number % len(self.bounds)] for number in range(steps)]
+        start, stop = self.bounds[-1]
+        if batches and stop - start not in {end - begin for begin, end in batches}:
+            batches.append((start, stop))
+        for number, (start, stop) in enumerate(batches):
             self.step(order[start:stop], 0)
             self.pulse.beat("warm-up", 0, number)
             self.lookout.due("warm-up")
@@ -410,13 +414,16 @@ class Run:
         share = self.mine(torch.arange(number))
         # As often on every rank: they look up together, and some compute together. One whose share
         # is done joins with an image that does not count.
-        for first in range(0, math.ceil(number / self.strategy.shares), batch):
-            part = share[first : first + batch]
-            start, stop = (int(part[0]), int(part[-1]) + 1) if len(part) > 0 else (0, 1)
-            if self.in_last_epoch and not self._evaluated:
-                # the first allocation, the choice of kernels
-                model(self.augment.test_batch(start, stop)[0])
-            self._evaluated = True
+        firsts = range(0, math.ceil(number / self.strategy.shares), batch)
+        parts = [share[first : first + batch] for first in firsts]
+        if self.in_last_epoch and not self._evaluated:
+            # The first allocation, the choice of kernels: of a whole batch and of the last one.
+            for part in parts[:1] + parts[1:][-1:]:
+                model(self.augment.test_batch(*_span(part))[0])
+                self.pulse.beat("evaluation", self.place.epoch + 1)
+        self._evaluated = True
+        for first, part in zip(firsts, parts, strict=True):
+            start, stop = _span(part)
             devices = self.strategy.devices
             with self.profile.phase("inference"), measure.Stopwatch(devices) as whole:
                 with measure.Stopwatch(devices) as watch:
@@ -600,6 +607,11 @@ class Run:
 
     def _accelerators(self) -> list[torch.device]:
         return [device for device in self.strategy.devices if device.type == "cuda"]
+
+
+def _span(part: torch.Tensor) -> tuple[int, int]:
+    """Where the neighbouring samples ``part`` begin and end; those of the first one for none."""
+    return (int(part[0]), int(part[-1]) + 1) if len(part) > 0 else (0, 1)
 
 
 def at(place: dict) -> str:

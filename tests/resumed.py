@@ -70,7 +70,7 @@ def resumed(folder: Path, data: Path) -> None:
         return done
 
     assert train_to("whole", 10**9)
-    while not train_to("ended", draw.randint(4, 9)):
+    while not train_to("ended", draw.randint(5, 10)):
         pass
 
 

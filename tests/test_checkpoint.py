@@ -26,6 +26,7 @@ import strategies
 import train
 from progress import Pulse
 from resumed import Until
+from strategies import eager
 from training import ROOT, SMALL_SWIN, cell, run, start
 
 # Every step may be the last: a checkpoint after each.
@@ -103,7 +104,7 @@ def test_stopped_anywhere(digits, tmp_path, state, name):
     value, draw = CASES[name], random.Random(name)
     assert here(value, digits, tmp_path / "whole")
     starts, ended = 1, tmp_path / "ended"
-    while not here(value, digits, ended, Until(state, draw.randint(2, 5))):
+    while not here(value, digits, ended, Until(state, draw.randint(3, 6))):
         starts += 1
         stopped = json.loads((state / "stopped.json").read_text())
         newest = max((ended / "checkpoints").glob("*.json"), default=None)
@@ -206,13 +207,36 @@ def test_each_step_is_timed_once(digits, tmp_path, state, monkeypatch):
     monkeypatch.setattr(loader.Augment, "test_batch", evaluated)
     monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
     value = often(warmup_steps=1)
-    while not here(value, digits, tmp_path, Until(state, 4)):
+    while not here(value, digits, tmp_path, Until(state, 5)):
         for file in state.iterdir():
             file.unlink()
     metrics = measure.read_metrics(tmp_path / "metrics.json")
     assert len(metrics["resumed_from"]) >= 2
     assert metrics["epoch_seconds"] == [float(metrics["steps_per_epoch"])] * 2
     assert metrics["train_seconds"] == 2 * metrics["steps_per_epoch"]
+
+
+def test_a_checkpoint_is_not_the_peak_of_training(digits, tmp_path, state, monkeypatch):
+    """Of an accelerator: 20 MiB in the first part, 10 in the second, 1000 to gather the model."""
+    usual, peak = [20.0], [0.0]
+
+    def reset(devices):
+        peak[0] = usual[0]
+
+    def whole(self, tensors):
+        peak[0] = 1000.0
+        return tensors
+
+    monkeypatch.setattr(measure, "peak_memory_mib", lambda devices: (1.0, list(peak)))
+    monkeypatch.setattr(measure, "reset_peak_memory", reset)
+    monkeypatch.setattr(eager.Strategy, "whole", whole)
+    assert not here(often(), digits, tmp_path, Until(state, 6))
+    (state / "stop").unlink()
+    usual[0] = 10.0
+    assert here(often(), digits, tmp_path)
+    metrics = measure.read_metrics(tmp_path / "metrics.json")
+    assert len(metrics["resumed_from"]) == 1
+    assert metrics["peak_memory_mib"]["devices"] == [{"device": "cuda:0", "rank": 0, "mib": 20.0}]
 
 
 def test_another_cell_in_the_same_folder_starts_afresh(digits, tmp_path, state, capsys):

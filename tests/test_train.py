@@ -46,6 +46,18 @@ def runs(digits, tmp_path_factory):
     return of
 
 
+@pytest.fixture
+def one_rank(digits):
+    """Eager training of a cell in this process, before its first step."""
+
+    def made(value):
+        strategy = strategies.load("eager").Strategy(value)
+        strategy.setup()
+        return train.Run(value, digits, strategy, train.Pulse(0))
+
+    return made
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_every_strategy_computes_what_eager_does(runs, name):
     """Same weights, samples, order and loss: with LayerNorm only, the losses agree to rounding."""
@@ -83,6 +95,41 @@ def test_warm_up_leaves_no_trace(digits, tmp_path, runs):
     without = run(cell(warmup_steps=0), digits, tmp_path)[0]
     losses = [entry["train_loss"] for entry in without["history"]]
     assert losses == [entry["train_loss"] for entry in runs("eager")["history"]]
+
+
+@pytest.mark.parametrize(
+    ("samples", "steps", "sizes"),
+    [(217, 2, [48, 48, 25]), (217, 0, []), (217, 5, [48] * 4 + [25]), (96, 1, [48]), (25, 1, [25])],
+)
+def test_warm_up_takes_every_size_of_batch(one_rank, samples, steps, sizes):
+    run, seen = one_rank(cell(train_samples=samples)), []
+    run.step = lambda batch, epoch: seen.append(len(batch))
+    run.warm_up(steps)
+    assert seen == sizes
+
+
+def test_an_untimed_evaluation_takes_every_size_of_batch(one_rank):
+    """Where no earlier epoch's evaluation has: 40 + 40 + 21 images."""
+    run, seen = one_rank(cell(epochs=1, evaluation_batch=40)), []
+    run.model.register_forward_pre_hook(lambda model, images: seen.append(len(images[0])))
+    run.evaluate()
+    assert seen == [40, 21, 40, 40, 21]
+    run.evaluate()
+    assert seen[5:] == [40, 40, 21]
+
+
+def test_a_rank_makes_images_only_where_they_go_into_the_model(digits):
+    """The first stage's rank of a pipeline does; labels are everybody's."""
+    value, batches = cell("pipeline", 2, input="pil"), []
+    for rank in (0, 1):
+        strategy = strategies.load("pipeline").Strategy(value)
+        strategy.rank, strategy.world_size, strategy.devices = rank, 2, [torch.device("cpu")]
+        run = train.Run(value, digits, strategy, train.Pulse(0))
+        batches.append([run.augment.train_batch(torch.arange(5), 0), run.augment.test_batch(3, 9)])
+    for (images, labels), (nothing, same) in zip(*batches, strict=True):
+        assert images.shape == (len(labels), 3, 32, 32)
+        assert nothing.shape == (len(labels), 0)
+        assert same.equal(labels)
 
 
 def test_batch_norm_statistics_of_ranks_agree_before_evaluation(digits, tmp_path):
