@@ -52,8 +52,10 @@ def notes(cell: dict) -> dict[str, str]:
 
 
 def unavailable(cell: dict, software: Software) -> str | None:
-    """fully_shard is public since torch 2.6; GPUs need NCCL."""
-    missing = _process_group.without_torch(cell, "2.6")
+    """fully_shard is public since torch 2.6, and since 2.7 every rank may take its part of a tensor
+    that all have (distribute_tensor's src_data_rank); GPUs need NCCL.
+    """
+    missing = _process_group.without_torch(cell, "2.7")
     return missing or _process_group.without_nccl(cell, software)
 
 

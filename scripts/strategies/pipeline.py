@@ -97,8 +97,8 @@ def notes(cell: dict) -> dict[str, str]:
 
 
 def unavailable(cell: dict, software: Software) -> str | None:
-    """The schedules that take sums of losses came with torch 2.6; GPUs need NCCL."""
-    missing = _process_group.without_torch(cell, "2.6")
+    """Schedules can leave out their outputs (return_outputs) since torch 2.10; GPUs need NCCL."""
+    missing = _process_group.without_torch(cell, "2.10")
     return missing or _process_group.without_nccl(cell, software)
 
 
