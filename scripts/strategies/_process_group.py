@@ -7,18 +7,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import measure
-from strategies import eager
+from strategies import _data_parallel, eager
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from machine import Software
     from strategies import Node
 
 
-def processes(cell: dict) -> int:
-    """One process a device."""
-    return cell["hardware"]["devices"]
+processes = _data_parallel.processes
 
 
 def launcher(cell: dict, python: str, node: Node | None = None) -> list[str]:
@@ -49,6 +48,14 @@ def _numbers(version: str) -> list[int]:
 def without_nccl(cell: dict, software: Software) -> str | None:
     """Why this torch cannot join the cell's devices; None where they are no GPUs."""
     return None if cell["hardware"]["device"] == "cpu" else software.without_nccl("ddp")
+
+
+def broadcast_buffers(strategy: Strategy, model: nn.Module) -> None:
+    """Strategy.broadcast_buffers where every rank has all buffers: they take rank 0's."""
+    from torch import distributed
+
+    for buffer in model.buffers():
+        distributed.broadcast(buffer, src=0)
 
 
 class Strategy(eager.Strategy):

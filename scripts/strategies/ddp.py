@@ -60,6 +60,8 @@ def unavailable(cell: dict, software: Software) -> str | None:
 class Strategy(_process_group.Strategy):
     """One rank of a process group, with a model of its own."""
 
+    broadcast_buffers = _process_group.broadcast_buffers
+
     def library(self) -> str:
         """The study's choice."""
         asked = self.cell["strategy"]["options"]["backend"]
@@ -92,10 +94,3 @@ class Strategy(_process_group.Strategy):
     def unwrap(self, model: nn.Module) -> nn.Module:
         """Without DDP's collective calls, which evaluation has no need of."""
         return model.module
-
-    def broadcast_buffers(self, model: nn.Module) -> None:
-        """Every rank takes rank 0's buffers."""
-        from torch import distributed
-
-        for buffer in model.buffers():
-            distributed.broadcast(buffer, src=0)

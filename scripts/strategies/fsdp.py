@@ -60,7 +60,9 @@ def unavailable(cell: dict, software: Software) -> str | None:
 
 
 class Strategy(_process_group.Strategy):
-    """One rank of a process group, with its part of the model."""
+    """One rank of a process group, with its part of the model, whose buffers are whole."""
+
+    broadcast_buffers = _process_group.broadcast_buffers
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
         """The model, block by block in parts of its parameters' first dimension (DTensor)."""
@@ -94,10 +96,3 @@ class Strategy(_process_group.Strategy):
         # Every rank has read the whole: nothing is sent.
         whole = whole.to(self.devices[0])
         return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
-
-    def broadcast_buffers(self, model: nn.Module) -> None:
-        """Every rank takes rank 0's buffers, which are whole."""
-        from torch import distributed
-
-        for buffer in model.buffers():
-            distributed.broadcast(buffer, src=0)
