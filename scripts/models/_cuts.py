@@ -16,14 +16,25 @@ def stated(model: str, cuts: dict[int, list[str]], stages: int) -> list[str]:
     return cuts[stages]
 
 
-def even(model: str, kind: str, names: list[str], stages: int) -> list[str]:
-    """Cuts that give each stage as many of the blocks ``names``, which all cost about the same.
+def names(part: str, depths: list[int]) -> list[str]:
+    """Names of the blocks of a network that has ``depths`` of them in its parts 1, 2, ...: the
+    part and the index within it.
+    """
+    return [
+        f"{part}{number}_{index}"
+        for number, depth in enumerate(depths, 1)
+        for index in range(depth)
+    ]
+
+
+def even(model: str, kind: str, blocks: list[str], stages: int) -> list[str]:
+    """Cuts that give each stage as many of the ``blocks``, which all cost about the same.
 
     ParbenchError when there are fewer blocks, of a ``kind``, than stages.
     """
-    if stages > len(names):
+    if stages > len(blocks):
         raise ParbenchError(
-            f"{model} has {len(names)} {kind} and cannot be cut into {stages} stages; lower the "
+            f"{model} has {len(blocks)} {kind} and cannot be cut into {stages} stages; lower the "
             "sum of the balance or add blocks"
         )
-    return [names[round(index * len(names) / stages)] for index in range(1, stages)]
+    return [blocks[round(index * len(blocks) / stages)] for index in range(1, stages)]

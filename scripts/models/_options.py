@@ -23,3 +23,15 @@ def share(description: str, default: float) -> dict:
         "exclusiveMaximum": 1,
         "default": default,
     }
+
+
+def four(description: str, maximum: int, default: list[int]) -> dict:
+    """Four whole numbers from 1 to ``maximum``: one for each resolution."""
+    return {
+        "description": description,
+        "type": "array",
+        "items": {"type": "integer", "minimum": 1, "maximum": maximum},
+        "minItems": 4,
+        "maxItems": 4,
+        "default": default,
+    }

@@ -8,33 +8,16 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from models import _cuts
+from models._options import number, share
 
 if TYPE_CHECKING:
     from torch import nn
 
 BLOCKS = 3
 OPTIONS: dict[str, dict] = {
-    "width": {
-        "description": "channels of the first block; they double in each of the next",
-        "type": "integer",
-        "minimum": 1,
-        "maximum": 4096,
-        "default": 64,
-    },
-    "hidden": {
-        "description": "width of the hidden fully connected layer",
-        "type": "integer",
-        "minimum": 1,
-        "maximum": 65536,
-        "default": 512,
-    },
-    "dropout": {
-        "description": "before the last layer",
-        "type": "number",
-        "minimum": 0,
-        "exclusiveMaximum": 1,
-        "default": 0.5,
-    },
+    "width": number("channels of the first block; they double in each of the next", 64, 4096),
+    "hidden": number("width of the hidden fully connected layer", 512, 65536),
+    "dropout": share("before the last layer", 0.5),
 }
 SMALL = {"width": 8, "hidden": 16}
 
@@ -56,10 +39,10 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         return [layer, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
 
     row, channels, side = OrderedDict(), 3, image_size
-    for number in range(BLOCKS):
-        width = options["width"] * 2**number
+    for index in range(BLOCKS):
+        width = options["width"] * 2**index
         layers = [*convolution(channels, width), *convolution(width, width), nn.MaxPool2d(2)]
-        row[f"block{number + 1}"] = nn.Sequential(*layers)
+        row[f"block{index + 1}"] = nn.Sequential(*layers)
         channels, side = width, side // 2  # pooling drops an odd row
     hidden = nn.Linear(channels * side * side, options["hidden"])
     row["hidden"] = nn.Sequential(nn.Flatten(1), hidden, nn.ReLU(inplace=True))

@@ -10,39 +10,20 @@ from typing import TYPE_CHECKING
 
 from errors import ParbenchError
 from models import _cuts
-from models._options import share
+from models._options import four, share
 
 if TYPE_CHECKING:
     from torch import nn
 
-
-def _four(description: str, maximum: int, default: list[int]) -> dict:
-    return {
-        "description": description,
-        "type": "array",
-        "items": {"type": "integer", "minimum": 1, "maximum": maximum},
-        "minItems": 4,
-        "maxItems": 4,
-        "default": default,
-    }
-
-
 OPTIONS: dict[str, dict] = {
-    "depths": _four("blocks of each resolution", 1000, [3, 3, 9, 3]),
-    "dims": _four("width of each resolution", 65536, [96, 192, 384, 768]),
+    "depths": four("blocks of each resolution", 1000, [3, 3, 9, 3]),
+    "dims": four("width of each resolution", 65536, [96, 192, 384, 768]),
     "stochastic_depth": share(
         "probability that the last block is skipped; rising from 0 at the first", 0.1
     ),
 }
 SMALL = {"depths": [1, 1, 2, 1], "dims": [8, 16, 16, 16]}
 SMALLEST_IMAGE = 32  # a stem of stride 4, and three times halved
-
-
-def _names(depths: list[int]) -> list[str]:
-    """Names of the blocks: stage and index."""
-    return [
-        f"stage{stage}_{index}" for stage, depth in enumerate(depths, 1) for index in range(depth)
-    ]
 
 
 def cuts(stages: int, options: dict) -> list[str]:
@@ -52,7 +33,7 @@ def cuts(stages: int, options: dict) -> list[str]:
     ParbenchError when there are fewer blocks than stages.
     """
     name = f"convnext with depths {options['depths']}"
-    return _cuts.even(name, "blocks", _names(options["depths"]), stages)
+    return _cuts.even(name, "blocks", _cuts.names("stage", options["depths"]), stages)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:

@@ -10,49 +10,20 @@ from typing import TYPE_CHECKING
 
 from errors import ParbenchError
 from models import _cuts
+from models._options import four, number, share
 
 if TYPE_CHECKING:
     from torch import nn
 
 OPTIONS: dict[str, dict] = {
-    "patch_size": {
-        "description": "side of a patch of the stem, in pixels",
-        "type": "integer",
-        "minimum": 1,
-        "default": 4,
-    },
-    "depths": {
-        "description": "blocks of each resolution",
-        "type": "array",
-        "items": {"type": "integer", "minimum": 1, "maximum": 1000},
-        "minItems": 4,
-        "maxItems": 4,
-        "default": [3, 3, 9, 3],
-    },
-    "dims": {
-        "description": "width of each resolution",
-        "type": "array",
-        "items": {"type": "integer", "minimum": 1, "maximum": 65536},
-        "minItems": 4,
-        "maxItems": 4,
-        "default": [96, 192, 384, 768],
-    },
-    "stochastic_depth": {
-        "description": "probability that the last block is skipped; rising from 0 at the first",
-        "type": "number",
-        "minimum": 0,
-        "exclusiveMaximum": 1,
-        "default": 0,
-    },
+    "patch_size": number("side of a patch of the stem, in pixels", 4, 1024),
+    "depths": four("blocks of each resolution", 1000, [3, 3, 9, 3]),
+    "dims": four("width of each resolution", 65536, [96, 192, 384, 768]),
+    "stochastic_depth": share(
+        "probability that the last block is skipped; rising from 0 at the first", 0
+    ),
 }
 SMALL = {"depths": [1, 1, 2, 1], "dims": [8, 16, 16, 16], "patch_size": 2}
-
-
-def _names(depths: list[int]) -> list[str]:
-    """Names of the blocks: stage and index."""
-    return [
-        f"stage{stage}_{index}" for stage, depth in enumerate(depths, 1) for index in range(depth)
-    ]
 
 
 def cuts(stages: int, options: dict) -> list[str]:
@@ -62,7 +33,7 @@ def cuts(stages: int, options: dict) -> list[str]:
     ParbenchError when there are fewer blocks than stages.
     """
     name = f"convnextv2 with depths {options['depths']}"
-    return _cuts.even(name, "blocks", _names(options["depths"]), stages)
+    return _cuts.even(name, "blocks", _cuts.names("stage", options["depths"]), stages)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
@@ -86,10 +57,10 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         ls_init_value=None,  # and what it leaves out
     )
     row = OrderedDict(stem=network.stem)
-    for number, stage in enumerate(network.stages, 1):
-        if number > 1:
-            row[f"downsample{number}"] = stage.downsample
+    for at, stage in enumerate(network.stages, 1):
+        if at > 1:
+            row[f"downsample{at}"] = stage.downsample
         for index, block in enumerate(stage.blocks):
-            row[f"stage{number}_{index}"] = block
+            row[f"stage{at}_{index}"] = block
     row["head"] = network.head
     return nn.Sequential(row)

@@ -8,35 +8,16 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from models import _cuts
+from models._options import four, number
 
 if TYPE_CHECKING:
     from torch import nn
 
 OPTIONS: dict[str, dict] = {
-    "depths": {
-        "description": "residual blocks of each of the four layers",
-        "type": "array",
-        "items": {"type": "integer", "minimum": 1, "maximum": 100},
-        "minItems": 4,
-        "maxItems": 4,
-        "default": [2, 2, 2, 2],
-    },
-    "width": {
-        "description": "channels of the first layer; they double in each of the next",
-        "type": "integer",
-        "minimum": 1,
-        "maximum": 4096,
-        "default": 64,
-    },
+    "depths": four("residual blocks of each of the four layers", 100, [2, 2, 2, 2]),
+    "width": number("channels of the first layer; they double in each of the next", 64, 4096),
 }
 SMALL = {"width": 8, "depths": [1, 1, 1, 1]}
-
-
-def _names(depths: list[int]) -> list[str]:
-    """Names of the residual blocks: layer and index."""
-    return [
-        f"layer{layer}_{index}" for layer, depth in enumerate(depths, 1) for index in range(depth)
-    ]
 
 
 def cuts(stages: int, options: dict) -> list[str]:
@@ -44,7 +25,9 @@ def cuts(stages: int, options: dict) -> list[str]:
 
     A layer halves the side of its images and doubles their channels: each block costs as much.
     """
-    return _cuts.even("deep_cnn", "residual blocks", _names(options["depths"]), stages)
+    return _cuts.even(
+        "deep_cnn", "residual blocks", _cuts.names("layer", options["depths"]), stages
+    )
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from errors import ParbenchError
 from models import _cuts
+from models._options import share
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,22 +47,11 @@ OPTIONS: dict[str, dict] = {
         "minimum": 1,
         "default": 7,
     },
-    "stochastic_depth": {
-        "description": "probability that the last block is skipped; rising from 0 at the first",
-        "type": "number",
-        "minimum": 0,
-        "exclusiveMaximum": 1,
-        "default": 0.2,
-    },
+    "stochastic_depth": share(
+        "probability that the last block is skipped; rising from 0 at the first", 0.2
+    ),
 }
 SMALL = {"embed_dim": 12, "depths": [2, 2], "num_heads": [2, 2], "window_size": 4}
-
-
-def _names(depths: list[int]) -> list[str]:
-    """Names of the transformer blocks: stage and index."""
-    return [
-        f"stage{stage}_{index}" for stage, depth in enumerate(depths, 1) for index in range(depth)
-    ]
 
 
 def _check(options: dict) -> None:
@@ -88,7 +78,7 @@ def cuts(stages: int, options: dict) -> list[str]:
     """
     _check(options)
     name = f"swin with depths {options['depths']}"
-    return _cuts.even(name, "transformer blocks", _names(options["depths"]), stages)
+    return _cuts.even(name, "transformer blocks", _cuts.names("stage", options["depths"]), stages)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
