@@ -420,7 +420,6 @@ class Run:
             # The first allocation, the choice of kernels: of a whole batch and of the last one.
             for part in parts[:1] + parts[1:][-1:]:
                 model(self.augment.test_batch(*_span(part))[0])
-                self.pulse.beat("evaluation", self.place.epoch + 1)
         self._evaluated = True
         for first, part in zip(firsts, parts, strict=True):
             start, stop = _span(part)
