@@ -823,6 +823,8 @@ def why_not_comparable(
 ) -> list[str]:
     """Reasons that forbid setting the metric beside its published value; empty when none does."""
     reasons = group.cautions(metric)
+    if differs := group.plan.get("differs"):
+        reasons.append(f"differs from the source: {differs}")
     if metric.kind == "ratio":
         if not group.has_layout_of(reference):
             reasons += _hardware_difference(group, reference)
