@@ -566,8 +566,11 @@ def _compare_scale(study: dict, groups: dict[tuple[str, str], dict], where: str)
         raise ParbenchError(f"{where}: scaled_from: {error}") from None
     place = f"studies/{study['scaled_from']}.yaml"
     for (model, variant), group in groups.items():
-        # A variant that only this study has is no scaled one: what it states itself stands.
-        entry = source["variants"].get(variant, study["variants"][variant])
+        # A variant that only this study has is no scaled one, and what it states itself stands;
+        # unless it is set beside published rows.
+        own = study["variants"][variant]
+        alone = {**own, "settings": {}} if "published" in own else own
+        entry = source["variants"].get(variant, alone)
         layers = [
             source.get("settings", {}),
             source.get("assumed", {}),

@@ -338,6 +338,16 @@ def test_another_strategy_is_told_of_a_scaled_variant(with_study):
     assert found[-1] == "strategy eager instead of gpipe"
 
 
+def test_settings_of_a_variant_beside_published_rows_are_told_as_scaled(with_study):
+    def change(study):
+        study["variants"]["one-8"]["published"] = {"hardware": "CPU"}
+
+    groups = with_study(change, "kamoji-cpu").studies["kamoji-cpu"]["groups"]
+    found = {g["variant"]: g["scaled"] for g in groups}
+    assert "steps 10 instead of all" in found["one-8"]
+    assert "steps 10 instead of all" not in found["one-32"]
+
+
 def test_what_a_variant_does_else_than_the_source_is_in_the_plan(base):
     base["studies"] = ["torchgpipe", "quickstart"]
     studies = cells.plan(config.checked(base)).studies
