@@ -54,8 +54,10 @@ CLASSES = 10
 # but rounding has no relative error.
 FLOOR = 1e-3
 HALF_ROUNDING = 2**-8  # bfloat16 has 8 binary digits
-# Of what eager training's own roundings grow to, where that is more than the bound.
+# Of what eager training's own roundings grow to, where that is more than the bound; and what would
+# be no bound any more.
 OWN_ROUNDINGS = 10
+LOOSEST = 1e-5
 LIMIT_SECONDS = 600  # for all ranks of one launch together
 PROGRAM = Path(__file__)
 
@@ -345,7 +347,8 @@ def bounds_of(trial: dict, work: Path) -> Callable[[str], float | None]:
     write_reference(work, other)
     expected, found = _reference(work, trial), _reference(work, other)
     own = {name: difference(found[name], values) for name, values in expected.items()}
-    return lambda quantity: max(bound, OWN_ROUNDINGS * own[quantity])
+    bounds = {name: max(bound, OWN_ROUNDINGS * error) for name, error in own.items()}
+    return lambda quantity: bounds[quantity] if bounds[quantity] <= LOOSEST else None
 
 
 def errors_of(trial: dict, strategy: Any, work: Path) -> dict[str, float]:
