@@ -376,21 +376,7 @@ class Published:
 
         Raises ParbenchError when the selection is ambiguous, names no column, or has another unit.
         """
-        selection = group["published"]
-        if selection is None or self._study is None:
-            return None
-        rows = self._frame
-        for column, wanted in {"study": self._study, **selection, "metric": metric.name}.items():
-            if column not in rows.columns:
-                raise ParbenchError(
-                    f"group {group['id']}: published: {column!r} is no column of the published "
-                    f"values; columns: {', '.join(self._frame.columns)}"
-                )
-            values = rows[column].map(_spelling)
-            if column == "metric":
-                values = values.replace(METRIC_ALIASES)
-            several = wanted if isinstance(wanted, list) else [wanted]
-            rows = rows[values.isin([_spelling(each) for each in several])]
+        rows = self._selected(group, metric=metric.name)
         if rows.empty:
             return None
         self._refuse_ambiguity(group, metric, rows)
@@ -413,14 +399,29 @@ class Published:
 
     def operators(self, group: Mapping) -> list[str]:
         """The operators that the source tells times of, for the rows that the group names."""
-        selection = group["published"]
-        if selection is None or self._study is None:
+        rows = self._selected(group)
+        if rows.empty:
             return []
-        rows = self._frame
-        for column, wanted in {"study": self._study, **selection}.items():
-            rows = rows[rows[column].map(_spelling) == _spelling(wanted)]
         told = (name.partition(":") for name in rows["metric"])
         return list(dict.fromkeys(name for what, _, name in told if is_operator(what)))
+
+    def _selected(self, group: Mapping, **also: str) -> pd.DataFrame:
+        """The rows that the group's ``published`` names, and ``also`` these columns."""
+        selection, rows = group["published"], self._frame
+        if selection is None or self._study is None:
+            return rows[:0]
+        for column, wanted in {"study": self._study, **selection, **also}.items():
+            if column not in rows.columns:
+                raise ParbenchError(
+                    f"group {group['id']}: published: {column!r} is no column of the published "
+                    f"values; columns: {', '.join(rows.columns)}"
+                )
+            values = rows[column].map(_spelling)
+            if column == "metric":
+                values = values.replace(METRIC_ALIASES)
+            several = wanted if isinstance(wanted, list) else [wanted]
+            rows = rows[values.isin([_spelling(each) for each in several])]
+        return rows
 
     def speedup(self, group: Mapping, baseline: Mapping) -> tuple[Reference | None, str]:
         """The published speedup, from both training times if they are there, else as printed.

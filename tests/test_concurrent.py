@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -18,11 +19,15 @@ import claims
 import config
 import constructed
 import equivalence
+import evidence
+import incomplete
 import measure
+import report
 import shape
 import strategies
 import tables
 import train
+import unfinished
 from errors import ParbenchError
 from progress import Pulse
 from strategies import eager
@@ -437,6 +442,7 @@ def test_a_claim_of_a_total_is_of_both_models_and_no_other_is():
     total, each = made["laharsh-total-speedup"], made["laharsh-vit-speedup"]
     assert [found.ratios[0].over.plan["model"] for found in total.comparisons] == ["cnn+vit"]
     assert total.comparisons[0].measured.max == pytest.approx(46 / 32.5)
+    assert total.comparisons[0].published == 14.3
     assert {found.ratios[0].over.plan["model"] for found in each.comparisons} == {"cnn", "vit"}
     assert each.verdict == claims.FAILS
 
@@ -444,22 +450,70 @@ def test_a_claim_of_a_total_is_of_both_models_and_no_other_is():
 # ---------------------------------------------------------------- several models together: report
 
 
-def test_the_report_shows_both_models(tmp_path):
-    """As a row of their own, whose number leads to their cells; no cell is shown twice."""
-    plan, runs = study_of()
-    study = constructed.usual_study(tables=TABLES, published=None, citation=None)
-    plan["study"] = study
-    usual = constructed.plan_json(study, constructed.usual_groups())
+def written(folder, plan, runs, **study):
+    """The paths of a plan, its table and its cells, as a run of ``runs`` leaves them."""
+    plan["study"] = constructed.usual_study(tables=TABLES, citation=None, **study)
+    usual = constructed.plan_json(plan["study"], constructed.usual_groups())
     for group in plan["groups"] + plan["together"]:
         group["work"] = usual["groups"][0]["work"]
-    paths = {"plan": tmp_path / "both.json", "table": tmp_path / "both.csv"}
-    paths["cells"] = tmp_path / "cells"
+    paths = {"plan": folder / "both.json", "table": folder / "both.csv", "cells": folder / "cells"}
     paths["plan"].write_text(json.dumps(plan))
     tables.table(plan, runs, NOTHING).to_csv(paths["table"], index=False)
     for name, metrics in runs.items():
         (paths["cells"] / name).mkdir(parents=True)
         (paths["cells"] / name / "metrics.json").write_text(json.dumps(metrics))
         (paths["cells"] / name / "log.txt").write_text("done\n")
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("cut", "said"),
+    [
+        (lambda plan, runs: evidence.plan({"plan": plan, "cells": runs}), "not measured"),
+        (
+            lambda plan, runs: incomplete.cut(
+                plan,
+                {name: run["seed"] for name, run in runs.items()},
+                functools.partial(unfinished._lost, ()),
+            ),
+            "not trained yet",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("there", "why"),
+    [
+        (["cnn.s0", "cnn.s1", "cnn.s2"], None),
+        (["cnn.s0", "vit.s1", "vit.s2"], "no seed of which all models are done"),
+    ],
+)
+def test_a_pair_of_which_half_is_done_is_a_row_that_says_so(tmp_path, cut, said, there, why):
+    """In what is made of an unfinished run, and of partial evidence."""
+    plan, runs = study_of()
+    there = [".concurrent.".join(name.split(".")) for name in there]
+    for name in [name for name in runs if ".concurrent." in name and name not in there]:
+        del runs[name]
+    left = cut(plan, {name: {"seed": run["cell"]["seed"]} for name, run in runs.items()})
+    both = {group["id"]: group for group in left["together"]}
+    assert both["cnn+vit.concurrent"]["not_run"] == (why or said)
+    assert both["cnn+vit.eager"] == plan["together"][0]
+    paths = written(tmp_path, left, runs, published="laharsh")
+    out, source = tmp_path / "report.json", config.ROOT / "studies" / "published"
+    words = ["--plan", paths["plan"], "--table", paths["table"], "--cells", paths["cells"]]
+    words += ["--claims", source / "claims.yaml", "--published", *sorted(source.glob("*.csv"))]
+    report.main(["collect", *map(str, words), "--out", str(out)])
+    (row,) = (
+        [cell["text"] for cell in row]
+        for row in json.loads(out.read_text())["claims"]["detail"]["rows"]
+        if row[0]["text"] == "laharsh-total-speedup"
+    )
+    assert (why or said) in row[5]
+    assert row[-1] == claims.UNTESTED
+
+
+def test_the_report_shows_both_models(tmp_path):
+    """As a row of their own, whose number leads to their cells; no cell is shown twice."""
+    paths = written(tmp_path, *study_of(), published=None)
     data = json.loads(collect(tmp_path, paths).read_text())
     (section,) = data["studies"]
     second = section["tables"][1]

@@ -608,6 +608,20 @@ def test_selection_spells_numbers_and_nothing_in_several_ways():
     assert source.find(make_group(published={**EAGER, "batch_size": 8}), metric) is None
 
 
+def test_operators_are_selected_as_values_are():
+    """By a list, too, and with the same words for a column that is none."""
+    names = [f"operator_self_seconds:aten::{name}" for name in ("mm", "copy_", "add")]
+    tables_of = zip(names, ("Table 1", "Table 2", "Table 3"), strict=True)
+    frame = make_published(*({"metric": m, "unit": "s", "table": t} for m, t in tables_of))
+    source = tables.Published(frame, "paper")
+    group = make_group(published={**EAGER, "table": ["Table 1", "Table 3"]})
+    assert source.operators(group) == ["aten::mm", "aten::add"]
+    with pytest.raises(ParbenchError, match="'modle' is no column"):
+        source.operators(make_group(published={"modle": "resnet50"}))
+    assert source.operators(make_group()) == []
+    assert tables.Published(tables.read_source(None, []), None).operators(group) == []
+
+
 def test_values_of_other_studies_are_not_found():
     frame = make_published({"study": "other"})
     assert row(one_group(frame, published=EAGER), "test_accuracy")["verdict"] == (
