@@ -92,6 +92,7 @@ class Strategy:
 
     backend: str | None = None
     companion = 0
+    in_threads = False  # whether it computes in threads that it starts itself
 
     def __init__(self, cell: dict):
         self.cell = cell
