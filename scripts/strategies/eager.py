@@ -117,6 +117,10 @@ class Strategy:
         """
         return [mine]
 
+    def heard(self, what: str) -> list:
+        """What the processes of other models, and this one, have told at ``what`` until now."""
+        return []
+
     def device(self, index: int) -> torch.device:
         """The ``index``-th device of this node that the launcher gave to the cell."""
         import torch
