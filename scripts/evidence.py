@@ -152,8 +152,8 @@ def _without_places(plan: Mapping) -> dict:
 
 def _each_group(plan: Mapping, change: Callable[[Mapping], dict]) -> dict:
     """The plan with all its groups changed, also those of several models together."""
-    parts = [part for part in ("groups", "together") if part in plan]
-    return {**plan, **{part: [change(group) for group in plan[part]] for part in parts}}
+    parts = {part: [change(group) for group in plan[part]] for part in ("groups", "together")}
+    return {**plan, **parts}
 
 
 def _plain(text: str | None) -> str | None:

@@ -28,7 +28,7 @@ import shape
 from certificate import Certificates
 from errors import ParbenchError, run_main
 from printable import printable
-from seeds import DECIDE_FROM, TRIM_FROM, too_few
+from seeds import DECIDE_FROM, NOT_REACHED, TRIM_FROM, too_few
 
 # fmt: off
 COLUMNS = [
@@ -56,9 +56,8 @@ NOT_REPRODUCED = "not reproduced"
 # What a failed run is called in the status column and in sentences.
 FAILURES = {"out_of_memory": "out of memory", "diverged": "diverged"}
 
-# The metric that needs the published accuracy of its group, and what is said of seeds below it.
+# The metric that needs the published accuracy of its group.
 TO_PUBLISHED = "seconds_to_published_accuracy"
-NOT_REACHED = "not reached"
 
 # Spellings of published values.
 UNIT_ALIASES = {"ratio": "x", "1/s": "samples/s"}
@@ -824,6 +823,8 @@ def why_not_comparable(
 ) -> list[str]:
     """Reasons that forbid setting the metric beside its published value; empty when none does."""
     reasons = group.cautions(metric)
+    if differs := group.plan.get("differs"):
+        reasons.append(f"differs from the source: {differs}")
     if metric.kind == "ratio":
         if not group.has_layout_of(reference):
             reasons += _hardware_difference(group, reference)

@@ -804,6 +804,7 @@ TIME = make_published({}, {"metric": "train_seconds", "value": 100.0, "unit": "s
             "published on the dataset cifar10, here on digits",
         ),
         ({"comparable": {"train_seconds": "it waits"}}, {}, A100, "it waits"),
+        ({"differs": "it repeats"}, {}, A100, "differs from the source: it repeats"),
     ],
 )
 def test_times_that_are_not_comparable(changes, study, machine, reason):
@@ -877,6 +878,15 @@ def test_speedup_with_other_device_count_is_not_comparable():
     found = speedup_case(devices=4)
     assert found["verdict"] == tables.NOT_COMPARABLE
     assert found["reason"] == "published on 2x A100, here on 4 CPU cores"
+
+
+def test_what_differs_from_the_source_by_the_study_itself_forbids_a_verdict():
+    found = speedup_case(differs="it repeats one batch")
+    assert found["verdict"] == tables.NOT_COMPARABLE
+    assert found["reason"] == "differs from the source: it repeats one batch"
+    # Nothing is said of it where nothing was published.
+    found = speedup_case(differs="it repeats one batch", published=None)
+    assert (found["verdict"], found["reason"]) == (tables.NO_PUBLISHED_VALUE, "")
 
 
 def test_plan_may_forbid_a_comparison_and_note_something():
