@@ -454,6 +454,7 @@ def _group(
         "not_run": reason,
         "baseline": None,
         "published": None,
+        "differs": None,
         "scaled": [],
         "comparable": strategy.notes(template),
         "work": _work(template),
@@ -474,9 +475,10 @@ def _work(cell: dict) -> dict:
 
 
 def _link(study: dict, groups: dict[tuple[str, str], dict], where: str) -> None:
-    """Fill in what one group knows of others: its baseline, and its published rows."""
+    """Fill in what a group knows of others: its baseline, its published rows, what it does else."""
     for (model, variant), group in groups.items():
         entry = study["variants"][variant]
+        group["differs"] = entry.get("differs")
         if "baseline" in entry:
             group["baseline"] = _baseline(groups, model, variant, entry["baseline"], where)
         if "published" in entry:
@@ -562,14 +564,20 @@ def _compare_scale(study: dict, groups: dict[tuple[str, str], dict], where: str)
         source = configuration.study(study["scaled_from"])
     except ParbenchError as error:
         raise ParbenchError(f"{where}: scaled_from: {error}") from None
+    place = f"studies/{study['scaled_from']}.yaml"
     for (model, variant), group in groups.items():
+        # A variant that only this study has is no scaled one, and what it states itself stands;
+        # unless it is set beside published rows.
+        own = study["variants"][variant]
+        alone = {**own, "settings": {}} if "published" in own else own
+        entry = source["variants"].get(variant, alone)
         layers = [
             source.get("settings", {}),
             source.get("assumed", {}),
             source["models"].get(model, {}).get("settings", {}),
-            source["variants"].get(variant, {}).get("settings", {}),
+            entry.get("settings", {}),
         ]
-        full = _settings(layers, f"studies/{study['scaled_from']}.yaml")
+        full = _settings(layers, place)
         here = {**group["training"], **{key: group["dataset"][key] for key in _SAMPLES}}
         group["scaled"] = [
             f"{key} {_words(here[key])} instead of {_words(full[key])}"
@@ -577,12 +585,28 @@ def _compare_scale(study: dict, groups: dict[tuple[str, str], dict], where: str)
             if here[key] != full[key]
         ]
         given = source["models"].get(model, {}).get("options", {})
-        options = _options("models", model, given, f"studies/{study['scaled_from']}.yaml")
+        options = _options("models", model, given, place)
         group["scaled"] += [
             f"{model}'s {key} {_words(group['model_options'][key])} instead of {_words(value)}"
             for key, value in options.items()
             if group["model_options"][key] != value
         ]
+        group["scaled"] += _other_strategy(group, entry, place)
+
+
+def _other_strategy(group: dict, entry: dict, place: str) -> list[str]:
+    """How a group's strategy differs from that of the variant ``entry`` in the file ``place``."""
+    name = entry["strategy"]
+    if group["strategy"] != name:
+        return [f"strategy {group['strategy']} instead of {name}"]
+    # Of options that hold options, such as those of models beside it, only that they differ.
+    return [
+        f"other options in {key}"
+        if isinstance(value, dict)
+        else f"{key} {_words(group['options'][key])} instead of {_words(value)}"
+        for key, value in _options("strategies", name, entry.get("options", {}), place).items()
+        if group["options"][key] != value
+    ]
 
 
 def _words(value: Any) -> str:

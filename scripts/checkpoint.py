@@ -114,10 +114,14 @@ class Store:
             break
         if trouble is not None:
             print(f"checkpoint: starts afresh: {trouble}", flush=True)
+        self.clear()
+        return None
+
+    def clear(self) -> None:
+        """Delete all checkpoints of this run."""
         self._delete_all_but([])
         with contextlib.suppress(OSError):  # a companion's are in it
             self.folder.rmdir()
-        return None
 
     def state(self, number: int) -> dict:
         """What was written beside the tensors of a checkpoint that ``find`` found."""

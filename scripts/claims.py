@@ -162,7 +162,7 @@ def _comparisons(claim: Mapping, trial: Trial, published: pd.DataFrame) -> list[
     if test["op"] == "largest":
         return _largest(test["metric"], trial, published)
     source = Published(published, trial.study["published"])
-    groups = _timed(trial.groups)
+    groups = _measuring(trial.groups, test["metric"])
     ratios = [_ratio(claim, trial, *pair, source) for pair in _pairs(test, groups)]
     if "models" not in test:
         made = [_compared(test, trial, (ratio,)) for ratio in ratios]
@@ -177,13 +177,27 @@ def _comparisons(claim: Mapping, trial: Trial, published: pd.DataFrame) -> list[
     return made or [Comparison(trial, UNTESTED, (f"{trial.name} has {_lacks(test, groups)}",))]
 
 
-def _timed(groups: Iterable[Group]) -> list[Group]:
-    """Those that are compared: what is instrumented runs slower, and apart."""
-    return [each for each in groups if each.plan["training"].get("profile", "none") == "none"]
+def _measuring(groups: Iterable[Group], name: str) -> list[Group]:
+    """Those that are compared by the metric ``name``, of a model or of several together.
+
+    What is instrumented runs slower, and apart; a few steps of an epoch have no score.
+    """
+    metric = tables.METRICS.get(name)
+    kept = (each for each in groups if each.plan["training"].get("profile", "none") == "none")
+    if metric is None:  # each of them lacks it
+        return list(kept)
+    scored = metric.kind == "accuracy"
+    return [
+        each
+        for each in kept
+        if each.measures(metric) and not (scored and each.plan["training"]["steps"] is not None)
+    ]
 
 
 def _lacks(test: Mapping, groups: Collection[Group]) -> str:
-    """Why a test compares none of ``groups``."""
+    """Why a test compares none of ``groups``, which measure its metric."""
+    if not groups:
+        return f"no cell that measures {test['metric']}"
     for side in ("numerator", "denominator"):
         if not any(_fits(group, test[side]) for group in groups):
             wanted = {**test[side], **test[side].get("options", {})}
@@ -196,22 +210,24 @@ def _lacks(test: Mapping, groups: Collection[Group]) -> str:
 def _pairs(test: Mapping, groups: Collection[Group]) -> Iterator[tuple[Group, Group]]:
     """The pairs of groups that a test compares, models and variants in the study's order.
 
-    Where several pairs have the same model, batch, strategies and hardware, those count that stand
-    for most published rows: the source's own configuration, and not the variants beside it.
+    Where several have the same models and batches, those count that stand for most published rows:
+    the source's own configuration, and not the variants beside it. What was not run takes no other
+    pair's place, and is told where it would have counted.
     """
-    metric = tables.METRICS.get(test["metric"])
-    if metric is not None:
-        groups = [each for each in groups if each.measures(metric)]
     alike: dict[tuple, list[tuple[Group, Group]]] = {}
     for over in (group for group in groups if _fits(group, test["numerator"])):
         for under in (group for group in groups if _fits(group, test["denominator"])):
             if over is not under and _alike(over, under, test):
-                alike.setdefault((_key(over), _key(under)), []).append((over, under))
+                alike.setdefault((_work(over), _work(under)), []).append((over, under))
     for pairs in alike.values():
-        counts = [sum(each.plan["published"] is not None for each in pair) for pair in pairs]
-        for pair, count in zip(pairs, counts, strict=True):
-            if count == max(counts):
-                yield pair
+        ran = [pair for pair in pairs if not any(group.plan["not_run"] for group in pair)]
+        least = max(map(_published_rows, ran or pairs))
+        yield from (pair for pair in pairs if _published_rows(pair) >= least)
+
+
+def _published_rows(pair: Iterable[Group]) -> int:
+    """How many of the two stand for rows of the source."""
+    return sum(group.plan["published"] is not None for group in pair)
 
 
 def _fits(group: Group, selection: Mapping) -> bool:
@@ -256,7 +272,7 @@ def _rest(plan: Mapping, named: Collection[str], options: Collection[str]) -> di
     if "batch_size" in named:
         del training["global_batch"]
     if "device" in named:
-        del hardware["device"], hardware["gpu_model"]
+        del hardware["device"], hardware["gpu_model"], hardware["threads"]
     if named & {"strategy", "devices", "nodes", "options"}:
         del hardware["devices"], hardware["nodes"]
     rest = {
@@ -269,15 +285,20 @@ def _rest(plan: Mapping, named: Collection[str], options: Collection[str]) -> di
     return rest if "model" in named else {**rest, "model": plan["model"]}
 
 
-def _key(group: Group) -> tuple:
-    plan = group.plan
-    batch = plan["training"]["global_batch"]
-    return plan["model"], batch, plan["strategy"], plan["hardware"]["name"]
+def _work(group: Group) -> tuple:
+    """What a group trains."""
+    return group.plan["model"], group.plan["training"]["global_batch"]
+
+
+def _means(group: Group) -> tuple:
+    """By what it trains it."""
+    return group.plan["strategy"], group.plan["hardware"]["name"]
 
 
 def _place(ratio: Ratio) -> tuple:
     """What tells a ratio from others of its model."""
-    return (*_key(ratio.over)[1:], *_key(ratio.under)[1:])
+    sides = ratio.over, ratio.under
+    return tuple((_work(group)[1], *_means(group)) for group in sides)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -298,7 +319,7 @@ def _ratio(claim: Mapping, trial: Trial, over: Group, under: Group, source: Publ
         reasons = [*over.failures(), *under.failures(), *reasons]
         band = _band(metric, test["op"], over, under, trial.study["tolerance"])
         if not by_seed:
-            missing = missing or reasons
+            missing = missing or reasons or ["no seed that both have"]
     return Ratio(
         over,
         under,
@@ -313,7 +334,7 @@ def _ratio(claim: Mapping, trial: Trial, over: Group, under: Group, source: Publ
 def _cautions(metric: Metric, over: Group, under: Group) -> list[str]:
     """Why the ratio of two groups does not mean what it says, and what it would take."""
     metrics = [metric]
-    if metric.depends_on_clock and _key(over)[2:] != _key(under)[2:]:
+    if metric.depends_on_clock and _means(over) != _means(under):
         metrics.append(tables.METRICS["speedup"])
     cautions = []
     for group in (over, under):
@@ -365,12 +386,13 @@ def _printed(metric: Metric, over: Group, under: Group, source: Published) -> fl
 
 def _compared(test: Mapping, trial: Trial, ratios: tuple[Ratio, ...]) -> Comparison:
     """The verdict on one ratio, or on the first of two over the second."""
-    missing = dict.fromkeys(reason for ratio in ratios for reason in ratio.missing)
+    missing = tuple(dict.fromkeys(reason for ratio in ratios for reason in ratio.missing))
     printed = [ratio.published for ratio in ratios]
     published = None if None in printed else printed[0] / math.prod(printed[1:])
-    if missing:
-        return Comparison(trial, UNTESTED, tuple(missing), ratios, published=published)
     seeds = set.intersection(*(set(ratio.by_seed) for ratio in ratios))
+    if missing or not seeds:
+        missing = missing or ("no seed that all of them have",)
+        return Comparison(trial, UNTESTED, missing, ratios, published=published)
     summary = tables.summarise(
         ratios[0].by_seed[seed] / math.prod(other.by_seed[seed] for other in ratios[1:])
         for seed in sorted(seeds)

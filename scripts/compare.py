@@ -20,7 +20,7 @@ from errors import ParbenchError, run_main
 from files import canonical_json, write_atomically
 from printable import printable
 from seeds import too_few
-from tables import METRICS, Group, Metric, Summary, summarise
+from tables import METRICS, NOT_MEASURED, Group, Metric, Summary, groups_of, summarise
 
 # fmt: off
 COLUMNS = [
@@ -33,7 +33,8 @@ HEAD = [
     "model", "variant", "accuracy A", "accuracy B", "B - A", "time A", "time B", "A / B", "time",
 ]
 # fmt: on
-ACCURACY, TIME = METRICS["test_accuracy"], METRICS["train_seconds"]
+ACCURACY = METRICS["test_accuracy"]
+TIMES = METRICS["train_seconds"], METRICS["total_seconds"]  # of one model, of several together
 # Parts of a group's plan that may differ between two that are set beside each other.
 PLACE = ("stack", "deployment", "hardware", "options")
 WORK = ("dataset", "model_options", "training")  # other work: no number is set against the other
@@ -41,7 +42,7 @@ WORK = ("dataset", "model_options", "training")  # other work: no number is set 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two files: its groups with their runs."""
+    """One of the two files: its groups with their runs, those of several models together last."""
 
     path: Path
     made: Mapping
@@ -87,13 +88,22 @@ class Pair:
                 found.append(f"{part} {_word(ours)} against {_word(theirs)}")
         return found
 
+    def measures(self, metric: Metric) -> bool:
+        """Whether the metric is one of a single model, or of several, as the groups are."""
+        return self.a.measures(metric) and self.b.measures(metric)
+
     def seeds(self) -> list[tuple[Mapping, Mapping]]:
         """The runs of each seed that ended well on both sides."""
         theirs = {run["cell"]["seed"]: run for run in self.b.ok}
         return [(r, theirs[r["cell"]["seed"]]) for r in self.a.ok if r["cell"]["seed"] in theirs]
 
     def same_cells(self) -> list[tuple[Mapping, Mapping]]:
-        """Those of them that are the same cell, whose results should be the same, too."""
+        """Those of them that are the same cell, whose results should be the same, too.
+
+        Several models together have none of their own.
+        """
+        if "members" in self.a.plan:
+            return []
         return [pair for pair in self.seeds() if pair[0]["cell"]["id"] == pair[1]["cell"]["id"]]
 
     def equal_weights(self) -> int:
@@ -105,7 +115,8 @@ class Pair:
 
         Above 1 B is better: A / B of times and of memory, B / A of throughputs.
         """
-        values = [(metric.read(ours), metric.read(theirs)) for ours, theirs in self.seeds()]
+        both = self.seeds() if self.measures(metric) else []
+        values = [(metric.read(ours), metric.read(theirs)) for ours, theirs in both]
         values = [pair for pair in values if None not in pair]
         if metric.kind == "accuracy":
             return "difference", summarise(theirs - ours for ours, theirs in values)
@@ -122,7 +133,8 @@ class Pair:
         if why:
             return "; ".join(why)
         if not found.n:
-            return "nothing to compare: " + ", ".join(f"{n} {g.status}" for n, g in sides)
+            told = (f"{n} {g.status if _summary(g, metric).n else _lacking(g)}" for n, g in sides)
+            return "nothing to compare: " + ", ".join(told)
         if few := too_few(found.n):
             return f"undecided: {few}"
         neutral = 1.0 if kind == "ratio" else 0.0
@@ -138,16 +150,14 @@ def _word(value: object) -> str:
 def load(path: Path) -> Side:
     """Read a file of evidence; ParbenchError for what is none."""
     made = evidence.read(path)
-    runs, whole = evidence.runs(made, path), evidence.plan(made)
+    whole = evidence.plan(made)
     place = {key: whole[key] for key in ("stack", "deployment")}
-    groups = (
-        Group(
-            {**group, **place},
-            () if group["not_run"] else tuple(runs[cell] for cell in group["cells"]),
-        )
-        for group in whole["groups"]
-    )
-    return Side(path, made, tuple(groups))
+    options = {group["id"]: {group["model"]: group["model_options"]} for group in whole["groups"]}
+    for group in [*whole["groups"], *whole["together"]]:
+        group |= place
+        for member in group.get("members", []):  # what the models are that it trains together
+            group["model_options"] = group["model_options"] | options[member]
+    return Side(path, made, tuple(groups_of(whole, evidence.runs(made, path)).values()))
 
 
 def pairs(a: Side, b: Side) -> tuple[list[Pair], list[Group], list[Group]]:
@@ -167,7 +177,7 @@ def pairs(a: Side, b: Side) -> tuple[list[Pair], list[Group], list[Group]]:
         )
     found, alone = [], []
     for group in a.groups:
-        other = matched.get(_settings(group))
+        other = matched.get(group.plan["id"])
         if other is None:
             alone.append(group)
         else:
@@ -175,8 +185,8 @@ def pairs(a: Side, b: Side) -> tuple[list[Pair], list[Group], list[Group]]:
     return found, alone, left
 
 
-def _settings(group: Group) -> str:
-    return group.plan["id"]  # which holds their digest
+def _settings(group: Group) -> list[str]:
+    return group.plan.get("members", [group.plan["id"]])  # which hold their digests
 
 
 def _place(group: Group) -> tuple[str, str]:
@@ -188,8 +198,13 @@ def _place(group: Group) -> tuple[str, str]:
 
 
 def _summary(group: Group, metric: Metric) -> Summary:
-    values = [metric.read(run) for run in group.ok]
+    values = [metric.read(run) for run in group.ok] if group.measures(metric) else []
     return summarise((value for value in values if value is not None), trim=metric.clocked)
+
+
+def _lacking(group: Group) -> str:
+    """Why a group has no number."""
+    return NOT_MEASURED if group.ok or group.status == "ok" else group.status
 
 
 def table(found: list[Pair]) -> pd.DataFrame:
@@ -198,7 +213,7 @@ def table(found: list[Pair]) -> pd.DataFrame:
     for pair in found:
         same, equal = len(pair.same_cells()), pair.equal_weights()
         for metric in METRICS.values():
-            if metric.read is None or metric.of == "several":
+            if metric.read is None or not pair.measures(metric):
                 continue
             row = {
                 "model": pair.a.plan["model"],
@@ -239,11 +254,16 @@ def show(a: Side, b: Side) -> str:
     same = [cells for pair in found for cells in pair.same_cells()]
     if same:
         equal = sum(pair.equal_weights() for pair in found)
-        gaps = [abs(ours["test_accuracy"] - theirs["test_accuracy"]) for ours, theirs in same]
-        said.append(
+        scores = [(ACCURACY.read(ours), ACCURACY.read(theirs)) for ours, theirs in same]
+        gaps = [abs(ours - theirs) for ours, theirs in scores if None not in (ours, theirs)]
+        told = [
             f"{len(same)} cells are the same on both: {equal} learned the same weights to the last "
-            f"bit, and their test accuracies differ by {100 * max(gaps):.2f} points at most."
-        )
+            "bit"
+        ]
+        if gaps:
+            points = f"{100 * max(gaps):.2f} points at most"
+            told.append(f"and their test accuracies differ by {points}")
+        said.append(", ".join(told) + ".")
     for name, left in (("A", only_a), ("B", only_b)):
         if left:
             names = ", ".join(" ".join(_place(group)) for group in left)
@@ -254,18 +274,19 @@ def show(a: Side, b: Side) -> str:
 def _line(pair: Pair, notes: list[str]) -> list[str]:
     """The fields of one pair; what differs goes into ``notes``, once each."""
     fields = []
-    for metric, factor, unit in (ACCURACY, 100, "%"), (TIME, 1, "s"):
+    time = next((metric for metric in TIMES if pair.measures(metric)), TIMES[0])
+    for metric, factor, unit in (ACCURACY, 100, "%"), (time, 1, "s"):
         for group in (pair.a, pair.b):
             found = _summary(group, metric)
-            shown = _shown(found, factor, ".1f" if metric is TIME and found.mean >= 10 else ".2f")
-            fields.append(f"{shown} {unit}" if shown else group.status)
+            shown = _shown(found, factor, ".1f" if metric is time and found.mean >= 10 else ".2f")
+            fields.append(f"{shown} {unit}" if shown else _lacking(group))
         kind, found = pair.against(metric)
         fields.append(_shown(found, *((100, "+.2f") if kind == "difference" else (1, ".2f"))))
     mark, differs = "", "; ".join(pair.differs())
     if differs:
         notes += [] if differs in notes else [differs]
         mark = f" [{notes.index(differs) + 1}]"
-    return [pair.a.plan["model"], pair.variant + mark, *fields, pair.reading(TIME)]
+    return [pair.a.plan["model"], pair.variant + mark, *fields, pair.reading(time)]
 
 
 def _shown(found: Summary, factor: float, form: str) -> str:

@@ -14,7 +14,7 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ import machine
 import measure
 from errors import ParbenchError, run_main
 from files import canonical_json
+from incomplete import cut
 
 SCHEMA_VERSION = 1
 FOLDER = Path("reports/evidence")
@@ -146,14 +147,11 @@ def _machine_name(described: Mapping, gpus: bool) -> str:
 
 def _without_places(plan: Mapping) -> dict:
     """The plan without the paths and the host's name that its free texts may hold."""
-    told = _each_group(plan, lambda group: {**group, "not_run": _plain(group["not_run"])})
-    return {**told, "arguments": [_plain(word) for word in plan["arguments"]]}
-
-
-def _each_group(plan: Mapping, change: Callable[[Mapping], dict]) -> dict:
-    """The plan with all its groups changed, also those of several models together."""
-    parts = [part for part in ("groups", "together") if part in plan]
-    return {**plan, **{part: [change(group) for group in plan[part]] for part in parts}}
+    told = {
+        part: [{**group, "not_run": _plain(group["not_run"])} for group in plan[part]]
+        for part in ("groups", "together")
+    }
+    return {**plan, **told, "arguments": [_plain(word) for word in plan["arguments"]]}
 
 
 def _plain(text: str | None) -> str | None:
@@ -256,24 +254,17 @@ def runs(made: Mapping, path: Path) -> dict[str, dict]:
 
 def plan(made: Mapping) -> dict:
     """The plan of the evidence ``made``; cells that are missing there are said to be."""
-    return _each_group(made["plan"], lambda group: _cut(group, made))
+    seeds = {cell: run["seed"] for cell, run in made["cells"].items()}
+    return cut(made["plan"], seeds, _lost)
 
 
-def _cut(group: Mapping, made: Mapping) -> dict:
-    if group["not_run"] is not None or not set(made["missing"]) & set(group["cells"]):
-        return dict(group)
-    done = [cell for cell in group["cells"] if cell in made["cells"]]
-    seeds = dict.fromkeys(made["cells"][cell]["seed"] for cell in done)
-    lost = len(group["cells"]) - len(done)
-    said = f"{lost} of {len(group['cells'])} cells {NOT_MEASURED}"
-    return {
-        **group,
-        "cells": done or group["cells"],
-        "seeds": list(seeds) or group["seeds"],
-        "not_run": None if done else NOT_MEASURED,
-        "note": "; ".join(filter(None, [group.get("note"), said if done else None])) or None,
-        "waiting": lost,
-    }
+def _lost(group: Mapping, left: list[str]) -> dict:
+    """What the plan says of the cells of a group that are missing."""
+    said = [group.get("note")]
+    if len(left) < len(group["cells"]):
+        said.append(f"{len(left)} of {len(group['cells'])} cells {NOT_MEASURED}")
+    note = "; ".join(filter(None, said)) or None
+    return {"not_run": NOT_MEASURED, "note": note, "waiting": len(left)}
 
 
 def unpack(path: Path, folder: Path) -> Path:

@@ -28,7 +28,7 @@ import shape
 from certificate import Certificates
 from errors import ParbenchError, run_main
 from printable import printable
-from seeds import DECIDE_FROM, TRIM_FROM, too_few
+from seeds import DECIDE_FROM, NOT_REACHED, TRIM_FROM, too_few
 
 # fmt: off
 COLUMNS = [
@@ -56,9 +56,8 @@ NOT_REPRODUCED = "not reproduced"
 # What a failed run is called in the status column and in sentences.
 FAILURES = {"out_of_memory": "out of memory", "diverged": "diverged"}
 
-# The metric that needs the published accuracy of its group, and what is said of seeds below it.
+# The metric that needs the published accuracy of its group.
 TO_PUBLISHED = "seconds_to_published_accuracy"
-NOT_REACHED = "not reached"
 
 # Spellings of published values.
 UNIT_ALIASES = {"ratio": "x", "1/s": "samples/s"}
@@ -377,21 +376,7 @@ class Published:
 
         Raises ParbenchError when the selection is ambiguous, names no column, or has another unit.
         """
-        selection = group["published"]
-        if selection is None or self._study is None:
-            return None
-        rows = self._frame
-        for column, wanted in {"study": self._study, **selection, "metric": metric.name}.items():
-            if column not in rows.columns:
-                raise ParbenchError(
-                    f"group {group['id']}: published: {column!r} is no column of the published "
-                    f"values; columns: {', '.join(self._frame.columns)}"
-                )
-            values = rows[column].map(_spelling)
-            if column == "metric":
-                values = values.replace(METRIC_ALIASES)
-            several = wanted if isinstance(wanted, list) else [wanted]
-            rows = rows[values.isin([_spelling(each) for each in several])]
+        rows = self._selected(group, metric=metric.name)
         if rows.empty:
             return None
         self._refuse_ambiguity(group, metric, rows)
@@ -414,14 +399,29 @@ class Published:
 
     def operators(self, group: Mapping) -> list[str]:
         """The operators that the source tells times of, for the rows that the group names."""
-        selection = group["published"]
-        if selection is None or self._study is None:
+        rows = self._selected(group)
+        if rows.empty:
             return []
-        rows = self._frame
-        for column, wanted in {"study": self._study, **selection}.items():
-            rows = rows[rows[column].map(_spelling) == _spelling(wanted)]
         told = (name.partition(":") for name in rows["metric"])
         return list(dict.fromkeys(name for what, _, name in told if is_operator(what)))
+
+    def _selected(self, group: Mapping, **also: str) -> pd.DataFrame:
+        """The rows that the group's ``published`` names, and ``also`` these columns."""
+        selection, rows = group["published"], self._frame
+        if selection is None or self._study is None:
+            return rows[:0]
+        for column, wanted in {"study": self._study, **selection, **also}.items():
+            if column not in rows.columns:
+                raise ParbenchError(
+                    f"group {group['id']}: published: {column!r} is no column of the published "
+                    f"values; columns: {', '.join(rows.columns)}"
+                )
+            values = rows[column].map(_spelling)
+            if column == "metric":
+                values = values.replace(METRIC_ALIASES)
+            several = wanted if isinstance(wanted, list) else [wanted]
+            rows = rows[values.isin([_spelling(each) for each in several])]
+        return rows
 
     def speedup(self, group: Mapping, baseline: Mapping) -> tuple[Reference | None, str]:
         """The published speedup, from both training times if they are there, else as printed.
@@ -824,6 +824,8 @@ def why_not_comparable(
 ) -> list[str]:
     """Reasons that forbid setting the metric beside its published value; empty when none does."""
     reasons = group.cautions(metric)
+    if differs := group.plan.get("differs"):
+        reasons.append(f"differs from the source: {differs}")
     if metric.kind == "ratio":
         if not group.has_layout_of(reference):
             reasons += _hardware_difference(group, reference)

@@ -72,6 +72,10 @@ class Diverged(Exception):
     """The loss is no longer a number."""
 
 
+class DivergedBeside(Diverged):
+    """That of a model that trained at the same time: this one was not beside it to the end."""
+
+
 class Stopped(Exception):
     """The launcher asked for the end; a checkpoint is kept."""
 
@@ -255,6 +259,25 @@ class Run:
             self.kept = self.store.state(found)["kept"]
         return round(self.reduced([float(found or 0)], "sum")[0]) or None
 
+    def agreed(self, found: int | None) -> int | None:
+        """``found``, where the models that train at the same time have found a checkpoint, too.
+
+        Else all start afresh: they would be at the same time for a part only. Raises Stopped.
+        """
+        mine = {"model": self.cell["model"]["name"], "found": found}
+        told = self.meet("found", "start-up", mine)
+        without = [each["model"] for each in told if each["found"] is None]
+        if found is None or not without:
+            return found
+        if self.strategy.rank == 0 and self.store is not None:
+            names = f"{' and '.join(without)}, trained at the same time"
+            print(
+                f"checkpoint: {mine['model']} starts afresh: there is none of {names}", flush=True
+            )
+            self.store.clear()
+        self.kept = self.place.told()
+        return None
+
     def begin(self, found: int | None = None) -> None:
         """Make all ready for the first step, or for the one after the checkpoint ``found``."""
         self.scheduler = SCHEDULES[self.training["schedule"]](
@@ -274,14 +297,26 @@ class Run:
     def meet(self, what: str, phase: str, mine: Any = None) -> list:
         """Wait until the models that train at the same time are at ``what``, too.
 
-        Returns what each of them told there, ``mine`` among them. Raises Stopped.
+        Returns what each of them told there, ``mine`` among them. Raises Stopped, and
+        DivergedBeside.
         """
         while (told := self.strategy.meet(what, mine)) is None:
+            self.heed()
             self.pulse.beat(phase, self.place.epoch + 1, self.place.step)
-            if self.lookout.due(phase):
+            if self.lookout.due(phase) and self.scheduler is not None:  # before: nothing to keep
                 self.write_checkpoint()
+            if self.lookout.stop:
+                raise Stopped
             time.sleep(MEET_SECONDS)
         return told
+
+    def heed(self) -> None:
+        """DivergedBeside where a model that trains at the same time has said that it did."""
+        for each in self.strategy.heard("trained"):
+            if each["trouble"] is not None:
+                raise DivergedBeside(
+                    f"{each['model']}, trained at the same time: {each['trouble']}"
+                )
 
     def said(self, seconds: float | None, trouble: str | None = None) -> dict:
         """What the processes of other models hear of this one's end."""
@@ -294,13 +329,14 @@ class Run:
     def end_together(self, seconds: float) -> None:
         """After the last step, the devices of all models are in use until all have done theirs.
 
-        Raises Diverged where another one did: then it was not beside this one all the time.
+        Raises DivergedBeside where another one did. What its devices use while it waits is no
+        energy of this model.
         """
+        joules = self.joules()
         told = self.meet("trained", "waiting", self.said(seconds))
+        self.heed()
         self.beside = [each for n, each in enumerate(told) if n != self.strategy.companion]
-        for each in self.beside:
-            if each["trouble"] is not None:
-                raise Diverged(f"{each['model']}, trained at the same time: {each['trouble']}")
+        self._joules, self.energy = joules, measure.Energy(self.strategy.devices)
 
     def leave(self) -> None:
         """The first process goes last: it may keep what they meet by."""
@@ -318,6 +354,7 @@ class Run:
             loss, seconds = self.train_epoch(display)
             if not math.isfinite(loss):
                 raise Diverged(f"the training loss became {loss} in epoch {epoch + 1} of {epochs}")
+            self.heed()
             elapsed = seconds + (self.history[-1]["elapsed_seconds"] if self.history else 0.0)
             if epoch + 1 == epochs:
                 self.end_together(elapsed)
@@ -642,9 +679,9 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
     prepare(cell)
     pulse.beat("start-up")
     strategy.setup()
-    cell = strategy.cell  # a companion has another model than the cell
-    module = strategies.load(cell["strategy"]["name"])
-    cores = measure.pin(strategy.local_rank, module.processes(cell))
+    processes = strategies.load(cell["strategy"]["name"]).processes(cell)
+    cores = measure.pin(strategy.local_rank, processes)
+    cell = strategy.cell  # from here on: a companion has another model than the cell
     run = Run(cell, data_folder, strategy, pulse)
     run.data.require_every_class()
     environment = measure.environment(
@@ -656,8 +693,9 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
     )
     found = run.find_checkpoint(checkpoint.folder(out, strategy.companion), environment)
     display = None
-    reason = None
+    reason = startup = None
     try:
+        found = run.agreed(found)
         # DDP builds its buckets in the first step, for good: they are as they were.
         repeated = found or training["mode"] == "deterministic"
         run.warm_up(max(training["warmup_steps"], 1 if repeated else 0))
@@ -668,7 +706,8 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
             run.train(display)
     except Diverged as error:  # every rank sees the same reduced loss, and stops here together
         reason = str(error)
-        strategy.meet("trained", run.said(None, reason))
+        if not isinstance(error, DivergedBeside):  # that is told already
+            strategy.meet("trained", run.said(None, reason))
     except Stopped:
         if strategy.leads:
             pulse.stopped(run.kept)
@@ -678,8 +717,8 @@ def train(cell: dict, data_folder: Path, out: Path, strategy: Any, pulse: Pulse)
         if display:
             display.close()
 
-    run.leave()
     joules = run.joules()
+    run.leave()
     known = {
         "epoch_seconds": [entry["seconds"] for entry in run.history],
         "warmup_steps": training["warmup_steps"],

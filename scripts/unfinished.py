@@ -6,10 +6,11 @@ of the cells that are done, which also shows why the others failed, with the end
 
 from __future__ import annotations
 
+import functools
 import shlex
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import cells
 import certificate
 from errors import ParbenchError
 from files import write_json
+from incomplete import cut
 from monitor import Failure, read_failure
 from printable import printable
 
@@ -54,13 +56,11 @@ def write(plan: cells.Plan, failed: Collection[str], inside: str = "") -> None:
     lie = ["--cells", CELLS]
     lie += ["--certificate", *sorted(certificate.FOLDER.glob("*.json"))]
     for name, study in plan.studies.items():
-        cut = {
-            part: [_cut(group, plan, failed) for group in study[part]]
-            for part in ("groups", "together")
-        }
+        done = (cell for cell in plan.runnable(name) if cells.state(cell, plan)[0] == "done")
+        seeds = {cell: plan.cells[cell]["seed"] for cell in done}
         plans.append(FOLDER / "plan" / f"{name}.json")
         tables.append(FOLDER / "tables" / f"{name}.csv")
-        write_json(plans[-1], study | cut)
+        write_json(plans[-1], cut(study, seeds, functools.partial(_lost, failed)))
         made = ["--published", *cells.published_files(), "--out", tables[-1]]
         _run(*python, "scripts/tables.py", "--plan", plans[-1], *lie, *made)
     made = ["--plan", *plans, "--table", *tables, *lie, "--out", DATA]
@@ -76,23 +76,11 @@ def _run(*words: str | Path) -> None:
         raise ParbenchError(f"{REPORT} could not be made: {last}")
 
 
-def _cut(group: dict, plan: cells.Plan, failed: Collection[str]) -> dict:
-    """A group of the plan with those of its cells that are done; the others beside them."""
-    if group["not_run"] is not None:
-        return group
-    done = [cell for cell in group["cells"] if cells.state(cell, plan)[0] == "done"]
-    failures = [_failure(cell) for cell in group["cells"] if cell in failed and cell not in done]
-    reason = None
-    if not done:
-        reason = f"failed: {failures[0]['sentence']}" if failures else "not trained yet"
-    return {
-        **group,
-        "cells": done or group["cells"],
-        "seeds": [plan.cells[cell]["seed"] for cell in done] or group["seeds"],
-        "not_run": reason,
-        "failed": failures,
-        "waiting": len(group["cells"]) - len(done) - len(failures),
-    }
+def _lost(failed: Collection[str], group: Mapping, left: list[str]) -> dict:
+    """What the plan says of the cells of a group that are not done."""
+    failures = [_failure(cell) for cell in left if cell in failed]
+    reason = f"failed: {failures[0]['sentence']}" if failures else "not trained yet"
+    return {"not_run": reason, "failed": failures, "waiting": len(left) - len(failures)}
 
 
 def _failure(cell: str) -> dict:

@@ -506,6 +506,7 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
                 "variant": group.variant,
                 "strategy": group.strategy,
                 "options": group.options,
+                "model_options": {},
                 "hardware": group.hardware,
                 "dataset": cell["dataset"],
                 "training": cell["training"],

@@ -311,6 +311,53 @@ def test_override_changes_dataset_and_says_so(base):
     assert any("embed_dim 48 instead of 96" in words for words in swin["scaled"])
 
 
+def test_other_options_of_a_strategy_are_told_of_a_scaled_variant(base):
+    names = ["torchgpipe-cpu", "gorantla2024-cpu", "laharsh-cpu", "kamoji-cpu"]
+    plan = cells.plan(config.checked({**base, "studies": names}))
+
+    def scaled(study, variant):
+        groups = plan.studies[study]["groups"]
+        return next(g["scaled"] for g in groups if g["variant"] == variant)
+
+    assert "chunks 8 instead of 1667" in scaled("torchgpipe-cpu", "pipeline-2")
+    assert not [words for words in scaled("torchgpipe-cpu", "pipeline-1") if "chunks" in words]
+    assert scaled("gorantla2024-cpu", "gpipe-1-1") == scaled("gorantla2024-cpu", "eager")
+    assert scaled("laharsh-cpu", "concurrent")[-1] == "other options in beside"
+    # A variant that the larger study has not: what it states itself is no scale.
+    assert scaled("kamoji-cpu", "one-8") == scaled("kamoji-cpu", "one-32")
+    assert "image_size 32 instead of 224" in scaled("kamoji-cpu", "one-8")
+
+
+def test_another_strategy_is_told_of_a_scaled_variant(with_study):
+    def change(study):
+        eager = {"strategy": "eager", "options": {}, "hardware": "cpu1t2"}
+        study["variants"]["gpipe-2-c4-never"] |= eager
+
+    groups = with_study(change, "gorantla2024-cpu").studies["gorantla2024-cpu"]["groups"]
+    found = next(g["scaled"] for g in groups if g["variant"] == "gpipe-2-c4-never")
+    assert found[-1] == "strategy eager instead of gpipe"
+
+
+def test_settings_of_a_variant_beside_published_rows_are_told_as_scaled(with_study):
+    def change(study):
+        study["variants"]["one-8"]["published"] = {"hardware": "CPU"}
+
+    groups = with_study(change, "kamoji-cpu").studies["kamoji-cpu"]["groups"]
+    found = {g["variant"]: g["scaled"] for g in groups}
+    assert "steps 10 instead of all" in found["one-8"]
+    assert "steps 10 instead of all" not in found["one-32"]
+
+
+def test_what_a_variant_does_else_than_the_source_is_in_the_plan(base):
+    base["studies"] = ["torchgpipe", "quickstart"]
+    studies = cells.plan(config.checked(base)).studies
+    found = {g["variant"]: g["differs"] for g in studies["torchgpipe"]["groups"]}
+    assert found["baseline"] == found["pipeline-1"] != found["pipeline-2"]
+    assert "repeats one batch" in found["baseline"]
+    assert "places 370 layers by hand" in found["pipeline-8"]
+    assert {group["differs"] for group in studies["quickstart"]["groups"]} == {None}
+
+
 def test_baseline_and_published_rows(base):
     base["studies"] = ["gorantla2024"]
     groups = cells.plan(config.checked(base)).studies["gorantla2024"]["groups"]

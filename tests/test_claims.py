@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import audit
+import cells
 import claims
 import config
 import constructed
@@ -191,9 +192,28 @@ def test_what_is_lacking_is_said():
     assert "no two cells that differ in this alone" in judged(FASTER, EAGER, other).reason
     failed = group("ddp", "ddp", CPU2, status="out_of_memory")
     assert "out of memory" in judged(FASTER, EAGER, failed).reason
+    total = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="total_seconds")
+    made = judged(total, EAGER, group("ddp", "ddp", CPU2))
+    assert made.reason == "paper-cpu has no cell that measures total_seconds"
     unknown = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="wishes")
     made = judged(unknown, EAGER, group("ddp", "ddp", CPU2))
     assert (made.verdict, made.reason) == (UNTESTED, "no cell measures wishes")
+
+
+def test_without_a_common_seed_there_is_no_number():
+    """Neither in one ratio nor in two: what is not measured is no NaN."""
+    empty = Group(group("ddp", "ddp", CPU2).plan, ())
+    made = judged(ratio({"strategy": "ddp"}, {"strategy": "eager"}), EAGER, empty)
+    assert (made.verdict, made.reason) == (UNTESTED, "no seed that both have")
+    assert made.comparisons[0].measured is None
+    test = ratio({"strategy": "eager"}, {"strategy": "ddp"}, models=["a", "b"])
+    groups = [
+        group(name, name, hardware, model=model, seeds=seeds)
+        for model, seeds in (("a", (0, 1, 2)), ("b", (3, 4, 5)))
+        for name, hardware in (("eager", CPU1), ("ddp", CPU2))
+    ]
+    made = judged(test, *groups)
+    assert (made.verdict, made.reason) == (UNTESTED, "no seed that all of them have")
 
 
 def test_a_pipeline_on_one_worker_tests_no_speedup_but_its_own_options():
@@ -274,10 +294,30 @@ def test_the_sources_configuration_counts_and_not_the_variants_beside_it():
     assert made.verdict == HOLDS
 
 
+def test_other_hardware_counts_only_where_the_sources_own_did_not_run():
+    test = ratio({"nodes": 2}, {"nodes": 1, "devices": 1}, "<")
+    own = {"published": {"model": "net"}}
+    four = make_hardware(devices=2, nodes=2, name="cpu2x2")
+    eager, other = group("eager", "eager", CPU1, **own), group("of-one", "ddp", NODES, 160)
+    made = judged(test, eager, group("nodes", "ddp", four, 60, **own), other)
+    assert [each.ratios[0].over.plan["variant"] for each in made.comparisons] == ["nodes"]
+    assert made.verdict == HOLDS
+    lacking = group("nodes", "ddp", four, not_run="needs 2 nodes of 2", **own)
+    made = judged(test, eager, lacking, other)
+    assert [each.verdict for each in made.comparisons] == [UNTESTED, FAILS]
+    nothing = group("of-one", "ddp", NODES, not_run="needs 2 nodes of 1")
+    made = judged(test, eager, lacking, nothing)
+    assert (made.verdict, made.reason) == (UNTESTED, "needs 2 nodes of 2")
+
+
 def test_devices_of_two_kinds_are_compared_only_where_named():
     gpu = group("gpu", "eager", T4, 10)
     same = ratio({"device": "gpu"}, {"device": "cpu"}, "within_noise", "test_accuracy")
     assert len(judged(same, EAGER, gpu).comparisons[0].ratios) == 1
+    threads = group("threads", "eager", {**CPU1, "threads": 2, "name": "cpu1t2"})
+    assert len(judged(same, threads, gpu).comparisons[0].ratios) == 1
+    few = judged(same, group("cpu", "eager", CPU1, steps=5), group("gpu", "eager", T4, steps=5))
+    assert few.reason == "paper-cpu has no cell that measures test_accuracy"
     made = judged(ratio({"strategy": "eager", "devices": 1}, {"strategy": "ddp"}), EAGER, gpu)
     assert made.verdict == UNTESTED
 
@@ -365,6 +405,26 @@ def test_every_claim_of_the_four_sources_gets_a_verdict():
         assert made[name].verdict == FAILS, name
 
 
+def test_kamojis_accuracies_are_compared_between_its_gpu_and_its_cpu(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    asked = {
+        "studies": ["kamoji"],
+        "deployment": "host",
+        "available": {"cpu": 2, "cuda": {"T4": 1}},
+    }
+    plan = cells.plan(config.checked(config.load() | asked)).studies["kamoji"]
+    groups = tuple(Group(each, ()) for each in plan["groups"])
+    trial = Trial("kamoji", plan["study"], groups, {})
+    frame = pd.concat(map(tables.read_published, PUBLISHED))
+    made = {each.name: each for each in claims.judge(every_claim(), [trial], frame, [])}
+    found = [
+        (ratio.over.plan["model"], ratio.over.plan["variant"], ratio.under.plan["variant"])
+        for each in made["kamoji-same-accuracy"].comparisons
+        for ratio in each.ratios
+    ]
+    assert found == [("resnet50", "gpu", "cpu"), ("vit", "gpu", "cpu")]
+
+
 def test_only_claims_of_the_reports_sources_are_judged():
     told = {"published": "kamoji", "tolerance": {"relative": 0.05, "accuracy": 0.01}}
     frame = tables.read_published(PUBLISHED[-1])
@@ -394,6 +454,12 @@ def test_stated_ratios_are_those_of_the_published_values():
             own = {"study": "rangoju2025", "model": model, "batch_size": float(batch), "nodes": 1}
             found = seconds(devices_per_node=2, **own) / seconds(devices_per_node=1, **own)
             assert stated == pytest.approx(found, abs=0.0006), (model, batch)
+    printed = frame[(frame["study"] == "laharsh") & (frame["metric"] == "speedup")]
+    for label, entry in config.study("laharsh")["together"].items():
+        told = entry["published"]["table"]
+        rows = printed[printed["table"].isin([told] if isinstance(told, str) else told)]
+        (found,) = rows[rows["model"] == "cnn+vit"]["value"]
+        assert claim["laharsh-total-speedup"]["published"][label] == found
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,78 @@ def test_times_of_cells_that_shared_cores_are_not_compared(tmp_path, first):
     assert "no difference" in row(frame, "test_accuracy")["reading"]
 
 
+def without_scores(metrics):
+    """A run of a few steps, as another machine makes it."""
+    metrics["cell"]["training"]["steps"] = 2
+    metrics |= {name: None for name in metrics if name in compare.METRICS and "test_" in name}
+    for epoch in metrics["history"]:
+        epoch |= {"test_accuracy": None, "test_loss": None}
+    return metrics
+
+
+def test_a_few_steps_have_times_and_no_accuracy(tmp_path):
+    first = write(tmp_path / "a", [EAGER, DDP], without_scores)
+    second = write(tmp_path / "b", [EAGER, DDP], lambda m: without_scores(changed(0.5)(m)))
+    said = compare.show(compare.load(first), compare.load(second))
+    line = next(line for line in said.splitlines() if line.startswith("resnet18  eager"))
+    assert line.count("not measured") == 2
+    assert "2.00 ± 0.00" in line
+    assert "ok" not in line.split()
+    assert "learned the same weights to the last bit.\n" in said
+    assert "accuracies differ" not in said
+    scores = row(rows(first, second), "test_accuracy")
+    assert scores["reading"] == "nothing to compare: A not measured, B not measured"
+    # Beside cells that have been scored, those are told of.
+    some = write(
+        tmp_path / "c",
+        [EAGER, DDP],
+        lambda m: m if m["cell"]["strategy"]["name"] == "ddp" else without_scores(m),
+    )
+    side = compare.load(some)
+    assert "accuracies differ by 0.00 points" in compare.show(side, side)
+
+
+def together(folder: Path, change=lambda metrics: metrics, model_options=None) -> Path:
+    """Evidence of two models, and of both together."""
+    groups = [EAGER, Group("swin", "eager", CPU1, 20.0)]
+    constructed.write_study(folder, groups=groups, change=change)
+    path = folder / "results/plan/constructed.json"
+    plan = json.loads(path.read_text())
+    members = plan["groups"]
+    members[1]["model_options"] = model_options or {}
+    plan["together"] = [
+        {
+            **members[0],
+            "id": "both.eager",
+            "model": "both",
+            "model_options": {},
+            "members": [each["id"] for each in members],
+            "cells": [cell for each in members for cell in each["cells"]],
+        }
+    ]
+    path.write_text(json.dumps(plan))
+    certificate.write(folder / "results/certificates/host.json", "host", {}, [])
+    return evidence.write(evidence.gather("constructed", folder / "results"), folder)
+
+
+def test_models_that_are_trained_together_are_compared_by_their_total(tmp_path):
+    first, second = together(tmp_path / "a"), together(tmp_path / "b", changed(0.5, 0.01))
+    frame = rows(first, second)
+    total = frame[frame["model"] == "both"]
+    assert total["metric"].tolist() == ["total_seconds"]
+    total = total.iloc[0]
+    assert total[["mean_a", "mean_b", "mean"]].tolist() == pytest.approx([32, 16, 2])
+    assert total["reading"] == "B is better"
+    assert "total_seconds" not in set(frame[frame["model"] != "both"]["metric"])
+    said = compare.show(compare.load(first), compare.load(second))
+    assert "32.0 ± 0.4 s" in next(line for line in said.splitlines() if line.startswith("both"))
+    assert "6 cells are the same on both" in said  # each once
+    other = together(tmp_path / "c", model_options={"depth": 2})
+    total = rows(first, other).iloc[-1]
+    assert total["differs"] == 'swin {} against {"depth":2}'
+    assert total["reading"] == "not judged: other work"
+
+
 def test_as_a_program(tmp_path, first, capsys):
     second = write(tmp_path / "b", [EAGER, DDP], changed(0.5))
     csv = tmp_path / "out.csv"

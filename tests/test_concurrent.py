@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -18,11 +19,15 @@ import claims
 import config
 import constructed
 import equivalence
+import evidence
+import incomplete
 import measure
+import report
 import shape
 import strategies
 import tables
 import train
+import unfinished
 from errors import ParbenchError
 from progress import Pulse
 from strategies import eager
@@ -48,6 +53,7 @@ BESIDE = {"simple_cnn": {}}
         (2, {"cnnn": {}}, "there is no scripts/models/cnnn.py"),
         (2, {"cnn": {"width": 0}}, "beside.cnn: 0 is less than the minimum"),
         (2, {"cnn": {"wide": 1}}, r"beside.cnn: .*'wide' was unexpected.*width, hidden, dropout"),
+        (2, {"vit": {"num_heads": 7}}, r"beside.vit: model vit: .*num_heads 7"),
     ],
 )
 def test_contradictions_are_said(devices, beside, words):
@@ -84,9 +90,13 @@ def test_it_learns_what_it_learns_alone_whatever_happens_meanwhile(
     value = often("concurrent", 2, beside=BESIDE, mode="deterministic")
     folder = tmp_path / "both"
 
-    process = start(value, digits, folder, PARBENCH_STATE=str(state))
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    leased = {"PARBENCH_STATE": str(state), "PARBENCH_CORES": ",".join(map(str, cores))}
+    process = start(value, digits, folder, **leased)
     both = [checkpoint.folder(folder / "metrics.json", number) for number in (0, 1)]
     wait_for(lambda: all(list(place.glob("*.json")) for place in both), process)
+    bound = [os.sched_getaffinity(heartbeat(state, number)) for number in (0, 1)]
+    assert bound == [{cores[0]}, {cores[-1]}]  # each on its own, where there are two
     (state / "stop").touch()
     assert process.wait(60) == 0, process.stderr.read()
     process.communicate()
@@ -137,12 +147,23 @@ class Scripted(eager.Strategy):
     """One process of two; of the other one, ``late`` looks at its end find nothing."""
 
     late, seconds, trouble = 2, 30.0, None
+    found = 5  # the other one's checkpoint
 
     def meet(self, what, mine=None):
+        if what == "found":
+            return [mine, {"model": "vit", "found": self.found}]
         if what == "trained" and self.late > 0:
-            self.late -= 1
             return None
-        return [mine, {"model": "vit", "train_seconds": self.seconds, "trouble": self.trouble}]
+        return [mine, *self.other()]
+
+    def heard(self, what):
+        if self.late > 0:
+            self.late -= 1
+            return []
+        return self.other()
+
+    def other(self):
+        return [{"model": "vit", "train_seconds": self.seconds, "trouble": self.trouble}]
 
 
 def trained(strategy, digits, folder, pulse=None):
@@ -160,13 +181,74 @@ def test_the_end_is_when_all_have_ended(digits, tmp_path):
     assert metrics["train_seconds"] < 30  # waiting is not training
 
 
-def test_a_failure_of_another_one_is_the_cells(digits, tmp_path):
+@pytest.mark.parametrize(("late", "epochs"), [(0, 0), (1, 1), (4, 1)])
+def test_a_failure_of_another_one_is_the_cells(digits, tmp_path, late, epochs):
+    """Known at the next end of an epoch, or while its end is awaited; and not told again."""
     strategy = Scripted(cell())
-    strategy.seconds, strategy.trouble = None, "the training loss became nan in epoch 1 of 2"
+    strategy.late, strategy.seconds = late, None
+    strategy.trouble = "the training loss became nan in epoch 1 of 2"
     metrics = trained(strategy, digits, tmp_path)
     assert metrics["status"] == "diverged"
-    assert metrics["reason"].startswith("vit, trained at the same time: the training loss became")
-    assert len(metrics["history"]) == 1  # before the end was known
+    assert metrics["reason"] == f"vit, trained at the same time: {strategy.trouble}"
+    assert len(metrics["history"]) == epochs
+
+
+def test_a_failure_is_told_at_once_and_no_other_is_told_as_ones_own(digits, tmp_path):
+    told = []
+
+    class Telling(Scripted):
+        late = 0
+
+        def meet(self, what, mine=None):
+            told.append((what, mine))
+            return super().meet(what, mine)
+
+    assert trained(Telling(cell(learning_rate=1e9)), digits, tmp_path)["status"] == "diverged"
+    ((_, own),) = [each for each in told if each[0] == "trained"]
+    assert own["trouble"].startswith("the training loss became")
+    told.clear()
+    strategy = Telling(cell())
+    strategy.trouble = "its loss"
+    assert trained(strategy, digits, tmp_path)["status"] == "diverged"
+    assert not [each for each in told if each[0] == "trained"]
+
+
+def test_all_start_afresh_where_one_has_no_checkpoint(digits, tmp_path, capsys):
+    value = often(mode="deterministic")
+    whole = trained(Scripted(value), digits, tmp_path)
+    assert list((tmp_path / "checkpoints").glob("*.json"))
+    strategy = Scripted(value)
+    strategy.found = None
+    capsys.readouterr()
+    again = trained(strategy, digits, tmp_path)
+    words = "checkpoint: swin starts afresh: there is none of vit, trained at the same time"
+    assert words in capsys.readouterr().out
+    assert again["resumed_from"] is None
+    assert measure.learned(again) == measure.learned(whole)
+    assert trained(Scripted(value), digits, tmp_path)["resumed_from"] is not None
+
+
+def test_waiting_for_another_one_uses_no_energy(digits, tmp_path, monkeypatch):
+    """Each look at the other one's end, and at its leaving, is a joule of a device that idles."""
+
+    class Idle:
+        used = 0.0
+
+        def __init__(self, devices):
+            self._start = self.used
+
+        def joules(self):
+            return self.used - self._start + 1.0
+
+    class Waiting(Scripted):
+        late = 5
+
+        def meet(self, what, mine=None):
+            Idle.used += 100.0 * (what in ("trained", "left"))
+            return super().meet(what, mine)
+
+    monkeypatch.setattr(measure, "Energy", Idle)
+    assert trained(Waiting(cell()), digits, tmp_path)["energy_joules"] == 2.0  # until and after
 
 
 def test_a_run_that_waits_can_be_stopped_and_goes_on(digits, tmp_path, state):
@@ -219,6 +301,8 @@ def test_what_is_told_once_stays_told():
     assert pair[1].meet("end", {"b": math.pi}) == [{"a": 1}, {"b": math.pi}]
     assert pair[0].meet("end") == [{"a": 1}, {"b": math.pi}]
     assert pair[1].meet("left") is None
+    assert pair[0].heard("left") == [None]
+    assert pair[0].heard("something else") == []
 
 
 def test_checkpoints_of_the_others_are_left_alone(tmp_path):
@@ -437,6 +521,7 @@ def test_a_claim_of_a_total_is_of_both_models_and_no_other_is():
     total, each = made["laharsh-total-speedup"], made["laharsh-vit-speedup"]
     assert [found.ratios[0].over.plan["model"] for found in total.comparisons] == ["cnn+vit"]
     assert total.comparisons[0].measured.max == pytest.approx(46 / 32.5)
+    assert total.comparisons[0].published == 14.3
     assert {found.ratios[0].over.plan["model"] for found in each.comparisons} == {"cnn", "vit"}
     assert each.verdict == claims.FAILS
 
@@ -444,22 +529,70 @@ def test_a_claim_of_a_total_is_of_both_models_and_no_other_is():
 # ---------------------------------------------------------------- several models together: report
 
 
-def test_the_report_shows_both_models(tmp_path):
-    """As a row of their own, whose number leads to their cells; no cell is shown twice."""
-    plan, runs = study_of()
-    study = constructed.usual_study(tables=TABLES, published=None, citation=None)
-    plan["study"] = study
-    usual = constructed.plan_json(study, constructed.usual_groups())
+def written(folder, plan, runs, **study):
+    """The paths of a plan, its table and its cells, as a run of ``runs`` leaves them."""
+    plan["study"] = constructed.usual_study(tables=TABLES, citation=None, **study)
+    usual = constructed.plan_json(plan["study"], constructed.usual_groups())
     for group in plan["groups"] + plan["together"]:
         group["work"] = usual["groups"][0]["work"]
-    paths = {"plan": tmp_path / "both.json", "table": tmp_path / "both.csv"}
-    paths["cells"] = tmp_path / "cells"
+    paths = {"plan": folder / "both.json", "table": folder / "both.csv", "cells": folder / "cells"}
     paths["plan"].write_text(json.dumps(plan))
     tables.table(plan, runs, NOTHING).to_csv(paths["table"], index=False)
     for name, metrics in runs.items():
         (paths["cells"] / name).mkdir(parents=True)
         (paths["cells"] / name / "metrics.json").write_text(json.dumps(metrics))
         (paths["cells"] / name / "log.txt").write_text("done\n")
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("cut", "said"),
+    [
+        (lambda plan, runs: evidence.plan({"plan": plan, "cells": runs}), "not measured"),
+        (
+            lambda plan, runs: incomplete.cut(
+                plan,
+                {name: run["seed"] for name, run in runs.items()},
+                functools.partial(unfinished._lost, ()),
+            ),
+            "not trained yet",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("there", "why"),
+    [
+        (["cnn.s0", "cnn.s1", "cnn.s2"], None),
+        (["cnn.s0", "vit.s1", "vit.s2"], "no seed of which all models are done"),
+    ],
+)
+def test_a_pair_of_which_half_is_done_is_a_row_that_says_so(tmp_path, cut, said, there, why):
+    """In what is made of an unfinished run, and of partial evidence."""
+    plan, runs = study_of()
+    there = [".concurrent.".join(name.split(".")) for name in there]
+    for name in [name for name in runs if ".concurrent." in name and name not in there]:
+        del runs[name]
+    left = cut(plan, {name: {"seed": run["cell"]["seed"]} for name, run in runs.items()})
+    both = {group["id"]: group for group in left["together"]}
+    assert both["cnn+vit.concurrent"]["not_run"] == (why or said)
+    assert both["cnn+vit.eager"] == plan["together"][0]
+    paths = written(tmp_path, left, runs, published="laharsh")
+    out, source = tmp_path / "report.json", config.ROOT / "studies" / "published"
+    words = ["--plan", paths["plan"], "--table", paths["table"], "--cells", paths["cells"]]
+    words += ["--claims", source / "claims.yaml", "--published", *sorted(source.glob("*.csv"))]
+    report.main(["collect", *map(str, words), "--out", str(out)])
+    (row,) = (
+        [cell["text"] for cell in row]
+        for row in json.loads(out.read_text())["claims"]["detail"]["rows"]
+        if row[0]["text"] == "laharsh-total-speedup"
+    )
+    assert (why or said) in row[5]
+    assert row[-1] == claims.UNTESTED
+
+
+def test_the_report_shows_both_models(tmp_path):
+    """As a row of their own, whose number leads to their cells; no cell is shown twice."""
+    paths = written(tmp_path, *study_of(), published=None)
     data = json.loads(collect(tmp_path, paths).read_text())
     (section,) = data["studies"]
     second = section["tables"][1]

@@ -61,6 +61,16 @@ def test_operators_of_training_and_of_inference(profiled):
         assert all(e["cpu_self_seconds"] <= e["cpu_total_seconds"] for e in part["operators"])
 
 
+def test_threads_that_an_old_profiler_does_not_see_are_no_profile():
+    value = cell("gpipe", balance=[2], profile="operators")
+    assert not list(operators.Profile.check(value))
+    old = {**value, "stack": "paper"}
+    (problem,) = operators.Profile.check(old)
+    assert problem.startswith("profile: operators: gpipe computes in threads of its own")
+    assert "stack paper has 2.1.2" in problem
+    assert not list(operators.Profile.check({**cell(), "stack": "paper"}))
+
+
 class Event:
     """What torch.profiler tells of an operator or, of kind CUDA, of a kernel."""
 

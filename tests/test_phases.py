@@ -140,6 +140,17 @@ def test_every_moment_is_of_the_innermost_phase(monkeypatch):
     assert again.result() == profile.result()
 
 
+def test_a_librarys_function_is_its_own_again(monkeypatch):
+    told = Told(monkeypatch)
+    library = SimpleNamespace(wait=lambda: "heard")
+    own = library.wait
+    told.strategy.watch = lambda profile, *given: profile.exchanging_in(library, "wait")
+    with phases.Profile(told):
+        assert library.wait is not own
+        assert library.wait() == "heard"
+    assert library.wait is own
+
+
 def test_over_several_machines_nobody_knows_who_was_late(monkeypatch):
     told = Told(monkeypatch, nodes=2)
     profile = phases.Profile(told)

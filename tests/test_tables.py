@@ -608,6 +608,20 @@ def test_selection_spells_numbers_and_nothing_in_several_ways():
     assert source.find(make_group(published={**EAGER, "batch_size": 8}), metric) is None
 
 
+def test_operators_are_selected_as_values_are():
+    """By a list, too, and with the same words for a column that is none."""
+    names = [f"operator_self_seconds:aten::{name}" for name in ("mm", "copy_", "add")]
+    tables_of = zip(names, ("Table 1", "Table 2", "Table 3"), strict=True)
+    frame = make_published(*({"metric": m, "unit": "s", "table": t} for m, t in tables_of))
+    source = tables.Published(frame, "paper")
+    group = make_group(published={**EAGER, "table": ["Table 1", "Table 3"]})
+    assert source.operators(group) == ["aten::mm", "aten::add"]
+    with pytest.raises(ParbenchError, match="'modle' is no column"):
+        source.operators(make_group(published={"modle": "resnet50"}))
+    assert source.operators(make_group()) == []
+    assert tables.Published(tables.read_source(None, []), None).operators(group) == []
+
+
 def test_values_of_other_studies_are_not_found():
     frame = make_published({"study": "other"})
     assert row(one_group(frame, published=EAGER), "test_accuracy")["verdict"] == (
@@ -804,6 +818,7 @@ TIME = make_published({}, {"metric": "train_seconds", "value": 100.0, "unit": "s
             "published on the dataset cifar10, here on digits",
         ),
         ({"comparable": {"train_seconds": "it waits"}}, {}, A100, "it waits"),
+        ({"differs": "it repeats"}, {}, A100, "differs from the source: it repeats"),
     ],
 )
 def test_times_that_are_not_comparable(changes, study, machine, reason):
@@ -877,6 +892,15 @@ def test_speedup_with_other_device_count_is_not_comparable():
     found = speedup_case(devices=4)
     assert found["verdict"] == tables.NOT_COMPARABLE
     assert found["reason"] == "published on 2x A100, here on 4 CPU cores"
+
+
+def test_what_differs_from_the_source_by_the_study_itself_forbids_a_verdict():
+    found = speedup_case(differs="it repeats one batch")
+    assert found["verdict"] == tables.NOT_COMPARABLE
+    assert found["reason"] == "differs from the source: it repeats one batch"
+    # Nothing is said of it where nothing was published.
+    found = speedup_case(differs="it repeats one batch", published=None)
+    assert (found["verdict"], found["reason"]) == (tables.NO_PUBLISHED_VALUE, "")
 
 
 def test_plan_may_forbid_a_comparison_and_note_something():

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import measure
+import strategies
 from profiling import none
 
 STEPS = 5  # of training, and batches of inference
@@ -28,6 +29,17 @@ class Profile(none.Profile):
         self._found: dict[str, dict] = {}
         self._profiler: Any = None
         self._steps = 0
+
+    @staticmethod
+    def check(cell: dict) -> Iterator[str]:
+        """What a strategy computes in threads of its own would be missing, and nobody would see."""
+        name, found = cell["strategy"]["name"], measure.locked(cell["stack"])["torch"]
+        if strategies.load(name).Strategy.in_threads and not _sees_all_threads(found):
+            yield (
+                f"profile: operators: {name} computes in threads of its own, which torch's "
+                f"profiler sees since 2.7, and stack {cell['stack']} has {found}; choose stack: "
+                "current in config.yaml, or profile: none"
+            )
 
     def phase(self, name: str) -> AbstractContextManager:
         """The whole loop holds the part of training; each batch tested is one of inference."""
@@ -103,22 +115,26 @@ class Profile(none.Profile):
 PARTS = ("training", "inference")
 
 
+def _sees_all_threads(version: str) -> bool:
+    """Whether the profiler of torch ``version`` sees more threads than torch's own."""
+    major, minor = version.split(".")[:2]
+    return (int(major), int(minor)) >= (2, 7)
+
+
 def _profiler(devices: list) -> Any:
-    """A profiler of all threads: GPipe's workers are threads of Python."""
+    """A profiler of all threads, as far as this torch has one."""
+    import torch
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU]
     if devices[0].type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    try:
+    config = None
+    if _sees_all_threads(torch.__version__):
         from torch._C._profiler import _ExperimentalConfig
 
-        return profile(
-            activities=activities,
-            experimental_config=_ExperimentalConfig(profile_all_threads=True),
-        )
-    except (ImportError, TypeError):  # torch 2.1 knows its own threads only
-        return profile(activities=activities)
+        config = _ExperimentalConfig(profile_all_threads=True)
+    return profile(activities=activities, experimental_config=config)
 
 
 def summary(averages: Any, on_accelerator: bool) -> dict:

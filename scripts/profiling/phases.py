@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import strategies
@@ -34,9 +34,10 @@ def clock() -> float:
 class Profile(none.Profile):
     """Seconds by phase, of this rank and at the end of all.
 
-    A strategy's ``watch`` tells what only it knows: what is an exchange (``exchanging``, or
-    ``enter("exchange")`` when nothing is left to do but to hear from the other ranks), whether its
-    ranks work ``in_turns``, and what the stages of a pipeline within it are (``watch_stage``).
+    A strategy's ``watch`` tells what only it knows: what is an exchange (``exchanging``,
+    ``exchanging_in``, or ``enter("exchange")`` when nothing is left to do but to hear from the
+    other ranks), whether its ranks work ``in_turns``, and what the stages of a pipeline within it
+    are (``watch_stage``).
     """
 
     def __init__(self, run: Any):
@@ -48,6 +49,7 @@ class Profile(none.Profile):
         self._since = 0.0
         self._total = dict.fromkeys(PHASES, 0.0)  # of the stretches that are settled
         self._busy: dict[str, list[Interval]] = defaultdict(list)  # by device of a pipeline
+        self._put_back = ExitStack()
         run.strategy.watch(self, run.model, run.optimizer)
 
     @staticmethod
@@ -95,6 +97,16 @@ class Profile(none.Profile):
                 return function(*given)
 
         return exchanged
+
+    def exchanging_in(self, module: Any, name: str) -> None:
+        """The same of a library's function that its own code calls by ``name``; until the end."""
+        function = getattr(module, name)
+        setattr(module, name, self.exchanging(function))
+        self._put_back.callback(setattr, module, name, function)
+
+    def __exit__(self, *exception: object) -> None:
+        """Functions of libraries are their own again."""
+        self._put_back.close()
 
     def _charge(self) -> float:
         """Give the time since the last moment to the innermost phase; returns this moment."""

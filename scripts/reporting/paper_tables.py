@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reporting.study import NOT_REACHED, OPTIONAL, Study, bound
+from reporting.study import OPTIONAL, Study, bound
 from reporting.table import Notes, absent_cell, make_table, text_cell
 from reporting.text import (
     ABSENT,
@@ -16,7 +16,7 @@ from reporting.text import (
     ratio_text,
     short,
 )
-from seeds import DECIDE_FROM
+from seeds import DECIDE_FROM, NOT_REACHED
 
 KEYS = ["Model", "Variant", "Hardware"]
 FOUR = ["Published", "Reproduced", "Ratio", "Verdict"]

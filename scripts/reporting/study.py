@@ -43,7 +43,6 @@ OPTIONAL = {
     "profile_self_seconds",
     "seconds_to_published_accuracy",
 }
-NOT_REACHED = "not reached"  # what tables.py says of seeds below the published accuracy
 
 
 class Study:

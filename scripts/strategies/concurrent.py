@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import models
+from errors import ParbenchError
 from strategies import eager
 
 if TYPE_CHECKING:
@@ -77,17 +78,25 @@ def check(cell: dict) -> Iterator[str]:
 
 
 def _wrong_options(name: str, given: dict) -> Iterator[str]:
-    """What a model's file does not know."""
+    """What a model's file does not know, or what contradicts itself."""
     import jsonschema
 
     try:
-        known = models.load(name).OPTIONS
+        model = models.load(name)
     except ModuleNotFoundError:
         yield f"beside.{name}: there is no scripts/models/{name}.py; correct the name"
         return
+    known = model.OPTIONS
     schema = {"properties": known, "additionalProperties": False}
-    for error in jsonschema.Draft202012Validator(schema).iter_errors(given):
+    errors = list(jsonschema.Draft202012Validator(schema).iter_errors(given))
+    for error in errors:
         yield f"beside.{name}: {error.message}; its options: {', '.join(known) or 'none'}"
+    if errors:
+        return
+    try:
+        model.cuts(1, _options(name, given))
+    except ParbenchError as error:
+        yield f"beside.{name}: {error}"
 
 
 def _options(name: str, given: dict) -> dict:
@@ -127,11 +136,16 @@ class Strategy(eager.Strategy):
     def meet(self, what: str, mine: Any = None) -> list | None:
         """Through the store by which torchrun's processes find each other: no message is awaited,
         so that a process that waits can tell that it lives."""
-        name = f"parbench/{what}"
         if what not in self._said:
             self._said.add(what)
-            self._store.set(f"{name}/{self.local_rank}", json.dumps(mine))
-            self._store.add(name, 1)
-        if self._store.add(name, 0) < self._processes:
-            return None
-        return [json.loads(self._store.get(f"{name}/{n}")) for n in range(self._processes)]
+            name = f"parbench/{what}/{self.local_rank}"
+            self._store.set(name, json.dumps(mine))
+            self._store.add(f"{name}/told", 1)
+        told = self.heard(what)
+        return told if len(told) == self._processes else None
+
+    def heard(self, what: str) -> list:
+        """Counters tell who is there: asking for what is not there yet would wait for it."""
+        names = [f"parbench/{what}/{number}" for number in range(self._processes)]
+        there = [name for name in names if self._store.add(f"{name}/told", 0)]
+        return [json.loads(self._store.get(name)) for name in there]

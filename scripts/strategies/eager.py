@@ -92,6 +92,7 @@ class Strategy:
 
     backend: str | None = None
     companion = 0
+    in_threads = False  # whether it computes in threads that it starts itself
 
     def __init__(self, cell: dict):
         self.cell = cell
@@ -115,6 +116,10 @@ class Strategy:
         Returns what each of them told once all are there, by companion, and None before that.
         """
         return [mine]
+
+    def heard(self, what: str) -> list:
+        """What the processes of other models, and this one, have told at ``what`` until now."""
+        return []
 
     def device(self, index: int) -> torch.device:
         """The ``index``-th device of this node that the launcher gave to the cell."""

@@ -128,6 +128,8 @@ def notes(cell: dict) -> dict[str, str]:
 class Strategy(eager.Strategy):
     """One process, one device a partition."""
 
+    in_threads = True
+
     def setup(self) -> None:
         """Take every device of the cell."""
         self.devices = [self.device(index) for index in range(self.cell["hardware"]["devices"])]

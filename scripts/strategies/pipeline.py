@@ -135,7 +135,7 @@ class Strategy(_process_group.Strategy):
 
         phases.in_turns = True
         # Schedules tell nobody when they wait.
-        schedules._wait_batch_p2p = phases.exchanging(schedules._wait_batch_p2p)
+        phases.exchanging_in(schedules, "_wait_batch_p2p")
 
     def backward(
         self,
