@@ -56,7 +56,7 @@ def test_operators_of_training_and_of_inference(profiled):
         own = [each["cpu_self_seconds"] for each in part["operators"]]
         assert own == sorted(own, reverse=True)
         assert len(own) <= operators.KEPT
-        assert 0.9 * part["cpu_self_seconds"] < sum(own) <= part["cpu_self_seconds"] * 1.000001
+        assert 0.7 * part["cpu_self_seconds"] < sum(own) <= part["cpu_self_seconds"] * 1.000001
         assert part["device_self_seconds"] is None
         assert all(e["cpu_self_seconds"] <= e["cpu_total_seconds"] for e in part["operators"])
 
