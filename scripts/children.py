@@ -35,6 +35,7 @@ def start(
     def die_with_parent() -> None:
         if shielded:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
         library.prctl(PR_SET_PDEATHSIG, signal.SIGHUP if shielded else signal.SIGTERM)
         if os.getppid() != parent:
             os._exit(1)

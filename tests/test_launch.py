@@ -708,9 +708,12 @@ def test_an_orphan_keeps_its_lease(cell, tmp_path):
     shutil.rmtree(state)
 
 
-def test_without_launcher_and_guard_an_ordinary_rank_dies(cell, tmp_path):
+@pytest.mark.parametrize("hangup", [signal.SIG_DFL, signal.SIG_IGN], ids=["usual", "nohup"])
+def test_without_launcher_and_guard_an_ordinary_rank_dies(cell, tmp_path, hangup):
     it = cell(r0="work")
+    before = signal.signal(signal.SIGHUP, hangup)
     process = it.start()
+    signal.signal(signal.SIGHUP, before)
     ready(it, 1)
     state = it.environment()["PARBENCH_STATE"]
     for pid in set(processes_of(tmp_path)) - set(processes.members(state)):
