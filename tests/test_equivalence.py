@@ -33,22 +33,25 @@ def thinned():
     found = []
     others = ("vit", "simple_cnn", "cnn", "convnext", "convnextv2", "deit", "resnet18")
     for model in ("swin", "deep_cnn", *others):
-        whole, small = model in ("swin", "deep_cnn"), model != "resnet18"  # has no small width
-        found += trials(model, "eager", 1, both)
-        for index, chunks in enumerate((1, 2, 4, 8) if whole else (2, 8)):
+        whole = model in ("swin", "deep_cnn")
+        precisions = both if whole else ("fp32",)
+        found += trials(model, "eager", 1, precisions)
+        for index, chunks in enumerate((1, 2, 4, 8) if whole else (8,)):
             balance = ([2], [1, 1])[index % 2]
-            options = {"balance": balance, "chunks": chunks, "checkpoint": MODES[index % 3]}
-            found += trials(model, "gpipe", len(balance), both, **options)
-        for strategy, sizes in (("ddp", (4, 1)), ("horovod", (3, 2))):
-            if strategy == "ddp" or importlib.util.find_spec("horovod"):
-                for devices in sizes if whole else sizes[:1]:
-                    precisions = both if small else ()
-                    found += trials(model, strategy, devices, precisions, ["synchronized"])
+            options = {"balance": balance, "chunks": chunks, "checkpoint": MODES[index % 3 - 1]}
+            found += trials(model, "gpipe", len(balance), precisions, **options)
+        for devices in (4, 1) if whole else (4,):
+            rule = ["synchronized"]
+            found += trials(model, "ddp", devices, precisions if whole else (), rule)
+        if not whole:
+            continue
+        if importlib.util.find_spec("horovod"):
+            for devices in (3, 2):
+                found += trials(model, "horovod", devices, both, ["synchronized"])
         # The last one has more stages than micro-batches.
-        pipelines = ({"schedule": "1f1b", "chunks": 4}, {"schedule": "gpipe", "chunks": 1})
-        for options in pipelines if whole else pipelines[:1]:
-            found += trials(model, "pipeline", 2, both if whole else (), **options)
-        found += trials(model, "fsdp", 3, both if whole else (), ["synchronized"])
+        for options in ({"schedule": "1f1b", "chunks": 4}, {"schedule": "gpipe", "chunks": 1}):
+            found += trials(model, "pipeline", 2, both, **options)
+        found += trials(model, "fsdp", 3, both, ["synchronized"])
     for deferred in (False, True):
         options = {"balance": [2], "chunks": 4, "checkpoint": "always"}
         options["deferred_batch_norm"] = deferred
@@ -61,7 +64,7 @@ def test_every_strategy_computes_what_eager_training_does():
     print(equivalence.shown(rows))
     assert [row for row in rows if row["verdict"] == certificate.DIFFERS] == []
     assert "ddp" in {row["strategy"] for row in rows if row["batch_norm"] == "synchronized"}
-    measured = [row for row in rows if row["verdict"] == certificate.MEASURED]
+    measured = [row for row in rows if row["batch_norm"] == "local"]
     # BatchNorm of micro-batches is another computation: that this is seen vouches for the rest.
     assert all(row["error"] > 1e-3 for row in measured if row["quantity"] == "gradients")
     # With recomputation torchgpipe counts each micro-batch twice, unless that is deferred.

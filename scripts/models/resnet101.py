@@ -1,16 +1,21 @@
-"""ResNet-101 of torchvision, unchanged: 7x7 stem with stride 2 and max pooling (He et al. 2016)."""
+"""ResNet-101 of torchvision (He et al. 2016): 7x7 stem with stride 2 and max pooling; the defaults
+leave it unchanged.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from models import _cuts, _resnet
+from models._options import number
 
 if TYPE_CHECKING:
     from torch import nn
 
-OPTIONS: dict[str, dict] = {}
-SMALL: dict = {}
+OPTIONS: dict[str, dict] = {
+    "width_per_group": number("width of the first layer's 3x3 convolutions; it doubles", 64, 4096),
+}
+SMALL = {"width_per_group": 4}
 
 # A layer halves the side of its images and doubles their channels: each block costs about the same.
 BLOCKS = [
@@ -29,4 +34,4 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
     """[B, 3, S, S] float -> [B, num_classes] logits."""
     from torchvision.models import resnet101
 
-    return _resnet.blocks(resnet101(num_classes=num_classes))
+    return _resnet.blocks(resnet101(num_classes=num_classes, **options))
