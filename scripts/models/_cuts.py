@@ -1,4 +1,4 @@
-"""Where models are cut into stages."""
+"""Where models are cut into stages, and images into patches."""
 
 from __future__ import annotations
 
@@ -38,3 +38,26 @@ def even(model: str, kind: str, blocks: list[str], stages: int) -> list[str]:
             "sum of the balance or add blocks"
         )
     return [blocks[round(index * len(blocks) / stages)] for index in range(1, stages)]
+
+
+def transformer(model: str, width: str, options: dict, stages: int) -> list[str]:
+    """``even`` cuts of a Vision Transformer; ``width`` names the option that its heads divide.
+
+    ParbenchError also where they do not.
+    """
+    if options[width] % options["num_heads"]:
+        raise ParbenchError(
+            f"model {model}: {width} {options[width]} is not divisible by num_heads "
+            f"{options['num_heads']}; choose a divisor"
+        )
+    blocks = [f"block_{index}" for index in range(options["depth"])]
+    return even(f"{model} with depth {options['depth']}", "transformer blocks", blocks, stages)
+
+
+def check_patches(model: str, image_size: int, options: dict) -> None:
+    """ParbenchError where an image is not a whole number of patches."""
+    if image_size % options["patch_size"]:
+        raise ParbenchError(
+            f"model {model}: image_size {image_size} is no multiple of patch_size "
+            f"{options['patch_size']}; choose one that is"
+        )

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from errors import ParbenchError
 from models import _cuts
 from models._options import number, share
 
@@ -34,22 +33,12 @@ def cuts(stages: int, options: dict) -> list[str]:
 
     ParbenchError for options that contradict each other.
     """
-    if options["hidden_dim"] % options["num_heads"]:
-        raise ParbenchError(
-            f"model vit: hidden_dim {options['hidden_dim']} is not divisible by num_heads "
-            f"{options['num_heads']}; choose a divisor"
-        )
-    names = [f"block_{index}" for index in range(options["depth"])]
-    return _cuts.even(f"vit with depth {options['depth']}", "transformer blocks", names, stages)
+    return _cuts.transformer("vit", "hidden_dim", options, stages)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
     """[B, 3, S, S] float -> [B, num_classes] logits. ParbenchError where patches do not fit."""
-    if image_size % options["patch_size"]:
-        raise ParbenchError(
-            f"model vit: image_size {image_size} is no multiple of patch_size "
-            f"{options['patch_size']}; choose one that is"
-        )
+    _cuts.check_patches("vit", image_size, options)
     from torch import nn
     from torchvision.models.vision_transformer import VisionTransformer
 
