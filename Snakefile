@@ -15,6 +15,7 @@ configfile: "config.yaml"
 include: "rules/common.smk"
 include: "rules/images.smk"
 include: "rules/dataset.smk"
+include: "rules/weights.smk"
 include: "rules/train.smk"
 include: "rules/certificate.smk"
 include: "rules/tables.smk"
@@ -29,6 +30,7 @@ wildcard_constraints:
     image="[^/]+",
     place="[^/]+",
     study="[^/]+",
+    weights="[^/]+",
 
 
 rule all:

@@ -117,6 +117,12 @@ def cell_dataset(wildcards):
     return f"results/data/{planned_cell(wildcards)['dataset']['name']}/digest.json"
 
 
+def cell_weights(wildcards):
+    """The same of the published weights that a cell starts from; none where its seed draws them."""
+    wanted = planned_cell(wildcards)["model"].get("pretrained")
+    return f"results/weights/{wanted['weights']}/digest.json" if wanted else []
+
+
 def digest_file(image):
     """The small file that stands for an image: its name holds the digest of what it is made from."""
     return f"results/images/{image.label}.json"
@@ -261,6 +267,18 @@ def dataset_source(wildcards):
     conversion = provenance.constant("dataset.py", "CONVERSION")
     held = cells.source_digest(wildcards.dataset, PLAN)
     return json.dumps([kept, conversion, *([held] if held else [])], sort_keys=True)
+
+
+def weights_source(wildcards):
+    """What decides the bytes of published weights: not the mirrors, nor the code that fetches them."""
+    if wildcards.weights not in CONFIG["weights"]:
+        near = configuration.nearest(wildcards.weights, list(CONFIG["weights"]))
+        raise WorkflowError(f"error: unknown weights {wildcards.weights!r}{near}")
+    spec = CONFIG["weights"][wildcards.weights]
+    kept = {key: value for key, value in spec.items() if key != "urls"}
+    return json.dumps(
+        [kept, provenance.constant("weights.py", "CONVERSION")], sort_keys=True
+    )
 
 
 def code_of(*scripts):

@@ -1,6 +1,7 @@
 rule train:
     input:
         data=cell_dataset,
+        weights=cell_weights,
         image=cell_image,
     output:
         metrics="results/cells/{cell}/metrics.json",

@@ -4,9 +4,9 @@
     make bundle ARGS="--out /media/disk/x.tar --configfile mine.yaml"
 
 There, `tar xf`, `cd` and `make report` do what they do here; scripts/unbundle.py says how. The
-archive holds the commit that is checked out, the images and converted datasets of the configured
-studies, and a wheel for every package of the host environment, for this Python and platform. What
-is not there yet is made first. It is written aside and renamed.
+archive holds the commit that is checked out, the images, converted datasets and published weights
+of the configured studies, and a wheel for every package of the host environment, for this Python
+and platform. What is not there yet is made first. It is written aside and renamed.
 """
 
 from __future__ import annotations
@@ -131,6 +131,14 @@ class Contents:
     stack: str
     images: list[images.Image] = field(default_factory=list)
     datasets: dict[str, dict] = field(default_factory=dict)
+    weights: dict[str, dict] = field(default_factory=dict)
+
+    def made(self) -> list[tuple[str, str]]:
+        """Folders that hold what was prepared, and the file of each: as in results/."""
+        return [
+            *((f"data/{name}", "data.safetensors") for name in self.datasets),
+            *((f"weights/{name}", "weights.safetensors") for name in self.weights),
+        ]
 
 
 def needed(config: dict, plan: cells.Plan) -> Contents:
@@ -142,6 +150,9 @@ def needed(config: dict, plan: cells.Plan) -> Contents:
     found.images = sorted(wanted, key=lambda image: image.label)
     names = sorted({cell["dataset"]["name"] for cell in plan.cells.values()})
     found.datasets = {name: config["datasets"][name] for name in names}
+    started = (cell["model"].get("pretrained") for cell in plan.cells.values())
+    names = sorted({each["weights"] for each in started if each})
+    found.weights = {name: config["weights"][name] for name in names}
     return found
 
 
@@ -152,11 +163,11 @@ def _make_images(contents: Contents, settings: dict) -> None:
             raise ParbenchError(f"{image.path} changes while it is read; start again")
 
 
-def _make_datasets(contents: Contents, configfiles: Sequence[str]) -> None:
+def _make_data(contents: Contents, configfiles: Sequence[str]) -> None:
     """By the workflow, so that it knows later what they were made from."""
-    say(f"data: {', '.join(contents.datasets)}")
+    say(f"data: {', '.join([*contents.datasets, *contents.weights])}")
     command = [sys.executable, "-m", "snakemake", "--quiet", "all", "--rerun-incomplete"]
-    command += [f"results/data/{name}/digest.json" for name in contents.datasets]
+    command += [f"results/{folder}/digest.json" for folder, _ in contents.made()]
     command += ["--configfile", *configfiles] if configfiles else []
     variables = {**os.environ, "PARBENCH_CLOSING": "make"}  # no results to print
     done = subprocess.run(command, cwd=ROOT, env=variables, check=False, stdout=sys.stderr)
@@ -343,7 +354,7 @@ def write(
 ) -> None:
     """Gather everything in ``work`` and write the archive ``out``, or nothing."""
     known = [image.path for image in contents.images]
-    known += [ROOT / f"results/data/{name}/data.safetensors" for name in contents.datasets]
+    known += [ROOT / "results" / folder / file for folder, file in contents.made()]
     size = sum(path.stat().st_size for path in known)
     one_disk = os.stat(work).st_dev == os.stat(out.parent).st_dev
     gigabytes = WHEELS_GB * 1e9
@@ -374,6 +385,7 @@ def write(
         "images": [image.label for image in contents.images],
         "given": [image.label for image in contents.images if _is_given_file(image)],
         "datasets": contents.datasets,
+        "weights": contents.weights,
     })  # fmt: skip
     say(f"writing {out}: {size / 1e9:.1f} GB")
     part = out.with_name(f".{out.name}.part")
@@ -418,12 +430,12 @@ def _add_contents(archive: Archive, contents: Contents) -> None:
         for ending in (".json", ".cdx.json"):
             if image.beside(ending).is_file():
                 archive.add(image.beside(ending), label + ending)
-    for name in contents.datasets:
-        data = ROOT / "results/data" / name
-        value = archive.add(data / "data.safetensors", f"bundle/data/{name}/data.safetensors")
-        if value != read_json(data / "digest.json")["sha256"]:
-            raise ParbenchError(f"{data / 'data.safetensors'} is damaged; delete it")
-        archive.add(data / "digest.json", f"bundle/data/{name}/digest.json")
+    for folder, file in contents.made():
+        place = ROOT / "results" / folder
+        value = archive.add(place / file, f"bundle/{folder}/{file}")
+        if value != read_json(place / "digest.json")["sha256"]:
+            raise ParbenchError(f"{place / file} is damaged; delete it")
+        archive.add(place / "digest.json", f"bundle/{folder}/digest.json")
 
 
 # ---------------------------------------------------------------- the program
@@ -468,7 +480,7 @@ def main() -> None:
             shutil.rmtree(work, ignore_errors=True)  # of one that was killed
             work.mkdir(parents=True)
             try:
-                _make_datasets(contents, arguments.configfile)
+                _make_data(contents, arguments.configfile)
                 _make_images(contents, config["images"])
                 write(out, contents, travelling, arguments.environment, work, lock,
                       dirty=arguments.dirty)  # fmt: skip

@@ -30,6 +30,7 @@ import learning_rate
 import machine
 import measure
 import models
+import pretrained
 import profiling
 import provenance
 import shape
@@ -61,6 +62,7 @@ class Plan:
     not_run: dict[str, str] = field(default_factory=dict)
     studies: dict[str, dict] = field(default_factory=dict)
     datasets: dict[str, dict] = field(default_factory=dict)
+    weights: dict[str, dict] = field(default_factory=dict)
     images: dict = field(default_factory=dict)
 
     def runnable(self, study: str) -> list[str]:
@@ -119,6 +121,7 @@ def plan(
     lacking = lacking or lacking_here(config)
     result = Plan(
         datasets=config["datasets"],
+        weights=config["weights"],
         images={"stack": config["stack"], "settings": config["images"]},
     )
     for name in config["studies"]:
@@ -176,10 +179,7 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
                     "it; state `steps`, how many of an epoch are timed, or choose another dataset"
                 )
             template = {
-                "model": {
-                    "name": model,
-                    "options": _options("models", model, model_entry.get("options", {}), where),
-                },
+                "model": _model(model, model_entry, config, where),
                 "strategy": {
                     "name": entry["strategy"],
                     "options": _options(
@@ -248,6 +248,9 @@ def _shown_settings(study: dict, override: dict) -> dict:
     """What the report shows: the study's settings, and those of single models and variants."""
     final = override.get("settings", {})  # laid over everything
     shown = {**study.get("settings", {}), **final}
+    for name, entry in study["models"].items():
+        if "pretrained" in entry:
+            shown[f"pretrained of {name}"] = entry["pretrained"]
     for part in ("models", "variants"):
         for name, entry in study[part].items():
             for key, value in entry.get("settings", {}).items():
@@ -389,6 +392,15 @@ def identity(cell: dict) -> dict:
     return {**{key: cell[key] for key in kept}, "hardware": hardware}
 
 
+def _model(name: str, entry: dict, config: dict, where: str) -> dict:
+    """The network of a cell; where the study says so, with the weights that it starts from."""
+    model = {"name": name, "options": _options("models", name, entry.get("options", {}), where)}
+    if entry.get("pretrained", False):
+        known = _module("models", name).OPTIONS
+        model["pretrained"] = pretrained.chosen(model, known, config["weights"], where)
+    return model
+
+
 def _short_options(cell: dict) -> str:
     """Options that differ from their defaults, for a name that can be read in a queue listing."""
     parts = []
@@ -446,6 +458,7 @@ def _group(
         "strategy": template["strategy"]["name"],
         "options": template["strategy"]["options"],
         "model_options": template["model"]["options"],
+        "pretrained": template["model"].get("pretrained"),
         "hardware": template["hardware"],
         "dataset": template["dataset"],
         "training": template["training"],
@@ -548,6 +561,7 @@ def _together(study: dict, groups: dict[tuple[str, str], dict], where: str) -> I
                 "id": f"{label}.{name}",
                 "model": label,
                 "model_options": {},
+                "pretrained": None,
                 "members": [each["id"] for each in members],
                 "cells": [cell for each in members for cell in each["cells"]],
                 "not_run": next(filter(None, (each["not_run"] for each in members)), None),
@@ -591,6 +605,10 @@ def _compare_scale(study: dict, groups: dict[tuple[str, str], dict], where: str)
             for key, value in options.items()
             if group["model_options"][key] != value
         ]
+        if source["models"].get(model, {}).get("pretrained", False) != bool(group["pretrained"]):
+            started = ("published weights", "weights drawn at random")
+            here, there = started if group["pretrained"] else reversed(started)
+            group["scaled"].append(f"{model} starts from {here} instead of {there}")
         group["scaled"] += _other_strategy(group, entry, place)
 
 
@@ -771,6 +789,7 @@ def write(result: Plan) -> None:
     for name, content in result.studies.items():
         _write_changed(RESULTS / "plan" / f"{name}.json", content)
     _write_changed(RESULTS / "plan" / "datasets" / "specs.json", result.datasets)
+    _write_changed(RESULTS / "plan" / "weights.json", result.weights)
     _write_changed(RESULTS / "plan" / "images.json", result.images)
 
 

@@ -336,7 +336,7 @@ def _typed(value: Any) -> Any:
 
 # Keys of `--config` that decide what a cell is. `studies` is said for each study by itself; what is
 # left, as a time limit, changes no number.
-_DECISIVE = ("stack", "hardware", "datasets", "override")
+_DECISIVE = ("stack", "hardware", "datasets", "weights", "override")
 
 
 def arguments(

@@ -157,14 +157,14 @@ class CutOffError(MirrorError):
 
 
 def fetch(urls: list[str], size: int, sha256: str) -> Path:
-    """Path of a verified copy of the archive: from the cache, or from the first mirror that has it.
+    """Path of a verified copy of a file: from the cache, or from the first mirror that has it.
 
     An interrupted download lies in the cache as <sha256>.part and is continued, by whichever
     mirror answers. Raises ParbenchError that lists every mirror with its reason.
     """
     folder = cache.folder() / "downloads"
     final, part = folder / sha256, folder / f"{sha256}.part"
-    with locked(folder / f"{sha256}.lock", "downloads the same archive"):
+    with locked(folder / f"{sha256}.lock", "downloads the same file"):
         if final.exists():
             try:
                 return verified(final, size, sha256)
@@ -185,9 +185,9 @@ def fetch(urls: list[str], size: int, sha256: str) -> Path:
             say(f"{url}: {size:,} bytes, SHA-256 as expected")
             return final
     raise ParbenchError(
-        f"no mirror gave the archive with SHA-256 {sha256}:\n" + "\n".join(reasons) + "\n"
-        "Get the archive another way, then name it in this dataset's entry of config.yaml: "
-        "`path: /folder/archive.tar.gz`, or `file:///folder/archive.tar.gz` among its urls"
+        f"no mirror gave the file with SHA-256 {sha256}:\n" + "\n".join(reasons) + "\n"
+        "Get it another way, then name it in its entry of config.yaml: `file:///folder/file` among "
+        "its urls; a dataset's also as `path: /folder/file`"
     )
 
 

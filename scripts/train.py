@@ -25,6 +25,7 @@ import loader
 import measure
 import models
 import pil_input
+import pretrained
 import profiling
 import strategies
 from errors import ParbenchError, run_main
@@ -102,9 +103,10 @@ class Run:
         self.bounds = self._bounds()
         self.samples = self.bounds[-1][1]  # of an epoch
 
-        # The same initial weights for every strategy: drawn on the CPU, before any wrapping.
+        # The same initial weights for every strategy: on the CPU, before any wrapping.
         torch.manual_seed(cell["seed"])
         blocks = self.build()
+        pretrained.load(blocks, cell, data_folder)
         self.ranks = batch_norm.Ranks(self.exchanged)
         if self.training["batch_norm"] == "synchronized" and strategy.shares > 1:
             batch_norm.synchronize(blocks, self.ranks)

@@ -2,8 +2,8 @@
 
 Where that folder is, this machine is taken for one without network: it is checked once by
 SHA256SUMS, its images and its Horovod are put into the cache, where everything looks for them, its
-packages are pip's only source, and its datasets need no download. Without it nothing here does
-anything.
+packages are pip's only source, and its datasets and published weights need no download. Without it
+nothing here does anything.
 
 Standard library only: scripts/environment.py imports it on a bare Python.
 """
@@ -24,8 +24,8 @@ from errors import ParbenchError
 from files import read_json, sha256_file, write_atomically, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
-KEYS = {"layout", "python", "environment", "images", "given", "datasets"}
-LAYOUT = 1  # raised when an older checkout could not read the folder
+KEYS = {"layout", "python", "environment", "images", "given", "datasets", "weights"}
+LAYOUT = 2  # raised when an older checkout could not read the folder
 SUMS = "SHA256SUMS"  # beside bundle/, as sha256sum writes it
 SECONDS_BETWEEN_LINES = 10
 AGAIN = "copy the archive here again and unpack it (tar xf); nothing was taken from it"
@@ -224,11 +224,20 @@ def images() -> list[str] | None:
 
 def dataset(name: str, spec: dict) -> Path | None:
     """The folder of a converted dataset, if the bundle has it and made it from this entry."""
+    return _made("datasets", "data", name, spec)
+
+
+def weights(name: str, spec: dict) -> Path | None:
+    """The same of published weights."""
+    return _made("weights", "weights", name, spec)
+
+
+def _made(key: str, place: str, name: str, spec: dict) -> Path | None:
     held = contents()
-    if held is None or name not in held["datasets"]:
+    if held is None or name not in held[key]:
         return None
     then, now = (
         {key: value for key, value in entry.items() if key != "urls"}
-        for entry in (held["datasets"][name], spec)
+        for entry in (held[key][name], spec)
     )
-    return folder() / "data" / name if then == now else None
+    return folder() / place / name if then == now else None

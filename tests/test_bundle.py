@@ -229,6 +229,7 @@ def fill(root: Path, **changes) -> Path:
         "images": [LABEL],
         "given": [],
         "datasets": {},
+        "weights": {},
     }
     (folder / "bundle.json").write_text(json.dumps({**held, **changes}))
     seal(root)
@@ -314,10 +315,10 @@ def test_a_missing_file_is_named(brought, name):
         unbundle.adopt()
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"layout": 1}', '{"layout": 2}'])
+@pytest.mark.parametrize("content", ["{", "[]", '{"layout": 2}', '{"layout": 3}'])
 def test_a_damaged_or_foreign_description_is_named(brought, content):
     (brought / "bundle.json").write_text(content)
-    words = "another version" if "2" in content else "is damaged"
+    words = "another version" if "3" in content else "is damaged"
     with pytest.raises(ParbenchError, match=f"bundle.json.*{words}"):
         unbundle.adopt()
 

@@ -122,7 +122,7 @@ def _said(study: Study, group: dict) -> str:
 def _ratios(study: Study, group: dict) -> list[float]:
     """Training time with the instrument over that without, by seed, on one machine."""
     timed = {**group["training"], "profile": "none"}
-    alike = ("model", "strategy", "options", "model_options", "hardware", "dataset")
+    alike = ("model", "strategy", "options", "model_options", "pretrained", "hardware", "dataset")
     twins = [
         other
         for other in study.groups

@@ -1,0 +1,16 @@
+rule weights:
+    output:
+        data="results/weights/{weights}/weights.safetensors",
+        digest="results/weights/{weights}/digest.json",
+    log:
+        "results/weights/{weights}/log.txt",
+    localrule: PREPARE_HERE
+    container:
+        entered_by_launcher
+    resources:
+        **PREPARING,
+    params:
+        source=weights_source,
+    shell:
+        "python scripts/weights.py --name {wildcards.weights:q} --weights results/plan/weights.json"
+        " --out {output.data:q} --digest {output.digest:q} 2>&1 | tee {log:q}"
