@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import cells
+import claims
 import config
 import gpu
 import machine
@@ -93,6 +94,18 @@ def test_times_of_another_gpu_are_not_judged_and_accuracies_are(plan):
     assert "published on 1x A100, here on 1x NVIDIA H200" in time["reason"]
     assert accuracy["verdict"] == tables.REPRODUCED
     assert "seconds_to_published_accuracy" in set(frame["metric"])
+
+
+def test_claims_about_two_gpus_say_what_they_need(plan, monkeypatch):
+    """Both sides are moved alike, so that it is the hardware that is missing and not the cells."""
+    monkeypatch.chdir(ROOT)
+    content = plan.studies["gorantla2024"]
+    groups = tuple(tables.Group(each, ()) for each in content["groups"])
+    trial = claims.Trial("gorantla2024", content["study"], groups, {})
+    name = "gorantla-horovod-speedup"
+    told = {name: config.claims("studies/published/claims.yaml")[name]}
+    frame = tables.read_published("studies/published/published_results.csv")
+    assert claims.judge(told, [trial], frame, [])[0].reason == "needs 2 GPUs"
 
 
 def test_without_a_gpu_it_ends_in_a_sentence_before_anything_else(monkeypatch):
