@@ -14,11 +14,16 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench certificate fuzz bundle evidence system doctor slurm-up slurm-down slurm-load chaos clean lock .python
+.PHONY: help env report test lint format bench certificate fuzz bundle evidence gpu-evidence system doctor slurm-up slurm-down slurm-load chaos clean lock .python .gpu
+# A target's parts follow each other, also under `make -j`: Snakemake is what runs jobs at once.
+.NOTPARALLEL:
 
 .python:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer was found; Debian and Ubuntu: sudo apt" \
 		"install python3.11 python3.11-venv; or: make PYTHON=<its path> ..." >&2; exit 2; }
+
+.gpu: .python
+	@"$(PYTHON)" scripts/gpu.py
 
 help: ## list the targets
 	@echo "make <target>, where <target> is one of"
@@ -61,6 +66,10 @@ bundle: .python ## write one archive for a machine without network; ARGS='--out 
 
 evidence: .python ## keep a finished study's results: reports/evidence/<study>-<machine>-<date>.json; ARGS=<study>
 	@$(ENTER) -- python scripts/evidence.py write $(ARGS)
+
+gpu-evidence: override ARGS := --configfile profiles/gpu.yaml $(ARGS)
+gpu-evidence: .gpu report ## on a GPU: the cells of all studies that it can run, at published scale, their report and evidence
+	@$(ENTER) -- python scripts/evidence.py write --configfile $(filter %.yaml %.yml %.json,$(ARGS))
 
 # -B: run by root, it would leave files of root's in a user's checkout.
 system: .python ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium

@@ -148,6 +148,10 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
     dataset = override.get("dataset", study["dataset"])
     _known("dataset", dataset, list(config["datasets"]), where)
     seeds = override.get("seeds", study["seeds"])
+    moved = override.get("hardware", {})  # to other hardware, by the study's name for it
+    for used in moved:
+        asked = sorted({entry["hardware"] for entry in study["variants"].values()})
+        _known("hardware", used, asked, f"override.{name}")
     _check_together(study, where)
     _check_tables(study, where)
     number = sum(len(_models(study, variant)) for variant in study["variants"]) * len(seeds)
@@ -164,7 +168,10 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
                 continue
             keys = f"{where}: variants.{variant}"
             _known("strategy", entry["strategy"], configuration.modules("strategies"), keys)
-            _known("hardware", entry["hardware"], list(config["hardware"]), keys)
+            place = moved.get(entry["hardware"], entry["hardware"])
+            if place != entry["hardware"]:
+                keys += f" (moved to {place} by `override`)"
+            _known("hardware", place, list(config["hardware"]), keys)
             layers = [
                 study.get("settings", {}),
                 study.get("assumed", {}),
@@ -186,7 +193,7 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
                         "strategies", entry["strategy"], entry.get("options", {}), keys
                     ),
                 },
-                "hardware": hardware(entry["hardware"], config),
+                "hardware": hardware(place, config),
                 "dataset": {"name": dataset, **{key: settings[key] for key in _SAMPLES}},
                 "training": {k: v for k, v in settings.items() if k not in _SAMPLES},
                 "stack": config["stack"],

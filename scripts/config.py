@@ -468,8 +468,15 @@ def main() -> None:
     """The command line."""
     # No abbreviations: --config is another option. No help: that is Snakemake's to give.
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
-    parser.add_argument("--configfile", "--configfiles", nargs="+", default=[])
-    for file in parser.parse_known_args()[0].configfile:
+    parser.add_argument("--configfile", "--configfiles", nargs="+", action="append", default=[])
+    given = parser.parse_known_args()[0].configfile
+    if len(given) > 1:
+        names = " ".join(itertools.chain(*given))
+        raise ParbenchError(
+            "--configfile stands twice, and Snakemake reads the last one's files alone; name all "
+            f"after one: --configfile {names}; with make gpu-evidence, say ARGS=<file>"
+        )
+    for file in itertools.chain(*given):
         read_yaml(file)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import shutil
 import socket
 import sys
@@ -64,6 +65,7 @@ def gather(study: str, results: Path, partial: bool = False) -> dict:
     if not path.exists():
         raise ParbenchError(f"{path}: no such file; run the study first: {fix}")
     plan = files.read_json(path)
+    fix = shlex.join(["snakemake", *plan["arguments"]])
     wanted = [cell for group in plan["groups"] if not group["not_run"] for cell in group["cells"]]
     lies = {cell: results / "cells" / cell / "metrics.json" for cell in wanted}
     runs = {cell: measure.read_metrics(lies[cell]) for cell in wanted if lies[cell].exists()}
@@ -295,7 +297,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="action", required=True)
     one = commands.add_parser("write", help="finished studies -> reports/evidence/")
-    one.add_argument("study", nargs="+", help="its name")
+    one.add_argument("study", nargs="*", help="its name; by default those of config.yaml")
+    one.add_argument("--configfile", nargs="+", default=[], help="laid over config.yaml")
     one.add_argument("--partial", action="store_true", help="also where cells are not measured")
     one.add_argument("--results", type=Path, default=Path("results"), help="folder of the runs")
     one.add_argument("--folder", type=Path, default=FOLDER, help="where to write")
@@ -306,7 +309,9 @@ def main(arguments: list[str] | None = None) -> None:
     if options.action == "unpack":
         unpack(options.file, options.folder)
         return
-    for study in options.study:
+    layers = [configuration.ROOT / "config.yaml", *options.configfile]
+    config = configuration.checked(configuration.load(*options.configfile), layers)
+    for study in options.study or config["studies"]:
         made = gather(study, options.results, options.partial)
         path = write(made, options.folder)
         print(f"{path}  {len(made['cells'])} cells, {path.stat().st_size / 1e3:.0f} kB")

@@ -296,6 +296,28 @@ def test_unknown_stack_and_override(base):
         cells.plan(config.checked(base))
 
 
+def test_override_moves_a_study_to_other_hardware(base):
+    base["studies"] = ["gorantla2024"]
+    base["available"] = {"cpu": 2, "cuda": {"H200": 1}}
+
+    def groups(**moved):
+        base["override"] = {"gorantla2024": {"hardware": moved}}
+        return cells.plan(config.checked(base)).studies["gorantla2024"]["groups"]
+
+    eager = groups(a100x1="gpu1")[0]
+    assert eager["not_run"] is None
+    assert eager["hardware"]["name"] == "gpu1"
+    assert eager["hardware"]["gpu_model"] is None
+    for moved, words in (
+        ({"a100": "gpu1"}, "override.gorantla2024: hardware: unknown value 'a100'; did you mean"),
+        ({"a100x1": "gp1"}, "hardware: unknown value 'gp1'; did you mean"),
+        ({"a100x1": "gpu2"}, r"eager \(moved to gpu2 by `override`\) .* uses one device"),
+        ({"a100x1": "gpu1", "a30x1": "gpu1"}, "the same cells as variant 'gpipe-2-a30'"),
+    ):
+        with pytest.raises(ParbenchError, match=words):
+            groups(**moved)
+
+
 def test_override_changes_dataset_and_says_so(base):
     base["studies"] = ["gorantla2024-cpu"]
     base["datasets"]["cifar10-jpeg"] = {"kind": "image-folder", "path": "somewhere"}

@@ -137,6 +137,7 @@ def test_a_file_that_may_not_be_read_names_it(tmp_path, monkeypatch):
         (["-n", "--config", "studies=[six]", "--forceall"], ""),
         (["--configfile", "good.yaml", "--quiet", "all"], ""),
         (["-n", "--configfile", "good.yaml", "god.yaml"], "god.yaml: no such file; did you mean"),
+        (["--configfile", "a.yaml", "b.yaml", "--configfile=c.yaml"], "--configfile stands twice"),
         (["--configfiles=bad.yaml", "-n"], "bad.yaml, line 2: not valid YAML"),
         (["--configfile", "."], ".: cannot be read (Is a directory)"),
     ],

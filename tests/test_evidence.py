@@ -149,6 +149,17 @@ def test_a_machine_is_named_by_what_it_has(machine, device, name):
         assert evidence.machine_name([run, other]) == "-and-".join(sorted([name, "other-x1"]))
 
 
+def test_studies_are_those_of_the_configuration_unless_they_are_named(tmp_path, capsys):
+    results = measured(tmp_path)
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("studies: [constructed]\n")
+    words = ["write", "--configfile", str(mine), "--results", str(results), "--folder"]
+    evidence.main([*words, str(tmp_path / "one")])
+    assert "constructed-constructed-x2-2030-01-03.json  18 cells" in capsys.readouterr().out
+    with pytest.raises(ParbenchError, match=r"kamoji.json: no such file; run the study first"):
+        evidence.main([*words, str(tmp_path / "two"), "kamoji"])
+
+
 def test_a_file_that_was_changed_is_refused(tmp_path):
     path = wrote(tmp_path / "evidence", measured(tmp_path))
     whole = json.loads(path.read_text())
