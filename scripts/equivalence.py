@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
+from tqdm import tqdm
 
 import certificate
 import children
@@ -391,10 +392,13 @@ def errors_of(trial: dict, strategy: Any, work: Path) -> dict[str, float]:
     return dict(zip(errors, run.reduced(list(errors.values()), "max"), strict=True))
 
 
-def run_trials(todo: list[dict], work: Path, out: Path) -> None:
+def run_trials(
+    todo: list[dict], work: Path, out: Path, done: Callable[[], object] = lambda: None
+) -> None:
     """Every trial of ``todo``, on this rank; rank 0 writes what came of them to ``out``.
 
     What starts in processes of its own is set up once: its trials differ in arithmetic only.
+    ``done`` hears of each that has ended.
     """
     results: list[dict] = []
     strategy: Any = None
@@ -418,6 +422,7 @@ def run_trials(todo: list[dict], work: Path, out: Path) -> None:
             if strategy.leads:
                 files.write_json(out, results)
         gc.collect()  # the wrapped model goes before its process group (see strategies/ddp.py)
+        done()
     strategy.close()
 
 
@@ -438,6 +443,7 @@ def certify(todo: list[dict], program: Path = PROGRAM) -> list[dict]:
     with (
         tempfile.TemporaryDirectory(prefix="parbench-") as folder,
         children.guarded(lambda: shutil.rmtree(folder, ignore_errors=True)),
+        tqdm(total=len(todo), desc="certificate", unit=" trials", disable=None) as bar,
     ):
         work = Path(folder)
         own, launches = [], {}
@@ -454,12 +460,14 @@ def certify(todo: list[dict], program: Path = PROGRAM) -> list[dict]:
         def launch_all() -> None:
             for words, indices in launches.values():
                 results.update(_launched([*words, str(program)], todo, indices, work))
+                bar.update(len(indices))
 
         # What needs no processes of its own is computed here, beside those that are waited for.
         with ThreadPoolExecutor(1) as aside:
             others = aside.submit(launch_all)
             if own:
-                run_trials([todo[index] for index in own], work, work / "own.json")
+                chosen = [todo[index] for index in own]
+                run_trials(chosen, work, work / "own.json", bar.update)
                 results.update(zip(own, files.read_json(work / "own.json"), strict=True))
             others.result()
         return [
