@@ -1,6 +1,7 @@
 """scripts/train.py with a late rank and a slow network, planted into every step.
 
-PLANTED is a JSON object: seconds that rank 1 comes `late`, and that the `network` takes.
+PLANTED is a JSON object: seconds that rank 1 comes `late`, and that the `network` takes:
+of a step, with fsdp of each of its messages.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import os
 import sys
 import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -65,6 +67,24 @@ def network_of_horovod():
     return mock.patch.object(horovod.Strategy, "optimizer", optimizer)
 
 
+@contextmanager
+def network_of_fsdp():
+    """Each message takes longer."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives as messages
+
+    def slow(right):
+        def send(*given, **named):
+            time.sleep(PLANTED["network"])
+            return right(*given, **named)
+
+        return send
+
+    with ExitStack() as planted:
+        for kind in (messages.DefaultAllGather, messages.DefaultReduceScatter):
+            planted.enter_context(mock.patch.object(kind, "__call__", slow(kind.__call__)))
+        yield
+
+
 if __name__ == "__main__":
-    with late(), network_of_ddp(), network_of_horovod():
+    with late(), network_of_ddp(), network_of_horovod(), network_of_fsdp():
         run_main(train.main)
