@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import time
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -18,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 import train
 from errors import run_main
-from strategies import horovod
+from strategies import fsdp, horovod
 
 PLANTED = json.loads(os.environ["PLANTED"])
 
@@ -67,22 +66,27 @@ def network_of_horovod():
     return mock.patch.object(horovod.Strategy, "optimizer", optimizer)
 
 
-@contextmanager
 def network_of_fsdp():
     """Each message takes longer."""
-    from torch.distributed.fsdp._fully_shard import _fsdp_collectives as messages
+    right = fsdp.Strategy.wrap
 
-    def slow(right):
-        def send(*given, **named):
+    def slow(kind):
+        send = kind.__call__
+
+        def slowly(*given, **named):
             time.sleep(PLANTED["network"])
-            return right(*given, **named)
+            return send(*given, **named)
 
-        return send
+        kind.__call__ = slowly
 
-    with ExitStack() as planted:
-        for kind in (messages.DefaultAllGather, messages.DefaultReduceScatter):
-            planted.enter_context(mock.patch.object(kind, "__call__", slow(kind.__call__)))
-        yield
+    def wrap(self, blocks):
+        from torch.distributed.fsdp._fully_shard import _fsdp_collectives as messages
+
+        slow(messages.DefaultAllGather)
+        slow(messages.DefaultReduceScatter)
+        return right(self, blocks)
+
+    return mock.patch.object(fsdp.Strategy, "wrap", wrap)
 
 
 if __name__ == "__main__":

@@ -185,6 +185,8 @@ def test_a_strategy_that_tells_nothing_is_refused(monkeypatch):
 
     value = instrumented(cell())
     assert not list(phases.Profile.check(value))
+    beside = cell("concurrent", 2, beside={"simple_cnn": {}})
+    assert not list(phases.Profile.check(instrumented(beside)))
     monkeypatch.setattr(strategies.load("eager"), "Strategy", Silent)
     assert "strategy eager does not tell when it exchanges" in next(phases.Profile.check(value))
 
