@@ -1,6 +1,7 @@
 """scripts/train.py with a late rank and a slow network, planted into every step.
 
-PLANTED is a JSON object: seconds that rank 1 comes `late`, and that the `network` takes.
+PLANTED is a JSON object: seconds that rank 1 comes `late`, and that the `network` takes:
+of a step, with fsdp of each of its messages.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 import train
 from errors import run_main
-from strategies import horovod
+from strategies import fsdp, horovod
 
 PLANTED = json.loads(os.environ["PLANTED"])
 
@@ -65,6 +66,29 @@ def network_of_horovod():
     return mock.patch.object(horovod.Strategy, "optimizer", optimizer)
 
 
+def network_of_fsdp():
+    """Each message takes longer."""
+    right = fsdp.Strategy.wrap
+
+    def slow(kind):
+        send = kind.__call__
+
+        def slowly(*given, **named):
+            time.sleep(PLANTED["network"])
+            return send(*given, **named)
+
+        kind.__call__ = slowly
+
+    def wrap(self, blocks):
+        from torch.distributed.fsdp._fully_shard import _fsdp_collectives as messages
+
+        slow(messages.DefaultAllGather)
+        slow(messages.DefaultReduceScatter)
+        return right(self, blocks)
+
+    return mock.patch.object(fsdp.Strategy, "wrap", wrap)
+
+
 if __name__ == "__main__":
-    with late(), network_of_ddp(), network_of_horovod():
+    with late(), network_of_ddp(), network_of_horovod(), network_of_fsdp():
         run_main(train.main)

@@ -87,7 +87,7 @@ def test_it_learns_what_it_learns_alone_whatever_happens_meanwhile(
     digits, tmp_path, monkeypatch, state
 ):
     """Stopped, then the other one killed, then to the end: bit for bit as eager training."""
-    value = often("concurrent", 2, beside=BESIDE, mode="deterministic")
+    value = often("concurrent", 2, beside=BESIDE, mode="deterministic", profile="phases")
     folder = tmp_path / "both"
 
     cores = sorted(os.sched_getaffinity(0))[:2]
@@ -117,6 +117,9 @@ def test_it_learns_what_it_learns_alone_whatever_happens_meanwhile(
     assert [each["model"] for each in metrics["beside"]] == ["simple_cnn"]
     assert metrics["beside"][0]["train_seconds"] > 0
     assert metrics["environment"]["world_size"] == 1
+    seconds = metrics["profile"]["mean"]  # nothing passes between the two
+    assert sum(seconds.values()) == pytest.approx(metrics["train_seconds"], rel=1e-9)
+    assert seconds["communication"] == seconds["waiting"] == seconds["bubble"] == 0
 
     alone = often(mode="deterministic")
     train.train(alone, digits, tmp_path / "metrics.json", eager.Strategy(alone), Pulse(0))

@@ -151,6 +151,22 @@ def test_a_librarys_function_is_its_own_again(monkeypatch):
     assert library.wait is own
 
 
+def test_an_exchange_within_another_is_a_part_of_it(monkeypatch):
+    told = Told(monkeypatch, others=[[3.0, 7.0]])
+    profile = phases.Profile(told)
+
+    def work(seconds):
+        told.now += seconds
+
+    inner = profile.exchanging(work)
+    outer = profile.exchanging(lambda: (work(1), inner(2), work(4)))
+    with profile.phase("other"):
+        outer()
+    profile.settle(7, 7)
+    mean = profile.result()["mean"]
+    assert (mean["waiting"], mean["communication"], mean["other"]) == (3, 4, 0)
+
+
 def test_over_several_machines_nobody_knows_who_was_late(monkeypatch):
     told = Told(monkeypatch, nodes=2)
     profile = phases.Profile(told)
@@ -169,6 +185,8 @@ def test_a_strategy_that_tells_nothing_is_refused(monkeypatch):
 
     value = instrumented(cell())
     assert not list(phases.Profile.check(value))
+    beside = cell("concurrent", 2, beside={"simple_cnn": {}})
+    assert not list(phases.Profile.check(instrumented(beside)))
     monkeypatch.setattr(strategies.load("eager"), "Strategy", Silent)
     assert "strategy eager does not tell when it exchanges" in next(phases.Profile.check(value))
 
@@ -224,12 +242,13 @@ def test_stages_that_take_turns_leave_each_other_idle(digits, monkeypatch, check
     assert 0.3 < found["bubble"] / (found["bubble"] + found["compute"]) <= 0.5
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "horovod"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "horovod"])
 def test_a_late_rank_is_waited_for_and_a_slow_network_is_not(digits, tmp_path, strategy):
     """... and what is learned is what is learned without."""
     if strategy == "horovod" and importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod could not be built here")
     late, network = 0.15, 0.02
+    messages = 15 if strategy == "fsdp" else 1  # five blocks gather twice, and scatter
     value = cell(strategy, 2, mode="deterministic", epochs=1)
     planted = json.dumps({"late": late, "network": network})
     metrics, _ = run(
@@ -240,7 +259,7 @@ def test_a_late_rank_is_waited_for_and_a_slow_network_is_not(digits, tmp_path, s
     early, last = result["ranks"]
     assert early["waiting"] - last["waiting"] > 0.5 * late * steps
     for each in (early, last):
-        assert each["communication"] >= network * steps
+        assert each["communication"] >= messages * network * steps
         assert each["bubble"] == 0
     assert last["compute"] - early["compute"] > 0.5 * late * steps
     assert result["mean"]["waiting"] == pytest.approx((early["waiting"] + last["waiting"]) / 2)

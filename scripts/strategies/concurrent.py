@@ -115,6 +115,8 @@ class Strategy(eager.Strategy):
     Process 0 has the cell's model, ``companion`` n the n-th beside it.
     """
 
+    watch = eager.Strategy.watch  # they wait for each other only outside of the clock
+
     def setup(self) -> None:
         """Find the others, and become the companion that this process is."""
         import torch

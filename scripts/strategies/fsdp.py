@@ -5,7 +5,7 @@ of each block's weights, gradients and optimizer state, and has a block whole wh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strategies import _data_parallel, _process_group, eager
 
@@ -77,6 +77,22 @@ class Strategy(_process_group.Strategy):
                 if any(True for _ in block.parameters()):
                     fully_shard(block, mesh=mesh, **self.cell["strategy"]["options"])
         return fully_shard(model, mesh=mesh)
+
+    def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
+        """A rank gathers a block's weights before its passes, and scatters its gradients after
+        them; those of the first block, whose images have none, at the end of all.
+        """
+        # FSDP tells nobody when it waits.
+        from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+        from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+
+        # Gloo gathers at once. NCCL does beside the GPU, which computes the block before: only what
+        # it then still waits for costs time, and a phase that began earlier would end that.
+        at_once = self.backend == "gloo"
+        gather = ["pre_forward", "pre_backward"] if at_once else ["wait_for_unshard"]
+        for name in (*gather, "post_backward"):
+            phases.exchanging_in(FSDPParamGroup, name)
+        phases.exchanging_in(FSDPState, "_root_post_backward_final_callback")
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Gathered one by one, and kept outside of the accelerator."""
