@@ -285,11 +285,13 @@ def difference(found: Tensors, expected: Tensors) -> float:
 
 def difference_in_half(found: Tensors, expected: Tensors, exact: Tensors) -> float:
     """The largest error of any tensor against ``exact``, in units of that of ``expected``."""
+    norms = [norm(each) for each in exact]
+    least = FLOOR * max(norms)
     # One that hit the truth by chance has the error of a rounding.
     return _worst(
         norm(ours.double() - truth)
-        / (max(norm(theirs.double() - truth), HALF_ROUNDING * norm(truth)) or 1.0)
-        for ours, theirs, truth in zip(found, expected, exact, strict=True)
+        / (max(norm(theirs.double() - truth), HALF_ROUNDING * max(size, least)) or 1.0)
+        for ours, theirs, truth, size in zip(found, expected, exact, norms, strict=True)
     )
 
 
