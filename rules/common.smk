@@ -277,7 +277,7 @@ def weights_source(wildcards):
     spec = CONFIG["weights"][wildcards.weights]
     kept = {key: value for key, value in spec.items() if key != "urls"}
     return json.dumps(
-        [kept, provenance.constant("weights.py", "CONVERSION")], sort_keys=True
+        [kept, provenance.constant("pretrained.py", "CONVERSION")], sort_keys=True
     )
 
 

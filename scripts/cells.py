@@ -395,8 +395,11 @@ def _cross_check(cell: dict, where: str) -> None:
 def identity(cell: dict) -> dict:
     """The part of a cell that decides its measurement: all but names of rooms and `run`."""
     hardware = {key: value for key, value in cell["hardware"].items() if key != "name"}
-    kept = ("model", "strategy", "dataset", "training", "stack", "deployment")
-    return {**{key: cell[key] for key in kept}, "hardware": hardware}
+    model = dict(cell["model"])
+    if "pretrained" in model:
+        model["pretrained"] = {k: v for k, v in model["pretrained"].items() if k != "weights"}
+    kept = ("strategy", "dataset", "training", "stack", "deployment")
+    return {**{key: cell[key] for key in kept}, "model": model, "hardware": hardware}
 
 
 def _model(name: str, entry: dict, config: dict, where: str) -> dict:
@@ -465,7 +468,11 @@ def _group(
         "strategy": template["strategy"]["name"],
         "options": template["strategy"]["options"],
         "model_options": template["model"]["options"],
-        "pretrained": template["model"].get("pretrained"),
+        "pretrained": {
+            model["name"]: model["pretrained"]["sha256"]
+            for model in (template["model"],)
+            if "pretrained" in model
+        },
         "hardware": template["hardware"],
         "dataset": template["dataset"],
         "training": template["training"],
@@ -568,7 +575,7 @@ def _together(study: dict, groups: dict[tuple[str, str], dict], where: str) -> I
                 "id": f"{label}.{name}",
                 "model": label,
                 "model_options": {},
-                "pretrained": None,
+                "pretrained": {k: v for each in members for k, v in each["pretrained"].items()},
                 "members": [each["id"] for each in members],
                 "cells": [cell for each in members for cell in each["cells"]],
                 "not_run": next(filter(None, (each["not_run"] for each in members)), None),

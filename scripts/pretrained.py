@@ -15,6 +15,9 @@ from errors import ParbenchError
 if TYPE_CHECKING:
     from torch import nn
 
+# Raised when scripts/weights.py makes other bytes of the same file: cells are then trained again.
+CONVERSION = 1
+
 
 def chosen(model: dict, options: dict[str, dict], entries: dict[str, dict], where: str) -> dict:
     """The name and SHA-256 of the weights for ``model``, which has a name and all its options.
@@ -28,7 +31,8 @@ def chosen(model: dict, options: dict[str, dict], entries: dict[str, dict], wher
         key for key, each in of_model.items() if usual | each.get("options", {}) == model["options"]
     ]
     if len(fitting) == 1:
-        return {"weights": fitting[0], "sha256": entries[fitting[0]]["sha256"]}
+        sha256 = entries[fitting[0]]["sha256"]
+        return {"weights": fitting[0], "sha256": sha256, "conversion": CONVERSION}
     asked = f"{where}: models.{model['name']}.pretrained"
     if fitting:
         raise ParbenchError(

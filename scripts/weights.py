@@ -21,9 +21,6 @@ import models
 import unbundle
 from errors import ParbenchError, run_main
 
-# Raised when the bytes that come out for the same source change: cells are then trained again.
-CONVERSION = 1
-
 
 def _of_torchvision(name: str) -> Any:
     import torchvision
