@@ -69,7 +69,7 @@ evidence: .python ## keep a finished study's results: reports/evidence/<study>-<
 
 gpu-evidence: override ARGS := --configfile profiles/gpu.yaml $(ARGS)
 gpu-evidence: .gpu report ## on a GPU: the cells of all studies that it can run, at published scale, their report and evidence
-	@$(ENTER) -- python scripts/evidence.py write --configfile $(filter %.yaml %.yml %.json,$(ARGS))
+	@$(ENTER) -- python scripts/evidence.py write
 
 # -B: run by root, it would leave files of root's in a user's checkout.
 system: .python ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium

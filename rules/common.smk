@@ -276,9 +276,10 @@ def weights_source(wildcards):
         raise WorkflowError(f"error: unknown weights {wildcards.weights!r}{near}")
     spec = CONFIG["weights"][wildcards.weights]
     kept = {key: value for key, value in spec.items() if key != "urls"}
-    return json.dumps(
-        [kept, provenance.constant("pretrained.py", "CONVERSION")], sort_keys=True
-    )
+    conversion = provenance.constant("pretrained.py", "CONVERSION")
+    # They get the names of the model's own blocks.
+    model = provenance.combined(provenance.closure(f"models/{spec['model']}.py"))
+    return json.dumps([kept, conversion, model], sort_keys=True)
 
 
 def code_of(*scripts):

@@ -142,7 +142,9 @@ class Contents:
 
 
 def needed(config: dict, plan: cells.Plan) -> Contents:
-    """Images and datasets of all cells, also of those whose hardware only the other machine has."""
+    """Images, datasets and published weights of all cells, also of those whose hardware only the
+    other machine has.
+    """
     found = Contents(config["stack"])
     wanted = {image for cell in plan.cells.values() if (image := cells.image_of(cell, plan))}
     if deployment.in_images(config):

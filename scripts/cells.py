@@ -55,7 +55,7 @@ class Plan:
 
     ``cells``: every cell by id. ``not_run``: the ids of those that this machine cannot run, with
     the reason. ``studies``: the content of results/plan/<study>.json by study. ``datasets``:
-    where each comes from. ``images``: what results/plan/images.json tells the launcher.
+    where each comes from, and ``weights`` likewise. ``images``: what results/plan/images.json tells the launcher.
     """
 
     cells: dict[str, dict] = field(default_factory=dict)
@@ -200,6 +200,7 @@ def _expand_study(name: str, config: dict, lacking: Lacking, result: Plan) -> di
                 "deployment": config["deployment"],
             }
             _cross_check(template, f"{keys} with model {model}")
+            _check_beside(template, study, keys)
             group = _group(template, variant, seeds, config, lacking, result)
             if any(other["id"] == group["id"] for other in groups.values()):
                 twin = next(v for (m, v), g in groups.items() if g["id"] == group["id"])
@@ -405,10 +406,56 @@ def identity(cell: dict) -> dict:
 def _model(name: str, entry: dict, config: dict, where: str) -> dict:
     """The network of a cell; where the study says so, with the weights that it starts from."""
     model = {"name": name, "options": _options("models", name, entry.get("options", {}), where)}
-    if entry.get("pretrained", False):
-        known = _module("models", name).OPTIONS
-        model["pretrained"] = pretrained.chosen(model, known, config["weights"], where)
+    asked = entry.get("pretrained", False)
+    if asked is not False:
+        keys = f"{where}: models.{name}.pretrained"
+        model["pretrained"] = _published_weights(model, asked, config["weights"], keys)
     return model
+
+
+def _published_weights(model: dict, asked: bool | str, weights: dict, keys: str) -> dict:
+    """Those of config.yaml's ``weights`` that are of ``model`` with all its options; ``asked`` is
+    true or their name. ParbenchError where not exactly one is meant.
+    """
+    schema = _module("models", model["name"]).OPTIONS
+    usual = {key: part.get("default") for key, part in schema.items()}
+    of_model = {key: each for key, each in weights.items() if each["model"] == model["name"]}
+    fitting = [
+        key
+        for key, each in of_model.items()
+        if usual | each.get("options", {}) == model["options"] and asked in (True, key)
+    ]
+    if len(fitting) == 1:
+        sha256 = weights[fitting[0]]["sha256"]
+        return {"weights": fitting[0], "sha256": sha256, "conversion": pretrained.CONVERSION}
+    if fitting:
+        raise ParbenchError(
+            f"{keys}: several weights in config.yaml are of this model with these options; name "
+            f"one of them instead of true: {configuration.brief(', '.join(fitting))}"
+        )
+    differing = {key: value for key, value in model["options"].items() if value != usual[key]}
+    there = ", ".join(
+        f"{key} (options {each.get('options', {})})" for key, each in of_model.items()
+    )
+    name = "" if asked is True else f" {configuration.brief(asked)!r}"
+    raise ParbenchError(
+        f"{keys}: config.yaml has no weights{name} of {model['name']} with the options "
+        f"{configuration.brief(str(differing))}; it has "
+        f"{configuration.brief(there, 300) or 'none of this model'}. Add an entry under weights, "
+        "or say false"
+    )
+
+
+def _check_beside(cell: dict, study: dict, where: str) -> None:
+    """Models that train at the same time start from what their seed draws."""
+    beside = strategies.load(cell["strategy"]["name"]).beside(cell)
+    for name in (cell["model"]["name"], *beside) if beside else ():
+        if study["models"].get(name, {}).get("pretrained", False) is not False:
+            raise ParbenchError(
+                f"{where}: strategy {cell['strategy']['name']} starts its models from weights that "
+                f"the seed draws, and models.{name}.pretrained asks for published ones; say false, "
+                "or leave the variant out"
+            )
 
 
 def _short_options(cell: dict) -> str:
@@ -619,7 +666,8 @@ def _compare_scale(study: dict, groups: dict[tuple[str, str], dict], where: str)
             for key, value in options.items()
             if group["model_options"][key] != value
         ]
-        if source["models"].get(model, {}).get("pretrained", False) != bool(group["pretrained"]):
+        elsewhere = source["models"].get(model, {}).get("pretrained", False) is not False
+        if elsewhere != bool(group["pretrained"]):
             started = ("published weights", "weights drawn at random")
             here, there = started if group["pretrained"] else reversed(started)
             group["scaled"].append(f"{model} starts from {here} instead of {there}")
@@ -730,6 +778,9 @@ def state(cell_id: str, result: Plan) -> tuple[str, list[str]]:
     if image is not None and image.label != environment["image"]:
         then, now = environment["image"], image.label
         reasons.append(f"the image {image.name} changed ({then} to {now})")
+    lacking = _lacking_weights(cell)
+    if lacking is not None:
+        reasons.append(f"its published weights are not there ({lacking})")
     name, then = cell["dataset"]["name"], environment["dataset_digest"]
     if data is None:
         reasons.append(f"the dataset {name} is not there ({_data_path(cell)})")
@@ -775,6 +826,13 @@ def _metrics(cell_id: str) -> dict | None:
 
 def _data_path(cell: dict) -> Path:
     return RESULTS / "data" / cell["dataset"]["name"] / "digest.json"
+
+
+def _lacking_weights(cell: dict) -> Path | None:
+    """The description of the published weights that ``cell`` starts from, where it is not there."""
+    place = pretrained.folder(cell, _data_path(cell).parent)
+    missing = place is not None and not (place / pretrained.DIGEST).exists()
+    return RESULTS / place.relative_to(RESULTS.absolute()) / pretrained.DIGEST if missing else None
 
 
 def described_data(cell: dict) -> dict | None:
@@ -947,15 +1005,17 @@ def _command(cell_id: str, result: Plan) -> None:
         raise ParbenchError(f"{cell_id} is not run here: {result.not_run[cell_id]}")
     cell = result.cells[cell_id]
     _write_changed(folder(cell_id) / "cell.json", cell)
-    if described_data(cell) is None:
+    missing = [_data_path(cell)] if described_data(cell) is None else []
+    missing += filter(None, [_lacking_weights(cell)])
+    if missing:
         arguments = next(
             study["arguments"]
             for study in result.studies.values()
             if any(cell_id in group["cells"] for group in study["groups"])
         )
-        make = shlex.join(["snakemake", str(_data_path(cell)), *arguments])
+        make = shlex.join(["snakemake", *map(str, missing), *arguments])
         # Not among the command's own words: they are there to be piped and pasted.
-        print(f"its dataset is not there yet; first: {make}", file=sys.stderr)
+        print(f"its data are not there yet; first: {make}", file=sys.stderr)
     image = image_of(cell, result)
     if image is not None and images.known(image) is None:
         make = shlex.join(["snakemake", f"results/images/{image.label}.json"])

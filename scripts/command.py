@@ -12,6 +12,7 @@ import images
 import lease
 import machine
 import measure
+import pretrained
 import strategies
 from errors import ParbenchError
 
@@ -43,7 +44,8 @@ def command(
     inside = {**_environment(cell, devices, node), **(variables or {})}
     if image is None:
         return words, inside
-    folders = images.work_folders(cell_path.parent, data, out.parent)
+    weights = pretrained.folder(cell, data)
+    folders = images.work_folders(cell_path.parent, data, out.parent, *[weights] * bool(weights))
     return apptainer.enter(
         apptainer.probe(),
         image,

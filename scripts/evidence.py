@@ -297,8 +297,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="action", required=True)
     one = commands.add_parser("write", help="finished studies -> reports/evidence/")
-    one.add_argument("study", nargs="*", help="its name; by default those of config.yaml")
-    one.add_argument("--configfile", nargs="+", default=[], help="laid over config.yaml")
+    one.add_argument("study", nargs="*", help="its name; by default those of the last report")
     one.add_argument("--partial", action="store_true", help="also where cells are not measured")
     one.add_argument("--results", type=Path, default=Path("results"), help="folder of the runs")
     one.add_argument("--folder", type=Path, default=FOLDER, help="where to write")
@@ -309,18 +308,38 @@ def main(arguments: list[str] | None = None) -> None:
     if options.action == "unpack":
         unpack(options.file, options.folder)
         return
-    layers = [configuration.ROOT / "config.yaml", *options.configfile]
-    config = configuration.checked(configuration.load(*options.configfile), layers)
-    for study in options.study or config["studies"]:
-        made = gather(study, options.results, options.partial)
-        path = write(made, options.folder)
-        print(f"{path}  {len(made['cells'])} cells, {path.stat().st_size / 1e3:.0f} kB")
-        if any(environment["git_dirty"] for environment in made["environments"]):
-            print(
-                f"note: {study}: some cells were measured with uncommitted changes; the report "
-                "says so",
-                file=sys.stderr,
-            )
+    troubles = []
+    for study in options.study or _reported(options.results):
+        try:
+            _keep(study, options)
+        except ParbenchError as error:  # the others are kept all the same
+            troubles.append(str(error))
+    if troubles:
+        raise ParbenchError("\n".join(troubles))
+
+
+def _reported(results: Path) -> list[str]:
+    """Studies of the last report of which something runs on this machine."""
+    path = results / "report.json"
+    if not path.exists():
+        raise ParbenchError(f"{path}: no such file; make the report first, or name studies")
+    names = [study["name"] for study in files.read_json(path)["studies"]]
+    plans = {name: files.read_json(results / "plan" / f"{name}.json") for name in names}
+    for name, plan in plans.items():
+        if all(group["not_run"] for group in plan["groups"]):
+            print(f"note: {name}: nothing of it runs on this machine", file=sys.stderr)
+    return [n for n, plan in plans.items() if not all(g["not_run"] for g in plan["groups"])]
+
+
+def _keep(study: str, options: argparse.Namespace) -> None:
+    made = gather(study, options.results, options.partial)
+    path = write(made, options.folder)
+    print(f"{path}  {len(made['cells'])} cells, {path.stat().st_size / 1e3:.0f} kB")
+    if any(environment["git_dirty"] for environment in made["environments"]):
+        print(
+            f"note: {study}: some cells were measured with uncommitted changes; the report says so",
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""Published weights that a model starts from: which a study asks for, and how a rank loads them.
+"""Published weights that a model starts from, as a rank loads them.
 
-``pretrained: true`` of a model in a study takes the entry of config.yaml's ``weights`` that is of
-this model with these options. scripts/weights.py has fetched it before.
+scripts/cells.py chooses them among config.yaml's ``weights``, scripts/weights.py has fetched them.
 """
 
 from __future__ import annotations
@@ -13,40 +12,12 @@ import files
 from errors import ParbenchError
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 # Raised when scripts/weights.py makes other bytes of the same file: cells are then trained again.
 CONVERSION = 1
-
-
-def chosen(model: dict, options: dict[str, dict], entries: dict[str, dict], where: str) -> dict:
-    """The name and SHA-256 of the weights for ``model``, which has a name and all its options.
-
-    ``entries`` is config.yaml's ``weights``; ``options`` are those of the model's file, whose
-    defaults an entry leaves out. ParbenchError where there is not exactly one.
-    """
-    usual = {key: part.get("default") for key, part in options.items()}
-    of_model = {key: each for key, each in entries.items() if each["model"] == model["name"]}
-    fitting = [
-        key for key, each in of_model.items() if usual | each.get("options", {}) == model["options"]
-    ]
-    if len(fitting) == 1:
-        sha256 = entries[fitting[0]]["sha256"]
-        return {"weights": fitting[0], "sha256": sha256, "conversion": CONVERSION}
-    asked = f"{where}: models.{model['name']}.pretrained"
-    if fitting:
-        raise ParbenchError(
-            f"{asked}: several entries under weights in config.yaml are of this model with these "
-            f"options: {', '.join(fitting)}; keep one of them"
-        )
-    differing = {k: v for k, v in model["options"].items() if v != usual[k]}
-    there = ", ".join(
-        f"{key} (options {each.get('options', {})})" for key, each in of_model.items()
-    )
-    raise ParbenchError(
-        f"{asked}: config.yaml has no weights of {model['name']} with the options {differing}; "
-        f"it has {there or 'none of this model'}. Add an entry under weights, or say false"
-    )
+WEIGHTS, DIGEST = "weights.safetensors", "digest.json"
 
 
 def folder(cell: dict, data: Path) -> Path | None:
@@ -58,35 +29,64 @@ def folder(cell: dict, data: Path) -> Path | None:
     return wanted and data.absolute().parent.parent / "weights" / wanted["weights"]
 
 
-def load(blocks: nn.Sequential, cell: dict, data: Path) -> None:
+def load(blocks: nn.Sequential, cell: dict, data: Path, verify: bool = True) -> None:
     """Give ``blocks`` the published weights that ``cell`` asks for, if it does.
 
-    A classifier of other classes keeps the weights that the seed has drawn. ParbenchError where the
-    file is another one than the cell's, is damaged or does not fit the model.
+    A classifier of other classes keeps the weights that the seed has drawn. ``verify``: whether the
+    file's digest is checked, which once a node is enough. ParbenchError where the file is another
+    one than the cell's, is damaged or does not fit the model.
     """
     place = folder(cell, data)
     if place is None:
         return
-    from safetensors.torch import load_file
+    from safetensors import SafetensorError, safe_open
 
-    path, described = place / "weights.safetensors", files.read_json(place / "digest.json")
-    if described["source_sha256"] != cell["model"]["pretrained"]["sha256"]:
-        raise ParbenchError(
-            f"{place / 'digest.json'}: weights of the file with SHA-256 "
-            f"{described['source_sha256']}, the cell wants "
-            f"{cell['model']['pretrained']['sha256']}; run snakemake again, which makes them anew"
-        )
-    if files.sha256_file(path) != described["sha256"]:
-        raise ParbenchError(f"{path} is damaged; delete it and run snakemake again")
+    described = _described(place, cell, verify)
     own = blocks.state_dict()
-    for name, value in load_file(path).items():
-        classes = described["num_classes"]
-        if own[name].shape == value.shape:
-            own[name].copy_(value)
-        elif value.shape[0] != classes or own[name].shape[1:] != value.shape[1:]:
-            raise ParbenchError(
-                f"cell {cell['id']}: the published weights of {cell['model']['name']} have "
-                f"{name} as {list(value.shape)}, the model has {list(own[name].shape)}; they are "
-                f"of images of {described['image_size']}x{described['image_size']}: set image_size "
-                f"to {described['image_size']}, or pretrained to false"
-            )
+    try:
+        with safe_open(place / WEIGHTS, "pt") as stored:
+            names = set(stored.keys())
+            if names != set(own):
+                raise ParbenchError(
+                    f"{place}: not what the model {cell['model']['name']} consists of now, for "
+                    f"example {min(names ^ set(own))}; delete that folder and run snakemake again"
+                )
+            for name, tensor in own.items():
+                _fill(tensor, stored.get_tensor(name), name, cell, described)
+    except SafetensorError as error:
+        raise ParbenchError(_broken(place, str(error))) from None
+
+
+def _described(place: Path, cell: dict, verify: bool) -> dict:
+    """digest.json, which belongs to the file beside it and to what ``cell`` wants."""
+    found = files.read_json(place / DIGEST)
+    wanted, path = cell["model"]["pretrained"], place / WEIGHTS
+    try:
+        told = {"sha256": found["source_sha256"], "conversion": found["conversion"]}
+        sha256, _, _ = found["sha256"], found["num_classes"], found["image_size"]
+    except (KeyError, TypeError):
+        raise ParbenchError(_broken(place, f"{DIGEST} describes no weights")) from None
+    if any(wanted[key] != value for key, value in told.items()):
+        raise ParbenchError(_broken(place, f"made of {told}, the cell wants {wanted}"))
+    if not path.is_file() or (verify and files.sha256_file(path) != sha256):
+        raise ParbenchError(_broken(place, f"{WEIGHTS} is missing or damaged"))
+    return found
+
+
+def _broken(place: Path, reason: str) -> str:
+    return f"{place}: {reason}; delete that folder and run snakemake again"
+
+
+def _fill(
+    tensor: torch.Tensor, value: torch.Tensor, name: str, cell: dict, described: dict
+) -> None:
+    """``tensor`` gets ``value``, but for the classifier of other classes."""
+    if tensor.shape == value.shape:
+        tensor.copy_(value)
+    elif value.shape[:1] != (described["num_classes"],) or tensor.shape[1:] != value.shape[1:]:
+        size = described["image_size"]
+        raise ParbenchError(
+            f"cell {cell['id']}: the published weights of {cell['model']['name']} have {name} as "
+            f"{list(value.shape)}, the model has {list(tensor.shape)}; they are of images of "
+            f"{size}x{size}: set image_size to {size}, or pretrained to false"
+        )

@@ -106,7 +106,7 @@ class Run:
         # The same initial weights for every strategy: on the CPU, before any wrapping.
         torch.manual_seed(cell["seed"])
         blocks = self.build()
-        pretrained.load(blocks, cell, data_folder)
+        pretrained.load(blocks, cell, data_folder, verify=strategy.local_rank == 0)
         self.ranks = batch_norm.Ranks(self.exchanged)
         if self.training["batch_norm"] == "synchronized" and strategy.shares > 1:
             batch_norm.synchronize(blocks, self.ranks)

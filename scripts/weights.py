@@ -13,57 +13,72 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
 
 import dataset
 import files
 import models
+import pretrained
 import unbundle
+from config import brief
 from errors import ParbenchError, run_main
 
 
-def _of_torchvision(name: str) -> Any:
+def _of_torchvision(name: str) -> nn.Module:
     import torchvision
 
+    # The library would fetch the backbones of all others, unchecked.
+    if name not in torchvision.models.list_models(module=torchvision.models):
+        raise ValueError("torchvision has no classifier of that name")
     return torchvision.models.get_model(name, weights=None)
 
 
-def _of_timm(name: str) -> Any:
+def _of_timm(name: str) -> nn.Module:
     import timm
 
     return timm.create_model(name, pretrained=False)
 
 
-LIBRARIES: dict[str, Callable[[str], Any]] = {"torchvision": _of_torchvision, "timm": _of_timm}
+LIBRARIES: dict[str, Callable[[str], nn.Module]] = {
+    "torchvision": _of_torchvision,
+    "timm": _of_timm,
+}
 
 
-def network(spec: dict) -> Any:
+def network(spec: dict) -> nn.Module:
     """The library's own network, which knows the names that the published file has."""
     library, _, name = spec["network"].partition("/")
     try:
         return LIBRARIES[library](name)
-    except (ValueError, RuntimeError) as error:  # what the libraries say of unknown names
+    except (ValueError, RuntimeError) as error:  # what they say of unknown names
         raise ParbenchError(f"network {spec['network']}: {error}") from None
 
 
-def tensors_of(path: Path) -> dict[str, Any]:
+def tensors_of(path: Path) -> dict[str, torch.Tensor]:
     """Tensors by name of a file of safetensors or of PyTorch. ParbenchError for anything else."""
-    import pickle
-
-    import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     try:
         return load_file(path)
     except SafetensorError:
         pass
+    # Before, a file that is made for it runs code even so (CVE-2025-32434).
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
+        raise ParbenchError(
+            f"{path}: no safetensors, and PyTorch {torch.__version__} does not read its own files "
+            "safely; make the weights with the stack current, whose PyTorch does, or name an "
+            "address of safetensors"
+        )
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # a broken pickle ends in any of them
         said = str(error).splitlines() or [type(error).__name__]
         raise ParbenchError(
-            f"{path}: neither safetensors nor weights of PyTorch ({said[0]})"
+            f"{path}: neither safetensors nor weights of PyTorch ({brief(said[0])})"
         ) from None
     if isinstance(found, dict) and isinstance(found.get("model"), dict):
         found = found["model"]  # as some publishers wrap them
@@ -72,92 +87,108 @@ def tensors_of(path: Path) -> dict[str, Any]:
     return found
 
 
-def renamed(spec: dict, path: Path) -> tuple[dict[str, Any], int]:
-    """The tensors of ``path`` by the names of the model's blocks, and how many classes they tell
-    apart. ParbenchError where they are not those of the entry's network, or that not the model.
-    """
+def read(spec: dict, path: Path) -> nn.Module:
+    """The network of ``spec`` with the weights of ``path``; ParbenchError where they do not fit."""
     theirs = network(spec)
     try:
         theirs.load_state_dict(tensors_of(path))
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines()]
         raise ParbenchError(
-            f"{path}: not the weights of {spec['network']}: {' '.join(lines[1:2] or lines)}"
+            f"{path}: not the weights of {spec['network']}: {brief(' '.join(lines[1:2] or lines))}"
         ) from None
+    return theirs
+
+
+def renamed(spec: dict, theirs: nn.Module) -> tuple[dict[str, torch.Tensor], int]:
+    """The tensors of ``theirs`` by the names of the model's blocks, and how many classes they tell
+    apart. ParbenchError where the two do not compute the same.
+    """
     classes = list(theirs.parameters())[-1].shape[0]  # rows of the last layer
-    model = models.load(spec["model"])
-    options = {key: part["default"] for key, part in model.OPTIONS.items()} | spec.get(
-        "options", {}
-    )
-    ours = model.build(classes, spec["image_size"], options).state_dict()
-    given = theirs.state_dict()
-    # tests/test_models.py shows for every model that the order is the same.
-    pairs = list(zip(ours.items(), given.items(), strict=False))
-    different = [(a, b) for (a, own), (b, other) in pairs if _long(own) != _long(other)]
-    if len(ours) != len(given) or different:
-        first = different[0] if different else ("", "")
+    model, given = models.load(spec["model"]), spec.get("options", {})
+    options = {key: part["default"] for key, part in model.OPTIONS.items()} | given
+    ours = model.build(classes, spec["image_size"], options)
+    other = f"network {spec['network']} is not the model {spec['model']} with options {given}"
+    pairs = list(zip(ours.state_dict().items(), theirs.state_dict().items(), strict=False))
+    different = [f"{a}, there {b}" for (a, x), (b, y) in pairs if _long(x) != _long(y)]
+    if len(ours.state_dict()) != len(theirs.state_dict()) or different:
         raise ParbenchError(
-            f"network {spec['network']} is not the model {spec['model']} with options "
-            f"{spec.get('options', {})}: {len(ours)} tensors here, {len(given)} there"
-            + (f"; {first[0]} differs from {first[1]}" if different else "")
+            f"{other}: {len(ours.state_dict())} tensors here, {len(theirs.state_dict())} there"
+            + (f"; the first that differs is {different[0]}" if different else "")
         )
-    return {a: other.reshape(own.shape).contiguous() for (a, own), (_, other) in pairs}, classes
+    # Named by their order, which the shapes alone do not prove.
+    tensors = {a: value.reshape(own.shape).contiguous() for (a, own), (_, value) in pairs}
+    ours.load_state_dict(tensors)
+    images = torch.randn(1, 3, spec["image_size"], spec["image_size"])
+    with torch.no_grad():
+        found, expected = ours.eval()(images), theirs.eval()(images)
+    if not torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item()):
+        raise ParbenchError(f"{other}: with the same weights it computes something else")
+    return tensors, classes
 
 
-def _long(tensor: Any) -> list[int]:
+def _long(tensor: torch.Tensor) -> list[int]:
     """Its shape without sides of one: a linear layer is a convolution of one pixel."""
     return [side for side in tensor.shape if side > 1]
 
 
 def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     """Bring the weights ``name`` to ``out`` and ``digest``, unless they are there already."""
-    from safetensors.torch import save_file
-
-    with dataset.locked(out.parent / ".lock", f"prepares {name}"):
-        if _is_there(spec, out, digest):
-            dataset.say(f"{name}: already there ({out})")
-            return
-        if (bundled := unbundle.weights(name, spec)) is not None:
-            _take(bundled, spec, out, digest)
-            return
-        path = dataset.fetch(spec["urls"], spec["size"], spec["sha256"])
-        tensors, classes = renamed(spec, path)
-        dataset.demand_space(out.parent, 2 * spec["size"], "make room there")
-        with files.atomic_path(out) as temporary:
-            save_file(tensors, temporary)
-            sha256 = files.sha256_file(temporary)
-        described = {
-            "schema_version": 1,
-            "sha256": sha256,
-            "source": spec["urls"][0],
-            "source_sha256": spec["sha256"],
-            "network": spec["network"],
-            "image_size": spec["image_size"],
-            "num_classes": classes,
-        }
-        files.write_json(digest, described)
-        dataset.say(f"{name}: {len(tensors)} tensors in {out}")
+    try:
+        with dataset.locked(out.parent / ".lock", f"prepares {name}"):
+            if is_there(spec, out, digest):
+                dataset.say(f"{name}: already there ({out})")
+                return
+            if (bundled := unbundle.weights(name, spec)) is not None:
+                _take(bundled, spec, out, digest)
+            else:
+                _make(spec, out, digest)
+    except (OSError, SafetensorError) as error:
+        where = getattr(error, "filename", None) or out
+        raise ParbenchError(f"{where}: {getattr(error, 'strerror', None) or error}") from error
+    except MemoryError:
+        raise ParbenchError(f"{name}: this machine has too little memory for it") from None
+    dataset.say(f"{name}: published weights of {spec['model']} in {out}")
 
 
-def _is_there(spec: dict, out: Path, digest: Path) -> bool:
+def _make(spec: dict, out: Path, digest: Path) -> None:
+    path = dataset.fetch(spec["urls"], spec["size"], spec["sha256"])
+    dataset.demand_space(out.parent, spec["size"] + (1 << 16), "make room there")
+    tensors, classes = renamed(spec, read(spec, path))
+    with files.atomic_path(out) as temporary:
+        save_file(tensors, temporary)
+        sha256 = files.sha256_file(temporary)
+    described = {
+        "schema_version": 1,
+        "sha256": sha256,
+        "source_sha256": spec["sha256"],
+        "conversion": pretrained.CONVERSION,
+        "network": spec["network"],
+        "image_size": spec["image_size"],
+        "num_classes": classes,
+    }
+    files.write_json(digest, described)
+
+
+def is_there(spec: dict, out: Path, digest: Path) -> bool:
+    """Whether ``out`` and ``digest`` are whole, belong together and come from this entry."""
     if not (out.is_file() and digest.is_file()):
         return False
     try:
         found = files.read_json(digest)
-        return (found["source_sha256"], found["sha256"]) == (
-            spec["sha256"],
-            files.sha256_file(out),
-        )
+        told = found["source_sha256"], found["conversion"], found["sha256"]
     except (ParbenchError, KeyError, TypeError):
         return False
+    return told == (spec["sha256"], pretrained.CONVERSION, files.sha256_file(out))
 
 
 def _take(folder: Path, spec: dict, out: Path, digest: Path) -> None:
     """The weights as a bundle brought them."""
     weights, described = folder / out.name, folder / digest.name
-    if not _is_there(spec, weights, described):
+    if not is_there(spec, weights, described):
         raise ParbenchError(f"{weights} is missing or damaged; {unbundle.AGAIN}")
     dataset.demand_space(out.parent, weights.stat().st_size, "make room there")
+    dataset.say(f"taking it from {folder}")
     with files.atomic_path(out) as temporary:
         shutil.copyfile(weights, temporary)
     files.write_json(digest, files.read_json(described))
@@ -171,7 +202,12 @@ def main() -> None:
     parser.add_argument("--out", required=True, type=Path, help="weights.safetensors to write")
     parser.add_argument("--digest", required=True, type=Path, help="digest.json to write")
     arguments = parser.parse_args()
-    spec = files.read_json(arguments.weights)[arguments.name]
+    entries = files.read_json(arguments.weights)
+    if arguments.name not in entries:
+        raise ParbenchError(
+            f"--name {arguments.name}: {arguments.weights} has {', '.join(entries)}"
+        )
+    spec = entries[arguments.name]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave as on any error
     prepare(arguments.name, spec, arguments.out, arguments.digest)
 

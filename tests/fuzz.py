@@ -102,6 +102,10 @@ class Case:
         (folder / "config.yaml").write_bytes((root / "config.yaml").read_bytes())
         self.config = configuration.read_yaml(root / "config.yaml")
         self.studies = {name: configuration.study(name) for name in STUDIES}
+        # What no study of ours says, and a user's may.
+        started = copy.deepcopy(self.studies["quickstart"])
+        started["models"]["resnet18"]["pretrained"] = True
+        self.studies["quickstart"] = started
         self.slowest = 0.0
         self.found: Counter[str] = Counter()
 
@@ -169,7 +173,7 @@ class Case:
         for name, study in plan.studies.items():
             files.canonical_json(study).encode()
             assert all(isinstance(word, str) for word in study["arguments"]), name
-        files.canonical_json([plan.datasets, plan.images]).encode()
+        files.canonical_json([plan.datasets, plan.weights, plan.images]).encode()
         for cell in list(plan.cells.values())[:10]:
             configuration.check(json.loads(json.dumps(cell)), "cell", cell["id"])
             assert len(cell["id"]) < 230
@@ -285,6 +289,7 @@ WORDS = st.lists(
                 "override",
                 "hardware",
                 "datasets",
+                "weights",
                 "nodes",
                 "x1",
             ]

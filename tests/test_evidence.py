@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -149,15 +150,26 @@ def test_a_machine_is_named_by_what_it_has(machine, device, name):
         assert evidence.machine_name([run, other]) == "-and-".join(sorted([name, "other-x1"]))
 
 
-def test_studies_are_those_of_the_configuration_unless_they_are_named(tmp_path, capsys):
+def test_studies_are_those_of_the_last_report_unless_they_are_named(tmp_path, capsys):
+    """One in trouble keeps no other from being kept; one that cannot run here is no trouble."""
     results = measured(tmp_path)
-    mine = tmp_path / "mine.yaml"
-    mine.write_text("studies: [constructed]\n")
-    words = ["write", "--configfile", str(mine), "--results", str(results), "--folder"]
-    evidence.main([*words, str(tmp_path / "one")])
-    assert "constructed-constructed-x2-2030-01-03.json  18 cells" in capsys.readouterr().out
-    with pytest.raises(ParbenchError, match=r"kamoji.json: no such file; run the study first"):
-        evidence.main([*words, str(tmp_path / "two"), "kamoji"])
+    words = ["write", "--results", str(results), "--folder", str(tmp_path / "kept")]
+    with pytest.raises(ParbenchError, match=r"report.json: no such file; make the report first"):
+        evidence.main(words)
+    plan = json.loads((results / "plan/constructed.json").read_text())
+    (results / "plan/begun.json").write_text(json.dumps(plan | {"groups": plan["groups"][:1]}))
+    for group in plan["groups"]:
+        group["not_run"] = "needs 2 GPUs"
+    (results / "plan/elsewhere.json").write_text(json.dumps(plan))
+    shutil.rmtree(results / "cells" / plan["groups"][0]["cells"][0])
+    studies = [{"name": name} for name in ("begun", "constructed", "elsewhere")]
+    (results / "report.json").write_text(json.dumps({"studies": studies}))
+    with pytest.raises(ParbenchError, match=r"begun.json: 1 of 3 cells are not measured") as caught:
+        evidence.main(words)
+    assert "constructed.json: 1 of 18" in str(caught.value)
+    assert "note: elsewhere: nothing of it runs on this machine" in capsys.readouterr().err
+    evidence.main([*words, "--partial", "constructed"])
+    assert "constructed-constructed-x2-2030-01-03.json  17 cells" in capsys.readouterr().out
 
 
 def test_a_file_that_was_changed_is_refused(tmp_path):

@@ -11,15 +11,21 @@ import pytest
 import timm
 import torch
 import torchvision
+from safetensors.torch import save_file
 from torch import nn
 
+import cells
+import command
 import config
 import models
 import pretrained
+import unbundle
 import weights
 from errors import ParbenchError
 from training import cell as small_cell
 from workspace import Workspace, small_study
+
+ENTRIES = config.load()["weights"]
 
 
 def network_of_resnet():
@@ -51,16 +57,17 @@ def entry(path, model, network, **more):
 
 @pytest.fixture
 def prepared(published, tmp_path):
-    """(results folder of data, the entry, the network), with the weights made ready."""
+    """(folder of a dataset, the entry, the network), with the weights made ready beside it."""
     _, spec, network = published
-    folder = tmp_path / "results/weights/mine"
-    weights.prepare("mine", spec, folder / "weights.safetensors", folder / "digest.json")
+    place = tmp_path / "results/weights/mine"
+    weights.prepare("mine", spec, place / pretrained.WEIGHTS, place / pretrained.DIGEST)
     return tmp_path / "results/data/digits", spec, network
 
 
-def cell_of(spec, **changes):
-    value = small_cell(model="resnet18", **changes)
-    value["model"]["pretrained"] = {"weights": "mine", "sha256": spec["sha256"]}
+def cell_of(spec, strategy="eager", devices=1, **changes):
+    value = small_cell(strategy, devices, model="resnet18", **changes)
+    known = {"sha256": spec["sha256"], "conversion": pretrained.CONVERSION}
+    value["model"]["pretrained"] = {"weights": "mine", **known}
     config.check(value, "cell", "test cell")
     return value
 
@@ -89,32 +96,29 @@ def test_a_classifier_of_other_classes_is_the_seeds_own(prepared):
     assert torch.equal(blocks.stem.bn1.running_var, network.bn1.running_var)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "kind"),
-    [
-        ("deit_tiny_distilled_patch16_224", {"distilled": True}, "wrapped"),
-        ("convnextv2_nano", {"depths": [2, 2, 8, 2], "dims": [80, 160, 320, 640]}, "safetensors"),
-    ],
-)
-def test_weights_of_timm(tmp_path, name, options, kind):
-    """Also as some publishers wrap them, and as safetensors."""
-    from safetensors.torch import save_file
-
-    network, path = timm.create_model(name), tmp_path / "file"
-    if kind == "wrapped":
-        torch.save({"model": network.state_dict(), "epoch": 3}, path)
-    else:
-        save_file(network.state_dict(), path)
-    model = "deit" if name.startswith("deit") else "convnextv2"
-    spec = entry(path, model, f"timm/{name}", options=options)
-    tensors, classes = weights.renamed(spec, path)
+@pytest.mark.parametrize("name", ENTRIES)
+def test_entries_of_the_configuration_are_of_their_models(name):
+    """The library's network, as it draws itself: names, order and what is computed."""
+    spec = ENTRIES[name]
+    tensors, classes = weights.renamed(spec, weights.network(spec))
     assert classes == 1000
-    usual = {key: part["default"] for key, part in models.load(model).OPTIONS.items()}
-    blocks = models.load(model).build(1000, 224, usual | options)
-    blocks.load_state_dict(tensors)
-    images = torch.randn(1, 3, 224, 224)
-    with torch.no_grad():
-        torch.testing.assert_close(blocks.eval()(images), network.eval()(images))
+    assert {key: value.dtype for key, value in tensors.items()}
+
+
+def test_weights_as_safetensors_and_of_convolutions_that_are_linear_layers(tmp_path):
+    """timm's nano has convolutions of one pixel where its tiny has linear layers."""
+    options = {"depths": [2, 2, 8, 2], "dims": [80, 160, 320, 640]}
+    network, path = timm.create_model("convnextv2_nano"), tmp_path / "file"
+    save_file(network.state_dict(), path)
+    spec = entry(path, "convnextv2", "timm/convnextv2_nano", options=options)
+    tensors, _ = weights.renamed(spec, weights.read(spec, path))
+    assert tensors["stage1_0.mlp.fc1.weight"].dim() == 2
+
+
+def test_weights_that_a_publisher_has_wrapped(tmp_path):
+    path = tmp_path / "file"
+    torch.save({"model": network_of_resnet().state_dict(), "epoch": 3}, path)
+    assert "conv1.weight" in weights.tensors_of(path)
 
 
 class Runs:
@@ -130,10 +134,6 @@ class Runs:
         (lambda path: torch.save({"a": Runs()}, path), "neither safetensors nor weights"),
         (lambda path: torch.save([1, 2], path), "holds no tensors by name"),
         (lambda path: torch.save({"a": torch.ones(1)}, path), "not the weights of torchvision/res"),
-        (
-            lambda path: torch.save(torchvision.models.resnet34().state_dict(), path),
-            "not the weights of torchvision/resnet18: Unexpected key",
-        ),
     ],
 )
 def test_what_is_no_weights_is_refused(tmp_path, monkeypatch, content, words):
@@ -146,6 +146,13 @@ def test_what_is_no_weights_is_refused(tmp_path, monkeypatch, content, words):
     assert not (tmp_path / "escaped").exists()
 
 
+def test_an_old_pytorch_opens_no_file_of_its_own(published, monkeypatch):
+    """There weights_only is not enough."""
+    monkeypatch.setattr(torch, "__version__", "2.1.2+cpu")
+    with pytest.raises(ParbenchError, match="PyTorch 2.1.2.* does not read its own files safely"):
+        weights.tensors_of(published[0])
+
+
 def test_a_wrong_digest_is_refused_before_the_file_is_opened(published, tmp_path):
     _, spec, _ = published
     out = tmp_path / "weights.safetensors"
@@ -154,37 +161,70 @@ def test_a_wrong_digest_is_refused_before_the_file_is_opened(published, tmp_path
     assert not out.exists()
 
 
+def test_a_folder_that_is_none_is_a_sentence(published, tmp_path):
+    out = tmp_path / "file/weights.safetensors"
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ParbenchError, match="file"):
+        weights.prepare("mine", published[1], out, out.with_name("digest.json"))
+
+
 @pytest.mark.parametrize(
     ("network", "words"),
     [
-        ("torchvision/resnet34", "is not the model resnet18"),
-        ("torchvision/resnet3", "network torchvision/resnet3: "),
-        ("timm/resnet3", "network timm/resnet3: "),
+        (
+            "torchvision/resnet34",
+            "is not the model resnet18 with options {}: 122 tensors here, 218",
+        ),
+        ("torchvision/resnet3", "network torchvision/resnet3: torchvision has no classifier"),
+        ("torchvision/fcn_resnet50", "torchvision has no classifier of that name"),
+        ("timm/resnet3", "network timm/resnet3: Unknown model"),
     ],
 )
-def test_another_network_is_refused(tmp_path, network, words):
-    path = tmp_path / "file"
-    torch.save(torchvision.models.resnet34().state_dict(), path)
+def test_another_network_is_refused(published, network, words):
+    spec = {**published[1], "network": network}
     with pytest.raises(ParbenchError, match=words):
-        weights.renamed(entry(path, "resnet18", network), path)
+        weights.renamed(spec, weights.network(spec))
 
 
-def test_damaged_and_other_weights_are_refused_by_the_cell(prepared):
+def test_a_network_that_computes_something_else_is_refused(published):
+    network = network_of_resnet()
+    network.relu = nn.Tanh()
+    with pytest.raises(ParbenchError, match="with the same weights it computes something else"):
+        weights.renamed(published[1], network)
+
+
+AGAIN = "delete that folder and run snakemake again"
+
+
+@pytest.mark.parametrize("damage", ["other", "bytes", "gone", "description", "fewer", "more"])
+def test_weights_that_do_not_belong_to_the_cell_are_refused(prepared, damage):
     data, spec, _ = prepared
-    value = cell_of(spec)
-    value["model"]["pretrained"]["sha256"] = "1" * 64
-    with pytest.raises(ParbenchError, match="the cell wants 1111"):
+    value, place = cell_of(spec), data.parent.parent / "weights/mine"
+    path = place / pretrained.WEIGHTS
+    if damage == "other":
+        value["model"]["pretrained"]["sha256"] = "1" * 64
+    elif damage == "bytes":
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    elif damage == "gone":
+        path.unlink()
+    elif damage == "description":
+        (place / pretrained.DIGEST).write_text("[]")
+    else:
+        tensors = resnet18(1000).state_dict() | ({"a": torch.ones(1)} if damage == "more" else {})
+        if damage == "fewer":
+            tensors.pop("stem.bn1.bias")
+        save_file(tensors, path)
+        described = json.loads((place / pretrained.DIGEST).read_text())
+        described["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+        (place / pretrained.DIGEST).write_text(json.dumps(described))
+    with pytest.raises(ParbenchError, match=AGAIN):
         pretrained.load(resnet18(), value, data)
-    path = data.parent.parent / "weights/mine/weights.safetensors"
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-    with pytest.raises(ParbenchError, match="is damaged; delete it and run snakemake again"):
-        pretrained.load(resnet18(), cell_of(spec), data)
 
 
 def test_images_of_another_size_are_told(prepared):
     data, spec, _ = prepared
     blocks = resnet18()
-    blocks.stem.conv1 = nn.Conv2d(3, 64, 3)
+    blocks.stem.conv1 = nn.Conv2d(3, 64, 3, bias=False)
     words = (
         r"published weights of resnet18 have stem.conv1.weight as \[64, 3, 7, 7\], the model has"
     )
@@ -192,30 +232,61 @@ def test_images_of_another_size_are_told(prepared):
         pretrained.load(blocks, cell_of(spec), data)
 
 
+TWO = {"model": "vit", "options": {"depth": 2}, "sha256": "12"}
+
+
 @pytest.mark.parametrize(
-    ("entries", "words"),
+    ("asked", "entries", "words"),
     [
-        ({}, "no weights of vit with the options {'depth': 2}; it has none of this model"),
-        ({"a": {"model": "vit"}}, r"it has a \(options {}\)"),
-        (
-            {
-                "a": {"model": "vit", "options": {"depth": 2}},
-                "b": {"model": "vit", "options": {"depth": 2}},
-            },
-            "several entries under weights in config.yaml are of this model",
-        ),
+        (True, {}, "no weights of vit with the options {'depth': 2}; it has none of this model"),
+        (True, {"a": {"model": "vit"}}, r"it has a \(options {}\)"),
+        (True, {"a": TWO, "b": TWO}, "name one of them instead of true: a, b"),
+        ("c", {"a": TWO, "b": TWO}, "config.yaml has no weights 'c' of vit"),
+        (True, {"a": TWO}, None),
+        ("a", {"a": TWO, "b": TWO}, None),
     ],
 )
-def test_weights_are_chosen_by_model_and_options(entries, words):
-    options = models.load("vit").OPTIONS
-    usual = {key: part["default"] for key, part in options.items()}
-    model = {"name": "vit", "options": usual | {"depth": 2}}
+def test_weights_are_chosen_by_model_and_options(asked, entries, words):
+    model = {"name": "vit", "options": {}}
+    usual = {key: part["default"] for key, part in models.load("vit").OPTIONS.items()}
+    model["options"] = usual | {"depth": 2}
+    if words is None:
+        found = cells._published_weights(model, asked, entries, "here")
+        assert found == {"weights": "a", "sha256": "12", "conversion": pretrained.CONVERSION}
+        return
     with pytest.raises(ParbenchError, match=words) as caught:
-        pretrained.chosen(model, options, entries, "studies/mine.yaml")
+        cells._published_weights(model, asked, entries, "studies/mine.yaml: models.vit.pretrained")
     assert str(caught.value).startswith("studies/mine.yaml: models.vit.pretrained: ")
-    fits = {"c": {"model": "vit", "options": {"depth": 2}, "sha256": "12"}}
-    found = pretrained.chosen(model, options, {**entries, **fits} if len(entries) < 2 else fits, "")
-    assert found == {"weights": "c", "sha256": "12"}
+
+
+def test_the_folder_of_the_weights_is_seen_in_an_image(prepared, monkeypatch, tmp_path):
+    """Also where it is a link to another disk."""
+    data, spec, _ = prepared
+    place, elsewhere = data.parent.parent / "weights/mine", tmp_path / "elsewhere"
+    place.rename(elsewhere)
+    place.symlink_to(elsewhere)
+    asked = {}
+    monkeypatch.setattr(command.apptainer, "probe", lambda: None)
+    monkeypatch.setattr(
+        command.apptainer, "enter", lambda *given, **more: (asked.update(more), (given, {}))[1]
+    )
+    paths = {"cell_path": tmp_path / "cell.json", "data": data, "out": tmp_path / "metrics.json"}
+    command.command(cell_of(spec), **paths, devices=["0"], image=tmp_path / "image.sif")
+    assert elsewhere in asked["binds"]
+
+
+def test_weights_come_from_a_bundle(published, prepared, tmp_path, monkeypatch):
+    data, spec, _ = prepared
+    source, out = data.parent.parent / "weights/mine", tmp_path / "there" / pretrained.WEIGHTS
+    monkeypatch.setattr(unbundle, "weights", lambda name, spec: source)
+    weights.prepare(
+        "mine", {**spec, "urls": ["file:///nowhere"]}, out, out.with_name("digest.json")
+    )
+    assert out.read_bytes() == (source / pretrained.WEIGHTS).read_bytes()
+    (source / pretrained.WEIGHTS).write_bytes(b"damaged")
+    out.unlink()
+    with pytest.raises(ParbenchError, match="is missing or damaged; copy the archive here again"):
+        weights.prepare("mine", spec, out, out.with_name("digest.json"))
 
 
 def test_a_study_trains_from_published_weights(published, tmp_path):
@@ -223,25 +294,51 @@ def test_a_study_trains_from_published_weights(published, tmp_path):
     _, spec, _ = published
     work = Workspace(tmp_path / "work")
     study = small_study(
-        "Two", "resnet18: {pretrained: true}", "eager: {strategy: eager, hardware: cpu1}"
+        "Two",
+        "resnet18: {pretrained: mine}",
+        """
+eager: {strategy: eager, hardware: cpu1}
+pipeline: {strategy: pipeline, options: {chunks: 1}, hardware: cpu2}
+""",
     )
     (work.folder / "studies/two.yaml").write_text(study)
     (work.folder / "mine.yaml").write_text(
-        json.dumps({"studies": ["two"], "weights": {"resnet18": spec}})
+        json.dumps({"studies": ["two"], "weights": {"mine": spec}})
     )
     chosen = ["--configfile", "mine.yaml"]
     assert work.jobs(*chosen)["weights"] == 1
-    cell = planned(work, chosen)
-    work.snakemake(f"results/cells/{cell}/metrics.json", *chosen)
-    metrics = json.loads((work.folder / f"results/cells/{cell}/metrics.json").read_text())
-    assert metrics["status"] == "ok"
-    assert metrics["cell"]["model"]["pretrained"]["sha256"] == spec["sha256"]
-    (work.folder / "studies/two.yaml").write_text(study.replace("true", "false"))
+    ids = planned(work, chosen)
+    work.snakemake(*(f"results/cells/{each}/metrics.json" for each in ids), *chosen)
+    found = [
+        json.loads((work.folder / f"results/cells/{each}/metrics.json").read_text()) for each in ids
+    ]
+    assert {each["status"] for each in found} == {"ok"}
+    assert {each["cell"]["model"]["pretrained"]["sha256"] for each in found} == {spec["sha256"]}
+    # A rank with half of the model starts from the same weights.
+    first, second = (each["history"][0]["train_loss"] for each in found)
+    assert first == pytest.approx(second, rel=1e-4)
+    (work.folder / "studies/two.yaml").write_text(study.replace("pretrained: mine", ""))
     assert "weights" not in work.jobs(*chosen)
-    assert planned(work, chosen) != cell
+    assert not set(planned(work, chosen)) & set(ids)
 
 
 def planned(work, chosen):
-    """The one cell of the study."""
+    """The cells of the study."""
     lines = work.run("scripts/cells.py", *chosen, "list").stdout.splitlines()
-    return next(word for line in lines for word in line.split() if word.startswith("resnet18."))
+    return [word for line in lines for word in line.split() if word.startswith("resnet18.")]
+
+
+def test_models_that_train_at_the_same_time_start_from_their_seeds(published, tmp_path):
+    work = Workspace(tmp_path / "work")
+    study = small_study(
+        "Two",
+        "resnet18: {pretrained: true}\nsimple_cnn: {}",
+        """
+both: {strategy: concurrent, options: {beside: {simple_cnn: {}, resnet18: {}}}, hardware: cpu2}
+""",
+    )
+    (work.folder / "studies/two.yaml").write_text(study)
+    done = work.snakemake("-n", "--config", "studies=[two]", check=False)
+    assert "starts its models from weights that the seed draws, and models.resnet18.pre" in (
+        done.stdout + done.stderr
+    )
