@@ -65,10 +65,14 @@ def constant(file: str, name: str) -> object:
 
 
 def git_state(folder: Path = SCRIPTS) -> dict:
-    """{"git_commit", "git_dirty"} of the checkout; both None where there is none."""
+    """{"git_commit", "git_dirty"} of the checkout; both None where there is none.
+
+    Evidence that was just written and is not added yet changes nothing that is measured.
+    """
     try:
         commit = _git(folder, "rev-parse", "HEAD")
-        dirty = bool(_git(folder, "status", "--porcelain"))
+        others = (":(top)", ":(top,exclude)reports/evidence")
+        dirty = bool(_git(folder, "status", "--porcelain", "--", *others))
     except (OSError, subprocess.CalledProcessError):
         return {"git_commit": None, "git_dirty": None}
     return {"git_commit": commit, "git_dirty": dirty}

@@ -89,3 +89,21 @@ def test_empty_fields_are_left_out():
 
 def test_git_state_of_no_checkout(tmp_path):
     assert provenance.git_state(tmp_path) == {"git_commit": None, "git_dirty": None}
+
+
+def test_evidence_that_was_just_written_leaves_a_checkout_clean(tmp_path):
+    def git(*words):
+        name = ("-c", "user.name=x", "-c", "user.email=x@x")
+        subprocess.run(["git", "-C", tmp_path, *name, *words], check=True, capture_output=True)
+
+    git("init")
+    scripts, evidence = tmp_path / "scripts", tmp_path / "reports/evidence"
+    for folder in (scripts, evidence):
+        folder.mkdir(parents=True)
+    (scripts / "train.py").write_text("")
+    git("add", ".")
+    git("commit", "-m", "one")
+    (evidence / "study.json").write_text("{}")
+    assert provenance.git_state(scripts)["git_dirty"] is False
+    (scripts / "new.py").write_text("")
+    assert provenance.git_state(scripts)["git_dirty"] is True
