@@ -55,7 +55,8 @@ class Plan:
 
     ``cells``: every cell by id. ``not_run``: the ids of those that this machine cannot run, with
     the reason. ``studies``: the content of results/plan/<study>.json by study. ``datasets``:
-    where each comes from, and ``weights`` likewise. ``images``: what results/plan/images.json tells the launcher.
+    where each comes from, and ``weights`` likewise. ``images``: what results/plan/images.json tells
+    the launcher.
     """
 
     cells: dict[str, dict] = field(default_factory=dict)
