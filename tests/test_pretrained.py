@@ -31,9 +31,11 @@ ENTRIES = config.load()["weights"]
 def network_of_resnet():
     torch.manual_seed(3)
     network = torchvision.models.resnet18()
-    for buffer in network.buffers():  # as after training
-        if buffer.dtype.is_floating_point:
+    for name, buffer in network.named_buffers():  # as after training
+        if name.endswith("running_var"):
             buffer.uniform_(0.5, 1.5)
+        elif name.endswith("running_mean"):
+            buffer.uniform_(-0.1, 0.1)
     return network
 
 
@@ -259,10 +261,13 @@ def test_weights_are_chosen_by_model_and_options(asked, entries, words):
     assert str(caught.value).startswith("studies/mine.yaml: models.vit.pretrained: ")
 
 
-def test_the_folder_of_the_weights_is_seen_in_an_image(prepared, monkeypatch, tmp_path):
+def test_the_folder_of_the_weights_is_seen_in_an_image(
+    prepared, monkeypatch, tmp_path, tmp_path_factory
+):
     """Also where it is a link to another disk."""
     data, spec, _ = prepared
-    place, elsewhere = data.parent.parent / "weights/mine", tmp_path / "elsewhere"
+    place = data.parent.parent / "weights/mine"
+    elsewhere = tmp_path_factory.mktemp("disk") / "mine"
     place.rename(elsewhere)
     place.symlink_to(elsewhere)
     asked = {}
