@@ -273,3 +273,16 @@ def test_evidence_is_kept_by_git_and_its_reports_are_not():
         pytest.skip("no git checkout")
     assert ignored("reports/evidence/quickstart-cpu-x2-2030-01-01.json") == 1
     assert ignored("reports/evidence.html") == ignored("reports/evidence.pdf") == 0
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "reports/evidence").glob("*.json")), ids=lambda path: path.stem
+)
+def test_what_lies_in_the_project_is_whole(path):
+    """Its digest, every cell by the schema of metrics, and a certificate for where they ran."""
+    made = evidence.read(path)
+    runs = evidence.runs(made, path)
+    assert path.stem == f"{made['study']}-{made['machine']}-{made['date']}"
+    assert {run["status"] for run in runs.values()} == {"ok"}
+    places = {run["environment"]["image"] or certificate.HOST for run in runs.values()}
+    assert places == {proof["place"] for proof in made["certificates"]}
