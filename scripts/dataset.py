@@ -187,7 +187,7 @@ def fetch(urls: list[str], size: int, sha256: str) -> Path:
     raise ParbenchError(
         f"no mirror gave the file with SHA-256 {sha256}:\n" + "\n".join(reasons) + "\n"
         "Get it another way, then name it in its entry of config.yaml: `file:///folder/file` among "
-        "its urls; a dataset's also as `path: /folder/file`"
+        "its urls; a dataset's also as `path: /folder/archive.tar.gz`"
     )
 
 
