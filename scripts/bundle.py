@@ -32,6 +32,7 @@ import config as configuration
 import deployment
 import environment
 import images
+import pretrained
 import unbundle
 from errors import ParbenchError, run_main
 from files import digest, read_json, sha256_file, write_json
@@ -137,7 +138,7 @@ class Contents:
         """Folders that hold what was prepared, and the file of each: as in results/."""
         return [
             *((f"data/{name}", "data.safetensors") for name in self.datasets),
-            *((f"weights/{name}", "weights.safetensors") for name in self.weights),
+            *((f"weights/{name}", pretrained.WEIGHTS) for name in self.weights),
         ]
 
 

@@ -407,11 +407,16 @@ def identity(cell: dict) -> dict:
 def _model(name: str, entry: dict, config: dict, where: str) -> dict:
     """The network of a cell; where the study says so, with the weights that it starts from."""
     model = {"name": name, "options": _options("models", name, entry.get("options", {}), where)}
-    asked = entry.get("pretrained", False)
-    if asked is not False:
+    if _starts_published(entry):
         keys = f"{where}: models.{name}.pretrained"
-        model["pretrained"] = _published_weights(model, asked, config["weights"], keys)
+        weights = _published_weights(model, entry["pretrained"], config["weights"], keys)
+        model["pretrained"] = weights
     return model
+
+
+def _starts_published(entry: dict) -> bool:
+    """Whether a model of a study starts from published weights: true, or their name."""
+    return entry.get("pretrained", False) is not False
 
 
 def _published_weights(model: dict, asked: bool | str, weights: dict, keys: str) -> dict:
@@ -451,7 +456,7 @@ def _check_beside(cell: dict, study: dict, where: str) -> None:
     """Models that train at the same time start from what their seed draws."""
     beside = strategies.load(cell["strategy"]["name"]).beside(cell)
     for name in (cell["model"]["name"], *beside) if beside else ():
-        if study["models"].get(name, {}).get("pretrained", False) is not False:
+        if _starts_published(study["models"].get(name, {})):
             raise ParbenchError(
                 f"{where}: strategy {cell['strategy']['name']} starts its models from weights that "
                 f"the seed draws, and models.{name}.pretrained asks for published ones; say false, "
@@ -493,6 +498,8 @@ def _group(
     text = canonical_json(content)
     group = f"{name}-{digest([text])[:8]}"
     reason = lacking(group, template)
+    model = template["model"]
+    started = model.get("pretrained")
     cells = []
     for seed in seeds:
         cell_id = f"{name}.s{seed}-{digest([text, seed])[:8]}"
@@ -516,11 +523,7 @@ def _group(
         "strategy": template["strategy"]["name"],
         "options": template["strategy"]["options"],
         "model_options": template["model"]["options"],
-        "pretrained": {
-            model["name"]: model["pretrained"]["sha256"]
-            for model in (template["model"],)
-            if "pretrained" in model
-        },
+        "pretrained": {model["name"]: started["sha256"]} if started else {},
         "hardware": template["hardware"],
         "dataset": template["dataset"],
         "training": template["training"],
@@ -667,8 +670,7 @@ def _compare_scale(study: dict, groups: dict[tuple[str, str], dict], where: str)
             for key, value in options.items()
             if group["model_options"][key] != value
         ]
-        elsewhere = source["models"].get(model, {}).get("pretrained", False) is not False
-        if elsewhere != bool(group["pretrained"]):
+        if _starts_published(source["models"].get(model, {})) != bool(group["pretrained"]):
             started = ("published weights", "weights drawn at random")
             here, there = started if group["pretrained"] else reversed(started)
             group["scaled"].append(f"{model} starts from {here} instead of {there}")
@@ -779,9 +781,7 @@ def state(cell_id: str, result: Plan) -> tuple[str, list[str]]:
     if image is not None and image.label != environment["image"]:
         then, now = environment["image"], image.label
         reasons.append(f"the image {image.name} changed ({then} to {now})")
-    lacking = _lacking_weights(cell)
-    if lacking is not None:
-        reasons.append(f"its published weights are not there ({lacking})")
+    reasons += [f"its published weights are not there ({path})" for path in _lacking_weights(cell)]
     name, then = cell["dataset"]["name"], environment["dataset_digest"]
     if data is None:
         reasons.append(f"the dataset {name} is not there ({_data_path(cell)})")
@@ -829,11 +829,11 @@ def _data_path(cell: dict) -> Path:
     return RESULTS / "data" / cell["dataset"]["name"] / "digest.json"
 
 
-def _lacking_weights(cell: dict) -> Path | None:
+def _lacking_weights(cell: dict) -> list[Path]:
     """The description of the published weights that ``cell`` starts from, where it is not there."""
-    place = pretrained.folder(cell, _data_path(cell).parent)
-    missing = place is not None and not (place / pretrained.DIGEST).exists()
-    return RESULTS / place.relative_to(RESULTS.absolute()) / pretrained.DIGEST if missing else None
+    wanted = cell["model"].get("pretrained")
+    paths = [RESULTS / "weights" / wanted["weights"] / pretrained.DIGEST] if wanted else []
+    return [path for path in paths if not path.exists()]
 
 
 def described_data(cell: dict) -> dict | None:
@@ -1007,7 +1007,7 @@ def _command(cell_id: str, result: Plan) -> None:
     cell = result.cells[cell_id]
     _write_changed(folder(cell_id) / "cell.json", cell)
     missing = [_data_path(cell)] if described_data(cell) is None else []
-    missing += filter(None, [_lacking_weights(cell)])
+    missing += _lacking_weights(cell)
     if missing:
         arguments = next(
             study["arguments"]

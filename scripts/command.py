@@ -45,7 +45,8 @@ def command(
     if image is None:
         return words, inside
     weights = pretrained.folder(cell, data)
-    folders = images.work_folders(cell_path.parent, data, out.parent, *[weights] * bool(weights))
+    places = (cell_path.parent, data, out.parent, *([weights] if weights else []))
+    folders = images.work_folders(*places)
     return apptainer.enter(
         apptainer.probe(),
         image,

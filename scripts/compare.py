@@ -37,12 +37,8 @@ ACCURACY = METRICS["test_accuracy"]
 TIMES = METRICS["train_seconds"], METRICS["total_seconds"]  # of one model, of several together
 # Parts of a group's plan that may differ between two that are set beside each other.
 PLACE = ("stack", "deployment", "hardware", "options")
-WORK = (
-    "dataset",
-    "model_options",
-    "pretrained",
-    "training",
-)  # other work: no number is set against the other
+# Where these differ it is other work: no number is set against the other.
+WORK = ("dataset", "model_options", "pretrained", "training")
 
 
 @dataclass(frozen=True)

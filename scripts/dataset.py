@@ -1041,12 +1041,17 @@ def from_bundle(name: str, spec: dict, out: Path, digest: Path) -> dict | None:
         raise ParbenchError(f"{data} is missing or damaged; {unbundle.AGAIN}")
     if not is_there(name, spec, data, described):
         return None
-    demand_space(out.parent, data.stat().st_size, "make room there")
-    say(f"{name}: taking it from {folder}")
-    with files.atomic_path(out) as temporary:
-        shutil.copyfile(data, temporary)
+    take(name, data, out)
     files.write_json(digest, found)
     return found
+
+
+def take(name: str, source: Path, out: Path) -> None:
+    """Copy what a bundle brought, and was verified, to ``out``."""
+    demand_space(out.parent, source.stat().st_size, "make room there")
+    say(f"{name}: taking it from {source.parent}")
+    with files.atomic_path(out) as temporary:
+        shutil.copyfile(source, temporary)
 
 
 def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:

@@ -324,11 +324,14 @@ def _reported(results: Path) -> list[str]:
     if not path.exists():
         raise ParbenchError(f"{path}: no such file; make the report first, or name studies")
     names = [study["name"] for study in files.read_json(path)["studies"]]
-    plans = {name: files.read_json(results / "plan" / f"{name}.json") for name in names}
-    for name, plan in plans.items():
+    runnable = []
+    for name in names:
+        plan = files.read_json(results / "plan" / f"{name}.json")
         if all(group["not_run"] for group in plan["groups"]):
             print(f"note: {name}: nothing of it runs on this machine", file=sys.stderr)
-    return [n for n, plan in plans.items() if not all(g["not_run"] for g in plan["groups"])]
+        else:
+            runnable.append(name)
+    return runnable
 
 
 def _keep(study: str, options: argparse.Namespace) -> None:

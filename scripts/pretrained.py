@@ -47,10 +47,8 @@ def load(blocks: nn.Sequential, cell: dict, data: Path, verify: bool = True) -> 
         with safe_open(place / WEIGHTS, "pt") as stored:
             names = set(stored.keys())
             if names != set(own):
-                raise ParbenchError(
-                    f"{place}: not what the model {cell['model']['name']} consists of now, for "
-                    f"example {min(names ^ set(own))}; delete that folder and run snakemake again"
-                )
+                other = f"not what the model {cell['model']['name']} consists of now"
+                raise ParbenchError(_broken(place, f"{other}, such as {min(names ^ set(own))}"))
             for name, tensor in own.items():
                 _fill(tensor, stored.get_tensor(name), name, cell, described)
     except SafetensorError as error:
@@ -61,14 +59,13 @@ def _described(place: Path, cell: dict, verify: bool) -> dict:
     """digest.json, which belongs to the file beside it and to what ``cell`` wants."""
     found = files.read_json(place / DIGEST)
     wanted, path = cell["model"]["pretrained"], place / WEIGHTS
-    try:
-        told = {"sha256": found["source_sha256"], "conversion": found["conversion"]}
-        sha256, _, _ = found["sha256"], found["num_classes"], found["image_size"]
-    except (KeyError, TypeError):
-        raise ParbenchError(_broken(place, f"{DIGEST} describes no weights")) from None
+    keys = {"sha256", "source_sha256", "conversion", "num_classes", "image_size"}
+    if not isinstance(found, dict) or not keys <= set(found):
+        raise ParbenchError(_broken(place, f"{DIGEST} describes no weights"))
+    told = {"sha256": found["source_sha256"], "conversion": found["conversion"]}
     if any(wanted[key] != value for key, value in told.items()):
         raise ParbenchError(_broken(place, f"made of {told}, the cell wants {wanted}"))
-    if not path.is_file() or (verify and files.sha256_file(path) != sha256):
+    if not path.is_file() or (verify and files.sha256_file(path) != found["sha256"]):
         raise ParbenchError(_broken(place, f"{WEIGHTS} is missing or damaged"))
     return found
 

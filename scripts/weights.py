@@ -8,7 +8,6 @@ read as tensors alone (``weights_only``).
 from __future__ import annotations
 
 import argparse
-import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -140,7 +139,7 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
                 dataset.say(f"{name}: already there ({out})")
                 return
             if (bundled := unbundle.weights(name, spec)) is not None:
-                _take(bundled, spec, out, digest)
+                _take(name, bundled, spec, out, digest)
             else:
                 _make(spec, out, digest)
     except (OSError, SafetensorError) as error:
@@ -182,15 +181,12 @@ def is_there(spec: dict, out: Path, digest: Path) -> bool:
     return told == (spec["sha256"], pretrained.CONVERSION, files.sha256_file(out))
 
 
-def _take(folder: Path, spec: dict, out: Path, digest: Path) -> None:
+def _take(name: str, folder: Path, spec: dict, out: Path, digest: Path) -> None:
     """The weights as a bundle brought them."""
     weights, described = folder / out.name, folder / digest.name
     if not is_there(spec, weights, described):
         raise ParbenchError(f"{weights} is missing or damaged; {unbundle.AGAIN}")
-    dataset.demand_space(out.parent, weights.stat().st_size, "make room there")
-    dataset.say(f"taking it from {folder}")
-    with files.atomic_path(out) as temporary:
-        shutil.copyfile(weights, temporary)
+    dataset.take(name, weights, out)
     files.write_json(digest, files.read_json(described))
 
 
