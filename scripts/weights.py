@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-import dataset
+import download
 import files
 import models
 import pretrained
@@ -134,9 +134,9 @@ def _long(tensor: torch.Tensor) -> list[int]:
 def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     """Bring the weights ``name`` to ``out`` and ``digest``, unless they are there already."""
     try:
-        with dataset.locked(out.parent / ".lock", f"prepares {name}"):
+        with download.locked(out.parent / ".lock", f"prepares {name}"):
             if is_there(spec, out, digest):
-                dataset.say(f"{name}: already there ({out})")
+                download.say(f"{name}: already there ({out})")
                 return
             if (bundled := unbundle.weights(name, spec)) is not None:
                 _take(name, bundled, spec, out, digest)
@@ -147,12 +147,12 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
         raise ParbenchError(f"{where}: {getattr(error, 'strerror', None) or error}") from error
     except MemoryError:
         raise ParbenchError(f"{name}: this machine has too little memory for it") from None
-    dataset.say(f"{name}: published weights of {spec['model']} in {out}")
+    download.say(f"{name}: published weights of {spec['model']} in {out}")
 
 
 def _make(spec: dict, out: Path, digest: Path) -> None:
-    path = dataset.fetch(spec["urls"], spec["size"], spec["sha256"])
-    dataset.demand_space(out.parent, spec["size"] + (1 << 16), "make room there")
+    path = download.fetch(spec["urls"], spec["size"], spec["sha256"])
+    download.demand_space(out.parent, spec["size"] + (1 << 16), "make room there")
     tensors, classes = renamed(spec, read(spec, path))
     with files.atomic_path(out) as temporary:
         save_file(tensors, temporary)
@@ -186,7 +186,7 @@ def _take(name: str, folder: Path, spec: dict, out: Path, digest: Path) -> None:
     weights, described = folder / out.name, folder / digest.name
     if not is_there(spec, weights, described):
         raise ParbenchError(f"{weights} is missing or damaged; {unbundle.AGAIN}")
-    dataset.take(name, weights, out)
+    download.take(name, weights, out)
     files.write_json(digest, files.read_json(described))
 
 

@@ -24,6 +24,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 import dataset
+import download
 import files
 from errors import ParbenchError
 
@@ -183,7 +184,7 @@ def part_of(cache: Path, archive: bytes) -> Path:
 
 
 def fetched(spec: dict) -> bytes:
-    return dataset.fetch(spec["urls"], spec["size"], spec["sha256"]).read_bytes()
+    return download.fetch(spec["urls"], spec["size"], spec["sha256"]).read_bytes()
 
 
 BODY = bytes(range(256)) * 2000  # half a megabyte: more than a socket holds
@@ -261,7 +262,7 @@ def test_a_part_as_long_or_longer_but_wrong(server, own_cache, beginning):
 
 
 def test_a_stalled_mirror_times_out(server, monkeypatch, own_cache):
-    monkeypatch.setattr(dataset, "TIMEOUT", 0.4)
+    monkeypatch.setattr(download, "TIMEOUT", 0.4)
 
     def stall(handler):
         reply(handler, 200, BODY[:5000], len(BODY))
@@ -276,7 +277,7 @@ def test_a_stalled_mirror_times_out(server, monkeypatch, own_cache):
 
 
 def test_a_trickle_is_a_stall(server, monkeypatch):
-    monkeypatch.setattr(dataset, "TIMEOUT", 0.5)
+    monkeypatch.setattr(download, "TIMEOUT", 0.5)
 
     def trickle(handler):
         reply(handler, 200, b"", len(BODY))
@@ -288,7 +289,7 @@ def test_a_trickle_is_a_stall(server, monkeypatch):
 
 
 def test_a_mirror_that_never_answers(server, monkeypatch):
-    monkeypatch.setattr(dataset, "TIMEOUT", 0.4)
+    monkeypatch.setattr(download, "TIMEOUT", 0.4)
     with pytest.raises(ParbenchError, match="/silent: stalled"):
         fetched(spec_of(BODY, server.url("/silent", lambda handler: server.closing.wait(20))))
 
@@ -386,13 +387,13 @@ def test_a_file_mirror_is_used_in_place(tmp_path, own_cache):
     source.write_bytes(BODY)
     url = source.as_uri()
     assert "%20" in url
-    assert dataset.fetch([url], len(BODY), hashlib.sha256(BODY).hexdigest()) == source
+    assert download.fetch([url], len(BODY), hashlib.sha256(BODY).hexdigest()) == source
     assert not any((own_cache / "downloads").glob("*[!k]"))
 
 
 def test_no_space_is_said_before_a_byte_is_downloaded(server, monkeypatch, own_cache):
-    usage = dataset.shutil.disk_usage(own_cache.parent)
-    monkeypatch.setattr(dataset.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    usage = download.shutil.disk_usage(own_cache.parent)
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with pytest.raises(ParbenchError, match=r"512,000 bytes are needed and 1,000 .*PARBENCH_CACHE"):
         fetched(spec_of(BODY, server.url("/a", whole(BODY))))
     assert not part_of(own_cache, BODY).exists()
@@ -1116,8 +1117,8 @@ def test_a_constant_channel_is_refused(tmp_path):
 
 
 def test_no_space_for_the_output(tmp_path, monkeypatch):
-    usage = dataset.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(dataset.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    usage = download.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with pytest.raises(ParbenchError, match=r"out: 5,600,296 bytes are needed and 1,000 are free"):
         dataset.prepare(
             "digits",

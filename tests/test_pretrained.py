@@ -107,6 +107,13 @@ def test_entries_of_the_configuration_are_of_their_models(name):
     assert {key: value.dtype for key, value in tensors.items()}
 
 
+@pytest.mark.parametrize("study", ["gorantla2024", "kamoji"])
+def test_the_models_of_a_study_find_theirs_in_the_configuration(study):
+    for name, model in config.study(study)["models"].items():
+        found = cells._model(name, model | {"pretrained": True}, config.load(), study)
+        assert found["pretrained"]["sha256"] in {spec["sha256"] for spec in ENTRIES.values()}
+
+
 def test_weights_as_safetensors_and_of_convolutions_that_are_linear_layers(tmp_path):
     """timm's nano has convolutions of one pixel where its tiny has linear layers."""
     options = {"depths": [2, 2, 8, 2], "dims": [80, 160, 320, 640]}
