@@ -98,10 +98,11 @@ def cores_of(hardware: dict) -> int:
 def missing(hardware: dict, available: dict) -> str | None:
     """Why cells on ``hardware`` (of cell.json) cannot run on what is ``available``; else None."""
     nodes, devices = hardware.get("nodes", 1), hardware["devices"]
+    wanted = cores_of(hardware) if hardware["device"] == "cpu" else 0
     if nodes > available.get("nodes", 1):
-        return f"needs {nodes} nodes"
-    if hardware["device"] == "cpu":
-        wanted = cores_of(hardware)
+        each = f"{nodes * wanted} cores: {nodes} nodes with {wanted} each"
+        return f"needs {each if wanted else f'{nodes} nodes'}"
+    if wanted:
         return f"needs {wanted} cores" if wanted > available["cpu"] else None
     if hardware["device"] == "mps":
         return "needs an Apple GPU"

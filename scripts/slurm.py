@@ -154,7 +154,11 @@ class Cluster:
         there = f"partition {name} has {self.shapes(asked)}"
         if len(fitting) >= nodes:
             there = f"partition {name} gives a job at most {most}"
-        return f"needs {f'{nodes} nodes with ' * (nodes > 1)}{what} ({there})"
+        if nodes > 1:
+            what = f"{nodes} nodes with {what}"
+            if hardware["device"] == "cpu":
+                what = f"{nodes * wanted['cpus_per_task']} cores: {what}"
+        return f"needs {what} ({there})"
 
     def shapes(self, asked: dict) -> str:
         """The nodes that ``asked`` leaves, in words, those of one kind together."""

@@ -5,8 +5,9 @@ on the loopback interface. So it never touches a Slurm that the machine may have
 run side by side: PATH says which one a command talks to. It is run by root or by any user; jobs
 are then that user's alone.
 
-Nodes n1 and n2 have 2 cores each. Nodes g1 and g2 claim 16 cores and two A100: they are there to
-ask for, and what runs on them finds no GPU. Partitions:
+Nodes n1 and n2 have 2 cores each, or as many as `--cpus` says. Slurm believes it: of what is timed,
+no more should run at once than the machine has. Nodes g1 and g2 claim 16 cores and two A100: they
+are there to ask for, and what runs on them finds no GPU. Partitions:
 
 main   the default: n1, n2
 low    n1, n2; its jobs are requeued when one of `high` wants their cores
@@ -34,9 +35,10 @@ import psutil
 
 from require import which
 
+CPUS = (2, 2)  # of n1 and n2
 NODES = {
-    "n1": "CPUs=2 Feature=plain",
-    "n2": "CPUs=2 Feature=plain",
+    "n1": "Feature=plain",
+    "n2": "Feature=plain",
     "g1": "CPUs=16 Feature=a100 Gres=gpu:a100:2",
     "g2": "CPUs=16 Feature=a100 Gres=gpu:a100:2",
 }
@@ -136,8 +138,10 @@ def default_folder() -> Path:
 class Cluster:
     """The cluster of one folder, which exists while it is up."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, cpus: tuple[int, int] = CPUS):
         self.folder = folder.resolve()
+        self.cpus = dict(zip(("n1", "n2"), cpus, strict=True))
+        self._started: dict[str, subprocess.Popen] = {}
         self.conf = self.folder / "slurm.conf"
         self.bin = self.folder / "bin"
 
@@ -168,6 +172,7 @@ class Cluster:
         place = f"NodeHostname={host} NodeAddr=127.0.0.1 RealMemory=64000"
         nodes = [
             f"NodeName={name} {place} Port={number} {has}"
+            + (f" CPUs={self.cpus[name]}" if name in self.cpus else "")
             for (name, has), number in zip(NODES.items(), ports, strict=True)
         ]
         settings = {"folder": text, "host": host, "user": user, "port": port}
@@ -212,7 +217,7 @@ class Cluster:
     def start(self, name: str) -> None:
         """Start one daemon: munged, slurmctld or, by its node's name, a slurmd."""
         with open(self.folder / f"{name}.out", "ab") as said:
-            subprocess.Popen(
+            self._started[name] = subprocess.Popen(
                 self._words(name),
                 stdin=subprocess.DEVNULL,
                 stdout=said,
@@ -269,8 +274,9 @@ class Cluster:
         return [program("slurmd"), "-D", "-f", str(self.conf), "-N", name]
 
     def _check(self, name: str) -> None:
-        """Give up when a daemon has ended."""
-        if not self._daemons(name):
+        """Give up when a daemon that was just started has ended."""
+        # Asked of the process itself: its command line is not there yet in its first moment.
+        if self._started[name].poll() is not None:
             said = (self.folder / f"{name}.out").read_text().strip().splitlines()
             raise ClusterError(f"{name} ended: {said[-1] if said else 'it said nothing'}")
 
@@ -328,8 +334,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("what", choices=("up", "down"))
     parser.add_argument("--folder", type=Path, default=default_folder())
+    parser.add_argument(
+        "--cpus", type=int, nargs=2, default=CPUS, metavar=("N1", "N2"), help="cores of n1 and n2"
+    )
     arguments = parser.parse_args()
-    cluster = Cluster(arguments.folder)
+    cluster = Cluster(arguments.folder, arguments.cpus)
     try:
         if arguments.what == "up":
             cluster.up()

@@ -149,6 +149,7 @@ def test_hidden_accelerators_are_not_available(cards, monkeypatch, visible, mode
         (hardware("cuda", 2), {"cpu": 2, "cuda": {"T4": 1, "A100": 1}}, "needs 2 GPUs"),
         (hardware("cuda", 1, "A100", nodes=2), {"cpu": 2, "cuda": {"A100": 1}}, "needs 2 nodes"),
         (hardware("cpu", 1, nodes=2), {"cpu": 2, "cuda": {}, "nodes": 2}, None),
+        (hardware("cpu", 2, nodes=2), {"cpu": 2, "cuda": {}}, "needs 4 cores: 2 nodes with 2 each"),
     ],
 )
 def test_missing(wanted, there, reason):
