@@ -232,7 +232,11 @@ def cell_resources():
 
 
 def cell_priority(wildcards):
-    """Seeds in turn: strategies that are compared run near each other in time."""
+    """Seeds in turn: strategies that are compared run near each other in time.
+
+    Among cells of as many cores. A cell of more waits until no smaller one fills the last core; for
+    numbers to be kept, docs/evidence.md says how to run one seed after the other.
+    """
     return -PLAN.cells[wildcards.cell]["seed"]
 
 

@@ -1,4 +1,5 @@
-"""What published numbers say against themselves: arithmetic alone, of any paper, without training.
+"""What published numbers say against themselves, and against what their source says in words:
+arithmetic alone, of any paper, without training.
 
 Reads a file in the form of studies/published/published_results.csv and prints what cannot all be
 true: docs/audit.md says which columns it needs and how each check reckons.
@@ -8,15 +9,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pandas as pd
 
+import config
 import tables
 from errors import ParbenchError, run_main
 from files import write_json
@@ -134,6 +137,23 @@ def faster_than_its_devices(frame: pd.DataFrame, task: Task) -> Iterator[Finding
                 f"{row['devices']} devices make at most {row['devices']}",
                 _lines(row),
             )
+
+
+def another_number_of_devices(frame: pd.DataFrame, task: Task) -> Iterator[Finding]:
+    """A note that counts other devices than the columns: what the times would be with those."""
+    for rows in _groups(frame[frame["metric"].isin(TIMES)], WORK):
+        for few, many, ratio, least in _ratios(rows):
+            counted = re.search(r"\b(\d+) (?:GPU|CPU|device|accelerator)s?\b", many["note"])
+            told = int(counted[1]) if counted else many["devices"]
+            if few["devices"] < told < many["devices"] and least > told / few["devices"]:
+                yield Finding(
+                    "another number of devices",
+                    many["study"],
+                    f"{_name(many)}: the source also says {counted[0]}; {_shown(few)} to "
+                    f"{_shown(many)} is {ratio:.3g} times, and {told} instead of {few['devices']} "
+                    f"make at most {told / few['devices']:g}",
+                    _lines(few, many),
+                )
 
 
 def _shown(row: pd.Series) -> str:
@@ -331,6 +351,7 @@ def findings(frame: pd.DataFrame, task: Task) -> list[Finding]:
     """All that the checks find in a frame of ``read``, in the order of the file."""
     checks = (
         faster_than_its_devices,
+        another_number_of_devices,
         two_values,
         ratio_of_its_numbers,
         efficiency,
@@ -341,6 +362,131 @@ def findings(frame: pd.DataFrame, task: Task) -> list[Finding]:
     )
     found = [finding for check in checks for finding in check(frame, task)]
     return sorted(found, key=lambda finding: (finding.lines[0], finding.check))
+
+
+# ---------------------------------------------------------------- what a source says in words
+
+WAYS = ["strategy", "options", "nodes", "devices_per_node"]  # how something is trained
+PLACE = [*WAYS, "hardware", "precision", "batch_size"]
+
+
+def of_claims(claims: Mapping[str, Mapping], frame: pd.DataFrame) -> list[Finding]:
+    """What a source's own numbers say against its ``claims``, as config.claims reads them."""
+    sources = set(frame["study"])
+    mine = {
+        name: claim
+        for name, claim in claims.items()
+        if claim["study"] in sources and "numerator" in claim.get("test", {})
+    }
+    checks = denied_by_its_numbers, promised_above_devices
+    return [found for name in mine for check in checks for found in check(name, mine[name], frame)]
+
+
+def denied_by_its_numbers(name: str, claim: Mapping, frame: pd.DataFrame) -> Iterator[Finding]:
+    """The claim's own test, of the source's own numbers: where it fails, as one finding."""
+    test = claim["test"]
+    value = test.get("value")
+    if value is None or value == "published":  # nothing to be above or below, or what others say
+        return
+    ratios = list(_own_ratios(claim, frame))
+    if "models" in test:
+        first, second = ([each for each in ratios if each[0]["model"] == m] for m in test["models"])
+        ratios = [
+            (*one[:2], one[2] / other[2], one[3] / other[4], one[4] / other[3], *other[:2])
+            for one in first
+            for other in second
+            if all((one[at][PLACE] == other[at][PLACE]).all() for at in (0, 1))
+        ]
+    against = [
+        each for each in ratios if (each[4] <= value if test["op"] == ">" else each[3] >= value)
+    ]
+    if against:
+        told = "; ".join(
+            f"{ratio:.3g} of {_name(over)} over {_name(under)}"
+            + (f", over that of {others[0]['model']}" if others else "")
+            for over, under, ratio, _, _, *others in against[:3]
+        )
+        yield Finding(
+            "denied by its own numbers",
+            claim["study"],
+            f"{name} says {test['metric']} of one over that of another is {test['op']} {value:g}; "
+            f"its tables give {told}" + ", and more" * (len(against) > 3),
+            _lines(*(row for each in against for row in (*each[:2], *each[5:]))),
+        )
+
+
+def _own_ratios(
+    claim: Mapping, frame: pd.DataFrame
+) -> Iterator[tuple[pd.Series, pd.Series, float, float, float]]:
+    """(over, under, ratio, least, most) of rows that a claim's test compares, alike in all that it
+    does not name; least and most are what rounding allows.
+    """
+    test = claim["test"]
+    sides = test["numerator"], test["denominator"]
+    named = {key for side in sides for key in side}
+    alike = ["model", "hardware", "precision"]
+    alike += [] if "batch_size" in named else ["batch_size"]
+    alike += [] if named & {"strategy", "options", "nodes", "devices"} else WAYS
+    rows = frame[(frame["study"] == claim["study"]) & (frame["metric"] == test["metric"])]
+    overs, unders = ([row for _, row in rows.iterrows() if _chosen(row, side)] for side in sides)
+    for over, under in itertools.product(overs, unders):
+        if over["line"] != under["line"] and (over[alike] == under[alike]).all() and under["value"]:
+            least = (over["value"] - over["rounding"]) / (under["value"] + under["rounding"])
+            most = (over["value"] + over["rounding"]) / (under["value"] - under["rounding"])
+            yield over, under, over["value"] / under["value"], least, most
+
+
+def _chosen(row: pd.Series, selection: Mapping) -> bool:
+    """Whether a published row is one of a claim's selection."""
+    strategies = selection.get("strategy", row["strategy"])
+    own = {
+        "model": row["model"],
+        "device": "cpu" if row["hardware"].upper() == "CPU" else "gpu",
+        "devices": row["devices_per_node"],
+        "nodes": row["nodes"],
+        "batch_size": row["batch_size"],
+    }
+    return (
+        row["strategy"] in ([strategies] if isinstance(strategies, str) else strategies)
+        and all(str(selection.get(key, value)) == str(value) for key, value in own.items())
+        and all(
+            _has_option(row["options"], key, value)
+            for key, value in selection.get("options", {}).items()
+        )
+    )
+
+
+def _has_option(options: str, key: str, value: object) -> bool:
+    """Whether ``options``, as "balance=[1,1], chunks=4", hold this one."""
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    part = re.escape(f"{key}={text}")
+    return re.search(rf"(?:^|[,;]){part}(?:$|[,;])", options.replace(" ", "")) is not None
+
+
+def promised_above_devices(name: str, claim: Mapping, frame: pd.DataFrame) -> Iterator[Finding]:
+    """A speedup of more than the devices, whoever measured it."""
+    test, published = claim["test"], claim.get("published")
+    over, under = test["numerator"], test["denominator"]
+    one = over.get("devices") == 1 and over.get("nodes", 1) == 1
+    alone = over.get("strategy") == "eager" or one
+    if test["metric"] not in TIMES or test["op"] != ">" or not alone or "devices" not in under:
+        return
+    devices = under["devices"] * under.get("nodes", 1)
+    stated = published if test["value"] == "published" else test["value"]
+    parts = stated if isinstance(stated, Mapping) else {"": stated}
+    numbers = {of: value for of, value in parts.items() if isinstance(value, int | float)}
+    above = {of: value for of, value in numbers.items() if value >= devices}
+    if above:
+        told = ", ".join(f"{value:g} ({of})" if of else f"{value:g}" for of, value in above.items())
+        rows = frame[(frame["study"] == claim["study"]) & (frame["metric"] == test["metric"])]
+        lines = [int(row["line"]) for _, row in rows.iterrows() if _chosen(row, under)]
+        yield Finding(
+            "promised above its devices",
+            claim["study"],
+            f"{name} asks for more than {told} times on {devices} devices, which make at most "
+            f"{devices}",
+            tuple(lines),
+        )
 
 
 def show(found: list[Finding]) -> str:
@@ -366,6 +512,9 @@ def main() -> None:
     parser.add_argument(
         "--unbalanced", action="store_true", help="test classes differ in size: no check of scores"
     )
+    parser.add_argument(
+        "--claims", type=Path, help="what the sources say in words; by default claims.yaml beside"
+    )
     parser.add_argument("--out", type=Path, help="write the findings as JSON, too")
     arguments = parser.parse_args()
     if arguments.classes < 2 or arguments.train_samples < 1:
@@ -373,8 +522,13 @@ def main() -> None:
     task = Task(arguments.classes, arguments.train_samples, not arguments.unbalanced)
     frame = read(arguments.csv)
     found = findings(frame, task)
+    beside = arguments.csv.with_name("claims.yaml")
+    claims = arguments.claims or (beside if beside.is_file() else None)
+    if claims is not None:
+        found += of_claims(config.claims(claims), frame)
     if arguments.out:
-        told = {"file": arguments.csv.name, "rows": len(frame), "task": asdict(task)}
+        told = {"file": arguments.csv.name, "claims": claims and claims.name, "rows": len(frame)}
+        told["task"] = asdict(task)
         write_json(arguments.out, {**told, "findings": [asdict(finding) for finding in found]})
     if found:
         print(show(found))

@@ -28,6 +28,7 @@ UNTESTED = "cannot be tested here"
 VERDICTS = (HOLDS, FAILS, UNDECIDED, REPORTED, UNTESTED)
 
 EVEN = (1.0, 1.0)  # no noise but what the interval holds
+EXACT = 1e-6  # how near two numbers are that are one
 Band = tuple[float, float]
 
 
@@ -50,7 +51,8 @@ class Ratio:
 
     ``by_seed``: the ratios; ``missing``: why there are none, or none that mean it; ``reasons``: why
     seeds are missing; ``band``: in which a ratio of 1 lies by chance, None where that is unknown;
-    ``published``: the ratio of the source's own numbers.
+    ``stated``: what the claim says it is; ``published``: that, or the ratio of the source's own
+    numbers.
     """
 
     over: Group
@@ -59,6 +61,7 @@ class Ratio:
     band: Band | None
     missing: tuple[str, ...]
     reasons: tuple[str, ...]
+    stated: float | None
     published: float | None
 
 
@@ -161,6 +164,8 @@ def _comparisons(claim: Mapping, trial: Trial, published: pd.DataFrame) -> list[
     test = claim["test"]
     if test["op"] == "largest":
         return _largest(test["metric"], trial, published)
+    if test["op"] == "equal":
+        return _equal(test, trial, published)
     source = Published(published, trial.study["published"])
     groups = _measuring(trial.groups, test["metric"])
     ratios = [_ratio(claim, trial, *pair, source) for pair in _pairs(test, groups)]
@@ -308,6 +313,7 @@ def _place(ratio: Ratio) -> tuple:
 def _ratio(claim: Mapping, trial: Trial, over: Group, under: Group, source: Published) -> Ratio:
     test = claim["test"]
     metric = tables.METRICS.get(test["metric"])
+    stated = _stated(claim, over.plan, under.plan)
     missing = [group.plan["not_run"] for group in (over, under) if group.plan["not_run"]]
     by_seed, reasons, band = {}, [], None
     if not missing and (metric is None or metric.read is None):
@@ -327,7 +333,8 @@ def _ratio(claim: Mapping, trial: Trial, over: Group, under: Group, source: Publ
         band,
         tuple(dict.fromkeys(missing)),
         tuple(dict.fromkeys(reasons)),
-        _stated(claim, over.plan) or (_printed(metric, over, under, source) if metric else None),
+        stated,
+        stated or (_printed(metric, over, under, source) if metric else None),
     )
 
 
@@ -363,13 +370,13 @@ def _band(
     return 1 - share, 1 + share
 
 
-def _stated(claim: Mapping, plan: Mapping) -> float | None:
-    """The ratio that the claim states for a group: of all, of its model, or of its batch."""
+def _stated(claim: Mapping, over: Mapping, under: Mapping) -> float | None:
+    """The ratio that the claim states: of all, of a model, of a batch, or of a strategy."""
     stated = claim.get("published")
-    for key in (plan["model"], str(plan["training"]["global_batch"])):
+    for key in (over["model"], str(over["training"]["global_batch"]), under["strategy"]):
         if isinstance(stated, Mapping):
-            stated = stated.get(key)
-    return stated
+            stated = stated.get(key, stated)
+    return None if isinstance(stated, Mapping) else stated
 
 
 def _printed(metric: Metric, over: Group, under: Group, source: Published) -> float | None:
@@ -398,7 +405,11 @@ def _compared(test: Mapping, trial: Trial, ratios: tuple[Ratio, ...]) -> Compari
         for seed in sorted(seeds)
     )
     band = _joined([ratio.band for ratio in ratios])
-    verdict, why = decide(test["op"], test.get("value", 1.0), summary, band)
+    value = ratios[0].stated if test.get("value") == "published" else test.get("value", 1.0)
+    if value is None:
+        unstated = ("the claim states no number for this",)
+        return Comparison(trial, UNTESTED, unstated, ratios, published=published)
+    verdict, why = decide(test["op"], value, summary, band)
     reasons = dict.fromkeys([*why, *(reason for ratio in ratios for reason in ratio.reasons)])
     return Comparison(
         trial, verdict, tuple(reasons), ratios, published=published, measured=summary, band=band
@@ -468,6 +479,39 @@ def _largest(metric: str, trial: Trial, published: pd.DataFrame) -> list[Compari
                 )
             )
     return made or [Comparison(trial, UNTESTED, (f"no cell of {trial.name} measures {metric}",))]
+
+
+def _equal(test: Mapping, trial: Trial, published: pd.DataFrame) -> list[Comparison]:
+    """A metric over another that it equals, run by run, in each group that the source has, too."""
+    source = Published(published, trial.study["published"])
+    for name in (test["metric"], test["against"]):
+        if name not in tables.METRICS or tables.METRICS[name].read is None:
+            return [Comparison(trial, UNTESTED, (f"no cell measures {name}",))]
+    metric, against = (tables.METRICS[test[key]] for key in ("metric", "against"))
+    made = []
+    for group in _measuring(trial.groups, test["metric"]):
+        printed = [source.find(group.plan, each) for each in (metric, against)]
+        if None in printed or not printed[1].value:
+            continue
+        ratios = [metric.read(run) / value for run in group.ok if (value := against.read(run))]
+        if ratios:
+            exact = all(math.isclose(ratio, 1, rel_tol=EXACT) for ratio in ratios)
+            verdict, reasons = (HOLDS if exact else FAILS), ()
+        else:
+            verdict = UNTESTED
+            reasons = (group.plan["not_run"] or "; ".join(group.failures()) or "no score",)
+        made.append(
+            Comparison(
+                trial,
+                verdict,
+                reasons,
+                group=group,
+                published=printed[0].value / printed[1].value,
+                measured=tables.summarise(ratios) if ratios else None,
+                band=EVEN,
+            )
+        )
+    return made or [Comparison(trial, UNTESTED, (f"no cell of {trial.name} has a score",))]
 
 
 def _first(parts: Mapping[str, float]) -> str | None:

@@ -5,9 +5,9 @@ on the loopback interface. So it never touches a Slurm that the machine may have
 run side by side: PATH says which one a command talks to. It is run by root or by any user; jobs
 are then that user's alone.
 
-Nodes n1 and n2 have 2 cores each, or as many as `--cpus` says. Slurm believes it: of what is timed,
-no more should run at once than the machine has. Nodes g1 and g2 claim 16 cores and two A100: they
-are there to ask for, and what runs on them finds no GPU. Partitions:
+Nodes n1 and n2 have 2 cores each, or as many as `--cpus` says. Slurm believes it; where the machine
+has fewer, cells wait for a free core. Nodes g1 and g2 claim 16 cores and two A100: they are there
+to ask for, and what runs on them finds no GPU. Partitions:
 
 main   the default: n1, n2
 low    n1, n2; its jobs are requeued when one of `high` wants their cores

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import audit
+import config
 from errors import ParbenchError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,6 +53,11 @@ ONE = "eager,X,1,1,train_seconds,100,s,100,"
             "3.1 times",
         ),
         (["ddp,X,1,2,speedup,2.5,ratio,2.5,"], "faster than its devices", "speedup of 2.5"),
+        (
+            [ONE, "ddp,X,2,2,train_seconds,30,s,30,headed '2 GPUs'"],
+            "another number of devices",
+            "says 2 GPUs; 100 s to 30 s is 3.33 times, and 2 instead of 1 make at most 2",
+        ),
         ([ONE, "eager,X,1,1,train_seconds,90,s,90,"], "two values for one thing", "100 s .* 90 s"),
         (
             [ONE, "ddp,X,1,2,train_seconds,60,s,60,", "ddp,X,1,2,speedup,1.9,ratio,1.9,"],
@@ -178,35 +184,123 @@ def test_scores_of_real_predictions_are_never_accused(tmp_path_factory, counts):
     assert found(folder, *rows, task=audit.Task(classes=3)) == {}
 
 
+# What `audit` says in claims.yaml, claim by claim: (check, words) of findings that are due.
+SOURCES = {
+    "gorantla-horovod-particularly-swin": [
+        ("denied by its own numbers", "0.905 of swin eager", "over that of resnet50")
+    ],
+    "gorantla-slightly-longer": [
+        ("denied by its own numbers", "0.904 of resnet50 gpipe", "0.695 of resnet50 horovod")
+    ],
+    "gorantla-expected-speedups": [
+        ("promised above its devices", "2 (gpipe), 3 (horovod) times on 2 devices", "at most 2")
+    ],
+    "gorantla-accuracy-unchanged": [
+        ("equal to the last digit", "0.8304", "resnet50 gpipe", "resnet50 horovod"),
+        ("equal to the last digit", "0.9008", "swin gpipe", "swin horovod"),
+    ],
+    "rangoju-multi-node": [
+        ("faster than its devices", "393.81 s to 90.79 s is 4.34", "at most 4"),
+        ("another number of devices", "simple_cnn", "says 2 GPUs", "is 4.34 times", "at most 2"),
+        ("another number of devices", "deep_cnn", "says 2 GPUs", "is 3.97 times", "at most 2"),
+        ("another number of devices", "vit", "says 2 GPUs", "is 2.64 times", "at most 2"),
+    ],
+    "rangoju-recall-equals-accuracy": [
+        ("recall is accuracy", "0.1476", "0.1714"),
+        ("recall is accuracy", "0.1138", "0.1114"),
+    ],
+    "laharsh-vit-speedup": [
+        ("faster than its devices", "11.7", "at most 2"),
+        ("promised above its devices", "more than 2 times on 2 devices"),
+    ],
+    "laharsh-total-speedup": [
+        ("two values for one thing", "5853", "764"),
+        ("two values for one thing", "14.3", "1.87"),
+    ],
+    "laharsh-efficiency": [("an efficiency of another speedup", "0.87", "0.935")],
+    "laharsh-epochs": [
+        ("throughput times time", "1,441,800", "28.8"),
+        ("throughput times time", "1,609,625", "32.2"),
+    ],
+    "kamoji-bottleneck": [
+        ("another device's clock", "vit", "Self-CPU"),
+        ("another device's clock", "convnext", "Self-CPU"),
+    ],
+}
+
+
 def test_the_four_sources():
-    """What claims.yaml says of the numbers is found without knowing these papers."""
+    """All that claims.yaml says of the numbers is found without knowing these papers."""
+    claims = config.claims(PUBLISHED.with_name("claims.yaml"))
+    assert {name for name, claim in claims.items() if "audit" in claim} == set(SOURCES)
     frame = audit.read(PUBLISHED)
     told = [
         f"{finding.study}: {finding.check}: {finding.says}"
-        for finding in audit.findings(frame, TASK)
+        for finding in (*audit.findings(frame, TASK), *audit.of_claims(claims, frame))
     ]
-    for study, check, *words in (
-        ("gorantla2024", "equal to the last digit", "0.8304", "resnet50 gpipe", "resnet50 horovod"),
-        ("gorantla2024", "equal to the last digit", "0.9008", "swin gpipe", "swin horovod"),
-        ("rangoju2025", "faster than its devices", "393.81 s to 90.79 s is 4.34", "at most 4"),
-        ("rangoju2025", "recall is accuracy", "0.1476", "0.1714"),
-        ("rangoju2025", "recall is accuracy", "0.1138", "0.1114"),
-        ("laharsh", "faster than its devices", "11.7", "at most 2"),
-        ("laharsh", "two values for one thing", "5853", "764"),
-        ("laharsh", "two values for one thing", "14.3", "1.87"),
-        ("laharsh", "an efficiency of another speedup", "0.87", "0.935"),
-        ("laharsh", "throughput times time", "1,441,800", "28.8"),
-        ("laharsh", "throughput times time", "1,609,625", "32.2"),
-        ("kamoji", "another device's clock", "vit", "Self-CPU"),
-        ("kamoji", "another device's clock", "convnext", "Self-CPU"),
-    ):
-        fitting = [line for line in told if line.startswith(f"{study}: {check}")]
-        assert any(all(word in line for word in words) for line in fitting), (check, words)
+    for name, due in SOURCES.items():
+        for check, *words in due:
+            start = f"{claims[name]['study']}: {check}"
+            fitting = [line for line in told if line.startswith(start)]
+            assert any(all(word in line for word in words) for line in fitting), (check, words)
+
+
+def claim(over, under, op=">", value=1, **more):
+    test = {"metric": "train_seconds", "numerator": over, "denominator": under, "op": op}
+    test |= {"value": value, **more.pop("test", {})}
+    return {"mine": {"study": "paper", "claim": "It is so.", "test": test, **more}}
+
+
+FASTER = {"strategy": "eager"}, {"strategy": "ddp", "devices": 2}
+
+
+@pytest.mark.parametrize(
+    ("claims", "seconds", "checks"),
+    [
+        (claim(*FASTER), 80, []),
+        (claim(*FASTER), 100, []),  # to the second: it may be 1.01 times
+        (claim(*FASTER), 125, ["denied by its own numbers"]),
+        (claim(*FASTER, op="<"), 80, ["denied by its own numbers"]),
+        (claim(*FASTER, op="<"), 125, []),
+        (claim(FASTER[0], {"strategy": "ddp", "devices": 4}), 125, []),  # of which it has no number
+        (claim(*FASTER, value=2), 80, ["denied by its own numbers", "promised above its devices"]),
+        (
+            claim(*FASTER, value="published", published={"ddp": 3}),
+            *(80, ["promised above its devices"]),
+        ),
+        (claim(*FASTER, value="published", published={"ddp": 1.5}), 80, []),
+        ({"mine": {"study": "paper", "claim": "It is so."}}, 80, []),
+    ],
+)
+def test_what_a_source_says_is_held_against_its_numbers(tmp_path, claims, seconds, checks):
+    path = tmp_path / "published.csv"
+    rows = [ONE, f"ddp,X,1,2,train_seconds,{seconds},s,{seconds},"]
+    path.write_text("\n".join([HEAD, *(f"paper,Table 1,net,{row}" for row in rows)]))
+    config.check(claims, "claims", "test")
+    made = audit.of_claims(claims, audit.read(path))
+    assert [finding.check for finding in made] == checks
+    assert all(finding.says.startswith("mine ") and finding.lines for finding in made)
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "value", "has"),
+    [
+        ("balance=[1,1]", "balance", [1, 1], True),
+        ("balance=[1, 1], chunks=4", "chunks", 4, True),
+        ("chunks=256", "chunks", 2, False),
+        ("checkpoint=always,chunks=4", "checkpoint", "always", True),
+        ("uneven_balance=[1,1]", "balance", [1, 1], False),
+        ("", "chunks", 2, False),
+    ],
+)
+def test_an_option_is_known_by_its_whole_name_and_value(options, key, value, has):
+    assert audit._has_option(options, key, value) is has
 
 
 def test_the_fifth_source_contradicts_nothing():
     frame = audit.read(PUBLISHED.with_name("torchgpipe.csv"))
     assert audit.findings(frame, audit.Task(classes=1000)) == []
+    assert audit.of_claims(config.claims(PUBLISHED.with_name("claims.yaml")), frame) == []
     # Without what is said of batches, its ratios follow from its numbers.
     assert audit.findings(frame.assign(batch_size=""), audit.Task(classes=1000)) == []
 
@@ -218,6 +312,7 @@ def test_the_program(tmp_path):
     assert done.returncode == 0, done.stderr
     told = json.loads(out.read_text())
     assert done.stdout.splitlines()[-1].startswith(f"210 values, {len(told['findings'])} findings")
+    assert told["claims"] == "claims.yaml"
     assert max(map(len, done.stdout.splitlines()[:-1])) <= 100
 
 

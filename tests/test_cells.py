@@ -164,8 +164,11 @@ def test_a_pipeline_has_a_bound_of_its_own(base):
     assert found["gpipe-2-c4-never"] is found["horovod"] is found["eager"] is None
     # Processes are a pipeline there, too.
     on_cpu = plan.studies["gorantla2024-cpu"]["groups"]
-    bound = {g["work"]["pipeline_bound"] for g in on_cpu if g["strategy"] == "pipeline"}
-    assert bound == {found["pipeline-1f1b"]} == {8 / 5}
+    bound = {
+        g["variant"]: g["work"]["pipeline_bound"] for g in on_cpu if g["strategy"] == "pipeline"
+    }
+    assert [bound[f"pipeline-gpipe-c{m}"] for m in (1, 2, 4, 8)] == [1, 4 / 3, 8 / 5, 16 / 9]
+    assert bound["pipeline-1f1b"] == found["pipeline-1f1b"] == 8 / 5
     assert {g["work"]["pipeline_bound"] for g in on_cpu if g["strategy"] != "pipeline"} == {None}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import timm
 import torch
@@ -113,9 +115,22 @@ def test_same_output(pair):
             },
             torchvision.models.vit_b_16,
         ),
+        # The Swin for 32x32 images of the studies that are scaled down.
+        (
+            "swin",
+            32,
+            {
+                **{"patch_size": 4, "embed_dim": 48, "depths": [2, 2], "num_heads": [3, 6]},
+                **{"window_size": 4, "stochastic_depth": 0},
+            },
+            partial(
+                torchvision.models.SwinTransformer,
+                *([4, 4], 48, [2, 2], [3, 6], [4, 4]),
+            ),
+        ),
     ],
 )
-def test_larger_sizes_are_torchvisions(name, size, options, reference):
+def test_other_sizes_are_torchvisions(name, size, options, reference):
     """Shapes and order of the weights; nothing is drawn."""
     with torch.device("meta"):
         ours = models.load(name).build(10, size, {**defaults(name), **options})

@@ -145,12 +145,12 @@ def test_a_resumed_profile_keeps_what_was_found(digits, tmp_path, profiled):
 # ---------------------------------------------------------------- tables and report
 
 
-def operator(name, milliseconds) -> dict:
-    """Of a processor; its total is twice its self time."""
-    own = milliseconds / 1000
+def operator(name, milliseconds, on_gpu=None) -> dict:
+    """Of a processor, and of a GPU; its total is twice its self time."""
+    own, there = milliseconds / 1000, None if on_gpu is None else on_gpu / 1000
     return {
         **{"name": name, "calls": 5, "cpu_self_seconds": own, "cpu_total_seconds": 2 * own},
-        **{"device_self_seconds": None, "device_total_seconds": None},
+        **{"device_self_seconds": there, "device_total_seconds": there and 2 * there},
     }
 
 
@@ -160,6 +160,9 @@ def constructed_metrics(value: dict) -> dict:
     if training["profile"] == "operators":
         listed = [operator("aten::bmm", 60), operator("aten::addmm", 20), operator("<b>&", 15)]
         totals = {"cpu_self_seconds": 0.1, "device_self_seconds": None}
+        if value["hardware"]["device"] == "cuda":
+            listed = [operator("aten::mm", 5, 150), operator("cudaLaunchKernel", 40, 0)]
+            totals["device_self_seconds"] = 0.2
         part = {"steps": 5, **totals, "operators": listed}
         changes["profile"] = {"kind": "operators", "training": part, "inference": part}
     if training["steps"] is not None:
@@ -167,29 +170,36 @@ def constructed_metrics(value: dict) -> dict:
     return constructed.make_metrics(value, **changes)
 
 
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    """kamoji-cpu with made-up numbers: (its table by group and metric, report.json, HTML, PDF)."""
-    folder = tmp_path_factory.mktemp("kamoji")
+def collected(folder, study_name, **available) -> tuple[Path, Path]:
+    """report.json and the table of a study with made-up numbers, on a machine that has this."""
     base = config.load()
-    base |= {"studies": ["kamoji-cpu"], "deployment": "host", "available": {"cpu": 2}}
-    base["override"] = {"kamoji-cpu": {"seeds": [0]}}
+    base |= {"studies": [study_name], "deployment": "host", "available": available}
+    base["override"] = {study_name: {"seeds": [0]}}
     plan = cells.plan(config.checked(base))
-    found = {name: constructed_metrics(plan.cells[name]) for name in plan.runnable("kamoji-cpu")}
-    content = plan.studies["kamoji-cpu"]
+    found = {each: constructed_metrics(plan.cells[each]) for each in plan.runnable(study_name)}
+    content = plan.studies[study_name]
     frame = tables.table(content, found, tables.read_source("kamoji", cells.published_files()))
-    plan_path, table_path = folder / "kamoji-cpu.json", folder / "kamoji-cpu.csv"
+    plan_path, table_path = folder / f"{study_name}.json", folder / f"{study_name}.csv"
     plan_path.write_text(json.dumps(content))
     table_path.write_text(frame.to_csv(index=False, lineterminator="\n"))
     for name, metrics in found.items():
         measure.write_metrics(folder / "cells" / name / "metrics.json", metrics)
-    data, html, pdf = (folder / name for name in ("report.json", "final.html", "final.pdf"))
+    data = folder / "report.json"
     report.main(
         [
             *("collect", "--plan", str(plan_path), "--table", str(table_path)),
             *("--cells", str(folder / "cells"), "--out", str(data)),
         ]
     )
+    return data, table_path
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """kamoji-cpu with made-up numbers: (its table by group and metric, report.json, HTML, PDF)."""
+    folder = tmp_path_factory.mktemp("kamoji")
+    data, table_path = collected(folder, "kamoji-cpu", cpu=2)
+    html, pdf = folder / "final.html", folder / "final.pdf"
     report.main(["html", "--data", str(data), "--out", str(html)])
     report.main(["pdf", "--data", str(data), "--out", str(pdf)])
     with open(table_path, newline="") as file:
@@ -245,3 +255,22 @@ def test_the_report_shows_operators_and_what_is_not_yet_there(study):
     figure = next(f for f in data["studies"][0]["figures"] if f["id"].endswith("operators"))
     assert "aten::bmm for vit, operators-cpu (60 %)" in figure["caption"]
     assert pdf.startswith(b"%PDF")
+
+
+def test_a_gpu_is_shown_by_both_clocks(tmp_path):
+    data, _ = collected(tmp_path, "kamoji", cpu=4, cuda={"H200": 1})
+    shown = {
+        table["title"]: [
+            [each["text"] for each in row[1:]]
+            for row in table["rows"]
+            if [each["text"] for each in row[:2]] == ["vit", "operators-gpu"]
+        ]
+        for table in json.loads(data.read_text())["studies"][0]["tables"]
+    }
+    *_, share, own, training = shown["Operators that take the time"][0]
+    assert (share, own, training) == ("75.0 %", "150", "75.0 %")
+    beside = shown["Operators that take the processor's time beside an accelerator"]
+    assert [row[2:] for row in beside] == [
+        ["cudaLaunchKernel", "40", "40.0 %", "40", "40.0 %"],
+        ["aten::mm", "5", "5.0 %", "5", "5.0 %"],
+    ]

@@ -37,6 +37,7 @@ OPS = {
     "within_noise": "1, within noise",
     "report": "told, not judged",
     "largest": "the largest is told, not judged",
+    "equal": "1, in every run",
 }
 LISTED = 4  # comparisons that the first page names one by one
 DETAIL = "t-claims-each"
@@ -53,18 +54,18 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
     if claimed is None or not published or not sources:
         return None
     frame = pd.concat(map(read_published, published))
+    claims = config.claims(claimed)
     task = audit.Task()
     found = [
         (path, finding)
         for path in published
-        for finding in audit.findings(audit.read(path), task)
+        for rows in (audit.read(path),)
+        for finding in (*audit.findings(rows, task), *audit.of_claims(claims, rows))
         if finding.study in sources
     ]
     trials = [_trial(study) for study in studies if study.has_source]
     panels = {(s.name, group["id"]): s.panel(group) for s in studies for group in s.groups}
-    judged = engine.judge(
-        printable(config.claims(claimed)), trials, frame, [each for _, each in found]
-    )
+    judged = engine.judge(printable(claims), trials, frame, [each for _, each in found])
     return {
         "table": _first_page(judged),
         "detail": _one_by_one(judged, panels),
@@ -218,7 +219,8 @@ def _comparison_row(
     test = judged.claim["test"]
     keys = [judged.name, each.trial.name, _compared(each) or ABSENT]
     op = OPS[test["op"]].format(mapping_text(test.get("value")))
-    row = [*map(text_cell, keys), text_cell(f"{label(test['metric'])}: {op}")]
+    over = f" over {label(test['against'])}" if "against" in test else ""
+    row = [*map(text_cell, keys), text_cell(f"{label(test['metric'])}{over}: {op}")]
     row.append(absent_cell("no number") if each.published is None else _cell(each.published))
     why = [*each.reasons, f"scaled: {', '.join(each.scaled)}" if each.scaled else ""]
     if each.measured is None:

@@ -10,6 +10,7 @@ from reporting.paper_tables import KEYS, context, key_cells, outcome_cell, publi
 from reporting.study import Study
 from reporting.table import absent_cell, make_table, text_cell
 from reporting.text import cut, listed
+from tables import SHOWN_OPERATORS
 
 SELF, TOTAL = "operator_self_seconds:", "operator_total_seconds:"
 UNIT = "ms"
@@ -78,18 +79,68 @@ def _share(study: Study, group: dict, name: str, key: str = "mean") -> float | N
 def _training(study: Study, group: dict, name: str) -> list[dict]:
     """Self time of an operator in training, and its share: means over the seeds."""
     clock = "cpu" if group["hardware"]["device"] == "cpu" else "device"
-    key = f"{clock}_self_seconds"
-    times, totals = [], []
-    for cell in study.cells(group):
-        part = (study.metrics[cell].get("profile") or {}).get("training")
-        if part is not None:
-            times += [each[key] for each in part["operators"] if each["name"] == name]
-            totals.append(part[key])
-    if not times:
+    return _own(_recorded(study, group, "training", f"{clock}_self_seconds"), name)
+
+
+def _recorded(study: Study, group: dict, part: str, key: str) -> tuple[dict[str, float], float]:
+    """Seconds of each operator, and of all, in a part of the profiles: means over the seeds."""
+    profiles = (study.metrics[cell].get("profile") or {} for cell in study.cells(group))
+    parts = [profile[part] for profile in profiles if profile.get(part) is not None]
+    times: dict[str, list[float]] = {}
+    for each in parts:
+        for operator in each["operators"]:
+            times.setdefault(operator["name"], []).append(operator[key])
+    total = fmean(each[key] for each in parts) if parts else 0.0
+    return {name: fmean(values) for name, values in times.items()}, total
+
+
+def _own(recorded: tuple[dict[str, float], float], name: str) -> list[dict]:
+    """Milliseconds of an operator and its share, of what ``_recorded`` gives."""
+    times, total = recorded
+    if name not in times:
         return [absent_cell("not among the largest")] * 2
-    milliseconds = 1000 * fmean(times)
-    share = fmean(times) / fmean(totals)
-    return [text_cell(f"{milliseconds:.3g}", sort=milliseconds), _percent(share)]
+    milliseconds = 1000 * times[name]
+    return [text_cell(f"{milliseconds:.3g}", sort=milliseconds), _percent(times[name] / total)]
+
+
+def processor_table(study: Study) -> dict | None:
+    """The processor's own time beside an accelerator; None where none was recorded."""
+    groups = [
+        group
+        for group in study.groups
+        if group["training"]["profile"] == "operators" and group["hardware"]["device"] != "cpu"
+    ]
+    recorded = {
+        group["id"]: [
+            _recorded(study, group, part, "cpu_self_seconds") for part in ("inference", "training")
+        ]
+        for group in groups
+    }
+    groups = [group for group in groups if recorded[group["id"]][0][0]]
+    if not groups:
+        return None
+
+    def rows(group: dict) -> list[list[dict]]:
+        inference, training = recorded[group["id"]]
+        times = inference[0]
+        return [
+            [*key_cells(group), text_cell(name), *_own(inference, name), *_own(training, name)]
+            for name in sorted(times, key=times.__getitem__, reverse=True)[:SHOWN_OPERATORS]
+        ]
+
+    return make_table(
+        f"t-{study.name}-operators-processor",
+        "Operators that take the processor's time beside an accelerator",
+        [
+            ("", [*KEYS, "Operator"]),
+            (f"Inference ({UNIT})", ["Self", "Share"]),
+            (f"Training ({UNIT})", ["Self", "Share"]),
+        ],
+        [row for group in groups for row in rows(group)],
+        caption="Self time on the processor, which starts the accelerator's work and waits for it: "
+        "what some sources print of a GPU. It says nothing of what the accelerator did.",
+        context=context(study, groups),
+    )
 
 
 def _percent(share: float | None) -> dict:

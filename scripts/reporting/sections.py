@@ -9,7 +9,7 @@ from reporting import time_to_accuracy
 from reporting.batches import batches_figure
 from reporting.figures import figures
 from reporting.not_yet import not_yet_table
-from reporting.operators import operators_figure, operators_table
+from reporting.operators import operators_figure, operators_table, processor_table
 from reporting.panels import every_run
 from reporting.paper_tables import (
     VERDICTS,
@@ -61,6 +61,7 @@ def study_section(study: Study) -> dict:
         speedup_table,
         time_to_accuracy.table,
         operators_table,
+        processor_table,
         phases_table,
         every_metric_table,
         not_yet_table,
