@@ -409,8 +409,8 @@ def denied_by_its_numbers(name: str, claim: Mapping, frame: pd.DataFrame) -> Ite
         yield Finding(
             "denied by its own numbers",
             claim["study"],
-            f"{name} says {test['metric']} of one over that of another is {test['op']} {value:g}; "
-            f"its tables give {told}" + ", and more" * (len(against) > 3),
+            f"{name} claims a ratio of {test['metric']} {test['op']} {value:g}; the source's own "
+            f"numbers give {told}" + ", and more" * (len(against) > 3),
             _lines(*(row for each in against for row in (*each[:2], *each[5:]))),
         )
 
