@@ -823,9 +823,9 @@ open(given.log, "w").close()
 """
 
 
-def bench_noop(context: Context) -> list[Row]:
+def bench_noop(context: Context, seeds: int = 3) -> list[Row]:
     """seconds of `snakemake -n` of quickstart when everything is done"""
-    study = config.study("quickstart")
+    study = config.study("quickstart") | {"seeds": list(range(seeds))}
     folder = work_folder(context.folder / "work", {"quickstart": study})
     bare = bare_workflow(context.folder / "bare", 1)
     command = [sys.executable, "-m", "snakemake", "-n"]

@@ -1,5 +1,5 @@
-"""The default study on a cluster of two nodes, in images, by `snakemake --profile slurm`; and many
-cells at once. What the study is compared with was trained on the same machine without Slurm."""
+"""Half of the default study on a cluster of two nodes, in images, by `snakemake --profile slurm`;
+and many cells at once. It is compared with what was trained on the same machine without Slurm."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ def over_two_nodes() -> dict:
 def finished(cluster, quickstart, tmp_path_factory):
     """The study's work folder, and what the submitting terminal showed."""
     work = Workspace(tmp_path_factory.mktemp("study") / "on slurm", "auto")
+    path = work.folder / "studies/quickstart.yaml"
+    study = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(study | {"models": {"swin": study["models"]["swin"]}}))
     (work.folder / "studies/nodes.yaml").write_text(yaml.safe_dump(over_two_nodes()))
     (work.folder / "mine.yaml").write_text(MINE)
     result = work.snakemake(*PROFILE, *QUICK, PATH=cluster.environment["PATH"])
@@ -50,7 +53,8 @@ def results(work) -> dict[str, dict]:
 
 @pytest.fixture(scope="module")
 def here(quickstart):
-    return results(quickstart[0])
+    found = results(quickstart[0])
+    return {cell: v for cell, v in found.items() if v["cell"]["model"]["name"] == "swin"}
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +74,7 @@ def test_every_cell_learns_on_slurm_what_it_learns_here(here, there):
     on_one_node = {cell for cell, v in there.items() if v["cell"]["hardware"]["nodes"] == 1}
     # Horovod's two are missing where it cannot be compiled, here as there.
     assert on_one_node == set(here)
-    assert len(on_one_node) in (8, 10)
+    assert len(on_one_node) in (4, 5)
     for cell in on_one_node:
         assert learned(there[cell]) == learned(here[cell]), cell
         for key in ("image", "code_digest", "dataset_digest", "world_size"):
@@ -113,12 +117,13 @@ def test_nothing_is_left_to_do(finished, cluster):
 
 
 @pytest.mark.whole
-def test_thirty_cells_at_once(cluster, tmp_path):
-    """A tenth of what `make slurm-load` runs."""
-    outcome = load.run(cluster, tmp_path, load.CELLS // 10)
+def test_many_cells_at_once(cluster, tmp_path):
+    """A twentieth of what `make slurm-load` runs."""
+    count = load.CELLS // 20
+    outcome = load.run(cluster, tmp_path, count)
     assert outcome.lost == []
-    assert outcome.submitted == outcome.trainings == len(outcome.cells) == 30
-    assert len(set(outcome.jobs.values())) == 30
+    assert outcome.submitted == outcome.trainings == len(outcome.cells) == count
+    assert len(set(outcome.jobs.values())) == count
     assert outcome.memory < 500_000_000, outcome.table
     assert outcome.shortest_gap > 10, outcome.table
     # With each, the plugin asks for the configuration; the rest is asked once, at the start.
