@@ -168,7 +168,10 @@ def _labels(comparisons: list[Comparison]) -> list[str]:
 
 def _model(each: Comparison) -> str:
     if each.group is not None:
-        return f"{each.group.plan['model']} on {hardware_text(each.group.plan['hardware'])}"
+        model = each.group.plan["model"]
+        if isinstance(each.published, float):
+            return model
+        return f"{model} on {hardware_text(each.group.plan['hardware'])}"  # whose word it is
     return " over ".join(ratio.over.plan["model"] for ratio in each.ratios)
 
 
