@@ -16,6 +16,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -390,37 +391,52 @@ def denied_by_its_numbers(name: str, claim: Mapping, frame: pd.DataFrame) -> Ite
         return
     ratios = list(_own_ratios(claim, frame))
     if "models" in test:
-        first, second = ([each for each in ratios if each[0]["model"] == m] for m in test["models"])
-        ratios = [
-            (*one[:2], one[2] / other[2], one[3] / other[4], one[4] / other[3], *other[:2])
-            for one in first
-            for other in second
-            if all((one[at][PLACE] == other[at][PLACE]).all() for at in (0, 1))
-        ]
-    against = [
-        each for each in ratios if (each[4] <= value if test["op"] == ">" else each[3] >= value)
-    ]
+        first, second = ([r for r in ratios if r.rows[0]["model"] == m] for m in test["models"])
+        ratios = [one.over(other) for one in first for other in second if one.is_beside(other)]
+    against = [r for r in ratios if (r.most <= value if test["op"] == ">" else r.least >= value)]
     if against:
-        told = "; ".join(
-            f"{ratio:.3g} of {_name(over)} over {_name(under)}"
-            + (f", over that of {others[0]['model']}" if others else "")
-            for over, under, ratio, _, _, *others in against[:3]
-        )
+        told = "; ".join(r.says for r in against[:3]) + ", and more" * (len(against) > 3)
         yield Finding(
             "denied by its own numbers",
             claim["study"],
             f"{name} claims a ratio of {test['metric']} {test['op']} {value:g}; the source's own "
-            f"numbers give {told}" + ", and more" * (len(against) > 3),
-            _lines(*(row for each in against for row in (*each[:2], *each[5:]))),
+            f"numbers give {told}",
+            _lines(*(row for each in against for row in each.rows)),
         )
 
 
-def _own_ratios(
-    claim: Mapping, frame: pd.DataFrame
-) -> Iterator[tuple[pd.Series, pd.Series, float, float, float]]:
-    """(over, under, ratio, least, most) of rows that a claim's test compares, alike in all that it
-    does not name; least and most are what rounding allows.
+class OwnRatio(NamedTuple):
+    """Of two published rows, the first over the second; or of two such ratios, four rows.
+
+    ``least`` and ``most`` are what rounding allows.
     """
+
+    rows: tuple[pd.Series, ...]
+    value: float
+    least: float
+    most: float
+
+    def is_beside(self, other: OwnRatio) -> bool:
+        """Whether two ratios differ in nothing but their model."""
+        pairs = zip(self.rows, other.rows, strict=True)
+        return all((mine[PLACE] == theirs[PLACE]).all() for mine, theirs in pairs)
+
+    def over(self, other: OwnRatio) -> OwnRatio:
+        """This ratio divided by the other."""
+        rows = (*self.rows, *other.rows)
+        ends = self.least / other.most, self.most / other.least
+        return OwnRatio(rows, self.value / other.value, *ends)
+
+    @property
+    def says(self) -> str:
+        """In words."""
+        over, under, *others = self.rows
+        told = f"{self.value:.3g} of {_name(over)} over {_name(under)}"
+        return told + (f", over that of {others[0]['model']}" if others else "")
+
+
+def _own_ratios(claim: Mapping, frame: pd.DataFrame) -> Iterator[OwnRatio]:
+    """Of rows that a claim's test compares, alike in all that it does not name."""
     test = claim["test"]
     sides = test["numerator"], test["denominator"]
     named = {key for side in sides for key in side}
@@ -433,7 +449,7 @@ def _own_ratios(
         if over["line"] != under["line"] and (over[alike] == under[alike]).all() and under["value"]:
             least = (over["value"] - over["rounding"]) / (under["value"] + under["rounding"])
             most = (over["value"] + over["rounding"]) / (under["value"] - under["rounding"])
-            yield over, under, over["value"] / under["value"], least, most
+            yield OwnRatio((over, under), over["value"] / under["value"], least, most)
 
 
 def _chosen(row: pd.Series, selection: Mapping) -> bool:

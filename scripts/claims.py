@@ -70,8 +70,8 @@ class Comparison:
     """One comparison of a claim and its verdict.
 
     ``ratios``: one, or two of different models, of which the first is divided by the second; none
-    where no two groups could be set beside each other. ``group``: of what is told in ``measured``
-    by a word. ``published`` and ``measured`` are numbers, or a word.
+    where no two groups could be set beside each other. ``group``: of what is told of one group
+    alone. ``published`` and ``measured`` are numbers, or a word.
     """
 
     trial: Trial

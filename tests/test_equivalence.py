@@ -27,11 +27,11 @@ def trials(model, strategy, devices=1, precisions=("fp32",), rules=(), **options
 def thinned():
     """Of the whole matrix (`make certificate`) every value of every dimension, at little cost.
 
-    All of them for a model without BatchNorm and one with it, the ends for three other families.
+    All of them for a model without BatchNorm and one with it, the ends for each other family.
     """
     both = ("fp32", "bf16")
     found = []
-    others = ("vit", "convnextv2", "resnet18")
+    others = ("vit", "simple_cnn", "cnn", "convnext", "convnextv2", "deit", "resnet18")
     for model in ("swin", "deep_cnn", *others):
         whole = model in ("swin", "deep_cnn")
         precisions = both if whole else ("fp32",)

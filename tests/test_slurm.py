@@ -138,7 +138,11 @@ def test_gpus_without_a_type_are_known_by_a_feature(config):
             "needs 2 nodes with 2x A100 (partition gpu has nodes of that",
         ),
         ("gpu2", {"constraint": "h200"}, None),
-        ("2x1", {"partition": "gpu", "constraint": "h200"}, "needs 2 cores: 2 nodes with 1 "),
+        (
+            "2x1",
+            {"partition": "gpu", "constraint": "h200"},
+            "needs 2 cores: 2 nodes with 1 cores (",
+        ),
         ("gpu1", {"partition": "cpu"}, "needs 1 GPU (partition cpu has nodes: 2 with 62 cores"),
         ("a100x2", {"cpus_per_gpu": 20}, "needs 2x A100 and 40 cores (partition gpu"),
         ("apple", {}, "needs an Apple GPU"),

@@ -56,13 +56,11 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
     frame = pd.concat(map(read_published, published))
     claims = config.claims(claimed)
     task = audit.Task()
-    found = [
-        (path, finding)
-        for path in published
-        for rows in (audit.read(path),)
-        for finding in (*audit.findings(rows, task), *audit.of_claims(claims, rows))
-        if finding.study in sources
-    ]
+    found = []
+    for path in published:
+        rows = audit.read(path)
+        all_of_it = (*audit.findings(rows, task), *audit.of_claims(claims, rows))
+        found += [(path, finding) for finding in all_of_it if finding.study in sources]
     trials = [_trial(study) for study in studies if study.has_source]
     panels = {(s.name, group["id"]): s.panel(group) for s in studies for group in s.groups}
     judged = engine.judge(printable(claims), trials, frame, [each for _, each in found])
