@@ -14,7 +14,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench certificate fuzz bundle evidence gpu-evidence system doctor slurm-up slurm-down slurm-load chaos clean lock .python .gpu
+.PHONY: help env report test lint format bench certificate fuzz bundle evidence gpu-evidence system doctor slurm-up slurm-down chaos clean lock .python .gpu
 # A target's parts follow each other, also under `make -j`: Snakemake is what runs jobs at once.
 .NOTPARALLEL:
 
@@ -35,17 +35,19 @@ env: .python ## set up if need be, print the environment's folder, to be entered
 
 report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf
 	@$(ENTER) -- python scripts/config.py $(ARGS)
-	@export PARBENCH_CLOSING=make; $(ENTER) --unlock -- python -m snakemake --quiet all --rerun-incomplete \
+	@# Horovod is compiled where a chosen study has cells of it, and for no other.
+	@export PARBENCH_CLOSING=make PARBENCH_BUILD_HOROVOD="$(STACK)"; $(ENTER) --unlock -- python -m snakemake --quiet all --rerun-incomplete \
 		reports/final.html reports/final.pdf $(ARGS)
 	@$(ENTER) -- python scripts/closing.py
 
-test: lint ## set up if need be, lint, run tests not passed yet; TESTS='tests/test_x.py -k word' chooses
-	@$(ENTER) -- python -m pytest --resume $(TESTS)
+test: lint ## set up if need be, lint, run the tests, two at once; TESTS='tests/test_x.py -k word' chooses
+	@$(ENTER) --horovod -- python -m pytest -n 2 --dist loadgroup $(TESTS)
 
 lint: .python ## check style and the workflow's rules
 	@$(ENTER) -- python -m ruff check --quiet .
 	@$(ENTER) -- python -m ruff format --check --quiet .
 	@$(ENTER) -- snakefmt --check Snakefile rules
+	@$(ENTER) -- env PYTHONPATH=scripts lint-imports
 	@$(ENTER) -- python -m snakemake --lint
 
 format: .python ## format the code
@@ -53,16 +55,16 @@ format: .python ## format the code
 	@$(ENTER) -- snakefmt Snakefile rules
 
 bench: .python ## measure what parbench itself costs; docs/bench.md says what each row means
-	@$(ENTER) -- python scripts/bench.py $(ARGS)
+	@$(ENTER) --horovod -- python scripts/bench.py $(ARGS)
 
 certificate: .python ## compare every strategy with eager training, for every model at small width; ARGS='--model swin'
-	@$(ENTER) -- python scripts/equivalence.py --out results/certificates/whole.json $(ARGS)
+	@$(ENTER) --horovod -- python scripts/equivalence.py --out results/certificates/whole.json $(ARGS)
 
 fuzz: .python ## try 10,000 random configurations: each is planned, or refused in a sentence; ARGS='--cases 500'
 	@$(ENTER) -- python tests/fuzz.py $(ARGS)
 
 bundle: .python ## write one archive for a machine without network; ARGS='--out <file> --configfile <file>'
-	@$(ENTER) --unlock -- python scripts/bundle.py --environment "$(STACK)" $(ARGS)
+	@$(ENTER) --horovod --unlock -- python scripts/bundle.py --environment "$(STACK)" $(ARGS)
 
 evidence: .python ## keep a finished study's results: reports/evidence/<study>-<machine>-<date>.json; ARGS=<study>
 	@$(ENTER) -- python scripts/evidence.py write $(ARGS)
@@ -71,9 +73,8 @@ gpu-evidence: override ARGS := --configfile profiles/gpu.yaml $(ARGS)
 gpu-evidence: .gpu report ## on a GPU: the cells of all studies that it can run, at published scale, their report and evidence
 	@$(ENTER) -- python scripts/evidence.py write
 
-# -B: run by root, it would leave files of root's in a user's checkout.
-system: .python ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium
-	@"$(PYTHON)" -B scripts/system.py $(ARGS)
+system: ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium
+	@bash containers/system.sh $(ARGS)
 
 doctor: .python ## what this machine can run, and the command that mends what it cannot
 	@"$(PYTHON)" scripts/doctor.py $(ARGS)
@@ -84,22 +85,22 @@ slurm-up: .python ## start a Slurm cluster of this machine's own, to try things;
 slurm-down: .python ## end it, with all of its jobs
 	@$(ENTER) -- python tests/cluster.py down $(ARGS)
 
-slurm-load: .python ## run 300 short cells through one, count what is lost or asked; ARGS='--cells 30'
-	@$(ENTER) -- python tests/load.py $(ARGS)
-
 chaos: .python ## kill 50 times what runs a small study, compare its results; ARGS='--kills 5 --seed 1'
-	@$(ENTER) -- python tests/chaos.py $(ARGS)
+	@$(ENTER) --horovod -- python tests/chaos.py $(ARGS)
 
-clean: ## delete results and reports; never the cache
-	@rm -rf -- results reports/final.html reports/final.pdf reports/evidence.html reports/evidence.pdf
+clean: ## delete results and reports; never the cache, nor data that came in a bundle
+	@rm -f -- reports/final.html reports/final.pdf reports/evidence.html reports/evidence.pdf
+	@# Data that a bundle brought cannot be fetched again.
+	@if test -d bundle; then cd results && find . -mindepth 1 -maxdepth 1 ! -name data ! -name weights \
+		-exec rm -rf -- {} +; else rm -rf -- results; fi
 
 # `fewest`: one version of a package for all Pythons, so that a lock names each package once.
 COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--fork-strategy fewest --no-config --no-header --no-emit-index-url $(ARGS)
-UV ?= uv
+UV ?= $(ENTER) -- uv
 LOCKS := containers/locks/$(STACK)
 
-lock: ## renew the lock files from pyproject.toml (needs uv); ARGS=--upgrade takes newer versions
+lock: .python ## renew the lock files from pyproject.toml; ARGS=--upgrade takes newer versions
 	@$(COMPILE) --extra dev pyproject.toml $(LOCKS)/host.in --output-file $(LOCKS)/host.txt
 	@# What the images hold has the versions of the host.
 	@for name in torch report; do \

@@ -41,12 +41,12 @@ rule all:
 
 
 onstart:
-    begin(workflow)
+    RUN.begin()
 
 
 onsuccess:
-    finish()
+    RUN.finish()
 
 
 onerror:
-    fail(workflow)
+    RUN.fail(inside_report_image())

@@ -1,419 +1,253 @@
 """Compile Horovod for the torch of a Python environment, and leave a wheel.
 
-    python containers/build_horovod.py --python <the environment's python> --out <folder for the
-    wheel>
+    <the environment's python> containers/build_horovod.py --lock horovod.txt --out <folder>
 
 Horovod's last release (0.28.1, 2023) does not compile against today's torch as it stands. This
 program takes exactly that release from the package registry (pip, by hash), patches the few lines
-that stand in the way, and builds it with the Gloo back-end, or with NCCL too (``--gpu nccl``). Its
-build tools (an older setuptools and CMake) come from the same lock file and never enter the
-environment itself.
+that stand in the way, and builds it with Gloo, or with NCCL too (``--gpu nccl``). Its build tools
+(an older setuptools and CMake) come from the same lock file and never enter the environment.
 
-Standard library only, and no other module of the project: it runs on a bare host and inside an
-image's recipe. Standard output is the wheel's path; progress goes to standard error.
+Standard library only: it runs on a host and inside an image's recipe. Progress goes to standard
+error, the whole output to <out>/build.log. Where it fails, standard output is the reason, on one
+line; the status is then 3 where something could not be fetched, else 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
 import time
-import zipfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 VERSION = "0.28.1"
-DEFAULT_LOCK = Path(__file__).resolve().parent / "locks" / "current" / "horovod.txt"
-# One g++ on torch's headers takes up to this much memory; fewer jobs run where there is less.
-GIB_PER_JOB = 1.5
+GIB_PER_JOB = 1.5  # of memory, for one g++ on torch's headers
 SECONDS_BETWEEN_LINES = 10
-
-Say = Callable[[str], None]
-
-
-class BuildError(Exception):
-    """Horovod cannot be built here. The message is the reason, on one line."""
-
-
-class FetchError(BuildError):
-    """What the build needs could not be fetched: nothing is known about the compiler yet."""
-
-
-def build(
-    python: str | os.PathLike,
-    out: str | os.PathLike,
-    *,
-    work: str | os.PathLike,
-    log: str | os.PathLike,
-    lock: str | os.PathLike = DEFAULT_LOCK,
-    gpu: str = "none",
-    say: Say = lambda text: print(text, file=sys.stderr, flush=True),
-) -> Path:
-    """Build the wheel for the environment of ``python`` into ``out`` and return its path.
-
-    ``work`` is an empty folder for this build alone; ``log`` receives everything that pip, CMake
-    and the compiler say; ``say`` receives the lines for people. Raises BuildError.
-    """
-    python, out, work, lock = Path(python).absolute(), Path(out), Path(work).absolute(), Path(lock)
-    started = time.monotonic()
-
-    def tell(text: str) -> None:
-        say(f"Horovod {VERSION}: {text} [{time.monotonic() - started:.0f} s]")
-
-    with open(log, "w", encoding="utf-8", errors="replace") as log_file:
-        _require_toolchain(python)
-        standard = torch_cxx_standard(python)
-        tools = _install_tools(python, lock, work, log_file, tell)
-        source = _unpack(_download(python, lock, work, tools, log_file, tell), work)
-        patch(source, standard, gloo_only=gpu == "none")
-        jobs = _jobs()
-        tell(f"compiling, C++{standard}, {jobs} job{'s' if jobs > 1 else ''}")
-        environment = _build_environment(python, tools, work, jobs, gpu)
-        command = [str(python), "setup.py", "bdist_wheel", "--dist-dir", str(work / "dist")]
-        status = _run(command, log_file, cwd=source, env=environment, on_line=_progress(tell))
-        wheels = list((work / "dist").glob("*.whl"))
-        if status or len(wheels) != 1:
-            log_file.flush()
-            raise BuildError(first_error(Path(log).read_text(errors="replace"), work))
-        _check_wheel(python, wheels[0], work, gpu, log_file)
-    out.mkdir(parents=True, exist_ok=True)
-    temporary = out / f".{wheels[0].name}.part"
-    shutil.copyfile(wheels[0], temporary)
-    os.replace(temporary, out / wheels[0].name)
-    tell("wheel ready")
-    return out / wheels[0].name
+STANDARD = "set(CMAKE_CXX_STANDARD {})"
+# File, what stands there, and what takes its place. {standard} is what torch's headers ask for.
+PATCHES = [
+    ("CMakeLists.txt", STANDARD.format(14), STANDARD.format(17)),
+    ("horovod/torch/CMakeLists.txt", STANDARD.format(14), STANDARD.format("{standard}")),
+    # Debug information: a third of the compiler's time, and nobody reads it.
+    ("setup.py", "'RelWithDebInfo'", "'Release'"),
+    # A build folder whose name has blanks.
+    (
+        "CMakeLists.txt",
+        "-Wl,--version-script=${CMAKE_SOURCE_DIR}/horovod.lds",
+        r"-Wl,--version-script=\"${CMAKE_SOURCE_DIR}/horovod.lds\"",
+    ),
+    # distutils left Python's standard library with 3.12.
+    (
+        "horovod/torch/CMakeLists.txt",
+        "from distutils.sysconfig import get_python_inc; print(get_python_inc())",
+        "import sysconfig; print(sysconfig.get_paths()['include'])",
+    ),
+    (
+        "horovod/runner/js_run.py",
+        "from distutils.spawn import find_executable",
+        "from shutil import which as find_executable",
+    ),
+]
+# A CUDA build of torch beside any nvcc turns Horovod's CUDA build on, which wants a whole toolkit.
+GLOO_ONLY = (
+    "cmake/Modules/FindPytorch.cmake",
+    "True if ((torch.version.cuda is not None) and (CUDA_HOME is not None)) else False",
+    "False",
+)
 
 
-# ---------------------------------------------------------------- what must be there
+class Failure(Exception):
+    """Why Horovod cannot be built here, on one line, and the program's status."""
+
+    def __init__(self, reason: str, status: int = 1):
+        super().__init__(reason)
+        self.status = status
 
 
-def _require_toolchain(python: Path) -> None:
-    if not any(shutil.which(name) for name in compilers()):
-        raise BuildError("no C++ compiler was found (Debian and Ubuntu: sudo apt install g++ make)")
-    if not shutil.which("make"):
-        raise BuildError("make was not found (Debian and Ubuntu: sudo apt install make)")
-    header = Path(_ask(python, "import sysconfig; print(sysconfig.get_paths()['include'])"))
-    if not (header / "Python.h").is_file():
-        version = _ask(python, "import sys; print('python%d.%d' % sys.version_info[:2])")
-        raise BuildError(
-            f"Python.h is not in {header} (Debian and Ubuntu: sudo apt install {version}-dev)"
-        )
+def require_compiler() -> None:
+    """Raise Failure, with the package that mends it, for what compiling needs."""
+    compilers = [os.environ.get("CXX", "").split()[:1] or ["c++", "g++", "clang++"]][0]
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for there, what, package in (
+        (any(map(shutil.which, compilers)), "no C++ compiler was found", "g++ make"),
+        (shutil.which("make"), "make was not found", "make"),
+        (header.is_file(), f"Python.h is not in {header.parent}", f"{version}-dev"),
+    ):
+        if not there:
+            raise Failure(f"{what} (Debian and Ubuntu: sudo apt install {package})")
 
 
-def compilers() -> list[str]:
-    """Names of C++ compilers in the order in which CMake looks for them."""
-    chosen = os.environ.get("CXX", "").split()
-    return chosen[:1] or ["c++", "g++", "clang++"]
-
-
-def torch_cxx_standard(python: str | os.PathLike) -> int:
-    """The C++ standard that the headers of the environment's torch ask for (17, or 20 from torch
-    2.15 on).
-    """
-    folder = Path(
-        _ask(
-            python,
-            "import importlib.util as u; s = u.find_spec('torch');"
-            " print(s.submodule_search_locations[0] if s else '')",
-        )
-    )
-    header = folder / "include" / "torch" / "csrc" / "api" / "include" / "torch" / "all.h"
-    if not header.is_file():
-        raise BuildError(f"torch is not installed in the environment of {python}")
+def torch_cxx_standard() -> int:
+    """The C++ standard that torch's headers ask for: 17, or 20 from torch 2.15 on."""
+    torch = importlib.util.find_spec("torch")
+    if torch is None:
+        raise Failure(f"torch is not installed in the environment of {sys.executable}")
+    header = "include/torch/csrc/api/include/torch/all.h"
+    text = Path(torch.submodule_search_locations[0], header).read_text()
     # all.h refuses older compilers by itself: `__cplusplus < 202002L` means C++20.
-    years = [int(year) for year in re.findall(r"__cplusplus < 20(\d\d)\d\dL", header.read_text())]
-    return max([17, *years])
+    return max([17, *map(int, re.findall(r"__cplusplus < 20(\d\d)\d\dL", text))])
 
 
-def _ask(python: str | os.PathLike, code: str) -> str:
-    """What a line of Python prints in the environment."""
-    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no message"]
-        raise BuildError(f"{python} does not work: {lines[-1]}")
-    return done.stdout.strip()
+class Build:
+    """One build in a folder of its own, ``work``, with its log and lines for people."""
+
+    def __init__(self, work: Path, log: Path):
+        self.work, self.log, self.tools = work, log, work / "tools"
+        self.started = self.said = time.monotonic()
+
+    def tell(self, text: str) -> None:
+        """A line for people."""
+        seconds = time.monotonic() - self.started
+        print(f"parbench: Horovod {VERSION}: {text} [{seconds:.0f} s]", file=sys.stderr, flush=True)
+
+    def run(self, words: list[str], folder: Path | None = None, **variables: str) -> list[str]:
+        """Run Python with ``words``. Returns the lines it printed, which the log keeps.
+
+        Raises CalledProcessError with them as its output.
+        """
+        command = [sys.executable, *words]
+        environment = {**os.environ, "PYTHONPATH": str(self.tools), **variables}
+        lines = []
+        with open(self.log, "a", encoding="utf-8") as log, subprocess.Popen(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        ) as process:  # fmt: skip
+            log.write(f"$ {' '.join(command)}\n")
+            for line in process.stdout:
+                log.write(line)
+                lines.append(line.rstrip())
+                percent = re.match(r"\[\s*(\d+)%\]", line)
+                if percent and time.monotonic() - self.said >= SECONDS_BETWEEN_LINES:
+                    self.said = time.monotonic()
+                    self.tell(f"compiling, {percent[1]} %")
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command, "\n".join(lines))
+        return lines
+
+    def pip(self, *words: str) -> None:
+        """Fetch something, by hash."""
+        options = ["--no-deps", "--require-hashes", "--disable-pip-version-check"]
+        try:
+            self.run(["-m", "pip", *words, *options])
+        except subprocess.CalledProcessError as error:
+            lines = error.output.splitlines() or ["no message"]
+            told = next((line for line in lines if line.startswith("ERROR")), lines[-1])
+            raise Failure(f"pip: {told}", status=3) from None
+
+    def fetch(self, lock: Path) -> Path:
+        """Install the build tools aside, and unpack Horovod's source. Returns its folder."""
+        self.tell("fetching the build tools and the source archive")
+        entries = re.split(r"\n(?=[A-Za-z0-9])", "\n" + lock.read_text(encoding="utf-8"))
+        own = [entry for entry in entries if entry.startswith(f"horovod=={VERSION} ")]
+        others = [entry for entry in entries if "==" in entry and entry not in own]
+        (self.work / "horovod.txt").write_text("\n".join(own) + "\n")
+        (self.work / "tools.txt").write_text("\n".join(others) + "\n")
+        tools = ("--target", str(self.tools), "-r", str(self.work / "tools.txt"))
+        self.pip("install", "--only-binary=:all:", *tools)
+        # pip asks the archive for its metadata, which takes the older setuptools.
+        words = ("--no-binary=horovod", "--no-build-isolation", "--dest", str(self.work))
+        self.pip("download", *words, "-r", str(self.work / "horovod.txt"))
+        with tarfile.open(self.work / f"horovod-{VERSION}.tar.gz") as archive:
+            # Python 3.11.2 knows no filter yet; the archive's SHA-256 is the locked one.
+            known = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            archive.extractall(self.work, **known)  # noqa: S202
+        return self.work / f"horovod-{VERSION}"
+
+    def compile(self, source: Path, gpu: str) -> Path:
+        """Build the wheel. Returns its path."""
+        standard = torch_cxx_standard()
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+        jobs = max(1, min(len(os.sched_getaffinity(0)), int(memory / GIB_PER_JOB)))
+        self.tell(f"compiling, C++{standard}, {jobs} job{'s' if jobs > 1 else ''}")
+        variables = {"HOROVOD_CMAKE": str(self.tools / "cmake" / "data" / "bin" / "cmake")}
+        variables |= {f"HOROVOD_WITHOUT_{name}": "1" for name in ("TENSORFLOW", "MXNET", "MPI")}
+        variables |= {"HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITH_GLOO": "1"}
+        variables |= {"HOROVOD_CPU_OPERATIONS": "GLOO", "MAKEFLAGS": f"-j{jobs}"}
+        if gpu == "nccl":
+            variables |= {"HOROVOD_GPU_OPERATIONS": "NCCL"} | self.nccl_of_torch()
+        try:
+            dist = str(self.work / "dist")
+            self.run(["setup.py", "bdist_wheel", "--dist-dir", dist], source, **variables)
+        except subprocess.CalledProcessError as error:
+            raise Failure(first_error(error.output.replace(f"{self.work}/", ""))) from None
+        (wheel,) = (self.work / "dist").glob("*.whl")
+        self.check(wheel, "nccl_built" if gpu == "nccl" else "gloo_built")
+        return wheel
+
+    def check(self, wheel: Path, test: str) -> None:
+        """Raise Failure for a wheel that cannot be loaded beside torch: it must not be kept."""
+        shutil.unpack_archive(wheel, self.work / "check", "zip")
+        code = f"import horovod.torch as hvd; assert hvd.{test}(), '{test} is false'"
+        try:
+            self.run(["-c", code], self.work, PYTHONPATH=str(self.work / "check"))
+        except subprocess.CalledProcessError as error:
+            told = error.output.splitlines()[-1:]
+            raise Failure(f"the wheel does not work: {' '.join(told)}") from None
+
+    def nccl_of_torch(self) -> dict[str, str]:
+        """NCCL as CMake expects it, of links into the package that torch itself uses."""
+        package = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "nccl"
+        library = package / "lib" / "libnccl.so.2"
+        if "HOROVOD_NCCL_HOME" in os.environ or not library.is_file():
+            return {}
+        (self.work / "nccl" / "lib").mkdir(parents=True)
+        (self.work / "nccl" / "include").symlink_to(package / "include")
+        (self.work / "nccl" / "lib" / "libnccl.so").symlink_to(library)
+        return {"HOROVOD_NCCL_HOME": str(self.work / "nccl")}
 
 
-def _jobs() -> int:
-    """Compiler processes at once: as many as there are cores, and memory for."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return max(1, min(cores or 1, int(memory / GIB_PER_JOB)))
-
-
-# ---------------------------------------------------------------- what pip fetches
-
-
-def split_lock(text: str) -> tuple[str, str]:
-    """Split a lock file into Horovod's own entry and the entries of its tools."""
-    entries = [entry for entry in re.split(r"\n(?=[A-Za-z0-9])", "\n" + text) if "==" in entry]
-    own = [entry for entry in entries if entry.startswith("horovod==")]
-    if len(own) != 1 or not own[0].startswith(f"horovod=={VERSION} "):
-        raise BuildError(f"the lock file must pin horovod=={VERSION} once")
-    return own[0], "\n".join(entry for entry in entries if entry is not own[0])
-
-
-def _install_tools(python: Path, lock: Path, work: Path, log, tell: Say) -> Path:
-    tell("fetching the build tools")
-    own, others = split_lock(lock.read_text(encoding="utf-8"))
-    (work / "horovod.txt").write_text(own + "\n", encoding="utf-8")
-    (work / "tools.txt").write_text(others + "\n", encoding="utf-8")
-    tools = work / "tools"
-    _pip(
-        python,
-        ["install", "--only-binary=:all:", "--target", str(tools), "-r", str(work / "tools.txt")],
-        log,
-        os.environ.copy(),
-    )
-    return tools
-
-
-def _download(python: Path, lock: Path, work: Path, tools: Path, log, tell: Say) -> Path:
-    tell("fetching the source archive")
-    # pip asks the archive for its metadata, which takes the older setuptools.
-    _pip(
-        python,
-        [
-            *("download", "--no-binary=horovod", "--no-build-isolation"),
-            *("--dest", str(work / "source"), "-r", str(work / "horovod.txt")),
-        ],
-        log,
-        {**os.environ, "PYTHONPATH": str(tools)},
-    )
-    (archive,) = (work / "source").glob("horovod-*.tar.gz")
-    return archive
-
-
-def _pip(python: Path, words: list[str], log, env: dict[str, str]) -> None:
-    command = [str(python), "-m", "pip", *words, "--no-deps", "--require-hashes"]
-    output: list[str] = []
-    if _run([*command, "--disable-pip-version-check"], log, env=env, on_line=output.append):
-        errors = [line for line in output if line.startswith("ERROR")] or output[-1:]
-        raise FetchError("pip: " + " ".join(errors[:1] or ["no message"]))
-
-
-def _unpack(archive: Path, work: Path) -> Path:
-    """Unpack the archive: plain files and folders inside one folder, and nothing else."""
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            parts = Path(member.name).parts
-            if not (member.isfile() or member.isdir()) or ".." in parts or member.name[0] == "/":
-                raise BuildError(f"{archive.name} holds {member.name!r}, which is not unpacked")
-            member.mode = 0o755 if member.isdir() else 0o644
-        # The filter does the same checks once more; Python 3.11.2 does not know it yet.
-        options = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        tar.extractall(work / "source", **options)  # noqa: S202 (every member was checked above)
-    return work / "source" / f"horovod-{VERSION}"
-
-
-# ---------------------------------------------------------------- patches
-
-
-def patch(source: Path, standard: int, *, gloo_only: bool) -> None:
-    """Patch the unpacked source. Raises BuildError where the text to replace is not there exactly
-    once.
-    """
-    edits = [
-        # torch's headers ask for a newer C++ than the project sets.
-        ("CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 17)"),
-        (
-            "horovod/torch/CMakeLists.txt",
-            "set(CMAKE_CXX_STANDARD 14)",
-            f"set(CMAKE_CXX_STANDARD {standard})",
-        ),
-        # A build folder whose name has blanks.
-        (
-            "CMakeLists.txt",
-            "-Wl,--version-script=${CMAKE_SOURCE_DIR}/horovod.lds",
-            r"-Wl,--version-script=\"${CMAKE_SOURCE_DIR}/horovod.lds\"",
-        ),
-        # distutils left Python's standard library with 3.12.
-        (
-            "horovod/torch/CMakeLists.txt",
-            "from distutils.sysconfig import get_python_inc; print(get_python_inc())",
-            "import sysconfig; print(sysconfig.get_paths()['include'])",
-        ),
-        (
-            "horovod/runner/js_run.py",
-            "from distutils.spawn import find_executable",
-            "from shutil import which as find_executable",
-        ),
-    ]
-    if gloo_only:
-        # A CUDA build of torch beside any nvcc turns Horovod's CUDA build on, which then wants the
-        # whole toolkit.
-        test = "True if ((torch.version.cuda is not None) and (CUDA_HOME is not None)) else False"
-        edits.append(("cmake/Modules/FindPytorch.cmake", test, "False"))
-    for name, old, new in edits:
-        path = source / name
-        text = path.read_text(encoding="utf-8")
+def patch(source: Path, standard: int, gpu: str) -> None:
+    """Patch the unpacked source. Raises Failure where a text to replace is not there once."""
+    for name, old, new in [*PATCHES, *([GLOO_ONLY] if gpu == "none" else [])]:
+        text = (source / name).read_text(encoding="utf-8")
         if text.count(old) != 1:
-            raise BuildError(f"{name} of Horovod {VERSION} does not hold the line to patch: {old}")
-        path.write_text(text.replace(old, new), encoding="utf-8")
+            raise Failure(f"{name} of Horovod {VERSION} does not hold the line to patch: {old}")
+        (source / name).write_text(text.replace(old, new.replace("{standard}", str(standard))))
 
 
-# ---------------------------------------------------------------- the build
-
-
-def _build_environment(
-    python: Path, tools: Path, work: Path, jobs: int, gpu: str
-) -> dict[str, str]:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(tools),
-        "MAKEFLAGS": f"-j{jobs}",
-        "HOROVOD_CMAKE": str(tools / "cmake" / "data" / "bin" / "cmake"),
-        "HOROVOD_WITH_PYTORCH": "1",
-        "HOROVOD_WITHOUT_TENSORFLOW": "1",
-        "HOROVOD_WITHOUT_MXNET": "1",
-        "HOROVOD_WITHOUT_MPI": "1",
-        "HOROVOD_WITH_GLOO": "1",
-        "HOROVOD_CPU_OPERATIONS": "GLOO",
-    }
-    if gpu == "nccl":
-        environment["HOROVOD_GPU_OPERATIONS"] = "NCCL"
-        nccl = _nccl_of_torch(python, work)
-        if nccl and "HOROVOD_NCCL_HOME" not in os.environ:
-            environment["HOROVOD_NCCL_HOME"] = str(nccl)
-    return environment
-
-
-def _nccl_of_torch(python: Path, work: Path) -> Path | None:
-    """A folder as CMake expects NCCL's, made of links into the package that torch itself uses."""
-    purelib = Path(_ask(python, "import sysconfig; print(sysconfig.get_paths()['purelib'])"))
-    package = purelib / "nvidia" / "nccl"
-    library = package / "lib" / "libnccl.so.2"
-    if not library.is_file():
-        return None
-    folder = work / "nccl"
-    (folder / "lib").mkdir(parents=True)
-    (folder / "include").symlink_to(package / "include")
-    (folder / "lib" / "libnccl.so").symlink_to(library)  # the package has the versioned name only
-    return folder
-
-
-def _check_wheel(python: Path, wheel: Path, work: Path, gpu: str, log) -> None:
-    """Import the wheel beside the environment's torch: one that cannot be loaded must not be
-    cached.
-    """
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(work / "check")  # noqa: S202 (our own wheel)
-    test = "nccl_built" if gpu == "nccl" else "gloo_built"
-    code = f"import horovod.torch as hvd; assert hvd.{test}(), '{test} is false'"
-    env = {**os.environ, "PYTHONPATH": str(work / "check")}
-    output: list[str] = []
-    if _run([str(python), "-c", code], log, cwd=work, env=env, on_line=output.append):
-        raise BuildError("the wheel does not work: " + " ".join(output[-1:]))
-
-
-def _run(
-    command: list[str],
-    log,
-    *,
-    cwd: Path | None = None,
-    env: dict[str, str],
-    on_line: Callable[[str], None],
-) -> int:
-    """Run a program; its output goes to the log and, line by line, to ``on_line``. Returns its
-    status.
-    """
-    log.write("$ " + " ".join(command) + "\n")
-    try:
-        process = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-    except OSError as error:
-        raise BuildError(f"{command[0]}: {error.strerror}") from None
-    try:
-        for line in process.stdout:
-            log.write(line)
-            on_line(line.rstrip("\n"))
-        return process.wait()
-    except BaseException:
-        process.terminate()  # interrupted: no compiler goes on alone
-        process.wait()
-        raise
-
-
-def _progress(tell: Say) -> Callable[[str], None]:
-    """CMake's percentages, one line every few seconds."""
-    last = [time.monotonic(), -1]
-
-    def on_line(line: str) -> None:
-        match = re.match(r"\[\s*(\d+)%\]", line)
-        if not match:
-            return
-        percent, now = int(match[1]), time.monotonic()
-        if percent > last[1] and now - last[0] >= SECONDS_BETWEEN_LINES:
-            last[:] = now, percent
-            tell(f"compiling, {percent} %")
-
-    return on_line
-
-
-def first_error(text: str, work: Path) -> str:
-    """The first line of a build's log that says why it failed, without the build folder's name."""
-    lines = [line.strip() for line in text.replace(f"{work}/", "").splitlines()]
+def first_error(log: str) -> str:
+    """The first line of a build's output that says why it failed."""
+    lines = [line.strip() for line in log.splitlines()] or ["the compiler said nothing"]
     # collect2 only says that the linker failed; ld itself says why.
     compiler, linker = r"(?<!collect2: )(fatal )?error: ", r"\bld(\.\w+)?: (?!warning)"
     for pattern in (compiler, linker, r"CMake Error", r"[A-Za-z]*Error: ", r"\*\*\* "):
         for number, line in enumerate(lines):
-            if re.search(pattern, line) and "subprocess-exited" not in line:
-                if pattern == "CMake Error":  # the message stands on the lines below
-                    line = " ".join([line, *lines[number + 1 : number + 4]])
-                return " ".join(line.split())[:400]
-    return lines[-1] if lines else "the compiler said nothing"
-
-
-# ---------------------------------------------------------------- the program
-
-
-@contextlib.contextmanager
-def _work_folder(parent: str | None) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="horovod-", dir=parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            if re.search(pattern, line):  # CMake's message stands on the lines below
+                more = lines[number + 1 : number + 4] if pattern == "CMake Error" else []
+                return " ".join(" ".join([line, *more]).split())[:400]
+    return lines[-1]
 
 
 def main() -> int:
-    """Build the wheel, print its path. 1 and ``error: <reason>`` where that is impossible."""
+    """Build the wheel into --out."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--python", default=sys.executable, help="the environment's python")
-    parser.add_argument("--out", required=True, help="folder that receives the wheel")
-    parser.add_argument("--lock", default=DEFAULT_LOCK, help="lock file with horovod and its tools")
+    parser.add_argument("--lock", required=True, type=Path, help="horovod and its build tools")
+    parser.add_argument("--out", required=True, type=Path, help="folder that receives the wheel")
     parser.add_argument("--gpu", choices=["none", "nccl"], default="none", help="none: Gloo only")
-    parser.add_argument("--log", help="where the compiler's output goes (default: <out>/build.log)")
     arguments = parser.parse_args()
-    out = Path(arguments.out)
-    out.mkdir(parents=True, exist_ok=True)
-    log = Path(arguments.log or out / "build.log")
-    try:
-        with _work_folder(None) as work:
-            wheel = build(
-                arguments.python, out, work=work, log=log, lock=arguments.lock, gpu=arguments.gpu
-            )
-    except BuildError as error:
-        print(f"error: {error}\n(everything that the compiler said: {log})", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    print(wheel)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    log = arguments.out / "build.log"
+    log.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="horovod-", dir=arguments.out) as work:
+        build = Build(Path(work).resolve(), log)
+        try:
+            require_compiler()
+            source = build.fetch(arguments.lock)
+            patch(source, torch_cxx_standard(), arguments.gpu)
+            wheel = build.compile(source, arguments.gpu)
+        except Failure as error:
+            print(error)
+            return error.status
+        os.replace(wheel, arguments.out / wheel.name)
+    build.tell("wheel ready")
     return 0
 
 

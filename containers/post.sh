@@ -4,7 +4,7 @@
 # Beware: /tmp is the building machine's own in a %post section.
 export DEBIAN_FRONTEND=noninteractive
 export PYTHONHASHSEED=0
-. /parbench-build/machine.sh # MIRROR, SOURCE_DATE_EPOCH, PIP_CONFIG_FILE, proxies
+. /parbench-build/machine.sh # MIRROR, SOURCE_DATE_EPOCH, UV_*, PIP_*, proxies
 
 # Whether this machine's mirror serves this image's system: a given base may be an Ubuntu.
 own_mirror() {
@@ -27,9 +27,9 @@ apt_get() {
 
 # Each package in the locked version, each file with the locked SHA-256. Compiled here, since nobody
 # can write into an image, and by the source's hash, since times differ between builds.
-pip_install() {
-    /opt/parbench/bin/python -m pip install --no-deps --no-compile --no-cache-dir --require-hashes \
-        --disable-pip-version-check --no-input --progress-bar off --root-user-action ignore -r "$1"
+install() {
+    /parbench-build/uv pip install --quiet --python /opt/parbench/bin/python --no-deps --no-config \
+        --link-mode copy "$@"
     compile
 }
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
-import config as configuration
-from errors import ParbenchError
-from printable import printable
+from parbench.plan.places import ROOT
+from parbench.plan.yaml_file import read_yaml
+from parbench.errors import ParbenchError
+from parbench.printable import printable
 
 
 def or_stop(function, *arguments):
@@ -19,13 +20,13 @@ def or_stop(function, *arguments):
         sys.exit(2)
 
 
-if Path.cwd().resolve() != configuration.ROOT:
+if Path.cwd().resolve() != ROOT:
     # Results, studies and scripts belong together: a checkout is a work folder.
     sys.exit(
-        f"error: run Snakemake in the project's folder {configuration.ROOT} "
+        f"error: run Snakemake in the project's folder {ROOT} "
         f"(this is {Path.cwd()}); a second checkout is a second work folder"
     )
 
 # Those of --configfile Snakemake has read already; but it takes the last of two values for a key.
-for file in [configuration.ROOT / "config.yaml", *workflow.overwrite_configfiles]:
-    or_stop(configuration.read_yaml, file)
+for file in [ROOT / "config.yaml", *workflow.overwrite_configfiles]:
+    or_stop(read_yaml, file)

@@ -10,7 +10,7 @@ rule dataset:
     resources:
         **PREPARING,
     params:
-        source=dataset_source,
+        source=lambda wildcards: or_raise(RUN.dataset_source, wildcards.dataset),
     shell:
         "python scripts/dataset.py --name {wildcards.dataset:q} --datasets results/plan/datasets/specs.json"
         " --out {output.data:q} --digest {output.digest:q} 2>&1 | tee {log:q}"

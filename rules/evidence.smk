@@ -16,7 +16,7 @@ rule evidence_table:
     resources:
         **PREPARING,
     params:
-        code=code_of("evidence.py", "tables.py"),
+        code=code_of("parbench.verdicts.evidence", "parbench.verdicts.tables"),
         inside=inside_report_image(),
     shell:
         "shopt -s nullglob;"

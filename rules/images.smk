@@ -6,6 +6,8 @@ rule image:
     localrule: PREPARE_HERE
     container:
         entered_by_launcher
+    # None is built beside a cell that is timed.
+    threads: all_cores
     resources:
         **PREPARING,
     params:

@@ -1,7 +1,7 @@
 rule report:
     input:
         tables=expand("results/tables/{study}.csv", study=CONFIG["studies"]),
-        certificates=certificates_of(CONFIG["studies"]),
+        certificates=RUN.certificates(CONFIG["studies"]),
         claims="studies/published/claims.yaml",
         published=cells.published_files(),
         html=multiext("reports/", "template.html.j2", "style.css", "table.js"),
@@ -30,7 +30,7 @@ rule report:
         **PREPARING,
     params:
         plans=expand("results/plan/{study}.json", study=CONFIG["studies"]),
-        code=code_of("report.py"),
+        code=code_of("parbench.reporting.report"),
         inside=inside_report_image(),
     shell:
         "({params.inside} python scripts/report.py collect --plan {params.plans:q} --table {input.tables:q}"

@@ -20,7 +20,7 @@ rule table:
         **PREPARING,
     params:
         plan=plan_digest,
-        code=code_of("tables.py"),
+        code=code_of("parbench.verdicts.tables"),
         inside=inside_report_image(),
     shell:
         "{params.inside} python scripts/tables.py --plan results/plan/{wildcards.study:q}.json --cells results/cells"

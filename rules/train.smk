@@ -12,7 +12,7 @@ rule train:
         entered_by_launcher
     threads: cell_threads
     resources:
-        **cell_resources(),
+        **RUN.resources(),
     params:
         code=cell_code,
         cell=subpath(output.metrics, parent=True),

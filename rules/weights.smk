@@ -10,7 +10,7 @@ rule weights:
     resources:
         **PREPARING,
     params:
-        source=weights_source,
+        source=lambda wildcards: or_raise(RUN.weights_source, wildcards.weights),
     shell:
         "python scripts/weights.py --name {wildcards.weights:q} --weights results/plan/weights.json"
         " --out {output.data:q} --digest {output.digest:q} 2>&1 | tee {log:q}"

@@ -1,27 +1,7 @@
 """The end of a run, in short: the results of the report's studies, and where the report lies."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-import tables
-from errors import run_main
-from files import read_json
-
-REPORTS = (Path("reports/final.html"), Path("reports/final.pdf"))
-
-
-def main() -> None:
-    """Print the table of every study in the report, then the report's files with their sizes."""
-    data = Path("results/report.json")
-    studies = [study["name"] for study in read_json(data)["studies"]] if data.exists() else []
-    for study in studies:
-        table = Path(f"results/tables/{study}.csv")
-        if table.exists():
-            print(f"{tables.show(tables.read_table(table))}\n")
-    for report in filter(Path.exists, REPORTS):
-        print(f"{report}  {report.stat().st_size / 1e6:.1f} MB")
-
+from parbench.errors import run_main
+from parbench.reporting.closing import main
 
 if __name__ == "__main__":
     run_main(main)

@@ -5,8 +5,8 @@ Runs on a bare Python, for `make gpu-evidence`.
 
 from __future__ import annotations
 
-import machine
-from errors import ParbenchError, run_main
+from parbench import machine
+from parbench.errors import ParbenchError, run_main
 
 
 def main() -> None:

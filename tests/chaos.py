@@ -26,9 +26,8 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parent.parent / "scripts"))  # as pytest does
 
 import faults
-import measure
-from children import guarded
-from errors import ParbenchError, run_main
+from parbench.errors import ParbenchError, run_main
+from parbench.measure import metrics_json
 from workspace import ROOT, Workspace, small_study
 
 KILLS, ROUND = 50, 10  # in all, and while the study is run once
@@ -161,7 +160,7 @@ class Study:
     def cells(self) -> dict[str, dict]:
         """metrics.json of all cells that have one."""
         paths = (self.work.folder / "results" / "cells").glob("*/metrics.json")
-        return {path.parent.name: measure.read_metrics(path) for path in sorted(paths)}
+        return {path.parent.name: metrics_json.read(path) for path in sorted(paths)}
 
     def leftovers(self) -> list[Path]:
         """Half-written files."""
@@ -421,7 +420,7 @@ class Chaos:
                 continue
             self.cells["all"] += 1
             self.cells["resumed"] += found[cell]["resumed_from"] is not None
-            ours, theirs = measure.learned(found[cell]), measure.learned(whole)
+            ours, theirs = metrics_json.learned(found[cell]), metrics_json.learned(whole)
             changed = [key for key, value in theirs.items() if ours[key] != value]
             if changed:
                 self.lost.append(f"{cell}: another {', '.join(changed)}")
@@ -451,11 +450,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder:
         study = Study(Path(folder), arguments.strategies.split(","))
         chaos = Chaos(study, arguments.kills, random.Random(arguments.seed))
-        with guarded(study.kill_all):
-            try:
-                chaos.all()
-            finally:
-                study.kill_all()
+        try:
+            chaos.all()
+        finally:
+            study.kill_all()
     print(chaos.summary())
     return 1 if chaos.lost else 0
 

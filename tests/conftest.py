@@ -1,13 +1,7 @@
-"""Fixtures that several test files share, and `--resume`, which `make test` uses.
-
-A test that has passed is not run again by `make test` in the same checkout until something changes
-that it could depend on: any file of the project, the environment, or a tool of the machine. So a
-suite that was interrupted goes on, and one that has passed ends at once.
-"""
+"""Fixtures that several test files share, and which tests may run at once."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -20,89 +14,26 @@ import pytest
 import require
 
 ROOT = Path(__file__).resolve().parent.parent
-PASSED = ROOT / ".pytest_cache" / "passed"
 # Other work on the machine fails no test.
 hypothesis.settings.register_profile("parbench", deadline=None)
 hypothesis.settings.load_profile("parbench")
-TOOLS = sorted(command for commands in require.COMMANDS.values() for command in commands)
-
-
-def pytest_addoption(parser):
-    parser.addoption(
-        "--resume",
-        action="store_true",
-        help="leave out tests that have passed since the last change to anything",
-    )
 
 
 def pytest_configure(config):
-    # Without git nobody knows which files are the project's: then everything is run.
-    if config.getoption("--resume") and (files := project_files()):
-        config.pluginmanager.register(Resume(state_of_everything(files)), "resume")
+    # Each of the workers that run tests at once lends cores by locks of its own: their cells slow
+    # each other down, which no test minds, and do not wait for each other.
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        folder = Path(tempfile.gettempdir(), f"parbench-locks-{os.getuid()}-{worker}")
+        os.environ.setdefault("PARBENCH_LEASES", str(folder))
 
 
-def project_files() -> bytes:
-    """Names of the project's files, each ended by a zero; nothing where this is no git checkout."""
-    words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    try:
-        return subprocess.run(words, cwd=ROOT, capture_output=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return b""
-
-
-def state_of_everything(listed: bytes) -> str:
-    """A digest of all that a test's outcome could depend on; ``listed``: the project's files."""
-    state = hashlib.sha256()
-    for name in sorted(set(listed.split(b"\0")) - {b""}):
-        path = ROOT / os.fsdecode(name)
-        content = path.read_bytes() if path.is_file() else b"none"
-        state.update(name + b"\0" + hashlib.sha256(content).digest())
-    for tool in TOOLS:
-        place = require.which(tool)
-        status = os.stat(place) if place else None
-        state.update(repr((tool, place, status and (status.st_size, status.st_mtime_ns))).encode())
-    kept = {key: value for key, value in os.environ.items() if key.startswith("PARBENCH_")}
-    state.update(repr((sys.prefix, sys.version, os.getuid(), sorted(kept.items()))).encode())
-    return state.hexdigest()
-
-
-class Resume:
-    """Leaves out what has passed, and takes note of what passes."""
-
-    def __init__(self, state: str):
-        self.path = PASSED / state[:16]
-        self.known = set(self.path.read_text().splitlines()) if self.path.exists() else set()
-
-    def pytest_collection_modifyitems(self, config, items):
-        old = [item for item in items if item.nodeid in self.known]
-        if not old:
-            return
-        items[:] = [item for item in items if item.nodeid not in self.known]
-        config.hook.pytest_deselected(items=old)
-        print(
-            f"\n{len(old)} tests have passed since the last change and are left out; to run them "
-            f"again: rm -r {PASSED.relative_to(ROOT)}"
-        )
-
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_protocol(self, item, nextitem):
-        self.good, self.called = True, False
-        yield
-        if self.good and self.called:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "a") as file:
-                file.write(item.nodeid + "\n")
-
-    def pytest_runtest_logreport(self, report):
-        self.good = self.good and report.outcome == "passed"
-        self.called = self.called or report.when == "call"
-
-    def pytest_sessionfinish(self, session, exitstatus):
-        if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.known:
-            session.exitstatus = pytest.ExitCode.OK
-        for other in PASSED.glob("*"):  # of other states: never asked for again
-            if other != self.path:
-                other.unlink()
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """A worker takes a whole file, and one worker takes all tests of what is made only once."""
+    for item in items:
+        shared = {"cluster", "quickstart"} & set(item.fixturenames)
+        group = min(shared) if shared else item.path.name
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
@@ -140,15 +71,13 @@ def quickstart(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def cluster():
-    """A Slurm cluster (tests/cluster.py), gone with this process, however that ends."""
+    """A Slurm cluster (tests/cluster.py) for this process."""
     require.require("slurm")
-    from children import guarded  # here: as above
     from cluster import Cluster
 
     cluster = Cluster(Path(tempfile.mkdtemp(prefix="slurm-")))  # pytest's folders are too deep
-    with guarded(cluster.down):
-        try:
-            cluster.up()
-            yield cluster
-        finally:
-            cluster.down()
+    try:
+        cluster.up()
+        yield cluster
+    finally:
+        cluster.down()

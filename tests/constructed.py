@@ -7,37 +7,21 @@ or docs/.
 from __future__ import annotations
 
 import copy
-import csv
 import hashlib
 import json
 import math
 import statistics
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-COLUMNS = (
-    "study,group,model,variant,strategy,options,hardware,device,devices,nodes,dataset,stack,"
-    "deployment,machine,status,metric,unit,n_seeds,mean,std,ci_low,ci_high,min,max,published,"
-    "published_unit,published_table,ratio,verdict,reason,cells"
-).split(",")
+import pandas as pd
 
-UNITS = {
-    "test_accuracy": "fraction",
-    "test_precision_macro": "fraction",
-    "test_recall_macro": "fraction",
-    "test_f1_macro": "fraction",
-    "test_specificity_macro": "fraction",
-    "train_seconds": "s",
-    "epoch_seconds": "s",
-    "samples_per_second": "samples/s",
-    "startup_seconds": "s",
-    "peak_memory_process_mib": "MiB",
-    "peak_memory_device_mib": "MiB",
-    "speedup": "x",
-    "noise_floor": "x",
-}
+from parbench.measure.metrics import METRICS
+from parbench.verdicts import tables
+from parbench.verdicts.rows import NUMBERS
 
 TRAINING = {
     "epochs": 4,
@@ -61,6 +45,13 @@ TRAINING = {
     "evaluation_batch": 256,
     "mode": "performance",
     "profile": "none",
+}
+WORK = {  # what a plan says of a group on one device
+    "ranks": 1,
+    "micro_batches": 1,
+    "learning_rate": 0.002,
+    "batch_norm": "the whole batch",
+    "pipeline_bound": None,
 }
 BATCH_NORM = {
     "ddp": "each rank's share",
@@ -408,90 +399,6 @@ def metrics_json(group: Group, seed: int, classes: int = 10) -> dict:
     )
 
 
-def table_rows(study: str, groups: list[Group], deployment: str = "host") -> list[dict]:
-    """The rows of results/tables/<study>.csv for these groups."""
-    baselines = {group.model: group for group in groups if group.variant == "eager"}
-    rows = []
-    for group in groups:
-        for metric, unit in UNITS.items():
-            baseline = baselines.get(group.model)
-            if (metric == "noise_floor") != (group is baseline) and metric in (
-                "noise_floor",
-                "speedup",
-            ):
-                continue
-            row = dict.fromkeys(COLUMNS, "") | {
-                "study": study,
-                "group": group.id,
-                "model": group.model,
-                "variant": group.variant,
-                "strategy": group.strategy,
-                "options": json.dumps(group.options),
-                "hardware": group.hardware["name"],
-                "device": group.hardware["device"],
-                "devices": group.hardware["devices"],
-                "nodes": group.hardware["nodes"],
-                "dataset": "digits",
-                "stack": "current",
-                "deployment": deployment,
-                "status": "not run" if group.not_run else group.status,
-                "metric": metric,
-                "unit": unit,
-                "n_seeds": 0,
-            }
-            if not group.not_run:
-                row |= {"machine": "0123456789ab", "cells": " ".join(group.cells())}
-            published = group.published.get(metric)
-            if published is not None:
-                row |= {
-                    "published": published,
-                    "published_unit": unit,
-                    "published_table": "Table 1",
-                }
-            row["verdict"] = "not run" if group.not_run else "no published value"
-            row["reason"] = group.not_run or group.reason or ""
-            if group.status == "ok" and not group.not_run:
-                row |= _numbers(group, metric, baseline)
-                row["reason"] = group.notes.get(metric, "")
-                if published is not None:
-                    ratio = float(row["mean"]) / published if row["mean"] != "" else ""
-                    comparable = metric == "speedup"
-                    row |= {
-                        "ratio": ratio,
-                        "verdict": ("not reproduced" if comparable else "not comparable"),
-                    }
-                    row["reason"] = row["reason"] or (
-                        "" if comparable else "the source does not state the epochs"
-                    )
-            elif published is not None and not group.not_run:
-                row["verdict"] = "not reproduced"
-            rows.append(row)
-    return rows
-
-
-def _numbers(group: Group, metric: str, baseline: Group | None) -> dict:
-    if metric == "peak_memory_device_mib":
-        return {}
-    if metric == "speedup":
-        samples = [baseline.seconds / group.seconds * (1 + 0.004 * seed) for seed in group.seeds]
-    elif metric == "noise_floor":
-        samples = [1.0 + 0.02 * (seed - 1) for seed in group.seeds]
-    else:
-        samples = [values(group, seed)[metric] for seed in group.seeds]
-    mean = statistics.fmean(samples)
-    std = statistics.stdev(samples) if len(samples) > 1 else None
-    half = 4.303 * std / math.sqrt(len(samples)) if std is not None else None
-    return {
-        "n_seeds": len(samples),
-        "mean": mean,
-        "std": "" if std is None else std,
-        "ci_low": "" if half is None else mean - half,
-        "ci_high": "" if half is None else mean + half,
-        "min": min(samples),
-        "max": max(samples),
-    }
-
-
 def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dict:
     """results/plan/<study>.json for these groups."""
     baselines = {group.model: group for group in groups if group.variant == "eager"}
@@ -514,14 +421,14 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
                 "cells": group.cells(),
                 "not_run": group.not_run,
                 "baseline": baseline.id if baseline and baseline is not group else None,
-                "published": None,
+                "published": {"model": group.model, "strategy": group.variant},
+                "comparable": group.notes,
                 "scaled": list(group.scaled),
-                "work": {
+                "work": WORK
+                | {
                     "ranks": 2 if group.strategy in ("ddp", "horovod") else 1,
                     "micro_batches": group.options.get("chunks", 1),
-                    "learning_rate": cell["training"]["learning_rate"],
                     "batch_norm": BATCH_NORM.get(group.strategy, "the whole batch"),
-                    "pipeline_bound": None,
                 },
             }
         )
@@ -536,6 +443,56 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
     }
 
 
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value``, with the folders that it lies in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def published_csv(study: dict, groups: list[Group]) -> str:
+    """What these groups say is published, as of A100s."""
+    head = "study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,unit"
+    lines = [
+        f"{study['published']},Table 1,{group.model},{group.variant},A100,1,"
+        f"{group.hardware['devices']},{name},{value},{METRICS[name].unit}"
+        for group in groups
+        for name, value in group.published.items()
+    ]
+    # A source has some row.
+    return "\n".join([head, *lines, f"{study['published']},T,x,x,X,1,1,epoch_seconds,1,s"]) + "\n"
+
+
+def table(plan: dict, runs: dict[str, dict], published: pd.DataFrame | None = None):
+    """The table that tables.py makes of a plan, metrics.json by cell, and published values."""
+    with tempfile.TemporaryDirectory(prefix="a table ") as name:
+        folder = Path(name)
+        for cell, run in runs.items():
+            write_json(folder / "cells" / cell / "metrics.json", run)
+        if published is None or published.empty:
+            (folder / "published.csv").write_text(published_csv(plan["study"], []))
+        else:
+            published.to_csv(folder / "published.csv", index=False)
+        write_json(folder / "plan.json", plan)
+        return read_table(make_table(folder / "plan.json", folder / "cells", folder / "table.csv"))
+
+
+def make_table(plan: Path, cells: Path, out: Path, *more: object) -> Path:
+    """Let tables.py write a table, with the published values beside the plan or above it."""
+    folders = (plan.parent, *plan.parents)
+    published = next(p for f in folders if (p := f / "published.csv").exists())
+    words = ["--plan", plan, "--cells", cells, "--published", published, "--out", out, *more]
+    tables.main(list(map(str, words)))
+    return out
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A table, as somebody reads it who knows nothing of parbench."""
+    frame = pd.read_csv(path, keep_default_na=False)
+    numbers = ["n_seeds", *NUMBERS, "published", "ratio"]
+    frame[numbers] = frame[numbers].apply(pd.to_numeric, errors="coerce")
+    return frame
+
+
 def write_study(
     folder: Path,
     study: dict | None = None,
@@ -544,10 +501,10 @@ def write_study(
     log: str = "epoch 1\nepoch 2\ndone\n",
     deployment: str = "host",
 ) -> dict[str, Path]:
-    """Write a whole constructed study under ``folder``.
+    """Write a whole constructed study under ``folder``, its table by tables.py.
 
     ``change`` may alter each metrics.json; ``deployment`` is the plan's. Returns the paths "plan",
-    "table" and "cells".
+    "table", "cells" and "published".
     """
     study = study or usual_study()
     groups = usual_groups() if groups is None else groups
@@ -555,21 +512,15 @@ def write_study(
         "plan": folder / "results" / "plan" / f"{study['name']}.json",
         "table": folder / "results" / "tables" / f"{study['name']}.csv",
         "cells": folder / "results" / "cells",
+        "published": folder / "published.csv",
     }
-    for path in paths.values():
-        path.parent.mkdir(parents=True, exist_ok=True)
-    paths["plan"].write_text(json.dumps(plan_json(study, groups, deployment)))
-    with open(paths["table"], "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table_rows(study["name"], groups, deployment))
+    write_json(paths["plan"], plan_json(study, groups, deployment))
+    paths["published"].write_text(published_csv(study, groups))
     for group in groups:
-        if group.not_run:
-            continue
-        for seed in group.seeds:
+        for seed in () if group.not_run else group.seeds:
             cell = paths["cells"] / group.cell_id(seed)
-            cell.mkdir(parents=True, exist_ok=True)
-            (cell / "cell.json").write_text(json.dumps(cell_json(group, seed)))
-            (cell / "metrics.json").write_text(json.dumps(change(metrics_json(group, seed))))
+            write_json(cell / "cell.json", cell_json(group, seed))
+            write_json(cell / "metrics.json", change(metrics_json(group, seed)))
             (cell / "log.txt").write_text(log)
+    make_table(paths["plan"], paths["cells"], paths["table"])
     return paths

@@ -9,7 +9,9 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-import files
+import psutil
+
+from parbench import files
 
 
 def processes_of(temporary: Path) -> list[int]:
@@ -35,12 +37,17 @@ def words_of(pid: int) -> list[str]:
 
 
 def beats(temporary: Path) -> Iterator[dict]:
-    """What ranks tell of themselves: {rank, pid, phase, epoch, step}."""
+    """What ranks that live tell of themselves: {rank, pid, phase, epoch, step}.
+
+    A launcher that was killed outright has left what its ranks said last.
+    """
     for path in temporary.glob("parbench-*/rank*.heartbeat"):
         try:
-            yield json.loads(path.read_text())
+            beat = json.loads(path.read_text())
         except (OSError, ValueError):
             continue
+        if psutil.pid_exists(beat["pid"]):
+            yield beat
 
 
 def newest(cell: Path) -> Path | None:

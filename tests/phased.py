@@ -15,23 +15,22 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
-import train
-from errors import run_main
-from strategies import fsdp, horovod
+from parbench.errors import run_main
+from parbench.training import loop, train
 
 PLANTED = json.loads(os.environ["PLANTED"])
 
 
 def late():
     """Rank 1 computes longer."""
-    right = train.Run.loss
+    right = loop.Run.loss
 
     def loss(self, logits, labels):
         if self.strategy.rank == 1:
             time.sleep(PLANTED["late"])
         return right(self, logits, labels)
 
-    return mock.patch.object(train.Run, "loss", loss)
+    return mock.patch.object(loop.Run, "loss", loss)
 
 
 def network_of_ddp():
@@ -48,47 +47,6 @@ def network_of_ddp():
     return mock.patch.object(default_hooks, "allreduce_hook", average)
 
 
-def network_of_horovod():
-    """All messages of a step together take longer."""
-    right = horovod.Strategy.optimizer
-
-    def optimizer(self, *given):
-        made = right(self, *given)
-        synchronize = made.synchronize
-
-        def slow():
-            synchronize()
-            time.sleep(PLANTED["network"])
-
-        made.synchronize = slow
-        return made
-
-    return mock.patch.object(horovod.Strategy, "optimizer", optimizer)
-
-
-def network_of_fsdp():
-    """Each message takes longer."""
-    right = fsdp.Strategy.wrap
-
-    def slow(kind):
-        send = kind.__call__
-
-        def slowly(*given, **named):
-            time.sleep(PLANTED["network"])
-            return send(*given, **named)
-
-        kind.__call__ = slowly
-
-    def wrap(self, blocks):
-        from torch.distributed.fsdp._fully_shard import _fsdp_collectives as messages
-
-        slow(messages.DefaultAllGather)
-        slow(messages.DefaultReduceScatter)
-        return right(self, blocks)
-
-    return mock.patch.object(fsdp.Strategy, "wrap", wrap)
-
-
 if __name__ == "__main__":
-    with late(), network_of_ddp(), network_of_horovod(), network_of_fsdp():
+    with late(), network_of_ddp():
         run_main(train.main)

@@ -14,11 +14,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 import torch
 
-import equivalence
-import stages
-import train
-from errors import run_main
-from strategies import ddp, gpipe
+from parbench.errors import run_main
+from parbench.strategies import _stages as stages
+from parbench.strategies import ddp, gpipe
+from parbench.training import loop
+from parbench.verdicts import equivalence, trials
 
 
 def summed():
@@ -50,13 +50,13 @@ def other_weights():
 
 def uneven_mean():
     """Every rank's mean counts alike, whatever its share of the batch."""
-    right = train.Run.share
+    right = loop.Run.share
 
     def share(self, batch):
         samples, weight = right(self, batch)
         return samples, weight and 1 / len(samples)
 
-    return mock.patch.object(train.Run, "share", share)
+    return mock.patch.object(loop.Run, "share", share)
 
 
 def forward_of_gpipe(changed):
@@ -76,7 +76,7 @@ def dropped():
 
     def changed(strategy, model, forward):
         def without_last(images):
-            chunks = strategy.cell["strategy"]["options"]["chunks"]
+            chunks = strategy.options["chunks"]
             *kept, last = forward(images).tensor_split(chunks)
             return torch.cat([*kept, last.detach()])
 
@@ -109,13 +109,13 @@ PLANTED = {"nothing": contextlib.nullcontext} | {
 
 def plant():
     """Let each trial err as it says. Returns what puts it right again."""
-    right = equivalence.errors_of
+    right = trials.errors_of
 
     def errors_of(trial, strategy, work):
         with PLANTED[trial["planted"]]():
             return right(trial, strategy, work)
 
-    return mock.patch.object(equivalence, "errors_of", errors_of)
+    return mock.patch.object(trials, "errors_of", errors_of)
 
 
 if __name__ == "__main__":

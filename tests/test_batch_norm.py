@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-import batch_norm
-import strategies
-from errors import ParbenchError
-from training import cell
+from parbench.errors import ParbenchError
+from parbench.training import batch_norm
 
 
 class Meeting:
@@ -69,7 +67,7 @@ def test_ranks_of_any_share_are_one_batch(momentum, affine):
         ranks = batch_norm.Ranks(meeting.reduce)
         batch_norm.synchronize(model, ranks)
         ranks.counts = len(share) > 0
-        if not ranks.counts:  # as train.Run.share: others' samples, which count for nothing
+        if not ranks.counts:  # as loop.Run.share: others' samples, which count for nothing
             trained(model, images[:2], target[:2], 0.0)
             return model, expected[:0]
         return model, trained(model, images[share], target[share])
@@ -105,11 +103,3 @@ def test_a_kind_of_batch_norm_that_nobody_knows_is_refused():
     model = nn.Sequential(nn.Sequential(Activated(3)))
     with pytest.raises(ParbenchError, match="nothing stands for Activated .layer 0.; choose"):
         batch_norm.synchronize(model, batch_norm.Ranks(lambda values: values))
-
-
-def test_gpipe_says_why_it_cannot():
-    value = cell("gpipe", balance=[2], chunks=4, batch_norm="synchronized")
-    (problem,) = strategies.load("gpipe").check(value)
-    assert "deferred_batch_norm: true" in problem
-    value["strategy"]["options"]["chunks"] = 1
-    assert not list(strategies.load("gpipe").check(value))

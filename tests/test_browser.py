@@ -1,14 +1,10 @@
-"""The HTML report in a browser: phone and desk, light and dark, keyboard, paper, no JavaScript.
-
-PARBENCH_PICTURES=<folder> keeps the screenshots.
-"""
+"""The HTML report in a browser: phone and desk, light and dark, keyboard, no JavaScript."""
 
 from __future__ import annotations
 
 import base64
 import io
 import json
-import os
 import shutil
 import time
 from pathlib import Path
@@ -17,9 +13,9 @@ import pytest
 from PIL import Image
 
 import constructed
-import report
 from constructed import A100X2, Group
-from reporting.render import render_html
+from parbench.reporting import report
+from parbench.reporting.render import render_html
 from require import require
 
 SIZES = {"phone": 375, "desk": 1280}
@@ -88,21 +84,17 @@ def view(chromium, page):
     chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
-def keep(driver, name: str) -> bytes:
-    """A screenshot of the whole page, also kept where PARBENCH_PICTURES says."""
+def picture_of(driver) -> bytes:
+    """A screenshot of the whole page."""
     size = driver.execute_script(
         "const e = document.documentElement; return [e.clientWidth, e.scrollHeight]"
     )
     clip = {"x": 0, "y": 0, "width": size[0], "height": min(size[1], 16000), "scale": 1}
-    picture = base64.b64decode(
+    return base64.b64decode(
         driver.execute_cdp_cmd(
             "Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True}
         )["data"]
     )
-    if folder := os.environ.get("PARBENCH_PICTURES"):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / f"{name}.png").write_bytes(picture)
-    return picture
 
 
 def press(driver, key: str) -> None:
@@ -132,7 +124,7 @@ def test_no_horizontal_scrolling_and_the_right_theme(view, size, scheme):
     )
     assert width == SIZES[size]
     assert wide == []
-    picture = Image.open(io.BytesIO(keep(driver, f"{size}-{scheme}"))).convert("L")
+    picture = Image.open(io.BytesIO(picture_of(driver))).convert("L")
     corner = picture.getpixel((2, 2))
     assert corner > 240 if scheme == "light" else corner < 50
     assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
@@ -212,10 +204,6 @@ def test_the_keyboard_opens_and_closes_a_cells_details(view):
         "return document.querySelector('dialog[open] .panel > details[open]')?.parentElement.id"
     )
     assert driver.execute_script(inside) == name
-    keep(driver, "dialog")
-    shot = driver.get_screenshot_as_png()
-    if folder := os.environ.get("PARBENCH_PICTURES"):
-        (Path(folder) / "dialog-view.png").write_bytes(shot)
     assert driver.execute_script(
         "return document.querySelector('dialog').contains(document.activeElement)"
     )
@@ -233,19 +221,6 @@ def test_the_keyboard_opens_and_closes_a_cells_details(view):
     assert driver.switch_to.active_element == link
 
 
-def test_a_cell_opens_from_the_table_of_cells_and_has_its_command(view):
-    driver = view(375)
-    driver.find_element("css selector", "#t-cells a").click()
-    text = driver.find_element("css selector", "dialog[open]").text
-    assert "snakemake" in text
-    assert "Confusion matrix" in text
-    assert driver.execute_script("return document.documentElement.scrollWidth") == 375
-    shot = driver.get_screenshot_as_png()
-    if folder := os.environ.get("PARBENCH_PICTURES"):
-        (Path(folder) / "dialog-phone.png").write_bytes(shot)
-    driver.find_element("css selector", "dialog .close").click()
-
-
 def test_without_javascript_a_number_is_an_anchor(view):
     cell = constructed.usual_groups()[0].cell_id(0)
     driver = view(scripts=False, anchor=f"#c-{cell}")
@@ -255,37 +230,3 @@ def test_without_javascript_a_number_is_an_anchor(view):
     # The cell lies in a closed group: the browser opens what holds the target of an anchor.
     assert target.is_displayed()
     assert target.find_element("tag name", "summary").text.startswith("Seed 0")
-
-
-def test_an_anchor_from_elsewhere_opens_its_cell(view):
-    cell = constructed.usual_groups()[0].cell_id(0)
-    driver = view(anchor=f"#c-{cell}")
-    assert "snakemake" in driver.find_element("id", f"c-{cell}").text
-
-
-def test_the_skip_link_comes_first_and_leads_to_the_report(view):
-    driver = view()
-    press(driver, "\ue004")
-    assert driver.switch_to.active_element.text == "Skip to the report"
-    press(driver, "\ue007")
-    assert driver.switch_to.active_element.get_attribute("id") == "main"
-
-
-def test_paper_has_no_controls_and_black_text(view):
-    driver = view(scheme="dark")
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    shown = driver.execute_script(
-        "return ['nav', '.filter'].map(s => getComputedStyle(document.querySelector(s)).display)"
-    )
-    assert shown == ["none", "none"]
-    assert driver.execute_script("return getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
-    printed = driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
-    if folder := os.environ.get("PARBENCH_PICTURES"):
-        (Path(folder) / "paper.pdf").write_bytes(base64.b64decode(printed["data"]))
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-
-
-def test_nothing_is_asked_of_the_network(view):
-    driver = view()
-    entries = driver.execute_script("return performance.getEntriesByType('resource').length")
-    assert entries == 0

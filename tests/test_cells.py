@@ -1,4 +1,7 @@
-"""Studies become cells: what is in an identity, what contradicts itself, what a user is told."""
+"""Studies become cells, and a cell's state is told with its reasons.
+
+tests/contract holds the plans of all studies and the messages for mistakes.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,23 @@ import json
 import pytest
 import yaml
 
-import cells
-import config
 import constructed
-import machine
-import shape
-import strategies
-import tables
-from errors import ParbenchError
+from parbench import machine, models, strategies
+from parbench.errors import ParbenchError
+from parbench.measure import provenance
+from parbench.plan import (
+    by_schema,
+    cells,
+    config,
+    expansion,
+    places,
+    published,
+    study_plan,
+    telling,
+    writing,
+)
+from parbench.plan.options import all_options
+from parbench.plan.settings import Settings
 from workspace import Workspace
 
 
@@ -29,85 +41,67 @@ def base(monkeypatch):
     return value
 
 
+def planned(base, **changes):
+    return cells.plan(config.checked({**base, **changes}))
+
+
 @pytest.fixture
 def with_study(base, tmp_path, monkeypatch):
     """Expands a changed copy of a study."""
     (tmp_path / "studies").mkdir()
-    (tmp_path / "containers").symlink_to(config.ROOT / "containers")
-    originals = {p.stem: yaml.safe_load(p.read_text()) for p in config.ROOT.glob("studies/*.yaml")}
+    for name in ("containers", "scripts"):
+        (tmp_path / name).symlink_to(places.ROOT / name)
+    originals = {p.stem: yaml.safe_load(p.read_text()) for p in places.ROOT.glob("studies/*.yaml")}
+    monkeypatch.setattr(places, "ROOT", tmp_path)
 
     def expand(change, name="quickstart"):
         value = copy.deepcopy(originals[name])
         change(value)
         for study, content in {**originals, name: value}.items():
             (tmp_path / "studies" / f"{study}.yaml").write_text(yaml.safe_dump(content))
-        monkeypatch.setattr(config, "ROOT", tmp_path)
-        monkeypatch.setattr(cells, "ROOT", tmp_path)
-        base["studies"] = [name]
-        return cells.plan(config.checked(base))
+        return planned(base, studies=[name])
 
     return expand
 
 
-def test_quickstart_is_thirty_cells(base):
-    plan = cells.plan(config.checked(base))
-    assert len(plan.cells) == 30
-    assert not plan.not_run
-    assert len(plan.studies["quickstart"]["groups"]) == 10
-    ids = [group["id"] for group in plan.studies["quickstart"]["groups"]]
-    assert len(set(ids)) == 10
+# --- what a plan holds ---
 
 
-def test_every_cell_fits_the_schema(base):
-    base["studies"] = sorted(path.stem for path in config.ROOT.glob("studies/*.yaml"))
-    plan = cells.plan(config.checked(base))
-    for cell in plan.cells.values():
-        config.check(cell, "cell", cell["id"])
-
-
-def test_cells_without_their_hardware_are_not_run(base):
-    base["studies"] = ["gorantla2024"]
-    plan = cells.plan(config.checked(base))
-    assert set(plan.not_run) == set(plan.cells)
-    reasons = set(plan.not_run.values())
-    assert {"needs 1x A100", "needs 2x A100", "needs 2x A30"} <= reasons
-    assert plan.runnable("gorantla2024") == []
-
-
-def test_cells_run_where_the_hardware_exists(base):
-    base["studies"] = ["gorantla2024"]
-    base["available"] = {"cpu": 8, "cuda": {"A100": 1}}
-    plan = cells.plan(config.checked(base))
-    runnable = plan.runnable("gorantla2024")
-    assert runnable
-    assert all(plan.cells[cell]["hardware"]["name"] == "a100x1" for cell in runnable)
-
-
-def test_threads_are_those_of_devices_of_kind_cpu(base):
-    base["studies"] = ["gorantla2024"]
-    base["hardware"]["a100x1"]["threads"] = 2
-    with pytest.raises(ParbenchError, match="hardware.a100x1: threads 2 on device cuda; remove"):
-        cells.plan(config.checked(base))
+def test_a_plan_is_written_and_read_as_it_is(base, tmp_path, monkeypatch):
+    """Of every study; and a cell of every group fits its schema."""
+    monkeypatch.setattr(places, "RESULTS", tmp_path)
+    plan = planned(base, studies=sorted(path.stem for path in places.ROOT.glob("studies/*.yaml")))
+    groups = [group for study in plan.plans.values() for group in study.groups]
+    for cell in (plan.cells[group.cells[0]].json() for group in groups):
+        by_schema.check(cell, "cell", cell["id"])
+        Settings.model_validate(cell["training"])
+    monkeypatch.setattr(writing, "write_cell", lambda cell: None)
+    cells.write(plan)
+    for name, study in plan.plans.items():
+        path = tmp_path / "plan" / f"{name}.json"
+        assert json.loads(path.read_text()) == plan.studies[name]
+        assert study_plan.read(path) == study
+    path.write_text(path.read_text().replace('"not_run"', '"not run"', 1))
+    with pytest.raises(ParbenchError, match=r"groups.0: unknown key 'not run'.*'not_run'.*again"):
+        study_plan.read(path)
 
 
 def test_horovod_that_cannot_be_built_is_a_row(base, monkeypatch):
     monkeypatch.setattr(machine, "horovod", lambda: "g++: fatal error: no space")
-    plan = cells.plan(config.checked(base))
+    plan = planned(base)
     assert len(plan.not_run) == 6
     assert all("horovod" in cell for cell in plan.not_run)
     assert set(plan.not_run.values()) == {"g++: fatal error: no space"}
 
 
 def test_what_does_not_change_a_measurement_changes_no_id(base):
-    before = set(cells.plan(config.checked(base)).cells)
+    before = set(planned(base).cells)
     base["timeout_seconds"] = 7
-    base["checkpoint_seconds"] = 9
     base["nodes"]["interface"] = "ib0"
     base["slurm"]["partition"] = "gpu"
     base["hardware"]["cpu9"] = {"device": "cpu", "devices": 9}
     base["datasets"]["more"] = {"kind": "digits"}
-    base["available"] = {"cpu": 64}
-    assert set(cells.plan(config.checked(base)).cells) == before
+    assert set(planned(base, available={"cpu": 64}).cells) == before
 
 
 @pytest.mark.parametrize(
@@ -125,519 +119,220 @@ def test_a_setting_changes_its_own_cells(with_study, change, touched):
     assert len(before - after) == sum(touched in cell for cell in before)
 
 
-def test_the_report_is_told_of_settings_of_one_model_or_variant(with_study):
-    plan = with_study(lambda s: s["variants"]["ddp"].update(settings={"learning_rate": 0.1}))
-    shown = plan.studies["quickstart"]["study"]["settings"]
-    assert shown["epochs"] == 5
-    assert shown["epochs of resnet18"] == 1
-    assert shown["learning_rate of ddp"] == 0.1
-
-
-def test_the_report_is_told_what_settings_come_to(with_study):
-    """Ranks, micro-batches, rate and BatchNorm of every group, by its strategy and hardware."""
-    plan = with_study(lambda s: s["settings"].update(learning_rate_rule="linear"))
-    found = {
-        group["variant"]: group["work"]
-        for group in plan.studies["quickstart"]["groups"]
-        if group["model"] == "swin"
-    }
-    for variant, work in found.items():
-        ranks = 2 if variant in ("ddp", "horovod") else 1
-        assert work["ranks"] == ranks
-        assert work["learning_rate"] == 0.003 * ranks
-        assert work["micro_batches"] == (2 if "gpipe" in variant else 1)
-    assert found["eager"]["batch_norm"] == "the whole batch"
-    assert found["ddp"]["batch_norm"] == found["horovod"]["batch_norm"] == "each rank's share"
-    assert found["gpipe-2"]["batch_norm"] == "each micro-batch, running statistics not deferred"
-    ddp = {"strategy": {"name": "ddp"}, "training": {"batch_norm": "synchronized"}}
-    assert strategies.load("ddp").batch_norm(ddp) == "the whole batch, over all ranks"
-
-
-def test_a_pipeline_has_a_bound_of_its_own(base):
-    base["studies"] = ["gorantla2024", "gorantla2024-cpu"]
-    plan = cells.plan(config.checked(base))
-    found = {
-        g["variant"]: g["work"]["pipeline_bound"] for g in plan.studies["gorantla2024"]["groups"]
-    }
-    assert [found[f"gpipe-1-1-c{m}-never"] for m in (1, 2, 4, 8)] == [1, 4 / 3, 8 / 5, 16 / 9]
-    # On one device nothing overlaps, nor do torchgpipe's devices of kind cpu.
-    assert found["gpipe-2-c4-never"] is found["horovod"] is found["eager"] is None
-    # Processes are a pipeline there, too.
-    on_cpu = plan.studies["gorantla2024-cpu"]["groups"]
-    bound = {
-        g["variant"]: g["work"]["pipeline_bound"] for g in on_cpu if g["strategy"] == "pipeline"
-    }
-    assert [bound[f"pipeline-gpipe-c{m}"] for m in (1, 2, 4, 8)] == [1, 4 / 3, 8 / 5, 16 / 9]
-    assert bound["pipeline-1f1b"] == found["pipeline-1f1b"] == 8 / 5
-    assert {g["work"]["pipeline_bound"] for g in on_cpu if g["strategy"] != "pipeline"} == {None}
-
-
-def test_drawn_images_are_timed_and_never_learned(base):
-    base["studies"] = ["quickstart"]
-    base["override"] = {"quickstart": {"dataset": "synthetic-32"}}
-    with pytest.raises(ParbenchError, match="synthetic-32 is drawn at random.*state `steps`"):
-        cells.plan(config.checked(base))
-    base["override"]["quickstart"]["settings"] = {"steps": 2}
-    assert cells.plan(config.checked(base)).cells
-
-
-def test_two_studies_share_a_cell(base):
-    base["studies"] = ["quickstart"]
-    one = cells.plan(config.checked(base))
-    group = one.studies["quickstart"]["groups"][0]
-    assert "quickstart" not in group["cells"][0]  # a cell does not know its study
-
-
 def test_more_cells_than_a_workflow_holds_are_refused(with_study, monkeypatch):
-    monkeypatch.setattr(cells, "MOST_CELLS", 9_999)
+    monkeypatch.setattr(expansion, "MOST_CELLS", 9_999)
     with pytest.raises(ParbenchError, match=r"10,000 cells .*x seeds.*at most 9,999"):
         with_study(lambda s: s.update(seeds=list(range(1000))))
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (
-            lambda s: s["variants"]["ddp"].update(strategy="dpd"),
-            "unknown value 'dpd'; did you mean 'ddp'",
-        ),
-        (
-            lambda s: s["variants"]["ddp"].update(hardware="cpu3"),
-            "unknown value 'cpu3'; did you mean",
-        ),
-        (
-            lambda s: s["models"].update(resnet19={}),
-            "unknown value 'resnet19'; did you mean 'resnet18'",
-        ),
-        (lambda s: s.update(dataset="digit"), "unknown value 'digit'; did you mean 'digits'"),
-        (
-            lambda s: s["variants"]["gpipe-1-1"]["options"].update(balance=[1, 1, 1]),
-            r"variants.gpipe-1-1 .*balance \[1, 1, 1\] places stages on 3 devices, .* cpu2 has 2",
-        ),
-        (
-            lambda s: s["variants"]["gpipe-2"]["options"].update(balance=[3]),
-            "resnet18.py states cuts for 1, 2, 4 stages, not for 3",
-        ),
-        (
-            lambda s: s["variants"]["gpipe-2"]["options"].update(chunks=32),
-            "min_tail 16 is too small|global_batch 32 is too small",
-        ),
-        (
-            lambda s: s["variants"]["gpipe-2"]["options"].update(chunk=2),
-            "'chunk'.*did you mean 'chunks'",
-        ),
-        (
-            lambda s: s["variants"]["eager"].update(hardware="cpu2"),
-            "eager training uses one device",
-        ),
-        (
-            lambda s: s["variants"]["ddp"].update(options={"backend": "nccl"}),
-            "nccl works between GPUs only",
-        ),
-        (
-            lambda s: s["variants"].update(again=dict(s["variants"]["ddp"])),
-            "the same cells as variant",
-        ),
-        (lambda s: s["settings"].update(min_tail=64), "min_tail 64 is larger than global_batch 32"),
-        (
-            lambda s: s["variants"]["ddp"].update(settings={"mode": "deterministic"}),
-            r"mixes modes: deterministic \(ddp of resnet18\), performance \(eager of resnet18\)",
-        ),
-        (
-            lambda s: s["variants"]["ddp"].update(settings={"profile": "phases"}, baseline="ddp"),
-            "variants.ddp.baseline: .*instrumented cells, and ddp has `profile: phases`",
-        ),
-        (
-            lambda s: s["variants"]["eager"].update(settings={"profile": "phases"}),
-            "instrumented cells, and eager has `profile: phases`; remove the baseline",
-        ),
-        (
-            lambda s: (
-                s["variants"]["ddp"].pop("baseline"),
-                s["variants"]["ddp"].update(settings={"profile": "phases"}),
-            ),
-            r"mixes profiles: phases \(ddp of resnet18\), none \(eager of resnet18\)",
-        ),
-        (lambda s: s["settings"].update(precision="fp16"), "fp16 needs an accelerator"),
-        (
-            lambda s: s.update(
-                not_yet=[{"what": "it", "reason": "x", "published": {"model": "y"}}]
-            ),
-            "not_yet: 'it': published selects no row of source None",
-        ),
-        (lambda s: s["settings"].pop("learning_rate"), "setting 'learning_rate' .* is missing"),
-        (lambda s: s["tables"][0].update(variants=["egaer"]), "did you mean 'eager'"),
-        (lambda s: s["variants"]["ddp"].update(baseline="eagr"), "baseline: unknown value 'eagr'"),
-        (
-            lambda s: s["variants"]["ddp"].update(models=["swim"]),
-            "variants.ddp.models: unknown value 'swim'; did you mean 'swin'",
-        ),
-        (
-            lambda s: s["variants"]["eager"].update(models=["swin"]),
-            "baseline: eager does not train the model resnet18; add it to the `models` of",
-        ),
-        (
-            lambda s: s["models"]["swin"]["options"].update(num_heads=[3]),
-            r"depths \[2, 2\] and num_heads \[3\] have different lengths",
-        ),
-        (lambda s: s["variants"]["ddp"].update(published={"hardware": "A100"}), "key `published`"),
-    ],
-)
-def test_contradictions_are_refused(with_study, change, words):
-    with pytest.raises(ParbenchError, match=words) as caught:
-        with_study(change)
-    assert "studies/quickstart.yaml" in str(caught.value)
+def test_an_override_is_laid_over_a_study_and_told(base):
+    base["datasets"]["mine"] = {"kind": "image-folder", "path": "somewhere"}
+    moved = {"dataset": "mine", "settings": {"epochs": 1}, "hardware": {"cpu1": "cpu1t2"}}
+    plan = planned(base, studies=["gorantla2024-cpu"], override={"gorantla2024-cpu": moved})
+    study = plan.plans["gorantla2024-cpu"]
+    assert (study.study.dataset, study.study.source_dataset) == ("mine", "cifar10")
+    for group in study.groups:
+        assert "epochs 1 instead of 50" in group.scaled
+        assert group.hardware.name != "cpu1"
 
 
-def test_unknown_stack_and_override(base):
-    base["stack"] = "curent"
-    with pytest.raises(ParbenchError, match="did you mean 'current'"):
-        cells.plan(config.checked(base))
-    base["stack"] = "current"
-    base["override"] = {"quickstrat": {}}
-    with pytest.raises(ParbenchError, match="did you mean 'quickstart'"):
-        cells.plan(config.checked(base))
-
-
-def test_override_moves_a_study_to_other_hardware(base):
-    base["studies"] = ["gorantla2024"]
-    base["available"] = {"cpu": 2, "cuda": {"H200": 1}}
-
-    def groups(**moved):
-        base["override"] = {"gorantla2024": {"hardware": moved}}
-        return cells.plan(config.checked(base)).studies["gorantla2024"]["groups"]
-
-    eager = groups(a100x1="gpu1")[0]
-    assert eager["not_run"] is None
-    assert eager["hardware"]["name"] == "gpu1"
-    assert eager["hardware"]["gpu_model"] is None
-    for moved, words in (
-        ({"a100": "gpu1"}, "override.gorantla2024: hardware: unknown value 'a100'; did you mean"),
-        ({"a100x1": "gp1"}, "hardware: unknown value 'gp1'; did you mean"),
-        ({"a100x1": "gpu2"}, r"eager \(moved to gpu2 by `override`\) .* uses one device"),
-        ({"a100x1": "gpu1", "a30x1": "gpu1"}, "the same cells as variant 'gpipe-2-a30'"),
-    ):
-        with pytest.raises(ParbenchError, match=words):
-            groups(**moved)
-
-
-def test_override_changes_dataset_and_says_so(base):
-    base["studies"] = ["gorantla2024-cpu"]
-    base["datasets"]["cifar10-jpeg"] = {"kind": "image-folder", "path": "somewhere"}
-    base["override"] = {"gorantla2024-cpu": {"dataset": "cifar10-jpeg", "settings": {"epochs": 1}}}
-    plan = cells.plan(config.checked(base))
-    study = plan.studies["gorantla2024-cpu"]
-    assert study["study"]["dataset"] == "cifar10-jpeg"
-    assert study["study"]["source_dataset"] == "cifar10"
-    for group in study["groups"]:
-        assert "epochs 1 instead of 50" in group["scaled"]
-        assert "train_samples 2048 instead of all" in group["scaled"]
-    swin = next(g for g in study["groups"] if g["model"] == "swin")
-    assert any("embed_dim 48 instead of 96" in words for words in swin["scaled"])
-
-
-def test_other_options_of_a_strategy_are_told_of_a_scaled_variant(base):
-    names = ["torchgpipe-cpu", "gorantla2024-cpu", "laharsh-cpu", "kamoji-cpu"]
-    plan = cells.plan(config.checked({**base, "studies": names}))
-
-    def scaled(study, variant):
-        groups = plan.studies[study]["groups"]
-        return next(g["scaled"] for g in groups if g["variant"] == variant)
-
-    assert "chunks 8 instead of 1667" in scaled("torchgpipe-cpu", "pipeline-2")
-    assert not [words for words in scaled("torchgpipe-cpu", "pipeline-1") if "chunks" in words]
-    assert scaled("gorantla2024-cpu", "gpipe-1-1") == scaled("gorantla2024-cpu", "eager")
-    assert scaled("laharsh-cpu", "concurrent")[-1] == "other options in beside"
-    # A variant that the larger study has not: what it states itself is no scale.
-    assert scaled("kamoji-cpu", "one-8") == scaled("kamoji-cpu", "one-32")
-    assert "image_size 32 instead of 224" in scaled("kamoji-cpu", "one-8")
-
-
-def test_another_strategy_is_told_of_a_scaled_variant(with_study):
+def test_what_a_scaled_study_does_else_is_told(with_study):
     def change(study):
         eager = {"strategy": "eager", "options": {}, "hardware": "cpu1t2"}
         study["variants"]["gpipe-2-c4-never"] |= eager
 
-    groups = with_study(change, "gorantla2024-cpu").studies["gorantla2024-cpu"]["groups"]
-    found = next(g["scaled"] for g in groups if g["variant"] == "gpipe-2-c4-never")
+    groups = with_study(change, "gorantla2024-cpu").plans["gorantla2024-cpu"].groups
+    found = next(group.scaled for group in groups if group.variant == "gpipe-2-c4-never")
     assert found[-1] == "strategy eager instead of gpipe"
 
 
-def test_settings_of_a_variant_beside_published_rows_are_told_as_scaled(with_study):
-    def change(study):
-        study["variants"]["one-8"]["published"] = {"hardware": "CPU"}
-
-    groups = with_study(change, "kamoji-cpu").studies["kamoji-cpu"]["groups"]
-    found = {g["variant"]: g["scaled"] for g in groups}
-    assert "steps 10 instead of all" in found["one-8"]
-    assert "steps 10 instead of all" not in found["one-32"]
-
-
-def test_what_a_variant_does_else_than_the_source_is_in_the_plan(base):
-    base["studies"] = ["torchgpipe", "quickstart"]
-    studies = cells.plan(config.checked(base)).studies
-    found = {g["variant"]: g["differs"] for g in studies["torchgpipe"]["groups"]}
-    assert found["baseline"] == found["pipeline-1"] != found["pipeline-2"]
-    assert "repeats one batch" in found["baseline"]
-    assert "places 370 layers by hand" in found["pipeline-8"]
-    assert {group["differs"] for group in studies["quickstart"]["groups"]} == {None}
-
-
-def test_baseline_and_published_rows(base):
-    base["studies"] = ["gorantla2024"]
-    groups = cells.plan(config.checked(base)).studies["gorantla2024"]["groups"]
-    by_variant = {g["variant"]: g for g in groups if g["model"] == "swin"}
-    assert by_variant["horovod"]["baseline"] == by_variant["eager"]["id"]
-    assert by_variant["horovod"]["published"]["hardware"] == "A100"
-    assert by_variant["ddp"]["published"] is None
-    # a note about CPU pipelines does not belong on a GPU
-    assert by_variant["gpipe-1-1-a100"]["comparable"] == {}
-
-
 @pytest.mark.parametrize("name", ["gorantla2024", "rangoju2025", "laharsh", "kamoji", "torchgpipe"])
-def test_every_published_number_has_its_place(base, name):
-    """In a table of the study at published scale, of its model, with its metric; or not yet."""
-    base["studies"] = [name]
-    plan = cells.plan(config.checked(base)).studies[name]
-    files = [config.ROOT / path for path in cells.published_files()]
-    frame = tables.read_source(name, files)
-    source = tables.Published(frame, name)
-    placed = {
-        (table, group["published"]["model"], metric.name, found.value)
-        for shown in plan["study"]["tables"]
-        for group in [*plan["groups"], *plan["together"]]
-        if shape.holds(shown, group)
-        for metric in [
-            *(tables.METRICS[metric] for metric in shown["metrics"]),
-            *tables.operators_of(tables.Group(group, ()), source),
-        ]
-        if (found := source.find(group, metric))
-        for table in [found.table]
-    }
-    later = [row for entry in plan["study"]["not_yet"] for row in entry["published"]]
-    placed |= {(row["table"], row["model"], row["metric"], row["value"]) for row in later}
-    rows = frame[frame["study"] == name]
-    wanted = {
-        (table, r["model"], tables.METRIC_ALIASES.get(r["metric"], r["metric"]), r["value"])
-        for _, r in rows.iterrows()
-        for table in [r["table"]]
-    }
-    assert wanted <= placed
+def test_every_published_number_is_of_a_group_or_not_yet(base, name):
+    plan = planned(base, studies=[name]).plans[name]
+    asked = [group.published for group in [*plan.groups, *plan.together] if group.published]
+    later = [(row["table"], row["value"]) for part in plan.study.not_yet for row in part.published]
+    for path in places.published_files():
+        for row in published.rows(path, study=name):
+            found = any(row.is_one_of(selection) for selection in asked)
+            assert found or (row.table, row.value) in later, row
 
 
-def test_a_table_may_be_about_some_models(with_study):
-    def about(models):
-        return lambda study: study["tables"][0].update(models=models)
-
-    plan = with_study(about(["swin"]))
-    shown = plan.studies["quickstart"]["study"]["tables"][0]
-    held = {g["model"] for g in plan.studies["quickstart"]["groups"] if shape.holds(shown, g)}
-    assert held == {"swin"}
-    with pytest.raises(ParbenchError, match="models: unknown value 'swim'; did you mean 'swin'"):
-        with_study(about(["swim"]))
-
-
-def test_a_variant_may_train_some_models(with_study):
-    plan = with_study(lambda study: study["variants"]["ddp"].update(models=["swin"]))
-    groups = plan.studies["quickstart"]["groups"]
-    assert [g["model"] for g in groups if g["variant"] == "ddp"] == ["swin"]
-    assert [g["model"] for g in groups if g["variant"] == "eager"] == ["resnet18", "swin"]
-
-
-def test_pipeline_on_cpu_is_never_a_scaling_result(base):
-    groups = cells.plan(config.checked(base)).studies["quickstart"]["groups"]
-    noted = {g["variant"] for g in groups if "speedup" in g["comparable"]}
-    assert noted == {"gpipe-1-1"}
-
-
-def test_every_strategy_and_model_file_keeps_the_contract():
+def test_options_of_every_strategy_and_model_are_described_and_can_be_checked():
     """A new file is picked up without a test being edited."""
-    for name in config.modules("strategies"):
-        module = strategies.load(name)
-        stated = (
-            "OPTIONS processes shares parts stages launcher beside check notes unavailable Strategy"
-        )
-        for part in [*stated.split(), "pipeline_bound"]:
-            assert hasattr(module, part), f"strategies/{name}.py lacks {part}"
-        for option in module.OPTIONS.values():
-            assert option["description"]
-    for name in config.modules("models"):
-        module = cells.models.load(name)
-        assert all(hasattr(module, part) for part in ("OPTIONS", "cuts", "build")), name
-        defaults = {key: part["default"] for key, part in module.OPTIONS.items()}
-        assert module.cuts(1, defaults) == []
-        assert len(module.cuts(2, defaults)) == 1
+    for name in strategies.names():
+        options = strategies.load(name).OPTIONS
+        some = {"array": [1], "object": {"swin": {}}}
+        stated = {key: part for key, part in options.items() if "default" not in part}
+        needed = {key: some[part["type"]] for key, part in stated.items()}
+        assert set(all_options("strategies", name, needed, "test")) == set(options)
+    for name in models.names():
+        defaults = all_options("models", name, {}, "test")
+        assert models.load(name).cuts(1, defaults) == []
+        assert len(models.load(name).cuts(2, defaults)) == 1
 
 
 def test_planning_never_imports_torch(tmp_path):
-    copy_ = Workspace(tmp_path / "work folder")
+    """Nor what takes a workflow's start long; in a process of its own."""
     program = (
-        "import sys; sys.path.insert(0, 'scripts'); import cells, config; "
-        "cells.plan(config.checked(config.load())); assert 'torch' not in sys.modules"
+        "import sys; sys.path.insert(0, 'scripts'); from parbench.plan import cells, config; "
+        "cells.plan(config.checked(config.load())); "
+        "print(*({'torch', 'numpy', 'pandas', 'jsonschema'} & set(sys.modules)))"
     )
-    copy_.run("-c", program)
+    assert Workspace(tmp_path / "work folder").run("-c", program).stdout.strip() == ""
 
 
-# --- the command line -----------------------------------------------------------------------------
+# --- the state of a cell ---
+
+
+class Trained:
+    """A plan of which one cell stands as trained (constructed; no number is reported)."""
+
+    def __init__(self, base, folder):
+        self.plan, self.folder = planned(base), folder
+        self.cell = next(iter(self.plan.cells.values()))
+        self.data, self.path = folder / "data/digits/digest.json", self.path_of(self.cell)
+        code = provenance.code_of(self.cell)
+        self.environment = {
+            "code": code,
+            "code_digest": provenance.combined(code),
+            "dataset_digest": "0" * 64,
+        }
+        self.write(self.data, {"sha256": "0" * 64})
+        self.leave()
+
+    def path_of(self, cell):
+        return self.folder / "cells" / cell.id / "metrics.json"
+
+    def write(self, path, value):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(value if isinstance(value, str) else json.dumps(value))
+
+    def leave(self, status="ok", **environment):
+        """Write what a run of the cell leaves."""
+        environment = self.environment | environment
+        made = constructed.make_metrics(self.cell.json(), status, environment=environment)
+        self.write(self.path, made)
+
+    def state(self):
+        return cells.state(self.cell.id, self.plan)
 
 
 @pytest.fixture
-def work(tmp_path):
-    return Workspace(tmp_path / "work folder")
-
-
-def metrics_of(plan, cell_id):
-    """What training the cell now would leave."""
-    cell = plan.cells[cell_id]
-    code = cells.provenance.cell_code(cell["strategy"]["name"], cell["model"]["name"])
-    environment = {
-        "code": code,
-        "code_digest": cells.provenance.combined(code),
-        "dataset_digest": "0" * 64,
-    }
-    return constructed.make_metrics(cell, environment=environment)
+def trained(base, tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "RESULTS", tmp_path)
+    return Trained(base, tmp_path)
 
 
 @pytest.mark.parametrize("status", ["ok", "diverged", "out_of_memory"])
-def test_a_failed_run_is_a_result_and_not_trained_again(base, tmp_path, monkeypatch, status):
-    monkeypatch.setattr(cells, "RESULTS", tmp_path)
-    plan = cells.plan(config.checked(base))
-    cell_id = next(iter(plan.cells))
-    metrics = constructed.make_metrics(
-        plan.cells[cell_id], status, environment=metrics_of(plan, cell_id)["environment"]
+def test_a_failed_run_is_a_result_and_not_trained_again(trained, status):
+    trained.leave(status)
+    assert trained.state() == ("done", [])
+
+
+def test_what_changed_is_named(trained):
+    code = dict(trained.environment["code"])
+    code["parbench.training.train"] = "0" * 64
+    code["parbench.gone"] = code.pop("parbench.files")
+    trained.leave(code=code)
+    trained.write(trained.data, {"sha256": "1" * 64})
+    assert trained.state() == (
+        "stale",
+        [
+            "parbench.files is new since it was trained",
+            "parbench.gone is no longer used since it was trained",
+            "parbench.training.train changed since it was trained",
+            "the dataset digits changed (000000000000 to 111111111111)",
+        ],
     )
-    for name, value in (
-        (f"cells/{cell_id}/metrics.json", metrics),
-        ("data/digits/digest.json", {"sha256": "0" * 64}),
-    ):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text(json.dumps(value))
-    assert cells.state(cell_id, plan) == ("done", [])
 
 
-@pytest.fixture
-def trained(work, base):
-    """A work folder in which one cell stands as trained (constructed; no number is reported)."""
-    plan = cells.plan(config.checked(base))
-    cell_id = next(iter(plan.cells))
-    home = work.folder / "results/cells" / cell_id
-    home.mkdir(parents=True)
-    (home / "metrics.json").write_text(json.dumps(metrics_of(plan, cell_id)))
-    data = work.folder / "results/data/digits"
-    data.mkdir(parents=True)
-    (data / "digest.json").write_text(json.dumps({"sha256": "0" * 64}))
-    return work, cell_id
+def test_results_of_before_the_modules_got_new_names_say_so_once(trained):
+    trained.leave(code={"train.py": "0" * 64, "strategies/eager.py": "1" * 64})
+    assert trained.state() == (
+        "stale",
+        [
+            "it was trained by parbench before its modules got new names: every cell is trained "
+            "again once"
+        ],
+    )
 
 
-def test_list_tells_each_state(trained):
-    work, cell_id = trained
-    out = work.run("scripts/cells.py", "list").stdout
-    assert f"{cell_id} " in out
-    assert "30 cells: 1 done, 29 missing" in out
-
-
-def test_why_of_a_finished_cell_tells_what_it_was_run_with(trained):
-    work, cell_id = trained
-    out = work.run("scripts/cells.py", "why", cell_id).stdout
-    assert "done" in out
-    assert "torch 2.15.0" in out
-    assert "learning_rate" in out
-
-
-def test_why_names_the_changed_code(trained):
-    work, cell_id = trained
-    work.edit("scripts/loader.py", "def order(", "def order_(x):\n    return x\n\n\ndef order(")
-    out = work.run("scripts/cells.py", "why", cell_id).stdout
-    assert "scripts/loader.py changed since it was trained" in out
-
-
-def test_why_names_the_changed_data(trained):
-    work, cell_id = trained
-    digest = work.folder / "results/data/digits/digest.json"
-    digest.write_text(json.dumps({"sha256": "1" * 64}))
-    assert "the dataset digits changed" in work.run("scripts/cells.py", "why", cell_id).stdout
-
-
-def damaged(kind, metrics):
-    """metrics.json as it should not be."""
-    no_environment = {key: value for key, value in metrics.items() if key != "environment"}
-    other = {**metrics, "cell": {**metrics["cell"], "id": "another"}}
-    return {
-        "half": json.dumps(metrics)[:500],
-        "list": "[]",
-        "foreign": json.dumps(no_environment),
-        "another": json.dumps(other),
-    }[kind]
+def test_a_run_says_what_it_will_train_and_how_long(trained):
+    names = list(trained.plan.cells)
+    forecast = cells.forecast(trained.plan, names)
+    assert forecast.startswith("30 cells to train: 1 again (asked for), 29 for the first time; by")
+    trained.leave(code={"train.py": "0" * 64})
+    for cell in names[1:3]:
+        trained.write(trained.path_of(trained.plan.cells[cell]), "half")
+    made = json.loads(trained.path.read_text())
+    made |= {"started": "2026-11-22T10:00:00+00:00", "finished": "2026-11-22T10:30:00+00:00"}
+    trained.write(trained.path, made)
+    assert cells.forecast(trained.plan, names[:4]) == (
+        "4 cells to train: 1 again (trained by parbench before its modules got new names), 3 for "
+        "the first time; by earlier runs some 1.5 hours of training one after the other, and 1 "
+        "for which it is unknown"
+    )
+    assert cells.forecast(trained.plan, names[-1:]) == (
+        "1 cell to train; how long is unknown, since nothing like it has run here"
+    )
+    assert cells.forecast(trained.plan, []) == ""
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("damage", "words"),
     [
-        ("half", "not valid JSON"),
-        ("list", "is not of type 'object'"),
-        ("foreign", "'environment' is a required property"),
-        ("another", "a run of another"),
+        (lambda text: text[:500], "not valid JSON"),
+        (lambda text: "[]", "is not of type 'object'"),
+        (lambda text: text.replace('"status": "ok"', '"status": 3'), "3 is not one of"),
+        (lambda text: text.replace(".s0-", ".s7-"), "a run of"),
     ],
 )
-def test_a_damaged_result_is_named_and_the_others_listed(trained, kind, words):
-    work, cell_id = trained
-    path = work.folder / "results/cells" / cell_id / "metrics.json"
-    path.write_text(damaged(kind, json.loads(path.read_text())))
-    out = work.run("scripts/cells.py", "list").stdout
-    line = next(line for line in out.splitlines() if line.startswith(cell_id))
-    assert f"unreadable results/cells/{cell_id}/metrics.json: " in line
+def test_a_damaged_result_is_named_and_the_others_listed(trained, capsys, damage, words):
+    trained.write(trained.path, damage(trained.path.read_text()))
+    telling.show_all(trained.plan)
+    out = capsys.readouterr().out
+    line = next(line for line in out.splitlines() if line.startswith(trained.cell.id))
+    assert f"unreadable {trained.path}: " in line
     assert words in line
     assert "delete" in line
     assert "30 cells: 1 unreadable, 29 missing" in out
-    done = work.run("scripts/cells.py", "why", cell_id)
-    assert words in done.stdout
-    # and where another cell looks for its nearest
-    work.run("scripts/cells.py", "why", cell_id.replace(".s0", ".s1").rpartition("-")[0])
+    telling.show_why(trained.cell.id, trained.plan)
+    telling.show_why(list(trained.plan.cells)[1], trained.plan)  # which looks for its nearest
+    assert words in capsys.readouterr().out
 
 
 def test_a_damaged_description_of_the_data_is_named(trained):
-    work, _ = trained
-    (work.folder / "results/data/digits/digest.json").write_text("[]")
+    trained.write(trained.data, "[]")
+    assert "digest.json: describes no dataset; delete it" in trained.state()[1][0]
+
+
+def test_why_names_the_changed_setting(trained, base, capsys):
+    changed = {"quickstart": {"settings": {"learning_rate": 0.004}}}
+    plan = planned(base, override=changed)
+    telling.show_why(telling.find("resnet18.eager.cpu1.s0", plan), plan)
+    assert "training.learning_rate: 0.001 became 0.004" in capsys.readouterr().out
+
+
+# --- the command line ---
+
+
+def test_what_a_user_asks_of_cells(tmp_path):
+    work = Workspace(tmp_path / "work folder")
     out = work.run("scripts/cells.py", "list").stdout
-    assert "digest.json: describes no dataset; delete it" in out
-
-
-def test_why_names_the_changed_setting(trained):
-    work, _ = trained
-    work.edit("studies/quickstart.yaml", "learning_rate: 0.001", "learning_rate: 0.004")
-    out = work.run("scripts/cells.py", "why", "resnet18.eager.cpu1.s0").stdout
-    assert "training.learning_rate: 0.001 became 0.004" in out
-
-
-def test_command_prints_what_trains_a_cell(work):
-    out = work.run("scripts/cells.py", "command", "resnet18.ddp.cpu2.s1").stdout
-    assert "torch.distributed.run" in out
-    assert "scripts/train.py" in out
-
-
-def test_command_says_how_to_make_a_missing_dataset(work):
+    assert out.splitlines()[0].split() == [out.split()[0], "missing"]
+    assert out.endswith("30 cells: 30 missing\n")
+    out = work.run("scripts/cells.py", "why", "resnet18.ddp.cpu2.s1").stdout
+    assert "it has not been trained yet" in out
     (work.folder / "mine.yaml").write_text("timeout_seconds: 60\n")
     words = ["--configfile", "mine.yaml", "command", "resnet18.ddp.cpu2.s1"]
     done = work.run("scripts/cells.py", *words)
-    assert done.stdout.count("\n") == 1  # nothing but what is to be pasted
+    assert "scripts/train.py" in done.stdout or "scripts/launch.py" in done.stdout
     assert "first: snakemake results/data/digits/digest.json --configfile mine.yaml" in done.stderr
-    digest = work.folder / "results/data/digits/digest.json"
-    digest.parent.mkdir(parents=True)
-    digest.write_text(json.dumps({"sha256": "0" * 64}))
-    assert work.run("scripts/cells.py", *words).stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["why", "nothing"], "unknown cell 'nothing'"),
-        (["why", "ddp"], "means 6 cells"),
-        (["--study", "gorantla2024", "command", "swin.gpipe.a30x2.balance-1-1.s0"], "needs 2x A30"),
-        (["--configfile", "missing.yaml", "list"], "missing.yaml: no such file"),
-    ],
-)
-def test_mistakes_on_the_command_line(work, words, message):
-    result = work.run("scripts/cells.py", *words, check=False)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+def test_why_of_a_finished_cell_tells_what_it_was_run_with(trained, capsys):
+    telling.show_why(trained.cell.id, trained.plan)
+    out = capsys.readouterr().out
+    assert "It would not run" in out
+    assert "torch 2.15.0" in out
+    assert "learning_rate" in out

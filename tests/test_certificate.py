@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-import certificate
 import constructed
-import report
-import tables
-from errors import ParbenchError
+from parbench.errors import ParbenchError
+from parbench.reporting import report
+from parbench.verdicts import certificate
+from parbench.verdicts.words import DIFFERS, EQUAL
 
 CODE = "c0de" * 16  # of constructed runs
 
@@ -27,7 +27,7 @@ def row(arithmetic="float64", batch_norm="frozen", error=1e-12, **changes):
         "quantity": "gradients",
         "error": error,
         "bound": 1e-10,
-        "verdict": certificate.EQUAL if error <= 1e-10 else certificate.DIFFERS,
+        "verdict": EQUAL if error <= 1e-10 else DIFFERS,
         "reason": None,
     } | changes
 
@@ -110,12 +110,8 @@ def test_table_and_report_mark_what_is_not_certified(tmp_path):
     rows = [row(options={}), row("float32", options={})]  # of ddp alone
     certificates(tmp_path, rows)
     proof = tmp_path / "host.json"
-    published = tmp_path / "published.csv"
-    columns = "study,table,hardware,nodes,devices_per_node,metric,value,unit"
-    published.write_text(f"{columns}\nconstructed,Table 1,A100,1,1,speedup,1.5,ratio\n")
-    arguments = ["--plan", paths["plan"], "--cells", paths["cells"], "--published", published]
-    tables.main([*map(str, arguments), "--certificate", str(proof), "--out", str(paths["table"])])
-    reasons = tables.read_table(paths["table"]).groupby("strategy")["reason"].unique()
+    constructed.make_table(paths["plan"], paths["cells"], paths["table"], "--certificate", proof)
+    reasons = constructed.read_table(paths["table"]).groupby("strategy")["reason"].unique()
     assert all("⚠ not certified: this combination" in each for each in reasons["horovod"])
     assert not any("certified" in each for each in reasons["ddp"])
 

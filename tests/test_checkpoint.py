@@ -1,33 +1,30 @@
-"""A run that was ended goes on, and ends as if it never had been: bit for bit."""
+"""Checkpoints: a run of one rank stopped anywhere, the files, and when ranks look up."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 import json
-import os
 import random
 import resource
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-import checkpoint
 import faults
-import loader
-import measure
-import models
-import strategies
-import train
-from progress import Pulse
-from resumed import Until
-from strategies import eager
-from training import ROOT, SMALL_SWIN, cell, run, start
+from parbench import strategies
+from parbench.data import loader
+from parbench.measure import clocks, memory, metrics_json
+from parbench.strategies import eager
+from parbench.training import checkpoint, train
+from parbench.training.loop import Run
+from parbench.training.progress import Heartbeat
+from training import ROOT, SMALL_SWIN, altered, cell
 
 # Every step may be the last: a checkpoint after each.
 EACH_STEP = 1e-6
@@ -37,31 +34,21 @@ def often(strategy="eager", devices=1, **changes):
     """A cell with all that has a state, which looks up and writes after every step."""
     usual = {"optimizer": "adamw", "schedule": "cosine", "learning_rate": 0.003}
     value = cell(strategy, devices, **{"warmup_steps": 2, **usual, **changes})
-    if value["model"]["name"] == "swin":  # random blocks: random states matter
-        value["model"]["options"] = {**SMALL_SWIN, "stochastic_depth": 0.3}
-    value["run"]["checkpoint_seconds"] = EACH_STEP
-    return value
-
-
-def measured(metrics):
-    """What must not depend on interruptions."""
-    keys = ("epoch", "train_loss", "learning_rate", "test_accuracy", "test_loss")
-    history = [{key: entry[key] for key in keys} for entry in metrics["history"]]
-    return metrics["status"], metrics["confusion"], history
+    if value.model.name == "swin":  # random blocks: random states matter
+        value = altered(value, model={"options": {**SMALL_SWIN, "stochastic_depth": 0.3}})
+    return altered(value, run={"checkpoint_seconds": EACH_STEP})
 
 
 def last(folder):
     """All that the last checkpoint of a run holds: weights, optimizer, random states."""
     path = max((folder / "checkpoints").glob("*.safetensors"))
-    from safetensors.torch import load_file
-
     return path.name, load_file(path)
 
 
 def assert_same(ours, theirs):
     """Two folders of runs: the same results, the same weights, to the last bit."""
     found, wanted = (json.loads((one / "metrics.json").read_text()) for one in (ours, theirs))
-    assert measured(found) == measured(wanted)
+    assert metrics_json.learned(found) == metrics_json.learned(wanted)
     (name, found), (other, wanted) = last(ours), last(theirs)
     assert name == other
     assert found.keys() == wanted.keys()
@@ -78,23 +65,34 @@ def state(tmp_path, monkeypatch):
     return folder
 
 
-def here(value, data, folder, pulse=None):
+class Until(Heartbeat):
+    """Asks for the end at the ``number``-th beat, as the launcher does: by a file."""
+
+    def __init__(self, state: Path, number: int):
+        super().__init__(0)
+        self.state, self.number = state, number
+
+    def beat(self, phase: str, epoch: int = 0, step: int = 0) -> None:
+        self.number -= 1
+        if self.number == 0:
+            (self.state / "stop").touch()
+
+
+def here(value, data, folder, heartbeat=None):
     """Train in this process; whether it has a result."""
     folder.mkdir(exist_ok=True)
-    strategy = strategies.load(value["strategy"]["name"]).Strategy(value)
+    strategy = strategies.of(value)
     out = folder / "metrics.json"
-    train.train(value, data, out, strategy, pulse or Pulse(0))
+    train.train(value, data, out, strategy, heartbeat or Heartbeat(0))
     return out.exists()
 
 
 CASES = {
     "eager": often(),
     "no warm-up, one cycle": often(warmup_steps=0, schedule="onecycle"),
-    "momentum": often(optimizer="sgd", momentum=0.9, schedule="constant"),
     "no momentum": often(optimizer="sgd", momentum=0.0),
     "batch norm": often(model="resnet18", train_samples=97),
-    "gpipe [2]": often("gpipe", balance=[2], chunks=4),
-    "gpipe [1,1]": often("gpipe", 2, balance=[1, 1], chunks=4, checkpoint="always"),
+    "recomputation": often("gpipe", 2, balance=[1, 1], chunks=4, checkpoint="always"),
 }
 
 
@@ -116,84 +114,20 @@ def test_stopped_anywhere(digits, tmp_path, state, name):
             file.unlink()
     assert starts > 2
     assert_same(ended, tmp_path / "whole")
-    metrics = measure.read_metrics(ended / "metrics.json")
+    metrics = metrics_json.read(ended / "metrics.json")
     places = [(place["epoch"], place["step"]) for place in metrics["resumed_from"]]
     assert places == sorted(places)
     assert len(places) <= starts - 1
     assert metrics["train_seconds"] == pytest.approx(sum(metrics["epoch_seconds"]))
-    assert measure.read_metrics(tmp_path / "whole" / "metrics.json")["resumed_from"] is None
+    assert metrics_json.read(tmp_path / "whole" / "metrics.json")["resumed_from"] is None
     assert len(list((ended / "checkpoints").iterdir())) == 2 * checkpoint.KEPT
-
-
-@pytest.mark.parametrize(
-    # Horovod's ranks have running statistics of their own until they evaluate.
-    ("strategy", "model"),
-    [("ddp", "swin"), ("horovod", "resnet18")],
-)
-def test_ranks_stop_together_and_survive_a_kill(digits, tmp_path, strategy, model):
-    """Stopped after a step, then one rank killed, then to the end: as in one go."""
-    if strategy == "horovod" and importlib.util.find_spec("horovod") is None:
-        pytest.skip("Horovod could not be built here")
-    changes = {"train_samples": 97} if model != "swin" else {}
-    value = often(strategy, 2, model=model, learning_rate_rule="linear", **changes)
-    run(value, digits, tmp_path / "whole")
-    ended, state = tmp_path / "ended", tmp_path / "state"
-    state.mkdir()
-
-    process = start(value, digits, ended, PARBENCH_STATE=str(state))
-    wait_for(lambda: list((ended / "checkpoints").glob("*.json")), process)
-    (state / "stop").touch()
-    assert process.wait(60) == 0, process.stderr.read()
-    process.communicate()
-    assert json.loads((state / "stopped.json").read_text()) == kept(ended)
-    assert not (ended / "metrics.json").exists()
-
-    for file in state.iterdir():
-        file.unlink()
-    before = kept(ended)
-    process = start(value, digits, ended, PARBENCH_STATE=str(state))
-    wait_for(lambda: kept(ended) != before and (state / "rank1.heartbeat").exists(), process)
-    rank = json.loads((state / "rank1.heartbeat").read_text())["pid"]
-    os.kill(rank, signal.SIGKILL)
-    assert process.wait(120) != 0
-    process.communicate()
-
-    metrics, _ = run(value, digits, ended)
-    assert len(metrics["resumed_from"]) == 2
-    assert_same(ended, tmp_path / "whole")
-
-
-def test_parts_of_a_model_are_kept_by_all_ranks(digits, tmp_path):
-    """Each rank has weights and an optimizer of its own: a checkpoint holds those of all."""
-    pipeline = {"schedule": "1f1b"}
-    values = {
-        "fsdp": often("fsdp", 2),
-        "pipeline": often("pipeline", 2, **pipeline),
-        # Running statistics, too.
-        "batch norm": often("pipeline", 2, model="deep_cnn", train_samples=97, **pipeline),
-    }
-    values["pipeline"]["training"]["schedule"] = "cosine"  # which is another one
-    values["batch norm"]["model"]["options"] = models.load("deep_cnn").SMALL
-    for name, value in values.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "cell.json").write_text(json.dumps(value))
-    words = strategies.load("fsdp").launcher(values["fsdp"], sys.executable)
-    words += ["tests/resumed.py", str(digits), *(str(tmp_path / name) for name in values)]
-    done = subprocess.run(
-        words, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    for name in values:
-        ended = tmp_path / name / "ended"
-        assert_same(ended, tmp_path / name / "whole")
-        assert len(measure.read_metrics(ended / "metrics.json")["resumed_from"]) >= 2
 
 
 def test_each_step_is_timed_once(digits, tmp_path, state, monkeypatch):
     """By a clock that only steps and evaluation make go: a run that is interrupted has the time of
     its steps, not more.
     """
-    clock, step, test_batch = [0.0], train.Run.step, loader.Augment.test_batch
+    clock, step, test_batch = [0.0], Run.step, loader.Augment.test_batch
 
     def timed(self, batch, epoch):
         clock[0] += 1.0
@@ -203,14 +137,14 @@ def test_each_step_is_timed_once(digits, tmp_path, state, monkeypatch):
         clock[0] += 100.0
         return test_batch(self, start, stop)
 
-    monkeypatch.setattr(train.Run, "step", timed)
+    monkeypatch.setattr(Run, "step", timed)
     monkeypatch.setattr(loader.Augment, "test_batch", evaluated)
-    monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(clocks.time, "perf_counter", lambda: clock[0])
     value = often(warmup_steps=1)
     while not here(value, digits, tmp_path, Until(state, 5)):
         for file in state.iterdir():
             file.unlink()
-    metrics = measure.read_metrics(tmp_path / "metrics.json")
+    metrics = metrics_json.read(tmp_path / "metrics.json")
     assert len(metrics["resumed_from"]) >= 2
     assert metrics["epoch_seconds"] == [float(metrics["steps_per_epoch"])] * 2
     assert metrics["train_seconds"] == 2 * metrics["steps_per_epoch"]
@@ -227,14 +161,14 @@ def test_a_checkpoint_is_not_the_peak_of_training(digits, tmp_path, state, monke
         peak[0] = 1000.0
         return tensors
 
-    monkeypatch.setattr(measure, "peak_memory_mib", lambda devices: (1.0, list(peak)))
-    monkeypatch.setattr(measure, "reset_peak_memory", reset)
+    monkeypatch.setattr(memory, "peak_mib", lambda devices: (1.0, list(peak)))
+    monkeypatch.setattr(memory, "reset_peak", reset)
     monkeypatch.setattr(eager.Strategy, "whole", whole)
     assert not here(often(), digits, tmp_path, Until(state, 6))
     (state / "stop").unlink()
     usual[0] = 10.0
     assert here(often(), digits, tmp_path)
-    metrics = measure.read_metrics(tmp_path / "metrics.json")
+    metrics = metrics_json.read(tmp_path / "metrics.json")
     assert len(metrics["resumed_from"]) == 1
     assert metrics["peak_memory_mib"]["devices"] == [{"device": "cuda:0", "rank": 0, "mib": 20.0}]
 
@@ -245,33 +179,7 @@ def test_another_cell_in_the_same_folder_starts_afresh(digits, tmp_path, state, 
     (state / "stop").unlink()
     assert here(often(learning_rate=0.001), digits, folder)
     assert "starts afresh: the settings changed since" in capsys.readouterr().out
-    assert measure.read_metrics(folder / "metrics.json")["resumed_from"] is None
-
-
-def test_started_by_hand_nobody_asks_for_the_end(digits, tmp_path, monkeypatch):
-    monkeypatch.delenv("PARBENCH_STATE", raising=False)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "stop").touch()
-    value = cell()
-    assert here(value, digits, tmp_path / "cell")
-    assert not (tmp_path / "cell" / "checkpoints").exists()  # it was over before one was due
-
-
-def kept(folder):
-    """The place of the newest checkpoint that stands."""
-    with contextlib.suppress(OSError, ValueError):
-        newest = max((folder / "checkpoints").glob("*.json"))
-        return json.loads(newest.read_text())["state"]["kept"]
-    return None
-
-
-def wait_for(there, process):
-    """Wait until ``there()``, while the process runs."""
-    end = time.monotonic() + 120
-    while not there():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    assert metrics_json.read(folder / "metrics.json")["resumed_from"] is None
 
 
 # ---------------------------------------------------------------- the files
@@ -329,48 +237,10 @@ def test_a_pickle_is_refused_also_with_the_right_digest(store, tmp_path, capsys)
     assert not (tmp_path / "unpickled").exists()
 
 
-def test_tensors_outlive_their_file(store):
-    weight = store.tensors(2)["weight"]
-    os.truncate(store.folder / "0000000002.safetensors", 0)  # a mapped file would now kill us
-    assert weight.tolist() == [2.0] * 100
-
-
-def test_every_flipped_byte_is_found(store):
-    for ending in checkpoint.ENDINGS:
-        path = store.folder / f"0000000002.{ending}"
-        content = path.read_bytes()
-        for place in range(0, len(content), 5):
-            path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
-            with pytest.raises(checkpoint.Damaged):
-                store._record(2)
-        path.write_bytes(content)
-    assert store.find() == 2
-
-
-@pytest.mark.parametrize("name", KEY)
-def test_what_changed_is_said_and_nothing_is_left(store, capsys, name):
-    other = checkpoint.Store(store.folder, {**KEY, name: "other"})
-    assert other.find() is None
-    assert f"starts afresh: {name} changed since" in capsys.readouterr().out
-    assert not store.folder.exists()
-
-
-def test_the_key_is_of_all_that_a_cell_rests_on():
-    value = often()
-    environment = {"code_digest": "c", "image": None, "python": "3", "packages": {}}
-    environment["dataset_digest"] = "d"
-    key = checkpoint.key(value, environment)
-    again = {**value, "run": {**value["run"], "timeout_seconds": 9}}
-    assert checkpoint.key(again, environment) == key
-    assert checkpoint.key({**value, "seed": 1}, environment) != key
-    for name in environment:
-        assert checkpoint.key(value, {**environment, name: "other"}) != key
-
-
 KILLED = """
 import os, signal, sys, torch
 sys.path.insert(0, "scripts")
-import checkpoint
+from parbench.training import checkpoint
 renames, real = int(sys.argv[2]), os.replace
 def replace(*arguments):
     global renames

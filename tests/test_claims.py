@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-import audit
-import cells
-import claims
-import config
 import constructed
-import report
-import tables
-from claims import FAILS, HOLDS, REPORTED, UNDECIDED, UNTESTED, Trial
-from constructed import CPU1, CPU2, TRAINING, make_cell, make_hardware, make_metrics
-from errors import ParbenchError
-from reporting import render as layout
-from tables import Group, Summary
+from constructed import CPU1, CPU2, TRAINING, WORK, make_cell, make_hardware, make_metrics
+from parbench.reporting import report
+from parbench.verdicts import claims
+from parbench.verdicts.audit import Contradiction
+from parbench.verdicts.claims import Rebuilt
+from parbench.verdicts.estimates import Estimate
+from parbench.verdicts.groups import Group
+from parbench.verdicts.published import Source
+from parbench.verdicts.selection import Claim
+from parbench.verdicts.words import FAILS, HOLDS, REPORTED, UNDECIDED, UNTESTED
 from test_report import HOSTILE, Page, pdf_text, render, squeezed
 
-ROOT = Path(__file__).resolve().parent.parent
-FILE = ROOT / "studies" / "published" / "claims.yaml"
-PUBLISHED = sorted((ROOT / "studies" / "published").glob("*.csv"))
 T4 = make_hardware("cuda", 1, gpu_model="T4", name="t4x1")
 NODES = make_hardware(devices=1, nodes=2, name="cpu2x1")
 HEAD = (
@@ -39,8 +37,8 @@ NOTE = "torchgpipe gives all CPU devices one worker"
 # ---------------------------------------------------------------- one ratio
 
 
-def summary(low: float, high: float, n: int = 3) -> Summary:
-    return Summary(n, (low + high) / 2, 0.01, low, high, low, high)
+def summary(low: float, high: float, n: int = 3) -> Estimate:
+    return Estimate(n, (low + high) / 2, 0.01, low, high, low, high)
 
 
 NOISE = (0.95, 1.05)
@@ -72,12 +70,11 @@ def test_an_interval_decides(op, value, interval, band, verdict):
     found, reasons = claims.decide(op, value, summary(*interval), band)
     assert found == verdict
     assert (found == UNDECIDED) == bool(reasons)
-
-
-@pytest.mark.parametrize(("op", "verdict"), [(">", UNDECIDED), ("report", REPORTED)])
-def test_two_seeds_decide_nothing(op, verdict):
-    found, reasons = claims.decide(op, 1, summary(2, 2.1, n=2), NOISE)
-    assert (found, reasons) == (verdict, ["2 of at least 3 seeds"])
+    told = REPORTED if op == "report" else UNDECIDED
+    assert claims.decide(op, value, summary(*interval, n=2), band) == (
+        told,
+        ["2 of at least 3 seeds"],
+    )
 
 
 # ---------------------------------------------------------------- groups
@@ -101,25 +98,17 @@ def group(
 
     ``changes`` are those of the plan, such as ``not_run`` and ``published``; others are settings.
     """
-    plan = {"not_run": None, "published": None, "comparable": {}, "baseline": None, "scaled": []}
-    plan |= {key: changes.pop(key) for key in list(changes) if key in plan}
     name = f"{model}.{variant}"
+    told = ("not_run", "published", "comparable", "baseline", "scaled")
+    plan = {key: changes.pop(key, None) for key in told}
     cell = make_cell(
         name, model, strategy, hardware, options=options, training={**TRAINING, **changes}
     )
-    plan |= {
-        "id": name,
-        "model": model,
-        "variant": variant,
-        "strategy": strategy,
-        "options": options or {},
-        "model_options": {},
-        "hardware": hardware,
-        "dataset": cell["dataset"],
-        "training": cell["training"],
-        "seeds": list(seeds),
-        "cells": [f"{name}.s{seed}" for seed in seeds],
-    }
+    plan |= {"id": name, "model": model, "variant": variant, "strategy": strategy}
+    plan |= {"options": options or {}, "hardware": hardware, "seeds": list(seeds)}
+    plan |= {key: cell[key] for key in ("dataset", "training")}
+    plan |= {"cells": [f"{name}.s{seed}" for seed in seeds], "work": WORK}
+    plan["scaled"] = plan["scaled"] or []
     runs = []
     for seed in seeds if plan["not_run"] is None else ():
         own = {**cell, "id": f"{name}.s{seed}", "seed": seed}
@@ -127,18 +116,17 @@ def group(
         factor = 1 + jitter * math.sin(len(variant) + 2 * seed)
         measured = {"train_seconds": seconds * factor, "test_accuracy": accuracy * factor}
         runs.append(make_metrics(own, status, **(measured if status == "ok" else {})))
-    return Group(plan, tuple(runs))
+    return Group.of(plan, runs, runs)
 
 
-def judged(claim: dict, *groups: Group, rows=(), findings=(), means=None, study="paper"):
+def judged(claim: dict, *groups: Group, rows=(), found=(), means=None):
     """The verdict on one claim about ``paper``."""
     text = "\n".join([HEAD, *(f"paper,Table 1,{row}" for row in rows)])
-    frame = pd.read_csv(pd.io.common.StringIO(text))
-    told = {"published": study, "tolerance": {"relative": 0.05, "accuracy": 0.01}}
-    trial = Trial("paper-cpu", told, groups, means or {})
-    claim = {"study": "paper", "claim": "It is so.", **claim}
-    config.check({"a": claim}, "claims", "test")
-    return claims.judge({"a": claim}, [trial], frame, findings)[0]
+    source = Source("paper", pd.read_csv(io.StringIO(text)))
+    tolerance = {"relative": 0.05, "accuracy": 0.01}
+    study = Rebuilt("paper-cpu", tolerance, source, groups, means or {})
+    claim = Claim.of("a", {"study": "paper", "claim": "It is so.", **claim})
+    return claims.judge([claim], {"paper": [study]}, found)[0]
 
 
 def ratio(over: dict, under: dict, op=">", metric="train_seconds", **more) -> dict:
@@ -203,7 +191,7 @@ def test_a_metric_that_equals_another_in_every_run(recall, verdict):
     for run in own.runs:
         run["test_recall_macro"] = recall * run["test_accuracy"]
     other = group("ddp", "ddp", CPU2)  # of which the source says nothing
-    lacking = group("nodes", "ddp", NODES, not_run="needs 2 nodes", published=own.plan["published"])
+    lacking = group("nodes", "ddp", NODES, not_run="needs 2 nodes", published=own.published)
     rows = [
         "net,eager,,X,1,1,,test_accuracy,0.1476,fraction",
         "net,eager,,X,1,1,,test_recall_macro,0.1714,fraction",
@@ -236,7 +224,7 @@ def test_what_is_lacking_is_said():
 
 def test_without_a_common_seed_there_is_no_number():
     """Neither in one ratio nor in two: what is not measured is no NaN."""
-    empty = Group(group("ddp", "ddp", CPU2).plan, ())
+    empty = replace(group("ddp", "ddp", CPU2), runs=())
     made = judged(ratio({"strategy": "ddp"}, {"strategy": "eager"}), EAGER, empty)
     assert (made.verdict, made.reason) == (UNTESTED, "no seed that both have")
     assert made.comparisons[0].measured is None
@@ -307,8 +295,7 @@ def test_a_batch_is_compared_at_the_same_hardware_and_options():
     groups.append(group("two-64-bucket", "ddp", CPU2, 60, options={"bucket": 1}, global_batch=64))
     made = judged(ratio({"batch_size": 64}, {"batch_size": 16}, "<"), *groups)
     pairs = [
-        (each.ratios[0].over.plan["variant"], each.ratios[0].under.plan["variant"])
-        for each in made.comparisons
+        (each.ratios[0].over.variant, each.ratios[0].under.variant) for each in made.comparisons
     ]
     assert pairs == [(f"{name}-64", f"{name}-16") for name in ("one", "two", "nodes")]
     assert (made.verdict, made.reason) == (HOLDS, "comparisons: holds 3; on paper-cpu")
@@ -324,7 +311,7 @@ def test_the_sources_configuration_counts_and_not_the_variants_beside_it():
         group("eager-phases", "eager", CPU1, 160, profile="phases"),
     ]
     made = judged(ratio({"devices": 2}, {"devices": 1}, "<"), *groups)
-    assert [each.ratios[0].over.plan["variant"] for each in made.comparisons] == ["ddp"]
+    assert [each.ratios[0].over.variant for each in made.comparisons] == ["ddp"]
     assert made.verdict == HOLDS
 
 
@@ -334,7 +321,7 @@ def test_other_hardware_counts_only_where_the_sources_own_did_not_run():
     four = make_hardware(devices=2, nodes=2, name="cpu2x2")
     eager, other = group("eager", "eager", CPU1, **own), group("of-one", "ddp", NODES, 160)
     made = judged(test, eager, group("nodes", "ddp", four, 60, **own), other)
-    assert [each.ratios[0].over.plan["variant"] for each in made.comparisons] == ["nodes"]
+    assert [each.ratios[0].over.variant for each in made.comparisons] == ["nodes"]
     assert made.verdict == HOLDS
     lacking = group("nodes", "ddp", four, not_run="needs 2 nodes of 2", **own)
     made = judged(test, eager, lacking, other)
@@ -356,16 +343,6 @@ def test_devices_of_two_kinds_are_compared_only_where_named():
     assert made.verdict == UNTESTED
 
 
-def test_what_is_only_told():
-    made = judged(
-        ratio({"strategy": "ddp"}, {"strategy": "eager"}, "report", "test_accuracy"),
-        EAGER,
-        group("ddp", "ddp", CPU2, accuracy=0.4),
-    )
-    assert made.verdict == REPORTED
-    assert made.comparisons[0].measured.mean == pytest.approx(0.5, rel=0.01)
-
-
 def test_the_largest_part():
     test = {"test": {"metric": "operator_self_seconds", "op": "largest"}}
     vit = group("vit", "eager", T4, published={"model": "net", "hardware": "T4"})
@@ -385,14 +362,14 @@ def test_the_largest_part():
 
 
 def test_a_claim_without_test_may_be_against_its_own_numbers():
-    found = audit.Finding("recall is accuracy", "paper", "0.1 and 0.2", (2,))
+    found = Contradiction("recall is accuracy", "paper", "0.1 and 0.2", (2,))
     claim = {"finding": "recall is accuracy"}
-    made = judged(claim, EAGER, findings=[found])
+    made = judged(claim, EAGER, found=[found])
     assert made.verdict == FAILS
     assert "published numbers alone" in made.reason
     assert judged(claim, EAGER).verdict == UNTESTED
-    other = audit.Finding("recall is accuracy", "another", "", (2,))
-    assert judged(claim, EAGER, findings=[other]).verdict == UNTESTED
+    other = Contradiction("recall is accuracy", "another", "", (2,))
+    assert judged(claim, EAGER, found=[other]).verdict == UNTESTED
 
 
 def test_one_comparison_that_is_against_it_is_enough():
@@ -411,114 +388,6 @@ def test_one_comparison_that_is_against_it_is_enough():
     assert made.reason == (
         "comparisons: holds 1, does not hold 1, undecided 1, cannot be tested here 1; on paper-cpu"
     )
-
-
-# ---------------------------------------------------------------- the file
-
-
-def every_claim() -> dict[str, dict]:
-    return config.claims(FILE)
-
-
-def test_every_claim_of_the_four_sources_gets_a_verdict():
-    frame = pd.concat(map(tables.read_published, PUBLISHED))
-    told = {"tolerance": {"relative": 0.05, "accuracy": 0.01}}
-    sources = {claim["study"] for claim in every_claim().values()}
-    assert sources <= set(frame["study"])
-    trials = [
-        Trial(f"{name}-cpu", told | {"published": name}, (EAGER, group("ddp", "ddp", CPU2)), {})
-        for name in sources
-    ]
-    found = [f for path in PUBLISHED for f in audit.findings(audit.read(path), audit.Task())]
-    made = {each.name: each for each in claims.judge(every_claim(), trials, frame, found)}
-    assert len(made) == 21
-    assert {each.verdict for each in made.values()} <= set(claims.VERDICTS)
-    assert all(each.reason for each in made.values() if each.verdict == UNTESTED)
-    # What published numbers alone contradict needs no cell.
-    for name in ("laharsh-efficiency", "laharsh-epochs"):
-        assert made[name].verdict == FAILS, name
-
-
-def test_kamojis_accuracies_are_compared_between_its_gpu_and_its_cpu(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    asked = {
-        "studies": ["kamoji"],
-        "deployment": "host",
-        "available": {"cpu": 2, "cuda": {"T4": 1}},
-    }
-    plan = cells.plan(config.checked(config.load() | asked)).studies["kamoji"]
-    groups = tuple(Group(each, ()) for each in plan["groups"])
-    trial = Trial("kamoji", plan["study"], groups, {})
-    frame = pd.concat(map(tables.read_published, PUBLISHED))
-    made = {each.name: each for each in claims.judge(every_claim(), [trial], frame, [])}
-    found = [
-        (ratio.over.plan["model"], ratio.over.plan["variant"], ratio.under.plan["variant"])
-        for each in made["kamoji-same-accuracy"].comparisons
-        for ratio in each.ratios
-    ]
-    assert found == [("resnet50", "gpu", "cpu"), ("vit", "gpu", "cpu")]
-
-
-def test_only_claims_of_the_reports_sources_are_judged():
-    told = {"published": "kamoji", "tolerance": {"relative": 0.05, "accuracy": 0.01}}
-    frame = tables.read_published(PUBLISHED[-1])
-    made = claims.judge(every_claim(), [Trial("kamoji-cpu", told, (), {})], frame, [])
-    assert {each.claim["study"] for each in made} == {"kamoji"}
-
-
-def test_stated_ratios_are_those_of_the_published_values():
-    frame = pd.concat(map(tables.read_published, PUBLISHED))
-    times = frame[frame["metric"] == "train_seconds"]
-
-    def seconds(**wanted) -> float:
-        rows = times
-        for column, value in wanted.items():
-            rows = rows[rows[column] == value]
-        (value,) = set(rows["value"])
-        return value
-
-    claim = every_claim()
-    for name, strategy in (("horovod", "horovod"), ("gpipe", "gpipe")):
-        for model, stated in claim[f"gorantla-{name}-speedup"]["published"].items():
-            own = {"study": "gorantla2024", "model": model, "hardware": "A100"}
-            found = seconds(strategy="eager", **own) / seconds(strategy=strategy, **own)
-            assert stated == pytest.approx(found, abs=0.005), (name, model)
-    for model, batches in claim["rangoju-two-devices"]["published"].items():
-        for batch, stated in batches.items():
-            own = {"study": "rangoju2025", "model": model, "batch_size": float(batch), "nodes": 1}
-            found = seconds(devices_per_node=2, **own) / seconds(devices_per_node=1, **own)
-            assert stated == pytest.approx(found, abs=0.0006), (model, batch)
-    printed = frame[(frame["study"] == "laharsh") & (frame["metric"] == "speedup")]
-    for label, entry in config.study("laharsh")["together"].items():
-        told = entry["published"]["table"]
-        rows = printed[printed["table"].isin([told] if isinstance(told, str) else told)]
-        (found,) = rows[rows["model"] == "cnn+vit"]["value"]
-        assert claim["laharsh-total-speedup"]["published"][label] == found
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"verdict": "true"}, "unknown key 'verdict'"),
-        (ratio({"devices": 2}, {"devices": 1}, "is"), "test.op: is is not one of"),
-        ({"test": {"metric": "train_seconds", "op": ">"}}, "'value'"),
-        ({"test": {"metric": "x", "op": "report"}}, "'numerator'"),
-        ({"test": {"metric": "x", "op": "equal"}}, "'against'"),
-        (ratio({"devices": 2}, {"devices": 1}, value="as published"), "value: "),
-        (ratio({"devices": 2}, {"devices": 1}, value="published"), "'published'"),
-        (ratio({"devcies": 2}, {"devices": 1}), "did you mean 'devices'"),
-        (ratio({"devices": 2}, {"devices": 1}, "report", value=2), "value: does not belong"),
-        ({"published": {"net": {"all": 2.0}}}, "published.net"),
-    ],
-)
-def test_a_typo_is_told_with_its_place(tmp_path, change, words):
-    path = tmp_path / "claims.yaml"
-    claim = {"study": "paper", "claim": "It is so."}
-    path.write_text(json.dumps({"mine": claim | change}))
-    with pytest.raises(ParbenchError) as caught:
-        config.claims(path)
-    assert str(caught.value).startswith(f"{path}: mine")
-    assert words in str(caught.value)
 
 
 # ---------------------------------------------------------------- the report
@@ -603,10 +472,3 @@ def test_markup_in_a_claim_is_shown_as_text(tmp_path):
 def test_without_a_source_nothing_is_claimed(tmp_path):
     data = make_report(tmp_path, FASTER, pair(), published=None, citation=None)
     assert data["claims"] is None
-    assert "Claims" not in layout.render_html(data)
-
-
-def test_a_source_without_claims_is_audited_alone(tmp_path):
-    data = make_report(tmp_path, {"study": "another", **FASTER}, pair())
-    assert data["claims"]["table"]["rows"] == []
-    assert len(data["claims"]["audit"]["rows"]) == 1

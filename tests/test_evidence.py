@@ -5,23 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 
-import certificate
 import constructed
-import evidence
-import report
-import tables
 from constructed import CPU1, CPU2, Group
-from errors import ParbenchError
+from parbench.errors import ParbenchError
+from parbench.reporting import report
+from parbench.verdicts import certificate, evidence
 from test_report import pdf_text, squeezed
 from workspace import ROOT, Workspace
 
 GROUPS = [group for group in constructed.usual_groups() if group.model != "vgg16"]
-PUBLISHED = "study,table,hardware,nodes,devices_per_node,metric,value,unit\n"
 
 
 def measured(folder: Path, groups=None, change=lambda metrics: metrics, **study) -> Path:
@@ -88,7 +84,7 @@ def test_a_partial_study_is_refused_unless_it_is_said_and_named(tmp_path):
     assert groups[eager.id]["note"] == "1 of 3 cells not measured"
     assert groups[swin.id]["not_run"] == "not measured"
     out = evidence.unpack(path, tmp_path / "out")
-    html = report.render.render_html(collected(tmp_path, out))
+    html = report.render.render_html(collected(out))
     assert "This report is not finished: 4 cells not trained yet." in html
     assert "not run: not measured" in html
     assert "1 of 3 cells not measured" in html
@@ -196,24 +192,21 @@ def test_a_file_that_was_changed_is_refused(tmp_path):
         evidence.read(path)
 
 
-def collected(folder: Path, *outs: Path) -> dict:
+def collected(*outs: Path) -> dict:
     """report.json of unpacked evidence, as rules/evidence.smk makes it."""
-    published = folder / "published.csv"
-    published.write_text(PUBLISHED)
     plans, made = [], []
     for out in outs:
         plans.append(out / "plan" / f"{out.name}.json")
         made.append(out / "tables" / f"{out.name}.csv")
-        proofs = map(str, (out / "certificates").glob("*.json"))
-        words = ["--plan", plans[-1], "--cells", out / "cells", "--published", published]
-        words += ["--certificate", *proofs, "--out", made[-1]]
-        tables.main(list(map(str, words)))
-    return report.collect(plans, made, folder / "nowhere")
+        proofs = sorted((out / "certificates").glob("*.json"))
+        constructed.make_table(plans[-1], out / "cells", made[-1], "--certificate", *proofs)
+    return report.collect(plans, made, outs[0] / "nowhere")
 
 
 def test_one_report_holds_a_study_of_two_machines(tmp_path):
     """The same cells, measured twice: each number stands with its own machine."""
     groups = [Group("resnet18", "eager", CPU1), Group("resnet18", "ddp", CPU2, 7.0)]
+    (tmp_path / "published.csv").write_text(constructed.published_csv({"published": None}, []))
     outs = []
     for name, cpu, factor in (("one", "First CPU", 1.0), ("two", "Second <b> CPU", 3.0)):
 
@@ -226,7 +219,7 @@ def test_one_report_holds_a_study_of_two_machines(tmp_path):
             tmp_path / "evidence", measured(tmp_path / name, groups, change, published=None)
         )
         outs.append(evidence.unpack(path, tmp_path / "out"))
-    data = collected(tmp_path, *outs)
+    data = collected(*outs)
     html = report.render.render_html(data)
     assert "Rendered from 2 files of evidence; nothing was trained for it." in html
     for words in (
@@ -263,16 +256,6 @@ def test_the_workflow_renders_evidence_without_training(tmp_path):
         (work.folder / "results/cells").glob("*/metrics.json")
     )
     assert work.jobs("reports/evidence.html") == {}
-
-
-def test_evidence_is_kept_by_git_and_its_reports_are_not():
-    def ignored(name):
-        return subprocess.run(["git", "check-ignore", "-q", name], cwd=ROOT, check=False).returncode
-
-    if ignored("results/x") != 0:
-        pytest.skip("no git checkout")
-    assert ignored("reports/evidence/quickstart-cpu-x2-2030-01-01.json") == 1
-    assert ignored("reports/evidence.html") == ignored("reports/evidence.pdf") == 0
 
 
 @pytest.mark.parametrize(

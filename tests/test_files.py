@@ -1,11 +1,100 @@
-"""Files that cannot be read end in one sentence that names them."""
+"""Killed at any moment, a writer leaves nothing by half; what others wrote harms no reader."""
 
 from __future__ import annotations
 
-import pytest
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
-import files
-from errors import ParbenchError
+import pytest
+import torch
+
+from parbench import files
+from parbench.data import dataset
+from parbench.errors import ParbenchError, run_main
+from parbench.printable import log_line, printable
+from parbench.training import checkpoint
+
+# Of what Python tells of beforehand: all that programs do to files.
+EVENTS = {"open", "tempfile.mkstemp", "os.chmod", "os.rename", "os.remove", "os.mkdir"}
+
+
+def killed(write: Callable[[], None], folder: Path, number: int) -> bool:
+    """Run ``write`` in a copy of this process that dies before the ``number``-th thing it does to
+    files in ``folder``; whether it came to that."""
+    child = os.fork()
+    if child == 0:
+        left = number
+
+        def look(event: str, arguments: tuple) -> None:
+            nonlocal left
+            if event in EVENTS and any(str(word).startswith(f"{folder}/") for word in arguments):
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            sys.addaudithook(look)
+            write()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert status in (0, signal.SIGKILL)
+    return status != 0
+
+
+def found(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def write_dataset(folder: Path) -> None:
+    spec = {"kind": "synthetic", "classes": 2, "image_size": 8, "seed": 0}
+    spec |= {"train_samples": 4, "test_samples": 4}
+    dataset.prepare("mine", spec, folder / "data", folder / "digest.json")
+
+
+def write_checkpoints(folder: Path) -> None:
+    store = checkpoint.Store(folder, {})
+    store.find()
+    for number in (1, 2, 3):
+        store.write(number, {"weight": torch.full((9,), float(number))}, {"kept": number})
+
+
+@pytest.mark.parametrize("write", [write_dataset, write_checkpoints])
+def test_killed_anywhere_and_run_again(tmp_path, write):
+    write(tmp_path / "whole")
+    wanted = found(tmp_path / "whole")
+    for number in itertools.count(1):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        was_killed = killed(lambda folder=folder: write(folder), folder, number)
+        if write is write_dataset:  # older checkpoints are deleted
+            left = {name: part for name, part in found(folder).items() if name[0] != "."}
+            assert left.items() <= wanted.items()
+        write(folder)
+        assert found(folder) == wanted
+        if not was_killed:
+            break
+    assert number > 3
+
+
+def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path):
+    path, seen = tmp_path / "a.json", set()
+    for number in itertools.count(1):
+        path.write_text("old")
+        if not killed(lambda: files.write_atomically(path, "new"), tmp_path, number):
+            break
+        seen.add(path.read_text())
+    assert seen == {"old", "new"}
+    with files.atomic_path(path) as first:  # who writes is not disturbed by another
+        first.write_text("first")
+        files.write_atomically(path, "second")
+    assert path.read_text() == "first"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.json"]
 
 
 @pytest.mark.parametrize(
@@ -13,11 +102,10 @@ from errors import ParbenchError
     [
         (None, "cannot be read (Is a directory)"),
         (b"\xff\xfe{}", "not valid JSON"),
-        (b"{", "not valid JSON"),
         (b"[" * 100_000, "not valid JSON"),
     ],
 )
-def test_what_cannot_be_read_names_the_file(tmp_path, content, words):
+def test_a_file_that_cannot_be_read_is_named(tmp_path, content, words):
     path = tmp_path / "metrics.json"
     path.mkdir() if content is None else path.write_bytes(content)
     with pytest.raises(ParbenchError) as caught:
@@ -26,6 +114,30 @@ def test_what_cannot_be_read_names_the_file(tmp_path, content, words):
     assert "delete it" in str(caught.value)
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ParbenchError, match=r"none.json: no such file"):
-        files.read_json(tmp_path / "none.json")
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("é, 模型, Ω ±\n12\N{NO-BREAK SPACE}GB\t", "é, 模型, Ω ±\n12\N{NO-BREAK SPACE}GB\t"),
+        ("می\N{ZERO WIDTH NON-JOINER}خواهم", "می\N{ZERO WIDTH NON-JOINER}خواهم"),
+        ("\x1b[1;31mred\x1b[0m \x1b[2J\x1b[?25l", "red "),
+        ("\x1b]0;title\x07a\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "alink"),
+        ("a\x00\x08\x7f\x9b2Jb\r\x1bc", "a����2Jb��c"),
+        ("\u202egnp.exe \u2066 \u200b \ufeff \ud800", "�gnp.exe � � � �"),
+    ],
+)
+def test_what_others_wrote_does_nothing_to_a_terminal(capsys, text, shown):
+    assert printable({text: [text, 1, None]}) == {shown: [shown, 1, None]}
+
+    def main():
+        raise ParbenchError(text)
+
+    with pytest.raises(SystemExit) as ended:
+        run_main(main)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"error: {shown}\n"
+
+
+def test_a_line_of_a_log_is_what_stands_there_in_the_end():
+    assert log_line("10 %\r90 %\r\n") == "90 %"
+    assert log_line("\x1b[32ma\x1b[0m b  ") == "a b"
+    assert log_line("x" * 1000).endswith("…")

@@ -10,13 +10,14 @@ import subprocess
 import pytest
 import yaml
 
-import cells
-import claims
-import config
 import gpu
-import machine
-import tables
-from errors import ParbenchError
+from parbench import machine
+from parbench.errors import ParbenchError
+from parbench.plan import cells, config
+from parbench.verdicts import claims, words
+from parbench.verdicts.groups import Group
+from parbench.verdicts.published import Source
+from parbench.verdicts.selection import Claim
 from test_tables import EAGER, TIME, one_group, row
 from workspace import ROOT, Workspace
 
@@ -37,12 +38,12 @@ def running(plan, study):
 def test_every_cell_for_one_gpu_is_planned_and_no_other_of_a_gpu(plan):
     assert list(plan.studies) == ["gorantla2024", "rangoju2025", "laharsh", "kamoji", "torchgpipe"]
     for name, content in plan.studies.items():
-        variants = config.study(name)["variants"]
+        variants = config.study(name).variants
         for group in content["groups"]:
             hardware, told = group["hardware"], group["not_run"]
             if hardware["device"] != "cuda":
                 continue
-            asked = variants[group["variant"]]["hardware"]
+            asked = variants[group["variant"]].hardware
             if asked.startswith("a30"):  # on any GPU, the cells of the A100 once more
                 assert told == f"needs {hardware['devices']}x A30"
             elif hardware["devices"] == hardware["nodes"] == 1:
@@ -90,9 +91,9 @@ def test_times_of_another_gpu_are_not_judged_and_accuracies_are(plan):
     study = {"override": plan.studies["gorantla2024"]["study"]["override"]}
     frame = one_group(TIME, study, h200, published=EAGER, hardware=eager["hardware"])
     time, accuracy = (row(frame, name) for name in ("train_seconds", "test_accuracy"))
-    assert time["verdict"] == tables.NOT_COMPARABLE
+    assert time["verdict"] == words.NOT_COMPARABLE
     assert "published on 1x A100, here on 1x NVIDIA H200" in time["reason"]
-    assert accuracy["verdict"] == tables.REPRODUCED
+    assert accuracy["verdict"] == words.REPRODUCED
     assert "seconds_to_published_accuracy" in set(frame["metric"])
 
 
@@ -100,12 +101,13 @@ def test_claims_about_two_gpus_say_what_they_need(plan, monkeypatch):
     """Both sides are moved alike, so that it is the hardware that is missing and not the cells."""
     monkeypatch.chdir(ROOT)
     content = plan.studies["gorantla2024"]
-    groups = tuple(tables.Group(each, ()) for each in content["groups"])
-    trial = claims.Trial("gorantla2024", content["study"], groups, {})
+    groups = tuple(Group.of(each, (), ()) for each in content["groups"])
+    source = Source.read("gorantla2024", ["studies/published/published_results.csv"])
+    study = claims.Rebuilt("gorantla2024", content["study"]["tolerance"], source, groups, {})
     name = "gorantla-horovod-speedup"
-    told = {name: config.claims("studies/published/claims.yaml")[name]}
-    frame = tables.read_published("studies/published/published_results.csv")
-    assert claims.judge(told, [trial], frame, [])[0].reason == "needs 2 GPUs"
+    claim = Claim.of(name, config.claims("studies/published/claims.yaml")[name])
+    (made,) = claims.judge([claim], {"gorantla2024": [study]}, [])
+    assert made.reason == "needs 2 GPUs"
 
 
 def test_without_a_gpu_it_ends_in_a_sentence_before_anything_else(monkeypatch):

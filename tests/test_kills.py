@@ -20,9 +20,10 @@ import psutil
 import pytest
 
 import faults
-import files
-import measure
 import training
+from parbench import files
+from parbench.cell import Cell
+from parbench.measure import metrics_json
 from workspace import ROOT, Workspace
 
 CASES = {
@@ -39,21 +40,21 @@ def cell_of(strategy: str, epochs: int = 14) -> dict:
     devices, options = CASES[strategy]
     more = {"optimizer": "adamw", "learning_rate": 0.003, "schedule": "cosine"}
     value = training.cell(strategy, devices, epochs=epochs, mode="deterministic", **more, **options)
-    value["model"]["options"] = {**training.SMALL_SWIN, "stochastic_depth": 0.3}
-    value["run"]["checkpoint_seconds"] = 1e-6
+    model = {"options": {**training.SMALL_SWIN, "stochastic_depth": 0.3}}
+    value = training.altered(value, model=model, run={"checkpoint_seconds": 1e-6})
     return value
 
 
 class Launched:
     """A cell in a folder of its own, trained by scripts/launch.py of the project in ``root``."""
 
-    def __init__(self, folder: Path, value: dict, data: Path, root: Path = ROOT):
-        self.folder, self.data, self.root = folder / "results" / "cells" / value["id"], data, root
+    def __init__(self, folder: Path, value: Cell, data: Path, root: Path = ROOT):
+        self.folder, self.data, self.root = folder / "results" / "cells" / value.id, data, root
         self.value = value
         self.temporary = folder / "temporary"
         self.temporary.mkdir()
         self.leases = folder / "leases"
-        files.write_json(self.folder / "cell.json", value)
+        files.write_json(self.folder / "cell.json", value.json())
 
     def start(self, **variables: str) -> subprocess.Popen:
         """Start the launcher."""
@@ -90,8 +91,7 @@ class Launched:
 
     def pids(self) -> dict[int, int]:
         """Its ranks that live, by number."""
-        found = {beat["rank"]: beat["pid"] for beat in faults.beats(self.temporary)}
-        return {rank: pid for rank, pid in found.items() if psutil.pid_exists(pid)}
+        return {beat["rank"]: beat["pid"] for beat in faults.beats(self.temporary)}
 
     def wait_for(self, there, process=None) -> None:
         """Wait until ``there()``, while the process runs."""
@@ -173,8 +173,8 @@ def test_a_cell_survives_all_kills(launched, digits, tmp_path, strategy):
     assert len(places) >= 3
     assert whole.wait(120) == 0, whole.stderr.read()
     whole.communicate()
-    expected = measure.read_metrics(tmp_path / "whole" / "metrics.json")
-    assert measure.learned(metrics) == measure.learned(expected)
+    expected = metrics_json.read(tmp_path / "whole" / "metrics.json")
+    assert metrics_json.learned(metrics) == metrics_json.learned(expected)
     assert (metrics["status"], len(metrics["weights_sha256"])) == ("ok", 64)
     left = {path.name for path in it.folder.iterdir()}
     assert not left & {"running.json", "failed.json", "stopped.json", "checkpoints"}
@@ -187,8 +187,9 @@ def test_changed_code_starts_afresh(launched, tmp_path):
     process = it.train(3)
     process.kill()
     it.end(process)
-    work.edit("scripts/train.py", "return batch[:2], 0.0", "return batch[:2], 0 * 1.0")
+    loop = "scripts/parbench/training/loop.py"
+    work.edit(loop, "return batch[:2], 0.0", "return batch[:2], 0 * 1.0")
     assert it.end(it.start()) == 0
     assert "checkpoint: starts afresh: the code changed since " in it.said()
-    metrics = measure.read_metrics(it.folder / "metrics.json")
+    metrics = metrics_json.read(it.folder / "metrics.json")
     assert (metrics["status"], metrics["resumed_from"]) == ("ok", None)

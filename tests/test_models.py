@@ -10,12 +10,11 @@ import torch
 import torchvision
 from torch import nn
 
-import config
-import models
-import stages
-from errors import ParbenchError
+from parbench import models
+from parbench.errors import ParbenchError
+from parbench.strategies import _stages as stages
 
-NAMES = config.modules("models")
+NAMES = models.names()
 
 
 def cnn():

@@ -1,4 +1,4 @@
-"""Cells over two nodes of a real Slurm cluster: training, faults, signals.
+"""Cells in jobs of a real Slurm cluster, on one node and on two: training, faults, signals.
 
 Their jobs run the launcher as Snakemake's jobs do: in the batch step, with nothing of Slurm's own
 variables but the job's number.
@@ -14,11 +14,11 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-import files
-import processes
 import training
+from parbench import files
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,12 +29,14 @@ class Cell:
     def __init__(self, cluster, folder, data, strategy, nodes=2, run=None, **changes):
         self.cluster, self.data = cluster, data
         self.folder = folder / "results" / "cells" / f"test.{strategy}"
-        self.value = training.cell(strategy, 1 if nodes > 1 else 2, **changes)
-        self.value["id"] = self.folder.name
-        self.value["hardware"]["nodes"] = nodes
-        self.value["run"] |= run or {}
+        self.value = training.altered(
+            training.cell(strategy, 1 if nodes > 1 else 2, **changes),
+            id=self.folder.name,
+            hardware={"nodes": nodes},
+            run=run or {},
+        )
         self.out = self.folder / "metrics.json"
-        files.write_json(self.folder / "cell.json", self.value)
+        files.write_json(self.folder / "cell.json", self.value.json())
 
     def submit(self, *options, **environment):
         """Its job's number."""
@@ -43,9 +45,9 @@ class Cell:
         kept = "for v in ${!SLURM_@}; do [ $v = SLURM_JOB_ID ] || unset $v; done"
         path = self.folder / "job.sh"
         path.write_text(f"#!/bin/bash\n{kept}\n{words}\n")
-        nodes = self.value["hardware"]["nodes"]
+        nodes = self.value.hardware.nodes
         line = ["sbatch", "--parsable", f"--nodes={nodes}", f"--ntasks={nodes}", "--requeue"]
-        line += [f"--comment=rule_train_wildcards_{self.value['id']}", "--mem=500"]
+        line += [f"--comment=rule_train_wildcards_{self.value.id}", "--mem=500"]
         line += [f"--output={self.folder}/slurm.txt", "--open-mode=append", *options, str(path)]
         done = subprocess.run(
             line,
@@ -61,6 +63,18 @@ class Cell:
         """Its end; what it said."""
         wait_for(lambda: state(self.cluster, job) in DONE, seconds)
         return (self.folder / "slurm.txt").read_text()
+
+    def rank(self, job, number):
+        """What a rank tells of itself, once it trains."""
+        beats = []
+        wait_for(lambda: beats.extend(self._beats(number)) or beats)
+        return beats[0]
+
+    def _beats(self, number):
+        for path in self.folder.glob(f"parbench-*/rank{number}.heartbeat"):
+            beat = json.loads(path.read_text())
+            if beat["epoch"] >= 2:
+                yield beat
 
     def metrics(self):
         return json.loads(self.out.read_text())
@@ -103,39 +117,34 @@ def cell(cluster, digits, tmp_path, monkeypatch):
 
 def local(cell_, folder):
     """The same on one node with two ranks."""
-    value = {**cell_.value, "hardware": {**cell_.value["hardware"], "nodes": 1, "devices": 2}}
+    value = training.altered(cell_.value, hardware={"nodes": 1, "devices": 2})
     return training.run(value, cell_.data, folder)[0]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "horovod"])
 def test_two_nodes_train_as_two_ranks_of_one(cell, strategy, tmp_path):
     it = cell(strategy)
-    job = it.submit()
-    said = it.wait(job)
+    said = it.wait(it.submit())
     assert it.out.exists(), said
     one, two = local(it, tmp_path / "local"), it.metrics()
     assert [e["train_loss"] for e in two["history"]] == [e["train_loss"] for e in one["history"]]
     assert two["test_accuracy"] == one["test_accuracy"]
     assert two["environment"]["world_size"] == 2
-    assert f"{it.value['id']}: starts on n1, n2" in said
+    assert f"{it.value.id}: starts on n1, n2" in said
     left = {path.name for path in it.folder.iterdir()}
-    assert not left & {"running.json", "failed.json", "checkpoints", f"state-{job}"}
-    kept = json.loads((it.folder / "finished.json").read_text())
-    assert (kept["job"], kept["metrics"]) == (job, two)
+    assert not {name for name in left if name.startswith(("failed", "checkpoints", "run-"))}
 
 
-def test_a_rank_that_dies_on_another_node(cell):
+def test_a_rank_that_dies_on_another_node_is_named(cell):
     it = cell(epochs=2000)
     job = it.submit()
-    wait_for(lambda: list(it.folder.glob(f"state-{job}/node1/rank1.heartbeat")))
-    beat = json.loads((it.folder / f"state-{job}" / "node1" / "rank1.heartbeat").read_text())
-    os.kill(beat["pid"], signal.SIGKILL)
+    os.kill(it.rank(job, 1)["pid"], signal.SIGKILL)
     said = it.wait(job)
     sentence = "rank 1 of 2 died: killed by signal 9 (SIGKILL)"
-    assert f"error: {it.value['id']}: {sentence}" in said
-    assert (it.failed()["sentence"], it.failed()["job"]) == (sentence, job)
+    assert f"error: {it.value.id}: {sentence}" in said
+    assert it.failed()["sentence"] == sentence
     assert not it.out.exists()
-    wait_for(lambda: not processes.members(str(it.folder / f"state-{job}" / "node0")))
+    wait_for(lambda: not alive(it))
 
 
 def test_a_node_that_cannot_be_reached_is_named(cell):
@@ -151,67 +160,67 @@ def test_without_a_job_of_as_many_nodes(cell):
     assert "hardware.nodes is 2, and this is job" in said
 
 
-def test_a_job_whose_steps_alone_are_asked_to_end(cell):
+def test_a_step_that_alone_is_asked_to_end_keeps_a_checkpoint(cell):
     """As where Slurm tracks processes by cgroups: nobody below its own processes is told."""
     it = cell(nodes=1, epochs=2000)
     job = it.submit("--cpus-per-task=2")
     log = it.folder / "log.txt"
-    # Some seconds into training: its first heartbeat there may be a second old.
-    wait_for(lambda: log.exists() and "epoch 40/" in log.read_text())
-    steps = ["squeue", "--steps", "--noheader", "--jobs", str(job), "--format=%i"]
-    wait_for(lambda: f"{job}.0" in it.cluster.run(*steps).split())
+    wait_for(lambda: log.exists() and "epoch 4/" in log.read_text())
     it.cluster.run("scancel", "--signal=TERM", f"{job}.0")
     assert "ended by SIGTERM; a checkpoint at epoch" in it.wait(job)
+
+
+def test_a_job_goes_on_before_the_end_of_its_walltime(cell):
+    it = cell(epochs=5000, run={"grace_seconds": 5})
+    job = it.submit("--time=2")  # its ranks are asked 25 s before that
+    wait_for(lambda: (it.folder / "stopped.json").exists())
+    it.value = training.altered(it.value, training={"epochs": 2})
+    files.write_json(it.folder / "cell.json", it.value.json())
+    said = it.wait(job, 400)
+    assert "stopped before the end of its walltime; a checkpoint at epoch" in said
+    assert f"Slurm runs job {job} again" in said
+    assert it.out.exists(), said
 
 
 def test_a_preempted_job_goes_on_from_its_checkpoint(cell, tmp_path):
     it = cell(epochs=8, train_samples=1437)
     job = it.submit("--partition=low")
-    wait_for(lambda: in_epoch(it, job, 2))
-    subprocess.run(
-        ["sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null"],
-        input="#!/bin/sh\nsleep 1\n",
-        text=True,
-        check=True,
-        env=it.cluster.environment,
-        cwd=tmp_path,
-    )
-    wait_for(lambda: (it.folder / "stopped.json").exists())
-    kept = json.loads((it.folder / "stopped.json").read_text())
-    assert kept["epoch"] >= 2
+    it.rank(job, 0)
+    line = ["sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null"]
+    it.cluster.run(*line, "--chdir=/", "--wrap=sleep 1")
     said = it.wait(job)
     assert it.out.exists(), said
-    (went_on,) = it.metrics()["resumed_from"]
-    assert (went_on["epoch"], went_on["step"]) == (kept["epoch"], kept["step"])
-    assert (
-        it.metrics()["history"][-1]["train_loss"]
-        == (local(it, tmp_path / "local")["history"][-1]["train_loss"])
-    )
-
-
-def in_epoch(it, job, epoch):
-    try:
-        path = it.folder / f"state-{job}" / "node0" / "rank0.heartbeat"
-        return json.loads(path.read_text())["epoch"] >= epoch
-    except (OSError, ValueError):
-        return False
+    assert it.metrics()["resumed_from"]
 
 
 @pytest.mark.parametrize("how", ["scancel", "SIGKILL of the launcher"])
-def test_nobody_outlives_the_head(cell, how):
+def test_nobody_outlives_the_launcher(cell, how):
     it = cell(epochs=2000)
     job = it.submit()
-    wait_for(lambda: in_epoch(it, job, 2))
-    states = [str(it.folder / f"state-{job}{node}") for node in ("", "/node0", "/node1")]
-    assert all(processes.members(each) for each in states)
+    parent = psutil.Process(it.rank(job, 0)["pid"])
+    assert alive(it) >= 2
     if how == "scancel":
-        subprocess.run(["scancel", str(job)], check=True, env=it.cluster.environment)
+        it.cluster.run("scancel", str(job))
     else:
-        os.kill(json.loads((it.folder / "running.json").read_text())["pid"], signal.SIGKILL)
-    wait_for(lambda: not any(processes.members(each) for each in states))
-    # The next run goes on from the checkpoint that was asked for, without waiting for the dead.
-    it.value["training"]["epochs"] = 2
-    files.write_json(it.folder / "cell.json", it.value)
-    again = it.submit()
-    said = it.wait(again)
+        words = "scripts/launch.py"
+        found = [p for p in psutil.process_iter(["cmdline"]) if words in (p.info["cmdline"] or [])]
+        (launcher,) = [p for p in found if f"{it.folder}/cell.json" in p.cmdline()]
+        launcher.kill()
+    wait_for(lambda: not parent.is_running() and not alive(it))
+    # The next run goes on, without waiting for the dead.
+    it.value = training.altered(it.value, training={"epochs": 2})
+    files.write_json(it.folder / "cell.json", it.value.json())
+    said = it.wait(it.submit())
     assert it.out.exists(), said
+
+
+def alive(it):
+    """How many processes of the cell's runs there are."""
+    found = 0
+    for process in psutil.process_iter():
+        try:
+            words = process.cmdline()
+            found += "scripts/train.py" in words and f"{it.folder}/cell.json" in words
+        except psutil.Error:
+            continue
+    return found

@@ -7,21 +7,19 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
-import cells
-import checkpoint
-import config
 import constructed
-import measure
-import report
-import strategies
-import tables
-import train
-from errors import ParbenchError
-from profiling import operators
-from progress import Pulse
-from training import cell
+from parbench import strategies
+from parbench.cell import Cell
+from parbench.errors import ParbenchError
+from parbench.measure import metrics_json, scores
+from parbench.measure.profiling import operators
+from parbench.plan import cells, config
+from parbench.reporting import report
+from parbench.training import train
+from parbench.training.progress import Heartbeat
+from parbench.verdicts import tables
+from training import altered, cell
 
 SMALL = {"train_samples": 64, "test_samples": 33, "global_batch": 16, "epochs": 1}
 
@@ -29,10 +27,10 @@ SMALL = {"train_samples": 64, "test_samples": 33, "global_batch": 16, "epochs": 
 def trained(folder, data, **changes) -> dict:
     """metrics.json of a small cell, trained in this process."""
     value = cell(**{**SMALL, **changes})
-    strategy = strategies.load(value["strategy"]["name"]).Strategy(value)
+    strategy = strategies.of(value)
     out = folder / "metrics.json"
-    train.train(value, data, out, strategy, Pulse(0))
-    return measure.read_metrics(out)
+    train.train(value, data, out, strategy, Heartbeat(0))
+    return metrics_json.read(out)
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +62,11 @@ def test_operators_of_training_and_of_inference(profiled):
 def test_threads_that_an_old_profiler_does_not_see_are_no_profile():
     value = cell("gpipe", balance=[2], profile="operators")
     assert not list(operators.Profile.check(value))
-    old = {**value, "stack": "paper"}
+    old = altered(value, stack="paper")
     (problem,) = operators.Profile.check(old)
     assert problem.startswith("profile: operators: gpipe computes in threads of its own")
     assert "stack paper has 2.1.2" in problem
-    assert not list(operators.Profile.check({**cell(), "stack": "paper"}))
+    assert not list(operators.Profile.check(altered(cell(), stack="paper")))
 
 
 class Event:
@@ -117,31 +115,6 @@ def test_a_few_steps_measure_speed_and_no_accuracy(digits, tmp_path):
         trained(tmp_path, digits, steps=5)
 
 
-def test_threads_of_a_device(digits, tmp_path):
-    before = torch.get_num_threads()
-    value = cell(**SMALL)
-    value["hardware"]["threads"] = 2
-    try:
-        train.prepare(value)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_a_resumed_profile_keeps_what_was_found(digits, tmp_path, profiled):
-    value = cell(**SMALL, profile="operators")
-    strategy = strategies.load("eager").Strategy(value)
-    strategy.setup()
-    run = train.Run(value, digits, strategy, Pulse(0))
-    found = {"training": profiled["profile"]["training"]}
-    run.profile.resume(found)
-    run.store = checkpoint.Store(tmp_path, {})
-    assert run.profile.state() == found
-    with run.profile.phase("other"), run.profile.phase("update"):
-        pass
-    assert run.profile.result()["training"] == found["training"]
-
-
 # ---------------------------------------------------------------- tables and report
 
 
@@ -154,20 +127,20 @@ def operator(name, milliseconds, on_gpu=None) -> dict:
     }
 
 
-def constructed_metrics(value: dict) -> dict:
+def constructed_metrics(value: Cell) -> dict:
     """Made-up metrics.json of a cell of the study."""
-    training, changes = value["training"], {}
-    if training["profile"] == "operators":
+    training, changes = value.training, {}
+    if training.profile == "operators":
         listed = [operator("aten::bmm", 60), operator("aten::addmm", 20), operator("<b>&", 15)]
         totals = {"cpu_self_seconds": 0.1, "device_self_seconds": None}
-        if value["hardware"]["device"] == "cuda":
+        if value.hardware.device == "cuda":
             listed = [operator("aten::mm", 5, 150), operator("cudaLaunchKernel", 40, 0)]
             totals["device_self_seconds"] = 0.2
         part = {"steps": 5, **totals, "operators": listed}
         changes["profile"] = {"kind": "operators", "training": part, "inference": part}
-    if training["steps"] is not None:
-        changes |= measure.NO_SCORES
-    return constructed.make_metrics(value, **changes)
+    if training.steps is not None:
+        changes |= scores.NO_SCORES
+    return constructed.make_metrics(value.json(), **changes)
 
 
 def collected(folder, study_name, **available) -> tuple[Path, Path]:
@@ -178,12 +151,12 @@ def collected(folder, study_name, **available) -> tuple[Path, Path]:
     plan = cells.plan(config.checked(base))
     found = {each: constructed_metrics(plan.cells[each]) for each in plan.runnable(study_name)}
     content = plan.studies[study_name]
-    frame = tables.table(content, found, tables.read_source("kamoji", cells.published_files()))
     plan_path, table_path = folder / f"{study_name}.json", folder / f"{study_name}.csv"
     plan_path.write_text(json.dumps(content))
-    table_path.write_text(frame.to_csv(index=False, lineterminator="\n"))
     for name, metrics in found.items():
-        measure.write_metrics(folder / "cells" / name / "metrics.json", metrics)
+        metrics_json.write(folder / "cells" / name / "metrics.json", metrics)
+    words = ["--plan", plan_path, "--cells", folder / "cells", "--out", table_path]
+    tables.main(list(map(str, [*words, "--published", *cells.published_files()])))
     data = folder / "report.json"
     report.main(
         [

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-import loader
-import strategies
-import train
-from pil_input import PilInput
-from progress import Pulse
+from parbench import strategies
+from parbench.data import loader
+from parbench.data.pil_input import PilInput
+from parbench.training import evaluation
+from parbench.training.loop import Run
+from parbench.training.progress import Heartbeat
 from test_loader import STD, made_up
 from training import cell
 
@@ -54,13 +55,13 @@ def test_the_loop_learns_the_same(digits):
     losses = []
     for way in ("tensor", "pil"):
         value = cell(input=way, train_samples=96, test_samples=20)
-        strategy = strategies.load("eager").Strategy(value)
+        strategy = strategies.of(value)
         strategy.setup()
-        run = train.Run(value, digits, strategy, Pulse(0))
+        run = Run(value, digits, strategy, Heartbeat(0))
         run.begin()
         order = loader.order(0, 0, 96)
         losses.append([run.step(order[at : at + 24], 0).item() for at in range(0, 96, 24)])
-        predicted, loss = run.evaluate()
+        predicted, loss = evaluation.evaluate(run)
         losses[-1].append(loss)
         assert len(predicted) == 20
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)

@@ -14,14 +14,12 @@ import torchvision
 from safetensors.torch import save_file
 from torch import nn
 
-import cells
-import command
-import config
-import models
-import pretrained
-import unbundle
-import weights
-from errors import ParbenchError
+from parbench import models
+from parbench.cell import Pretrained
+from parbench.data import pretrained, weights
+from parbench.errors import ParbenchError
+from parbench.plan import config
+from training import altered
 from training import cell as small_cell
 from workspace import Workspace, small_study
 
@@ -69,9 +67,7 @@ def prepared(published, tmp_path):
 def cell_of(spec, strategy="eager", devices=1, **changes):
     value = small_cell(strategy, devices, model="resnet18", **changes)
     known = {"sha256": spec["sha256"], "conversion": pretrained.CONVERSION}
-    value["model"]["pretrained"] = {"weights": "mine", **known}
-    config.check(value, "cell", "test cell")
-    return value
+    return altered(value, model={"pretrained": Pretrained("mine", **known)})
 
 
 def resnet18(classes=10):
@@ -105,13 +101,6 @@ def test_entries_of_the_configuration_are_of_their_models(name):
     tensors, classes = weights.renamed(spec, weights.network(spec))
     assert classes == 1000
     assert {key: value.dtype for key, value in tensors.items()}
-
-
-@pytest.mark.parametrize("study", ["gorantla2024", "kamoji"])
-def test_the_models_of_a_study_find_theirs_in_the_configuration(study):
-    for name, model in config.study(study)["models"].items():
-        found = cells._model(name, model | {"pretrained": True}, config.load(), study)
-        assert found["pretrained"]["sha256"] in {spec["sha256"] for spec in ENTRIES.values()}
 
 
 def test_weights_as_safetensors_and_of_convolutions_that_are_linear_layers(tmp_path):
@@ -170,13 +159,6 @@ def test_a_wrong_digest_is_refused_before_the_file_is_opened(published, tmp_path
     assert not out.exists()
 
 
-def test_a_folder_that_is_none_is_a_sentence(published, tmp_path):
-    out = tmp_path / "file/weights.safetensors"
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ParbenchError, match="file"):
-        weights.prepare("mine", published[1], out, out.with_name("digest.json"))
-
-
 @pytest.mark.parametrize(
     ("network", "words"),
     [
@@ -211,7 +193,7 @@ def test_weights_that_do_not_belong_to_the_cell_are_refused(prepared, damage):
     value, place = cell_of(spec), data.parent.parent / "weights/mine"
     path = place / pretrained.WEIGHTS
     if damage == "other":
-        value["model"]["pretrained"]["sha256"] = "1" * 64
+        value = cell_of({**spec, "sha256": "1" * 64})
     elif damage == "bytes":
         path.write_bytes(path.read_bytes()[:-1] + b"?")
     elif damage == "gone":
@@ -228,77 +210,6 @@ def test_weights_that_do_not_belong_to_the_cell_are_refused(prepared, damage):
         (place / pretrained.DIGEST).write_text(json.dumps(described))
     with pytest.raises(ParbenchError, match=AGAIN):
         pretrained.load(resnet18(), value, data)
-
-
-def test_images_of_another_size_are_told(prepared):
-    data, spec, _ = prepared
-    blocks = resnet18()
-    blocks.stem.conv1 = nn.Conv2d(3, 64, 3, bias=False)
-    words = (
-        r"published weights of resnet18 have stem.conv1.weight as \[64, 3, 7, 7\], the model has"
-    )
-    with pytest.raises(ParbenchError, match=words):
-        pretrained.load(blocks, cell_of(spec), data)
-
-
-TWO = {"model": "vit", "options": {"depth": 2}, "sha256": "12"}
-
-
-@pytest.mark.parametrize(
-    ("asked", "entries", "words"),
-    [
-        (True, {}, "no weights of vit with the options {'depth': 2}; it has none of this model"),
-        (True, {"a": {"model": "vit"}}, r"it has a \(options {}\)"),
-        (True, {"a": TWO, "b": TWO}, "name one of them instead of true: a, b"),
-        ("c", {"a": TWO, "b": TWO}, "config.yaml has no weights 'c' of vit"),
-        (True, {"a": TWO}, None),
-        ("a", {"a": TWO, "b": TWO}, None),
-    ],
-)
-def test_weights_are_chosen_by_model_and_options(asked, entries, words):
-    model = {"name": "vit", "options": {}}
-    usual = {key: part["default"] for key, part in models.load("vit").OPTIONS.items()}
-    model["options"] = usual | {"depth": 2}
-    if words is None:
-        found = cells._published_weights(model, asked, entries, "here")
-        assert found == {"weights": "a", "sha256": "12", "conversion": pretrained.CONVERSION}
-        return
-    with pytest.raises(ParbenchError, match=words) as caught:
-        cells._published_weights(model, asked, entries, "studies/mine.yaml: models.vit.pretrained")
-    assert str(caught.value).startswith("studies/mine.yaml: models.vit.pretrained: ")
-
-
-def test_the_folder_of_the_weights_is_seen_in_an_image(
-    prepared, monkeypatch, tmp_path, tmp_path_factory
-):
-    """Also where it is a link to another disk."""
-    data, spec, _ = prepared
-    place = data.parent.parent / "weights/mine"
-    elsewhere = tmp_path_factory.mktemp("disk") / "mine"
-    place.rename(elsewhere)
-    place.symlink_to(elsewhere)
-    asked = {}
-    monkeypatch.setattr(command.apptainer, "probe", lambda: None)
-    monkeypatch.setattr(
-        command.apptainer, "enter", lambda *given, **more: (asked.update(more), (given, {}))[1]
-    )
-    paths = {"cell_path": tmp_path / "cell.json", "data": data, "out": tmp_path / "metrics.json"}
-    command.command(cell_of(spec), **paths, devices=["0"], image=tmp_path / "image.sif")
-    assert elsewhere in asked["binds"]
-
-
-def test_weights_come_from_a_bundle(published, prepared, tmp_path, monkeypatch):
-    data, spec, _ = prepared
-    source, out = data.parent.parent / "weights/mine", tmp_path / "there" / pretrained.WEIGHTS
-    monkeypatch.setattr(unbundle, "weights", lambda name, spec: source)
-    weights.prepare(
-        "mine", {**spec, "urls": ["file:///nowhere"]}, out, out.with_name("digest.json")
-    )
-    assert out.read_bytes() == (source / pretrained.WEIGHTS).read_bytes()
-    (source / pretrained.WEIGHTS).write_bytes(b"damaged")
-    out.unlink()
-    with pytest.raises(ParbenchError, match="is missing or damaged; copy the archive here again"):
-        weights.prepare("mine", spec, out, out.with_name("digest.json"))
 
 
 def test_a_study_trains_from_published_weights(published, tmp_path):
@@ -338,19 +249,3 @@ def planned(work, chosen):
     """The cells of the study."""
     lines = work.run("scripts/cells.py", *chosen, "list").stdout.splitlines()
     return [word for line in lines for word in line.split() if word.startswith("resnet18.")]
-
-
-def test_models_that_train_at_the_same_time_start_from_their_seeds(published, tmp_path):
-    work = Workspace(tmp_path / "work")
-    study = small_study(
-        "Two",
-        "resnet18: {pretrained: true}\nsimple_cnn: {}",
-        """
-both: {strategy: concurrent, options: {beside: {simple_cnn: {}, resnet18: {}}}, hardware: cpu2}
-""",
-    )
-    (work.folder / "studies/two.yaml").write_text(study)
-    done = work.snakemake("-n", "--config", "studies=[two]", check=False)
-    assert "starts its models from weights that the seed draws, and models.resnet18.pre" in (
-        done.stdout + done.stderr
-    )

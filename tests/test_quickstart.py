@@ -7,8 +7,8 @@ import json
 import pandas
 import pytest
 
-import apptainer
-import measure
+from parbench.deploy import apptainer
+from parbench.measure import metrics_json
 
 # Whoever tests the workflow's rules need not wait for it: pytest -m "not whole"
 pytestmark = pytest.mark.whole
@@ -22,7 +22,7 @@ def finished(quickstart):
 @pytest.fixture(scope="module")
 def metrics(quickstart):
     folder = quickstart[0].folder / "results/cells"
-    return {path.parent.name: measure.read_metrics(path) for path in folder.glob("*/metrics.json")}
+    return {path.parent.name: metrics_json.read(path) for path in folder.glob("*/metrics.json")}
 
 
 def test_every_cell_learns(finished, metrics):

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import shutil
-import subprocess
-import sys
 
 import pytest
 
-import cells
-import config as configuration
-import slurm
-from errors import ParbenchError
-from files import write_json
-from workspace import ROOT, Workspace, small_study
+from parbench.errors import ParbenchError
+from parbench.files import write_json
+from parbench.launch import slurm, slurm_cluster
+from parbench.plan import cells
+from parbench.plan import config as configuration
+from workspace import ROOT
 
-slurm_site = pytest.importorskip("slurm_site", reason="the stack `paper` has no Slurm plugin")
+slurm_site = pytest.importorskip(
+    "parbench.launch.slurm_site", reason="the stack `paper` has no Slurm plugin"
+)
 
 # As sites say it: sockets behind a count, slices of a GPU, GPUs without a type, no memory stated.
 PARTITIONS = """\
@@ -38,7 +36,7 @@ Configuration data as of 2026-11-21T14:44:19
 AccountingStorageType   = accounting_storage/none
 SelectType              = select/cons_tres
 """
-SITE = slurm.parsed(PARTITIONS, NODES, CONFIG)
+SITE = slurm_cluster.parsed(PARTITIONS, NODES, CONFIG)
 
 
 @pytest.fixture
@@ -71,7 +69,7 @@ def line(config: dict, name: str, **asked) -> str:
 
 def missing(config: dict, name: str, **asked) -> str | None:
     settings = slurm.settings(config, name) | asked
-    return SITE.missing(cells.hardware(name, config), settings)
+    return slurm.missing(SITE, cells.hardware(name, config), settings)
 
 
 # ---------------------------------------------------------------- resources
@@ -201,7 +199,7 @@ def test_with_accounting_names_are_compared_with_the_users_own(config, monkeypat
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    site = slurm.parsed(PARTITIONS, NODES, CONFIG.replace("/none", "/slurmdbd"))
+    site = slurm_cluster.parsed(PARTITIONS, NODES, CONFIG.replace("/none", "/slurmdbd"))
     for ask in (slurm.accounts, slurm.qualities):
         ask.cache_clear()
     config["slurm"] |= {"account": "Phys", "qos": "normal"}
@@ -221,7 +219,7 @@ def test_with_accounting_names_are_compared_with_the_users_own(config, monkeypat
     [("1:00", None), ("00:01:30", 1), ("12:00:00", 720), ("2-06:30:00", 3270), ("UNLIMITED", None)],
 )
 def test_walltimes_of_slurm(text, minutes):
-    assert slurm.minutes(text) == minutes
+    assert slurm_cluster.minutes(text) == minutes
 
 
 # ---------------------------------------------------------------- from earlier runs
@@ -261,21 +259,6 @@ def test_the_walltime_of_a_cell(planned, config):
     assert walltime() == 7
 
 
-def test_node_hours_are_those_of_earlier_runs(planned):
-    names = [cell for cell in planned.cells if "swin.eager" in cell or "swin.ddp" in cell]
-    assert "nothing is known yet" in slurm.predicted(names, planned)
-    took(names[0], 1800)
-    took(names[1], 5400)
-    text = slurm.predicted(names, planned).splitlines()
-    assert [line.split() for line in text[1:]] == [
-        ["cpu1", "3.00", "(3", "cells)"],
-        ["cpu2", "?", *"(3 cells, 3 of which nothing is known yet)".split()],
-        ["total", "3.00", *"(6 cells, 3 of which nothing is known yet)".split()],
-    ]
-    planned.cells[names[0]]["hardware"]["nodes"] = 2  # of all seeds
-    assert "6.00  (3 cells)" in slurm.predicted(names, planned)
-
-
 def test_a_compute_node_plans_what_the_submitter_planned(planned):
     """It may have other cores and GPUs, and tables made there must not differ."""
     plan = planned.studies["quickstart"]
@@ -285,200 +268,3 @@ def test_a_compute_node_plans_what_the_submitter_planned(planned):
     assert lacking(plan["groups"][0]["id"], {}) == "needs a moon"
     assert lacking(plan["groups"][1]["id"], {}) is None
     assert lacking("of a study that nobody planned", {}) is None
-
-
-# ---------------------------------------------------------------- on a real cluster
-
-STUDY = small_study(
-    "Two cells",
-    "resnet18: {}",
-    """
-eager: {strategy: eager, hardware: cpu1}
-ddp: {strategy: ddp, hardware: cpu8}
-gpu: {strategy: eager, hardware: a30x1}
-""",
-)
-MINE = """
-studies: [two]
-hardware:
-  cpu8: {device: cpu, devices: 8, slurm: {partition: gpu}}
-datasets: {other: {kind: digits}}
-slurm: {memory_mib: 1000, minutes: 5}
-"""
-PROFILE = ["--configfile", "mine.yaml", "--profile", "slurm"]
-QUICK = ["--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "5"]
-
-
-@pytest.fixture(scope="module")
-def work(cluster, tmp_path_factory):
-    """A work folder, its cells for the cluster, and what sbatch was called with."""
-    work = Workspace(tmp_path_factory.mktemp("slurm") / "work")
-    (work.folder / "studies/two.yaml").write_text(STUDY)
-    (work.folder / "mine.yaml").write_text(MINE)
-    seen = work.folder / "seen"
-    seen.mkdir()
-    real = shutil.which("sbatch", path=cluster.environment["PATH"])
-    (seen / "sbatch").write_text(f'#!/bin/sh\necho "$@" >>{seen}/lines\nexec {real} "$@"\n')
-    (seen / "sbatch").chmod(0o755)
-    work.variables = {"PATH": f"{seen}:{cluster.environment['PATH']}"}
-    work.seen = seen / "lines"
-    return work
-
-
-def snakemake(work, *words: str, check: bool = True) -> subprocess.CompletedProcess:
-    return work.snakemake(*PROFILE, *words, check=check, **work.variables)
-
-
-def cell_of(work, part: str) -> str:
-    found = work.run("scripts/cells.py", "--configfile", "mine.yaml", "list", **work.variables)
-    return next(line.split()[0] for line in found.stdout.splitlines() if part in line)
-
-
-@pytest.fixture
-def asked(cluster, monkeypatch) -> slurm.Cluster:
-    """What the cluster says of itself."""
-    monkeypatch.setenv("PATH", cluster.environment["PATH"])
-    return slurm.ask()
-
-
-def test_what_a_real_cluster_says_of_itself(asked):
-    assert asked.partition(None).name == "main"
-    assert asked.partitions["short"].minutes == 1
-    assert not asked.accounting
-    nodes = {node.name: node for node in asked.nodes}
-    assert (nodes["n1"].cores, nodes["g1"].gpus) == (2, {"a100": 2})
-    assert "gpu" in nodes["g1"].partitions
-
-
-def test_without_an_answer_it_is_said_what_to_try(monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ParbenchError, match="scontrol, which is not on PATH: run it on a login"):
-        slurm.ask()
-
-
-def test_a_wrong_name_stops_before_anything_is_submitted(work):
-    wrong = ["--config", "slurm={partition: mian}"]
-    result = snakemake(work, *wrong, check=False)
-    assert result.returncode == 2
-    sentence = "slurm.partition: there is no partition 'mian'; did you mean 'main'?"
-    assert sentence in result.stderr
-    assert result.stdout == ""
-    assert not work.seen.exists()
-    assert snakemake(work, *wrong, "-n", check=False).returncode == 2
-
-
-def test_an_eight_core_cell_submitted_from_two_cores(work, cluster):
-    """Its job waits in a partition that starts none."""
-    name = cell_of(work, "ddp.cpu8")
-    cluster.run("scontrol", "update", "PartitionName=gpu", "State=DOWN")
-    few = sorted(os.sched_getaffinity(0))[:2]
-    submitter = subprocess.Popen(
-        [sys.executable, "-m", "snakemake", *PROFILE, *QUICK, f"results/cells/{name}/metrics.json"],
-        cwd=work.folder,
-        env={**os.environ, **work.variables},
-        preexec_fn=lambda: os.sched_setaffinity(0, few),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        query = ["squeue", "--noheader", "--format=%i|%k|%C|%D|%l|%P|%m"]
-        while not (jobs := cluster.run(*query).split()):
-            assert submitter.poll() is None, submitter.stdout.read()
-        _, comment, *asked = jobs[0].split("|")
-        assert comment == f"rule_train_wildcards_{name}"
-        assert asked == ["8", "1", "5:00", "gpu", "8000M"]
-        assert "--ntasks=1 --cpus-per-task=8 " in work.seen.read_text()
-    finally:
-        submitter.kill()  # asked to end, it would wait for its job
-        submitter.communicate()
-        cluster.run("scancel", "--me")
-        cluster.run("scontrol", "update", "PartitionName=gpu", "State=UP")
-    snakemake(work, "--unlock")
-
-
-def left_behind(work, cluster, name: str, seconds: int, folder: str | None = None) -> str:
-    """The id of a job of the cell ``name`` that nobody waits for."""
-    comment = f"--comment=rule_train_wildcards_{name}"
-    words = ["--output=/dev/null", comment, "-D", folder or str(work.folder)]
-    return cluster.run("sbatch", "--parsable", *words, f"--wrap=sleep {seconds}").strip()
-
-
-def test_a_dry_run_tells_of_a_job_that_was_left_behind_and_writes_nothing(work, cluster):
-    name = cell_of(work, "eager.cpu1")
-    target = f"results/cells/{name}/metrics.json"
-    taken_over = work.folder / "results/plan/taken_over.json"
-    taken_over.unlink(missing_ok=True)
-    left = left_behind(work, cluster, name, 600)
-    elsewhere = left_behind(work, cluster, name, 600, folder="/")
-    dry = snakemake(work, "-n", "--force", target).stdout
-    assert f"--dependency=afterany:{left}," in dry
-    assert "  cpu1 " in dry.split("predicted node-hours")[1]
-    cluster.run("scancel", left, elsewhere)
-    assert "dependency" not in snakemake(work, "-n", "--force", target).stdout
-    assert not taken_over.exists()
-
-
-@pytest.fixture(scope="module")
-def trained(work, cluster):
-    """A cell that was trained behind a job of an earlier run: its name, that job, what was said."""
-    name = cell_of(work, "eager.cpu1")
-    left = left_behind(work, cluster, name, 3)
-    return name, left, snakemake(work, *QUICK, f"results/cells/{name}/metrics.json").stdout
-
-
-def test_a_cell_of_a_killed_submitter_is_waited_for(work, trained):
-    name, left, said = trained
-    assert f"{name}: job {left} of an earlier run is still there" in said
-    assert "1 cell on a30x1 not run: needs 1x A30 (partition main has" in said
-    taken_over = work.folder / "results/plan/taken_over.json"
-    assert json.loads(taken_over.read_text()) == {name: left}
-    assert f"--dependency=afterany:{left}" in work.seen.read_text()
-
-
-def test_with_the_profile_or_without_nothing_runs_again(work, trained):
-    target = f"results/cells/{trained[0]}/metrics.json"
-    assert "Nothing to be done" in snakemake(work, "-n", target).stdout
-    assert "Nothing to be done" in work.snakemake("-n", *PROFILE[:2], "--", target).stdout
-
-
-def test_what_was_finished_without_a_submitter_is_recorded(work, trained):
-    """A cell's record is gone, as if none had been written; the run makes another dataset."""
-    target = f"results/cells/{trained[0]}/metrics.json"
-    snakemake(work, "--cleanup-metadata", target)
-    assert "missing provenance" in snakemake(work, "-n", target).stdout
-    snakemake(work, *QUICK, target, "results/data/other/digest.json")
-    assert "missing provenance" not in snakemake(work, "-n", target).stdout
-
-
-def test_preparation_may_be_a_job(work):
-    words = ["-n", "--force", "results/data/other/digest.json"]
-    assert "slurm_partition" not in snakemake(work, *words).stdout
-    there = snakemake(work, *words, "--config", "slurm={prepare: short}").stdout
-    # At most as long as that partition gives.
-    assert "cpus_per_task=2, runtime=1, slurm_partition=short" in there
-
-
-def test_preparing_inside_a_job_is_said(work):
-    words = [*PROFILE[:2], "--forcerun", "dataset", "--", "results/data/other/digest.json"]
-    said = "parbench: inside Slurm's job 123: datasets, images, tables and report are made on its"
-    assert said in work.snakemake(*words, SLURM_JOB_ID="123").stdout
-    assert said not in work.snakemake(*words).stdout
-
-
-def test_the_doctor_shows_each_line_and_what_slurm_makes_of_it(work, cluster):
-    result = work.run(
-        "scripts/doctor.py", "--slurm", "--configfile", "mine.yaml", check=False, **work.variables
-    )
-    lines = {line.split("  ")[0]: line for line in result.stdout.splitlines()}
-    assert (
-        lines["cpu1, in use"].split(None, 3)[3].startswith("ok") or " ok " in lines["cpu1, in use"]
-    )
-    assert "--cpus-per-task=1 --open-mode=append  # accepted: " in lines["cpu1, in use"]
-    assert "--cpus-per-task=8 " in lines["cpu8, in use"]
-    assert "ask by `gpus: gpu`" in lines["GPUs"]
-    assert "off: leave `account`" in lines["accounting"]
-    assert " limited " in lines["a30x1, in use"]
-    assert "config.yaml: hardware.a100x2: {..., slurm: {partition: gpu}}" in result.stdout
-    assert cluster.run("squeue", "--noheader") == ""
-    assert result.returncode == 0

@@ -1,130 +1,224 @@
-"""Half of the default study on a cluster of two nodes, in images, by `snakemake --profile slurm`;
-and many cells at once. It is compared with what was trained on the same machine without Slurm."""
+"""`snakemake --profile slurm` on a real cluster: what is asked for, trained, taken over."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
 import pytest
-import yaml
 
-import load
-import measure
-from workspace import ROOT, Workspace
+from parbench.errors import ParbenchError
+from parbench.launch import slurm_cluster
+from workspace import Workspace, small_study
 
-PROFILE = ["--profile", "slurm", "--configfile", "mine.yaml"]
-# Nobody else asks this controller: cells of seconds need not wait for it.
-QUICK = ["--slurm-init-seconds-before-status-checks", "5", "--latency-wait", "5"]
-SEED = 0  # that of the study that it is compared with
-ACROSS = ("ddp", "horovod")
-MINE = f"""
-studies: [quickstart, nodes]
-override: {{quickstart: {{seeds: [{SEED}]}}}}
-hardware: {{2x1: {{device: cpu, devices: 1, nodes: 2}}}}
-slurm: {{memory_mib: 2000, minutes: 20}}
+STUDY = small_study(
+    "Some cells",
+    "resnet18: {}",
+    """
+eager: {strategy: eager, hardware: cpu1}
+ddp: {strategy: ddp, hardware: cpu8}
+nodes: {strategy: ddp, hardware: 2x1}
+gpu: {strategy: eager, hardware: a30x1}
+""",
+)
+MINE = """
+studies: [two]
+hardware:
+  cpu8: {device: cpu, devices: 8, slurm: {partition: gpu}}
+  2x1: {device: cpu, devices: 1, nodes: 2}
+datasets: {other: {kind: digits}}
+slurm: {memory_mib: 1000, minutes: 5}
 """
-
-
-def over_two_nodes() -> dict:
-    """Swin of the default study by each strategy that trains over nodes, a rank on each of two."""
-    study = yaml.safe_load((ROOT / "studies/quickstart.yaml").read_text())
-    variants = {name: {"strategy": name, "hardware": "2x1"} for name in ACROSS}
-    tables = [{"title": "All", "variants": list(ACROSS), "metrics": ["test_accuracy"]}]
-    models = {"swin": study["models"]["swin"]}
-    return study | {"seeds": [SEED], "models": models, "variants": variants, "tables": tables}
+PROFILE = ["--configfile", "mine.yaml", "--profile", "slurm"]
+QUICK = ["--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "5"]
 
 
 @pytest.fixture(scope="module")
-def finished(cluster, quickstart, tmp_path_factory):
-    """The study's work folder, and what the submitting terminal showed."""
-    work = Workspace(tmp_path_factory.mktemp("study") / "on slurm", "auto")
-    path = work.folder / "studies/quickstart.yaml"
-    study = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump(study | {"models": {"swin": study["models"]["swin"]}}))
-    (work.folder / "studies/nodes.yaml").write_text(yaml.safe_dump(over_two_nodes()))
+def work(cluster, tmp_path_factory):
+    """A work folder, its cells for the cluster, and what sbatch was called with."""
+    work = Workspace(tmp_path_factory.mktemp("slurm") / "work")
+    (work.folder / "studies/two.yaml").write_text(STUDY)
     (work.folder / "mine.yaml").write_text(MINE)
-    result = work.snakemake(*PROFILE, *QUICK, PATH=cluster.environment["PATH"])
-    return work, result.stdout + result.stderr
+    seen = work.folder / "seen"
+    seen.mkdir()
+    real = shutil.which("sbatch", path=cluster.environment["PATH"])
+    (seen / "sbatch").write_text(f'#!/bin/sh\necho "$@" >>{seen}/lines\nexec {real} "$@"\n')
+    (seen / "sbatch").chmod(0o755)
+    work.variables = {"PATH": f"{seen}:{cluster.environment['PATH']}"}
+    work.seen = seen / "lines"
+    return work
 
 
-def results(work) -> dict[str, dict]:
-    """metrics.json of all cells, by cell."""
-    found = (work.folder / "results/cells").glob("*/metrics.json")
-    return {path.parent.name: measure.read_metrics(path) for path in found}
+def snakemake(work, *words: str, check: bool = True) -> subprocess.CompletedProcess:
+    return work.snakemake(*PROFILE, *words, check=check, **work.variables)
+
+
+def cell_of(work, part: str) -> str:
+    found = work.run("scripts/cells.py", "--configfile", "mine.yaml", "list", **work.variables)
+    return next(line.split()[0] for line in found.stdout.splitlines() if part in line)
+
+
+@pytest.fixture
+def asked(cluster, monkeypatch) -> slurm_cluster.Cluster:
+    """What the cluster says of itself."""
+    monkeypatch.setenv("PATH", cluster.environment["PATH"])
+    return slurm_cluster.ask()
+
+
+def test_what_a_real_cluster_says_of_itself(asked):
+    assert asked.partition(None).name == "main"
+    assert asked.partitions["short"].minutes == 1
+    assert not asked.accounting
+    nodes = {node.name: node for node in asked.nodes}
+    assert (nodes["n1"].cores, nodes["g1"].gpus) == (2, {"a100": 2})
+    assert "gpu" in nodes["g1"].partitions
+
+
+def test_without_an_answer_it_is_said_what_to_try(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ParbenchError, match="scontrol, which is not on PATH: run it on a login"):
+        slurm_cluster.ask()
+
+
+def test_a_wrong_name_stops_before_anything_is_submitted(work):
+    wrong = ["--config", "slurm={partition: mian}"]
+    result = snakemake(work, *wrong, check=False)
+    assert result.returncode == 2
+    sentence = "slurm.partition: there is no partition 'mian'; did you mean 'main'?"
+    assert sentence in result.stderr
+    assert result.stdout == ""
+    assert not work.seen.exists()
+    assert snakemake(work, *wrong, "-n", check=False).returncode == 2
+
+
+def test_an_eight_core_cell_submitted_from_two_cores(work, cluster):
+    """Its job waits in a partition that starts none."""
+    name = cell_of(work, "ddp.cpu8")
+    cluster.run("scontrol", "update", "PartitionName=gpu", "State=DOWN")
+    few = sorted(os.sched_getaffinity(0))[:2]
+    submitter = subprocess.Popen(
+        [sys.executable, "-m", "snakemake", *PROFILE, *QUICK, f"results/cells/{name}/metrics.json"],
+        cwd=work.folder,
+        env={**os.environ, **work.variables},
+        preexec_fn=lambda: os.sched_setaffinity(0, few),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        query = ["squeue", "--noheader", "--format=%i|%k|%C|%D|%l|%P|%m"]
+        while not (jobs := cluster.run(*query).split()):
+            assert submitter.poll() is None, submitter.stdout.read()
+        _, comment, *asked = jobs[0].split("|")
+        assert comment == f"rule_train_wildcards_{name}"
+        assert asked == ["8", "1", "5:00", "gpu", "8000M"]
+        assert "--ntasks=1 --cpus-per-task=8 " in work.seen.read_text()
+    finally:
+        submitter.kill()  # asked to end, it would wait for its job
+        submitter.communicate()
+        cluster.run("scancel", "--me")
+        cluster.run("scontrol", "update", "PartitionName=gpu", "State=UP")
+    snakemake(work, "--unlock")
+
+
+def left_behind(work, cluster, name: str, seconds: int, folder: str | None = None) -> str:
+    """The id of a job of the cell ``name`` that nobody waits for."""
+    comment = f"--comment=rule_train_wildcards_{name}"
+    words = ["--output=/dev/null", comment, "-D", folder or str(work.folder)]
+    return cluster.run("sbatch", "--parsable", *words, f"--wrap=sleep {seconds}").strip()
+
+
+def test_a_dry_run_tells_of_a_job_that_was_left_behind_and_writes_nothing(work, cluster):
+    name = cell_of(work, "eager.cpu1")
+    target = f"results/cells/{name}/metrics.json"
+    left = left_behind(work, cluster, name, 600)
+    elsewhere = left_behind(work, cluster, name, 600, folder="/")
+    dry = snakemake(work, "-n", "--force", target).stdout
+    assert f"--dependency=afterany:{left}," in dry
+    assert "parbench: 1 cell to train" in dry
+    cluster.run("scancel", left, elsewhere)
+    assert "dependency" not in snakemake(work, "-n", "--force", target).stdout
 
 
 @pytest.fixture(scope="module")
-def here(quickstart):
-    found = results(quickstart[0])
-    return {cell: v for cell, v in found.items() if v["cell"]["model"]["name"] == "swin"}
-
-
-@pytest.fixture(scope="module")
-def there(finished):
-    return results(finished[0])
-
-
-def learned(metrics: dict) -> dict:
-    """All that was learned, to the last bit; no times."""
-    numbers = ("epoch", "train_loss", "test_loss", "test_accuracy", "learning_rate")
-    kept = {"history": [{key: epoch[key] for key in numbers} for epoch in metrics["history"]]}
-    return kept | {key: metrics[key] for key in ("status", "test_accuracy", "confusion")}
-
-
-@pytest.mark.whole
-def test_every_cell_learns_on_slurm_what_it_learns_here(here, there):
-    on_one_node = {cell for cell, v in there.items() if v["cell"]["hardware"]["nodes"] == 1}
-    # Horovod's two are missing where it cannot be compiled, here as there.
-    assert on_one_node == set(here)
-    assert len(on_one_node) in (4, 5)
-    for cell in on_one_node:
-        assert learned(there[cell]) == learned(here[cell]), cell
-        for key in ("image", "code_digest", "dataset_digest", "world_size"):
-            assert there[cell]["environment"][key] == here[cell]["environment"][key], cell
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("strategy", ACROSS)
-def test_two_nodes_learn_what_two_cores_learn(here, there, finished, strategy):
-    def one(results, hardware):
-        found = (
-            v for cell, v in results.items() if cell.startswith(f"swin.{strategy}.{hardware}.")
+def trained(work, cluster):
+    """Two cells, trained behind jobs of a submitter that was killed; what was said."""
+    eager, two = cell_of(work, "eager.cpu1"), cell_of(work, "ddp.2x1")
+    targets = [f"results/cells/{name}/metrics.json" for name in (eager, two)]
+    with open(work.folder / "first.txt", "w") as first:
+        submitter = subprocess.Popen(
+            [sys.executable, "-m", "snakemake", *PROFILE, *QUICK, *targets],
+            cwd=work.folder,
+            env={**os.environ, **work.variables},
+            stdout=first,
+            stderr=first,
         )
-        return next(found, None)
-
-    two = one(there, "2x1")
-    if two is None and strategy == "horovod":
-        pytest.skip("Horovod cannot be compiled here")
-    assert learned(two) == learned(one(here, "cpu2"))
-    for key in ("image", "world_size"):
-        assert two["environment"][key] == one(here, "cpu2")["environment"][key]
-    running = [line for line in finished[1].splitlines() if f"{two['cell']['id']}: running" in line]
-    assert [line.endswith(" on n1, n2)") for line in running] == [True], finished[1]
-
-
-@pytest.mark.whole
-def test_the_submitting_terminal_tells_of_each_cell_and_makes_the_report(finished, there):
-    work, shown = finished
-    for cell, values in there.items():
-        assert f"{cell}: ok, accuracy {values['test_accuracy']:.3f}" in shown
-    html = (work.folder / "reports/final.html").read_text()
-    assert all(cell in html for cell in there)
-    assert (work.folder / "reports/final.pdf").exists()
+    query = ["squeue", "--noheader", "--format=%i|%k"]
+    while f"_{eager}" not in (jobs := cluster.run(*query)):
+        assert submitter.poll() is None, (work.folder / "first.txt").read_text()
+        time.sleep(0.2)
+    submitter.kill()
+    submitter.wait()
+    left = next(line.split("|")[0] for line in jobs.splitlines() if line.endswith(f"_{eager}"))
+    snakemake(work, "--unlock")
+    done = snakemake(work, *QUICK, *targets)
+    return eager, two, left, done.stdout + done.stderr
 
 
 @pytest.mark.whole
-def test_nothing_is_left_to_do(finished, cluster):
-    work, _ = finished
-    assert work.jobs(*PROFILE, PATH=cluster.environment["PATH"]) == {}
+def test_jobs_of_a_killed_submitter_are_not_doubled(work, trained):
+    eager, two, left, said = trained
+    assert "1 cell on a30x1 not run: needs 1x A30 (partition main has" in said
+    assert "2 cells to train" in said
+    assert f"{eager}: job {left} of an earlier run is still there" in said
+    assert f"--dependency=afterany:{left}" in work.seen.read_text()
+    logs = list((work.folder / ".snakemake/slurm_logs").rglob("*.log"))
+    assert not [log for log in logs if "error" in log.read_text()]
+    for name in (eager, two):
+        found = json.loads((work.folder / f"results/cells/{name}/metrics.json").read_text())
+        assert found["status"] == "ok"
+    assert found["environment"]["world_size"] == 2
 
 
 @pytest.mark.whole
-def test_many_cells_at_once(cluster, tmp_path):
-    """A twentieth of what `make slurm-load` runs."""
-    count = load.CELLS // 20
-    outcome = load.run(cluster, tmp_path, count)
-    assert outcome.lost == []
-    assert outcome.submitted == outcome.trainings == len(outcome.cells) == count
-    assert len(set(outcome.jobs.values())) == count
-    assert outcome.memory < 500_000_000, outcome.table
-    assert outcome.shortest_gap > 10, outcome.table
-    # With each, the plugin asks for the configuration; the rest is asked once, at the start.
-    assert outcome.questions.total() <= 2 * len(outcome.looks) + 10, outcome.table
+def test_with_the_profile_or_without_nothing_runs_again(work, trained):
+    target = f"results/cells/{trained[0]}/metrics.json"
+    assert "Nothing to be done" in snakemake(work, "-n", target).stdout
+    assert "Nothing to be done" in work.snakemake("-n", *PROFILE[:2], "--", target).stdout
+
+
+def test_preparation_may_be_a_job(work):
+    words = ["-n", "--force", "results/data/other/digest.json"]
+    assert "slurm_partition" not in snakemake(work, *words).stdout
+    there = snakemake(work, *words, "--config", "slurm={prepare: short}").stdout
+    # At most as long as that partition gives.
+    assert "cpus_per_task=2, runtime=1, slurm_partition=short" in there
+
+
+def test_preparing_inside_a_job_is_said(work):
+    words = [*PROFILE[:2], "--forcerun", "dataset", "--", "results/data/other/digest.json"]
+    said = "parbench: inside Slurm's job 123: datasets, images, tables and report are made on its"
+    assert said in work.snakemake(*words, SLURM_JOB_ID="123").stdout
+    assert said not in work.snakemake(*words).stdout
+
+
+def test_the_doctor_shows_each_line_and_what_slurm_makes_of_it(work, cluster):
+    result = work.run(
+        "scripts/doctor.py", "--slurm", "--configfile", "mine.yaml", check=False, **work.variables
+    )
+    lines = {line.split("  ")[0]: line for line in result.stdout.splitlines()}
+    assert (
+        lines["cpu1, in use"].split(None, 3)[3].startswith("ok") or " ok " in lines["cpu1, in use"]
+    )
+    assert "--cpus-per-task=1 --open-mode=append  # accepted: " in lines["cpu1, in use"]
+    assert "--cpus-per-task=8 " in lines["cpu8, in use"]
+    assert "ask by `gpus: gpu`" in lines["GPUs"]
+    assert "off: leave `account`" in lines["accounting"]
+    assert " limited " in lines["a30x1, in use"]
+    assert "config.yaml: hardware.a100x2: {..., slurm: {partition: gpu}}" in result.stdout
+    assert cluster.run("squeue", "--noheader") == ""
+    assert result.returncode == 0

@@ -115,8 +115,8 @@ def test_learning_rate_of_one_strategy(work):
 
 def test_comment_and_docstring_in_a_strategy(work):
     work.edit(
-        "scripts/strategies/gpipe.py",
-        '    """One process drives all devices."""',
+        "scripts/parbench/strategies/gpipe.py",
+        '    """One process that drives all devices of a node, a partition on each."""',
         '    """Other words."""\n    # and a comment',
     )
     assert work.jobs() == {}
@@ -124,7 +124,9 @@ def test_comment_and_docstring_in_a_strategy(work):
 
 def test_code_of_gpipe(work):
     work.edit(
-        "scripts/strategies/gpipe.py", '"default": False', '"default": True if False else False'
+        "scripts/parbench/strategies/gpipe.py",
+        '"default": False',
+        '"default": True if False else False',
     )
     # (the value is the same: what counts is that the code is another)
     assert work.jobs() == {"train": 2, **PROVED}
@@ -132,7 +134,7 @@ def test_code_of_gpipe(work):
 
 def test_a_model_file(work):
     work.edit(
-        "scripts/models/resnet18.py",
+        "scripts/parbench/models/resnet18.py",
         "    return _resnet.blocks(",
         "    unused = 0\n    return _resnet.blocks(",
     )
@@ -140,17 +142,17 @@ def test_a_model_file(work):
 
 
 def test_the_loop(work):
-    work.edit("scripts/train.py", "return batch[:2], 0.0", "return batch[:3], 0.0")
+    work.edit("scripts/parbench/training/loop.py", "return batch[:2], 0.0", "return batch[:3], 0.0")
     assert work.jobs() == {"train": 6, **PROVED}
 
 
 def test_code_that_only_fetches_data(work):
-    work.edit("scripts/dataset.py", "import files", "import files\n\nUNUSED = 1")
+    work.edit("scripts/parbench/data/dataset.py", "import files", "import files\n\nUNUSED = 1")
     assert work.jobs() == {}
 
 
 def test_another_conversion(work):
-    work.edit("scripts/dataset.py", "CONVERSION = 1", "CONVERSION = 2")
+    work.edit("scripts/parbench/data/dataset.py", "CONVERSION = 1", "CONVERSION = 2")
     assert work.jobs() == {"dataset": 1, "train": 6, **AFTER}
 
 

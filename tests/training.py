@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-import cells
-import config
-import strategies
+from parbench import strategies
+from parbench.cell import Cell, Dataset, Hardware, Model, Run, Strategy, Training
+from parbench.plan import by_schema
+from parbench.plan.settings import defaults
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL_SWIN = {
@@ -24,15 +29,14 @@ SMALL_SWIN = {
 }
 
 
-def cell(strategy: str = "eager", devices: int = 1, model: str = "swin", **changes) -> dict:
+def cell(strategy: str = "eager", devices: int = 1, model: str = "swin", **changes) -> Cell:
     """A cell on digits that trains in a second: SGD, two epochs, an uneven tail.
 
     ``changes`` go to the training settings, or to the strategy's options when they are one.
     """
     module = strategies.load(strategy)
     options = {k: copy.deepcopy(part.get("default")) for k, part in module.OPTIONS.items()}
-    schema = config.settings_schema()
-    settings = {key: part["default"] for key, part in schema.items() if "default" in part}
+    settings = defaults()
     settings.update(
         epochs=2, global_batch=48, optimizer="sgd", schedule="constant", learning_rate=0.05
     )
@@ -40,48 +44,48 @@ def cell(strategy: str = "eager", devices: int = 1, model: str = "swin", **chang
     for key, value in changes.items():
         (options if key in options else settings)[key] = value
     model_options = SMALL_SWIN if model == "swin" else {}
-    template = {
-        "schema_version": cells.CELL_SCHEMA_VERSION,
-        "id": f"test.{model}.{strategy}",
-        "model": {"name": model, "options": model_options},
-        "strategy": {"name": strategy, "options": options},
-        "hardware": {
-            "name": f"cpu{devices}",
-            "device": "cpu",
-            "devices": devices,
-            "threads": 1,
-            "nodes": 1,
-            "gpu_model": None,
+    samples = {key: settings.pop(key) for key in ("train_samples", "test_samples")}
+    made = Cell(
+        id=f"test.{model}.{strategy}",
+        model=Model(model, model_options),
+        strategy=Strategy(strategy, options),
+        hardware=Hardware(f"cpu{devices}", "cpu", devices, threads=1, nodes=1, gpu_model=None),
+        dataset=Dataset("digits", **samples),
+        training=Training(**settings),
+        stack="current",
+        deployment="host",
+        seed=0,
+        run=Run(120, 300, grace_seconds=20, interface=None, connect_seconds=30),
+    )
+    by_schema.check(made.json(), "cell", "test cell")
+    return made
+
+
+def altered(value: Cell, **changes) -> Cell:
+    """``value`` with other values: of a part (``run={...}``), or in place of one (``seed=1``)."""
+    return replace(
+        value,
+        **{
+            part: replace(getattr(value, part), **new) if isinstance(new, dict) else new
+            for part, new in changes.items()
         },
-        "dataset": {
-            "name": "digits",
-            **{key: settings.pop(key) for key in ("train_samples", "test_samples")},
-        },
-        "training": settings,
-        "seed": 0,
-        "stack": "current",
-        "deployment": "host",
-        "run": {
-            "timeout_seconds": 120,
-            "checkpoint_seconds": 300,
-            "grace_seconds": 20,
-            "interface": None,
-            "connect_seconds": 30,
-        },
-    }
-    config.check(template, "cell", "test cell")
-    return template
+    )
+
+
+def starter(value: Cell) -> list[str]:
+    """What comes before a program that is to run as the ranks of ``value``."""
+    return [sys.executable, "tests/started.py", str(strategies.of(value).ranks_per_node)]
 
 
 def start(
-    value: dict, data: Path, folder: Path, program: str = "scripts/train.py", **variables: str
+    value: Cell, data: Path, folder: Path, program: str = "scripts/train.py", **variables: str
 ) -> subprocess.Popen:
-    """Start training ``value`` in ``folder`` through its strategy's launcher."""
+    """Start training ``value`` in ``folder``, as many ranks as its strategy has."""
     folder.mkdir(parents=True, exist_ok=True)
     cell_path, out = folder / "cell.json", folder / "metrics.json"
-    cell_path.write_text(json.dumps(value))
-    command = strategies.load(value["strategy"]["name"]).launcher(value, sys.executable)
-    command += [
+    cell_path.write_text(json.dumps(value.json()))
+    command = [
+        *starter(value),
         program,
         "--cell",
         str(cell_path),
@@ -101,8 +105,8 @@ def start(
     )
 
 
-def run(value: dict, data: Path, folder: Path, check: bool = True, **variables: str):
-    """Train ``value`` through its strategy's launcher; (metrics or None, the process)."""
+def run(value: Cell, data: Path, folder: Path, check: bool = True, **variables: str):
+    """Train ``value``; (metrics or None, the process)."""
     process = start(value, data, folder, **variables)
     stdout, stderr = process.communicate(timeout=300)
     result = subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
@@ -110,3 +114,20 @@ def run(value: dict, data: Path, folder: Path, check: bool = True, **variables: 
         assert result.returncode == 0, result.stdout + result.stderr
     out = folder / "metrics.json"
     return (json.loads(out.read_text()) if out.exists() else None), result
+
+
+def kept(folder: Path) -> dict | None:
+    """The place of the newest checkpoint that stands in a cell's folder."""
+    with contextlib.suppress(OSError, ValueError):
+        newest = max((folder / "checkpoints").glob("*.json"))
+        return json.loads(newest.read_text())["state"]["kept"]
+    return None
+
+
+def wait_for(there: Callable[[], object], process: subprocess.Popen) -> None:
+    """Wait until ``there()``, while the process runs."""
+    end = time.monotonic() + 300
+    while not there():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)

@@ -1,0 +1,56 @@
+"""The cache: what is made once for all checkouts (environments, wheels, images, downloads).
+
+Standard library only, but for locks: scripts/environment.py imports it on a bare Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from parbench.errors import ParbenchError
+
+# What an archive of `make bundle` brought along. Where it is, the machine is taken for one without
+# network, and the cache is the one that came with it.
+BUNDLE = Path(__file__).resolve().parents[2] / "bundle"
+
+
+def folder() -> Path:
+    """`$PARBENCH_CACHE`, by default `$XDG_CACHE_HOME/parbench` or `~/.cache/parbench`."""
+    if BUNDLE.is_dir():
+        return BUNDLE / "cache"
+    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(os.environ.get("PARBENCH_CACHE") or Path(base) / "parbench").absolute()
+
+
+@contextlib.contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file ``path``; says so where another process has it, who makes ``what``."""
+    import filelock
+
+    lock = filelock.FileLock(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            say(f"another process makes {what}; waiting for it")
+            lock.acquire()
+    except OSError as error:
+        raise ParbenchError(f"{path}: {error.strerror}; {mend()}") from None
+    with lock:
+        lock.release()  # `with` has counted a second time
+        yield
+
+
+def mend() -> str:
+    """What helps where the cache may not be written."""
+    return "point PARBENCH_CACHE at a folder of yours, on a local disk"
+
+
+def say(text: str) -> None:
+    """A line for people."""
+    print(f"parbench: {text}", file=sys.stderr, flush=True)

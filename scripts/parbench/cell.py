@@ -1,0 +1,161 @@
+"""A cell as cell.json holds it: one configuration of a study with one seed.
+
+The launcher and the training processes read it; the plan writes it. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from parbench.errors import ParbenchError
+from parbench.files import read_json
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """Published weights: their name in config.yaml, the file's SHA-256, how it was converted."""
+
+    weights: str
+    sha256: str
+    conversion: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """A file of parbench/models with all of its options."""
+
+    name: str
+    options: dict[str, Any]
+    pretrained: Pretrained | None = None  # None: the seed draws the weights
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A file of parbench/strategies with all of its options."""
+
+    name: str
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a cell runs on: ``devices`` on each of ``nodes``; a CPU device has ``threads`` cores."""
+
+    name: str  # in config.yaml
+    device: str  # cpu, cuda or mps
+    devices: int
+    threads: int
+    nodes: int
+    gpu_model: str | None  # part of the accelerator's name; None for any
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset of config.yaml; None samples are all."""
+
+    name: str
+    train_samples: int | None
+    test_samples: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Settings of the loop; rules/schemas/settings.schema.yaml describes each."""
+
+    epochs: int
+    global_batch: int
+    min_tail: int = 16
+    optimizer: str
+    learning_rate: float
+    learning_rate_rule: str = "fixed"
+    momentum: float = 0.9
+    weight_decay: float = 0
+    schedule: str
+    label_smoothing: float = 0
+    batch_norm: str = "local"
+    precision: str = "fp32"
+    tf32: bool = False
+    augment: bool = True
+    input: str = "tensor"
+    image_size: int = 32
+    warmup_steps: int = 2
+    steps: int | None = None
+    evaluation_batch: int = 256
+    mode: str = "performance"
+    profile: str = "none"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What does not change a measurement. Times in seconds."""
+
+    timeout_seconds: float
+    checkpoint_seconds: float
+    grace_seconds: float
+    interface: str | None
+    connect_seconds: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration with one seed."""
+
+    id: str
+    model: Model
+    strategy: Strategy
+    hardware: Hardware
+    dataset: Dataset
+    training: Training
+    stack: str
+    deployment: str
+    seed: int
+    run: Run
+
+    @classmethod
+    def of(cls, content: dict) -> Cell:
+        """The cell that the JSON object ``content`` describes; its shape is taken as checked."""
+        model = dict(content["model"])
+        if "pretrained" in model:
+            model["pretrained"] = Pretrained(**model["pretrained"])
+        return cls(
+            id=content["id"],
+            model=Model(**model),
+            strategy=Strategy(**content["strategy"]),
+            hardware=Hardware(**content["hardware"]),
+            dataset=Dataset(**content["dataset"]),
+            training=Training(**content["training"]),
+            stack=content["stack"],
+            deployment=content["deployment"],
+            seed=content["seed"],
+            run=Run(**content["run"]),
+        )
+
+    def json(self) -> dict:
+        """The content of cell.json."""
+        content = {"schema_version": SCHEMA_VERSION, **asdict(self)}
+        if self.model.pretrained is None:
+            del content["model"]["pretrained"]
+        return content
+
+
+def read(path: str | os.PathLike) -> Cell:
+    """The cell in the file ``path``. ParbenchError when it holds none of this version."""
+    content = read_json(Path(path))
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if version != SCHEMA_VERSION:
+        raise ParbenchError(
+            f"{path}: schema_version {version!r}; this parbench writes {SCHEMA_VERSION}: run the "
+            "workflow again, which writes it anew"
+        )
+    try:
+        return Cell.of(content)
+    except (KeyError, TypeError) as error:
+        raise ParbenchError(
+            f"{path}: no cell of this version ({error}); run the workflow again, which writes it "
+            "anew"
+        ) from None

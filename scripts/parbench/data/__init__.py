@@ -1,0 +1,1 @@
+"""Data sets and published weights: download, verify, convert, load."""

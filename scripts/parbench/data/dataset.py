@@ -1,0 +1,200 @@
+"""Download, verify and convert one dataset: an entry of config.yaml's ``datasets`` table in,
+data.safetensors and digest.json out.
+
+Nothing that was downloaded or lies in somebody's folder is trusted: sizes and SHA-256 are checked
+before a file is opened, and no pickle is read. The same source gives the same bytes on every
+machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import math
+import os
+import signal
+import struct
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parbench import files
+from parbench.data import download, source
+from parbench.data.source import Images
+from parbench.errors import ParbenchError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Raised when the bytes that come out for the same source change: datasets are then converted again,
+# and their cells trained again. Other changes of this file concern nobody's numbers.
+CONVERSION = 1
+
+
+def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
+    """Bring the dataset ``name``, whose entry is ``spec``, to ``out`` and ``digest``."""
+    entry = source.parse(name, spec)
+    try:
+        found = convert(name, entry.kind, entry.read(), out, digest)
+    except OSError as error:
+        raise ParbenchError(f"{error.filename or out}: {error.strerror or error}") from error
+    except MemoryError:
+        raise ParbenchError(
+            f"{name}: its images are more than this machine's memory; use smaller or fewer images"
+        ) from None
+    download.say(f"{name}: {found['train']:,} training and {found['test']:,} test images in {out}")
+
+
+def convert(name: str, kind: str, images: Images, out: Path, digest: Path) -> dict:
+    """Write data.safetensors to ``out``, then its description to ``digest``, and return that.
+
+    Both are written aside and renamed; the description comes last, so that it never stands
+    beside a file it does not describe without the difference being seen.
+    """
+    # Without a test image, a class would count as one that is never recognised.
+    for labels, part in ((images.train_labels, "training"), (images.test_labels, "test")):
+        present = set(labels.tolist())
+        if missing := [c for at, c in enumerate(images.classes) if at not in present]:
+            raise ParbenchError(f"{images.source}: no {part} image of the class {missing[0]!r}")
+    mean, std = _moments(images.train_images)
+    if min(std) == 0:
+        raise ParbenchError(
+            f"{images.source}: a channel has the same value in all training images, "
+            "so that it cannot be normalised"
+        )
+    tensors = {
+        "train_images": images.train_images,
+        "train_labels": images.train_labels,
+        "test_images": images.test_images,
+        "test_labels": images.test_labels,
+    }
+    metadata = {"classes": images.classes, "mean": mean, "std": std}
+    with files.atomic_path(out) as temporary:
+        _write_safetensors(
+            temporary, tensors, {key: json.dumps(value) for key, value in metadata.items()}
+        )
+        sha256 = files.sha256_file(temporary)
+    description = {
+        "schema_version": 1,
+        "dataset": name,
+        "kind": kind,
+        "sha256": sha256,
+        "source": images.source,
+        "source_sha256": images.source_sha256,
+        "train": len(images.train_labels),
+        "test": len(images.test_labels),
+        "classes": images.classes,
+        "image_shape": list(images.train_images.shape[1:]),
+        "mean": mean,
+        "std": std,
+    }
+    files.write_json(digest, description)
+    return description
+
+
+def _moments(images: np.ndarray) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel of uint8 [N, 3, H, W], on the scale 0..1.
+
+    From whole numbers, so that every machine finds the same last digit.
+    """
+    import numpy as np
+
+    counts = np.zeros((3, 256), dtype=np.int64)
+    for start in range(0, len(images), 1000):  # bincount works on int64: eight times the memory
+        for channel in range(3):
+            block = images[start : start + 1000, channel].ravel()
+            counts[channel] += np.bincount(block, minlength=256)
+    mean, std = [], []
+    for histogram in counts.tolist():
+        number = sum(histogram)
+        first = sum(value * count for value, count in enumerate(histogram))
+        second = sum(value * value * count for value, count in enumerate(histogram))
+        mean.append(first / (255 * number))
+        std.append(math.sqrt(number * second - first * first) / (255 * number))
+    return mean, std
+
+
+def _write_safetensors(path: Path, tensors: dict[str, np.ndarray], metadata: dict) -> None:
+    """Write a safetensors file of int64 and uint8 tensors, the same bytes every time.
+
+    By hand, because the library keeps metadata in a hash map: its order differs from run to run.
+    """
+    import numpy as np
+
+    names = {"int64": "I64", "uint8": "U8"}
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    # Wide elements first, so that each is aligned.
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].itemsize)
+    for name, array in ordered:
+        start, end = end, end + array.nbytes
+        header[name] = {
+            "dtype": names[str(array.dtype)],
+            "shape": list(array.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, array in ordered:
+            file.write(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).data)
+
+
+def local_digest(spec: dict, kept: Path, digest: Path) -> str | None:
+    """SHA-256 of what a local folder holds now; None for a source that its entry pins.
+
+    Reading a folder takes long: ``kept`` is the file that keeps the answer until a name, a size or
+    a time in the folder changes. For a folder that is gone it is what ``digest``, the description
+    of the converted data, says; for one that cannot be read it is the reason.
+    """
+    root = source.local_path(spec["path"])
+    try:
+        if not root.is_dir():
+            made = files.read_json(digest)["source_sha256"] if digest.is_file() else None
+            return made if made != spec.get("sha256") else None
+        stamp = _stamp(root)
+        with contextlib.suppress(ParbenchError, KeyError, TypeError):
+            known = files.read_json(kept)
+            if known["stamp"] == stamp:
+                return known["sha256"]
+        found = source.parse(kept.name.partition(".")[0], spec).identify()
+        with contextlib.suppress(OSError):  # it is then asked again
+            files.write_json(kept, {"stamp": stamp, "sha256": found})
+        return found
+    except (ParbenchError, OSError, KeyError, TypeError) as error:
+        return str(error)  # a value like any other: the rule then runs, and says it
+
+
+def _stamp(root: Path) -> str:
+    """Digest of the names, sizes and times of all that lies below ``root``; links stay links."""
+    found = []
+    for folder, folders, names in os.walk(root):
+        for path in (os.path.join(folder, name) for name in (*folders, *names)):
+            status = os.lstat(path)
+            found.append((path, status.st_size, status.st_mtime_ns))
+    return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Download, verify and convert one dataset.")
+    parser.add_argument("--name", required=True, help="the dataset's key in config.yaml")
+    entry = parser.add_mutually_exclusive_group(required=True)
+    entry.add_argument("--spec", help="its entry there, as JSON")
+    entry.add_argument("--datasets", type=Path, help="JSON file of all entries, by key")
+    parser.add_argument("--out", required=True, type=Path, help="data.safetensors to write")
+    parser.add_argument("--digest", required=True, type=Path, help="digest.json to write")
+    arguments = parser.parse_args()
+    if arguments.datasets is not None:
+        spec = files.read_json(arguments.datasets)[arguments.name]
+    else:
+        try:
+            spec = json.loads(arguments.spec)
+        except json.JSONDecodeError as error:
+            raise ParbenchError(f"--spec: not valid JSON ({error}): {arguments.spec}") from None
+    # A scheduler ends a job with SIGTERM: leave as on any error, temporary files deleted.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    prepare(arguments.name, spec, arguments.out, arguments.digest)

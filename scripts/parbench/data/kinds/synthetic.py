@@ -1,0 +1,62 @@
+"""Images drawn at random, for studies of speed: there is nothing to learn in them."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import Field
+
+from parbench import files
+from parbench.data.source import Images, Source
+from parbench.errors import ParbenchError
+
+
+class Kind(Source):
+    """Random bytes as images; sample i belongs to the class i modulo ``classes``."""
+
+    kind: Literal["synthetic"]
+    classes: int = Field(ge=2, le=100_000, description="how many classes the images have, in turn")
+    image_size: int = Field(ge=8, le=1024, description="side of an image, in pixels of 3 colours")
+    train_samples: int = Field(
+        ge=2, le=10_000_000, description="how many images are trained with, one a class or more"
+    )
+    test_samples: int = Field(
+        ge=2, le=10_000_000, description="how many more are for testing, one a class or more"
+    )
+    seed: int = Field(
+        ge=0, lt=2**32, description="seed of the draw; the same one gives the same bytes everywhere"
+    )
+
+    def identify(self) -> str:
+        """SHA-256 of what is drawn, as the entry states it."""
+        return files.digest(["synthetic", self.model_dump()])
+
+    def read(self) -> Images:
+        """Draw the images."""
+        import numpy as np
+
+        sizes = {"train_samples": self.train_samples, "test_samples": self.test_samples}
+        for key, count in sizes.items():
+            if count < self.classes:
+                raise ParbenchError(
+                    f"dataset kind synthetic: {key} {count} are fewer than the {self.classes} "
+                    f"classes; ask for {self.classes} or more"
+                )
+        drawn = []
+        for part, count in enumerate(sizes.values()):
+            # The raw stream of a bit generator is promised to stay as it is; methods that draw
+            # numbers of a range from it are not.
+            stream = np.random.PCG64(np.random.SeedSequence([self.seed, part]))
+            shape = (count, 3, self.image_size, self.image_size)
+            words = stream.random_raw(-(-math.prod(shape) // 8)).astype("<u8", copy=False)
+            drawn.append(words.view(np.uint8)[: math.prod(shape)].reshape(shape))
+        return Images(
+            train_images=drawn[0],
+            train_labels=np.arange(self.train_samples) % self.classes,
+            test_images=drawn[1],
+            test_labels=np.arange(self.test_samples) % self.classes,
+            classes=[str(at) for at in range(self.classes)],
+            source=f"drawn at random, seed {self.seed}",
+            source_sha256=self.identify(),
+        )

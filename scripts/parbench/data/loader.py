@@ -1,0 +1,309 @@
+"""A converted dataset on one device, the order of its samples, and their augmentation.
+
+Everything random here is a function of (seed, epoch, sample index) through an integer hash, never
+of a generator's state. So every strategy, rank, batch composition, device and torch version sees
+the same images in the same order, and a resumed run needs no state of the loader.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from parbench import files
+from parbench.errors import ParbenchError
+
+PADDING = 4  # zero pixels on every side before a random crop: the usual CIFAR augmentation
+
+# Distinct constants keep the order of samples independent of their augmentation.
+_ORDER, _AUGMENT = 1, 2
+_TENSORS = {
+    "train_images": torch.uint8,
+    "train_labels": torch.int64,
+    "test_images": torch.uint8,
+    "test_labels": torch.int64,
+}
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset on one device.
+
+    Images are uint8 [N, 3, H, W], labels int64 [N] in 0..len(classes)-1. ``mean`` and ``std`` are
+    those of the whole training set, a number a channel, on the scale 0..1. ``sha256`` is that of
+    the file, whatever part of it was taken.
+    """
+
+    train_images: torch.Tensor
+    train_labels: torch.Tensor
+    test_images: torch.Tensor
+    test_labels: torch.Tensor
+    classes: list[str]
+    mean: list[float]
+    std: list[float]
+    sha256: str
+
+    def require_every_class(self) -> None:
+        """ParbenchError where a class has no image: scores would count it as never recognised."""
+        for part, labels in (("train", self.train_labels), ("test", self.test_labels)):
+            present = set(labels.tolist())
+            missing = [name for at, name in enumerate(self.classes) if at not in present]
+            if missing:
+                raise ParbenchError(
+                    f"dataset: {part}_samples {len(labels)} hold no image of the class "
+                    f"{missing[0]!r}; ask for {len(self.classes)} or more, or null for all"
+                )
+
+
+def load(
+    folder: str | Path,
+    device: str | torch.device,
+    train_samples: int | None = None,
+    test_samples: int | None = None,
+    verify: bool = True,
+) -> Dataset:
+    """Read ``folder``/data.safetensors onto ``device``.
+
+    ``train_samples`` and ``test_samples`` take a class-balanced part that depends on nothing but
+    the file (see ``balanced``); None takes all. ``verify`` compares the file's SHA-256 with
+    digest.json first: only a process whose sibling has just done so may leave it out.
+
+    Raises ParbenchError, with the file and what mends it, when a file is missing, damaged or
+    differs from its digest, and when more samples are asked for than there are.
+    """
+    folder = Path(folder)
+    path, record = folder / "data.safetensors", folder / "digest.json"
+    mend = f"delete {folder} and prepare the dataset again"
+    digest = files.read_json(record)
+    if not isinstance(digest, dict) or not isinstance(digest.get("sha256"), str):
+        raise ParbenchError(f"{record}: it holds no sha256; {mend}")
+    if not path.is_file():
+        raise ParbenchError(f"{path}: no such file; {mend}")
+    if verify and (found := files.sha256_file(path)) != digest["sha256"]:
+        raise ParbenchError(
+            f"{path}: its SHA-256 is {found}, but {record} says {digest['sha256']}: "
+            f"the file was damaged or replaced; {mend}"
+        )
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            metadata = file.metadata() or {}
+            classes, mean, std = (json.loads(metadata[key]) for key in ("classes", "mean", "std"))
+            tensors = {name: file.get_tensor(name) for name in _TENSORS}
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise ParbenchError(f"{path}: not a dataset of parbench ({error}); {mend}") from None
+    for name, dtype in _TENSORS.items():
+        if tensors[name].dtype != dtype:
+            raise ParbenchError(f"{path}: {name} is {tensors[name].dtype}, not {dtype}; {mend}")
+
+    for part, wanted in (("train", train_samples), ("test", test_samples)):
+        labels = tensors[f"{part}_labels"]
+        if wanted is None:
+            continue
+        if not 1 <= wanted <= len(labels):
+            raise ParbenchError(
+                f"{path}: {part}_samples is {wanted}, but the dataset has {len(labels)} "
+                f"{part} samples; ask for 1 to {len(labels)}, or null for all"
+            )
+        chosen = balanced(labels, wanted)
+        for name in (f"{part}_images", f"{part}_labels"):
+            tensors[name] = tensors[name][chosen]
+    # copy=True: a tensor that is the mapped file would die with it when the file is truncated.
+    placed = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
+    return Dataset(classes=classes, mean=mean, std=std, sha256=digest["sha256"], **placed)
+
+
+def balanced(labels: torch.Tensor, n: int) -> torch.Tensor:
+    """The first ``n`` samples when the classes take turns, as ascending int64 positions [n].
+
+    ``labels`` is int64 [N] on the CPU. A class that has run out is passed over. The choice is
+    nested (a smaller n takes a part of a larger one's) and n = N gives every position.
+    """
+    turn = torch.empty_like(labels)  # how many of its class came before this sample
+    for label in labels.unique():
+        members = (labels == label).nonzero().squeeze(1)
+        turn[members] = torch.arange(len(members))
+    rounds = torch.argsort(turn * (int(labels.max()) + 1) + labels, stable=True)
+    return rounds[:n].sort().values
+
+
+def order(seed: int, epoch: int, n: int) -> torch.Tensor:
+    """The order of ``n`` training samples in ``epoch``: int64 [n] on the CPU, a permutation.
+
+    It depends on its arguments only. torch.randperm would not do: its stream is not promised to
+    be the same in another release. The hash gives distinct keys, so that no tie is left to sort.
+    """
+    return torch.argsort(_hash(_key(_ORDER, seed, epoch), torch.arange(n)))
+
+
+def batches(n: int, global_batch: int, min_tail: int) -> list[tuple[int, int]]:
+    """Consecutive (start, stop) that cover 0..n-1 in steps of ``global_batch``.
+
+    A last batch smaller than ``min_tail`` joins the one before it, where there is one.
+    Raises ValueError for a global batch below 1.
+    """
+    if global_batch < 1:
+        raise ValueError(f"global_batch is {global_batch}; it must be at least 1")
+    steps = [(start, min(start + global_batch, n)) for start in range(0, n, global_batch)]
+    if len(steps) > 1 and steps[-1][1] - steps[-1][0] < min_tail:
+        steps[-2:] = [(steps[-2][0], n)]
+    return steps
+
+
+def draws(
+    seed: int, epoch: int, indices: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What is drawn for the training samples ``indices`` (int64 [B]) in ``epoch``, int64 [B] each:
+    the crop's top and left in the padded image, 0..8, and whether it is mirrored, 0 or 1.
+    """
+    bits = _hash(_key(_AUGMENT, seed, epoch), indices)
+    # Three fields of one hash: 21 bits for each offset (bias below 5e-6) and one for the flip.
+    top = ((bits & 0x1FFFFF) * (2 * PADDING + 1)) >> 21
+    left = (((bits >> 21) & 0x1FFFFF) * (2 * PADDING + 1)) >> 21
+    return top, left, (bits >> 42) & 1
+
+
+class Augment:
+    """Batches of a dataset as a model takes them: cropped, flipped, normalised, on its device.
+
+    With ``augment`` a training image is padded by 4 zero pixels, cropped back to its size at one
+    of 81 offsets, and mirrored half of the time. All of it is drawn from (seed, epoch, sample
+    index). Nothing waits for the device, and no sample is handled alone.
+
+    ``image_size`` S other than the dataset's resizes bilinearly, on the device, after the crop.
+    """
+
+    def __init__(self, dataset: Dataset, seed: int, image_size: int, augment: bool) -> None:
+        self._data = dataset
+        self._seed = seed
+        self._size = image_size
+        self._augment = augment
+        device = dataset.train_images.device
+        mean = torch.tensor(dataset.mean, dtype=torch.float64)
+        std = torch.tensor(dataset.std, dtype=torch.float64)
+        # (x / 255 - mean) / std as x * scale + shift. In two steps rather than one fused
+        # multiply-add, whose rounding would differ between devices.
+        self._scale = (1 / (255 * std)).float().view(1, 3, 1, 1).to(device)
+        self._shift = (-mean / std).float().view(1, 3, 1, 1).to(device)
+        if augment:
+            self._prepare_crops(dataset.train_images)
+
+    def _prepare_crops(self, images: torch.Tensor) -> None:
+        # Every crop is 3 x H rows of W neighbouring bytes of the padded set. `unfold` shows all
+        # runs of W bytes as the rows of one table, without a copy, so that a batch is a single
+        # index_select of whole rows: six times as fast as indexing pixels.
+        _, channels, height, width = images.shape
+        padded = torch.nn.functional.pad(images, (PADDING,) * 4)
+        plane = padded.shape[2] * padded.shape[3]
+        self._row_table = padded.view(-1).unfold(0, width, 1)
+        self._padded_width = padded.shape[3]
+        self._sample_stride = channels * plane
+        channel = torch.arange(channels, device=images.device) * plane
+        row = torch.arange(height, device=images.device) * self._padded_width
+        self._row_starts = (channel[:, None] + row).view(1, -1)
+
+    def train_batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Training samples ``indices`` (int64 [B], on any device) as they are seen in ``epoch``.
+
+        Returns images float32 [B, 3, S, S] and labels int64 [B], on the dataset's device.
+        B may be 0: a rank without samples still joins.
+        """
+        indices = indices.to(self._data.train_labels.device, non_blocking=True)
+        if self._augment:
+            images = self._crop_and_flip(indices, epoch)
+        else:
+            images = self._data.train_images.index_select(0, indices)
+        return self._finish(images), self._data.train_labels.index_select(0, indices)
+
+    def test_batch(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Test samples start..stop-1, only normalised: float32 [B, 3, S, S], int64 [B]."""
+        images = self._data.test_images[start:stop]
+        return self._finish(images), self._data.test_labels[start:stop]
+
+    def _crop_and_flip(self, indices: torch.Tensor, epoch: int) -> torch.Tensor:
+        top, left, flip = draws(self._seed, epoch, indices)
+        corner = indices * self._sample_stride + top * self._padded_width + left
+        rows = (corner[:, None] + self._row_starts).view(-1)
+        shape = (len(indices), *self._data.train_images.shape[1:])
+        images = self._row_table.index_select(0, rows).view(shape)
+        # torch.where on bytes is slow on a CPU. With a mask of ones where a sample flips,
+        # x ^ ((x ^ mirrored x) & mask) chooses the same in a sixth of the time.
+        mask = (flip * 255).to(torch.uint8).view(-1, 1, 1, 1)
+        return images.flip(-1).bitwise_xor_(images).bitwise_and_(mask).bitwise_xor_(images)
+
+    def _finish(self, images: torch.Tensor) -> torch.Tensor:
+        images = images.float().mul_(self._scale).add_(self._shift)
+        size = (self._size, self._size)
+        if images.shape[2:] == size:
+            return images
+        return torch.nn.functional.interpolate(
+            images,
+            size=size,
+            mode="bilinear",
+            align_corners=False,
+            antialias=self._size < min(images.shape[2:]),
+        )
+
+
+class Labels:
+    """What Augment is, for a rank that no image goes to: batches of labels alone.
+
+    Its images are float32 [B, 0]: as many as there are labels, and nothing of them is made.
+    """
+
+    def __init__(self, dataset: Dataset, seed: int, image_size: int, augment: bool) -> None:
+        self._train, self._test = dataset.train_labels, dataset.test_labels
+
+    def train_batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """As Augment's, without the images."""
+        indices = indices.to(self._train.device, non_blocking=True)
+        return self._without_images(self._train.index_select(0, indices))
+
+    def test_batch(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """As Augment's, without the images."""
+        return self._without_images(self._test[start:stop])
+
+    def _without_images(self, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.empty(len(labels), 0, device=labels.device), labels
+
+
+# splitmix64: https://prng.di.unimi.it/splitmix64.c. Integer arithmetic modulo 2**64 is the same
+# on every device; torch has it as int64, whose additions and products wrap.
+_WORD = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+
+def _signed(word: int) -> int:
+    """The int64 with the bits of the unsigned 64-bit ``word``."""
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _mix_word(word: int) -> int:
+    for shift, factor in _MIX:
+        word = ((word ^ (word >> shift)) * factor) & _WORD
+    return word ^ (word >> 31)
+
+
+def _key(*parts: int) -> int:
+    """One 64-bit key from several integers, in Python: it costs the device nothing."""
+    key = 0
+    for part in parts:
+        key = _mix_word((key + (part & _WORD) * _GOLDEN + _GOLDEN) & _WORD)
+    return key
+
+
+def _shift_right(words: torch.Tensor, by: int) -> torch.Tensor:
+    # torch's >> on int64 repeats the sign; a hash needs zeros there.
+    return (words >> by) & ((1 << (64 - by)) - 1)
+
+
+def _hash(key: int, counters: torch.Tensor) -> torch.Tensor:
+    """64 random bits (int64) for each of ``counters`` (int64, any shape), distinct for each."""
+    words = counters * _signed(_GOLDEN) + _signed(key)
+    for shift, factor in _MIX:
+        words = (words ^ _shift_right(words, shift)) * _signed(factor)
+    return words ^ _shift_right(words, 31)

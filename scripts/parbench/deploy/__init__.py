@@ -1,0 +1,1 @@
+"""Images, the host's environment, and what a machine lacks."""

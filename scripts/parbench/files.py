@@ -1,0 +1,104 @@
+"""Files and digests: written aside and renamed, so that no half file is ever trusted."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from parbench.errors import ParbenchError
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; it becomes ``path``, or nothing on failure.
+
+    Deletes what earlier writers of ``path`` left behind when they were killed.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _delete_leftovers(path)
+    handle, temporary = _locked_temporary(path)
+    try:
+        yield temporary
+        # mkstemp makes files private; a result is as readable as any file the user writes.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)  # so that the new name outlives a power cut
+        os.close(folder)
+    finally:
+        temporary.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _locked_temporary(path: Path) -> tuple[int, Path]:
+    """Make a file beside ``path``, locked while its descriptor is open: until its writer ends."""
+    while True:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        with contextlib.suppress(OSError):  # some file systems have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.path.exists(name):
+            return handle, Path(name)
+        os.close(handle)  # another writer took it for left behind before it was locked
+
+
+def _delete_leftovers(path: Path) -> None:
+    """Delete temporary files of ``path`` that no process has locked."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        with contextlib.suppress(OSError), open(left, "rb+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()
+
+
+def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
+    """Write ``content`` to ``path`` so that a reader sees the old file or the whole new one."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(path: str | os.PathLike, value: Any) -> None:
+    """Write ``value`` as JSON, atomically. NaN and infinity are refused: JSON has none."""
+    write_atomically(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def read_json(path: str | os.PathLike) -> Any:
+    """Read a JSON file; ParbenchError names the file when it is missing, broken or unreadable."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ParbenchError(f"{path}: no such file") from None
+    except OSError as error:
+        raise ParbenchError(
+            f"{path}: cannot be read ({error.strerror}); it must be a file that you may read: "
+            "mend or delete it"
+        ) from None
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ParbenchError(f"{path}: not valid JSON ({error}); delete it and run again") from None
+
+
+def canonical_json(value: Any) -> str:
+    """The one spelling of a JSON value: keys sorted, no blanks. Equal values give equal strings."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    """SHA-256, in hexadecimal, of the canonical JSON of ``value``."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def sha256_file(path: str | os.PathLike) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

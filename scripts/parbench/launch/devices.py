@@ -1,0 +1,185 @@
+"""Devices lent to one cell at a time, over all runs, checkouts and users of a machine.
+
+A device of kind cpu is one core or several, and two cells on one core would both measure nonsense:
+whoever trains holds the lock files of its cores or GPUs. The kernel gives a lock back when its
+holder is gone, whatever killed it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from parbench import machine
+from parbench.cell import Cell
+from parbench.errors import ParbenchError
+
+# Not tempfile.gettempdir(): where every job has a TMPDIR of its own, nothing would be shared.
+DEFAULT_FOLDER = "/tmp/parbench-leases"  # noqa: S108  (filelock follows no symbolic link)
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Lent:
+    """What a cell may use on this machine.
+
+    ``devices``: core numbers, or UUIDs of GPUs, one a device. ``cores``: those of its processes,
+    also of the ones that drive GPUs. ``shared``: cores repeat, because there are fewer than asked.
+    """
+
+    devices: tuple[str, ...]
+    cores: tuple[str, ...]
+    shared: bool = False
+
+
+@contextlib.contextmanager
+def lent(cell: Cell, nodes: int = 1) -> Iterator[Lent]:
+    """Lend the devices of ``nodes`` nodes of ``cell``, which are all this machine.
+
+    Waits until they are free. ParbenchError when this process may not use as many.
+    """
+    hardware = cell.hardware
+    if hardware.device == "cpu":
+        number = nodes * hardware.devices * hardware.threads
+        with cores(number, cell.id) as lent_cores:
+            yield Lent(lent_cores, lent_cores, len(set(lent_cores)) < number)
+        return
+    number = nodes * hardware.devices
+    # GPUs first, always: nobody who waits for a core then holds one that a holder of GPUs wants.
+    with (
+        _gpus(number, hardware.gpu_model, cell.id) as lent_gpus,
+        cores(min(number, len(machine.usable_cores())), cell.id) as lent_cores,
+    ):
+        yield Lent(lent_gpus, lent_cores)
+
+
+# ---------------------------------------------------------------- cores
+
+
+@contextlib.contextmanager
+def cores(number: int, holder: str) -> Iterator[tuple[str, ...]]:
+    """Lend ``number`` cores out of those that this process may use, to ``holder`` (a cell's id).
+
+    ParbenchError when it may not use as many, except with PARBENCH_OVERSUBSCRIBE=1 (tests), where
+    cores repeat.
+    """
+    usable = machine.usable_cores()
+    taken = min(number, len(usable))
+    if taken < number:
+        if os.environ.get("PARBENCH_OVERSUBSCRIBE") != "1":
+            raise ParbenchError(
+                f"{holder}: needs {number} cores and this process may use {len(usable)} "
+                f"({', '.join(map(str, sorted(usable)))}); run it where it may use more, or choose "
+                "hardware with fewer devices or threads"
+            )
+        print(
+            f"{holder}: {number} devices share {taken} cores: its times mean nothing",
+            file=sys.stderr,
+        )
+    files = {f"core-{core}": str(core) for core in usable}
+    with _locked(taken, files, holder) as lent_cores:
+        yield tuple(lent_cores[index % taken] for index in range(number))
+
+
+# ---------------------------------------------------------------- GPUs
+
+
+def _gpus(
+    number: int, model: str | None, holder: str
+) -> contextlib.AbstractContextManager[tuple[str, ...]]:
+    """Lend ``number`` GPUs of one model (``model``, or the one that this process sees most of).
+
+    CUDA_VISIBLE_DEVICES, which Slurm sets too, says which ones the process may use. ParbenchError
+    when there are too few.
+    """
+    usable = machine.usable_gpus(model)
+    if number > len(usable):
+        raise ParbenchError(
+            f"{holder}: needs {number} GPUs of {model or 'one model'} and this "
+            f"process sees {len(usable)} (CUDA_VISIBLE_DEVICES is "
+            f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); run it where they are"
+        )
+    # A slice of a GPU may have an id with slashes.
+    return _locked(number, {f"gpu-{uuid.replace('/', '_')}": uuid for uuid in usable}, holder)
+
+
+# ---------------------------------------------------------------- locks
+
+
+@contextlib.contextmanager
+def _locked(number: int, files: dict[str, str], holder: str) -> Iterator[tuple[str, ...]]:
+    """Hold ``number`` of the locks ``files`` ({file name: device}, best first), all or none.
+
+    Whoever cannot have as many as it needs keeps none from others while it waits.
+    """
+    folder, said = _folder(), False
+    while True:
+        with contextlib.ExitStack() as stack:
+            held: list[str] = []
+            for name, device in files.items():
+                if len(held) < number and _try(folder / name, stack):
+                    held.append(device)
+            if len(held) == number:
+                yield tuple(held)
+                return
+        if not said:
+            said = True
+            print(_why_waiting(number, files, folder, holder), file=sys.stderr, flush=True)
+        # Not in step with others who wait.
+        time.sleep(POLL_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
+
+
+def _try(path: Path, stack: contextlib.ExitStack) -> bool:
+    """Lock the file ``path`` until ``stack`` ends; False when another process has it."""
+    try:
+        # Whoever uses the machine may open it; in this folder only its owner deletes it.
+        stack.enter_context(FileLock(path, mode=0o666, blocking=False))
+    except Timeout:
+        return False
+    except OSError as error:
+        raise _unusable(path, error) from None
+    return True
+
+
+def _folder() -> Path:
+    """The folder that all users share; made when it is missing."""
+    path = Path(os.environ.get("PARBENCH_LEASES", DEFAULT_FOLDER))
+    try:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(parents=True)
+            path.chmod(0o1777)  # whatever the umask
+        if path.is_symlink() or not path.is_dir():
+            raise NotADirectoryError(0, "not a folder")
+    except OSError as error:
+        raise _unusable(path, error) from None
+    return path
+
+
+def _unusable(path: Path, error: OSError) -> ParbenchError:
+    return ParbenchError(
+        f"{path}: {error.strerror}; delete it, or set PARBENCH_LEASES to a folder that all users "
+        "of this machine may write to"
+    )
+
+
+def _why_waiting(number: int, files: dict[str, str], folder: Path, holder: str) -> str:
+    """A sentence, with the processes that have the locks as /proc/locks tells them."""
+    pids = {}
+    for line in machine.read("/proc/locks").splitlines():
+        words = line.split()
+        if words[1] == "FLOCK":
+            pids[int(words[5].rpartition(":")[2])] = words[4]
+    taken = []
+    for name, device in files.items():
+        with contextlib.suppress(OSError, KeyError):
+            taken.append(f"{device} is held by process {pids[(folder / name).stat().st_ino]}")
+    wanted = f"{number} {next(iter(files)).partition('-')[0]}{'s' * (number > 1)}"
+    return f"{holder}: waiting for {wanted} of {len(files)}: {'; '.join(taken)}"

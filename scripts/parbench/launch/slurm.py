@@ -1,0 +1,366 @@
+"""What a cell asks a Slurm cluster for.
+
+Slurm is the engine and snakemake-executor-plugin-slurm talks to it. Here, hardware of config.yaml
+becomes that plugin's resources, and what cannot work is found before anything is submitted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import getpass
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from parbench import machine, strategies
+from parbench.cell import Cell, Hardware
+from parbench.deploy import deployment
+from parbench.errors import ParbenchError
+from parbench.launch.slurm_cluster import Cluster, Node, features, run
+from parbench.plan import cells
+from parbench.plan import config as configuration
+from parbench.plan.places import folder
+from parbench.plan.remaining import wall_seconds
+from parbench.words import nearest
+
+# Of a cell's walltime, beside its training: starting from a cold network disk, and a reserve.
+FIXED_MINUTES = 15
+RESERVE = 2.0  # times what earlier runs took: nodes differ, and others use the network, too
+UNKNOWN_SAMPLES = 50_000  # of a dataset that has not been made yet: as many as CIFAR-10 has
+
+# What datasets, images, tables and the report ask for where they are jobs (slurm.prepare).
+PREPARE = {"nodes": 1, "tasks": 1, "cpus_per_task": 2, "mem_mb": 8000, "runtime": 120}
+
+# The plugin's names for what a job may ask for.
+KEYS = (
+    "nodes",
+    "tasks",
+    "tasks_per_gpu",
+    "cpus_per_task",
+    "mem_mb",
+    "runtime",
+    "slurm_partition",
+    "slurm_account",
+    "constraint",
+    "qos",
+    "gpu",
+    "gpu_model",
+    "gres",
+    "mpi",
+    "slurm_extra",
+)
+
+
+# ---------------------------------------------------------------- what does not exist there
+
+
+def lacking(cluster: Cluster, config: dict, files: list[Path]) -> cells.Lacking:
+    """What ``cluster`` lacks for the cells of ``config``, which was read from ``files``.
+
+    A name that does not exist there is a ParbenchError: Slurm would refuse it job by job.
+    """
+    software = deployment.software(config)
+    checked = functools.cache(lambda name: check(cluster, config, files, name))
+
+    def reason(group: str, cell: Cell) -> str | None:
+        hardware = cell.hardware
+        checked(hardware.name)
+        lacks = missing(cluster, hardware, settings(config, hardware.name))
+        return lacks or strategies.of(cell).unavailable(software)
+
+    return reason
+
+
+def missing(cluster: Cluster, hardware: Hardware, asked: dict) -> str | None:
+    """Why a cell on ``hardware`` can never start here; None where it can.
+
+    Nodes that are down or busy count: they come back.
+    """
+    partition = cluster.partition(asked["partition"])
+    wanted = resources(hardware, asked, cluster)
+    devices, nodes, model = hardware.devices, hardware.nodes, hardware.gpu_model
+    if hardware.device == "mps":
+        return machine.missing(hardware, {"nodes": nodes})
+    fitting = cluster.nodes_of(asked)
+    needs = []
+    if hardware.device == "cuda":
+        needs.append(f"{devices}x {model}" if model else f"{devices} GPU{'s' * (devices > 1)}")
+        # A job names one type: two spellings of a model never add up.
+        kind = _kind(fitting, hardware, asked["constraint"]) or ""
+        held = [node.holds(model, asked["constraint"]) for node in fitting]
+        counts = [gpus.get(kind, 0) if model else sum(gpus.values()) for gpus in held]
+        fitting = [node for node, count in zip(fitting, counts, strict=True) if count >= devices]
+    else:
+        needs.append(f"{wanted['cpus_per_task']} cores")
+    # Named only where it is what is missing: nobody asks for cores beside GPUs in their mind.
+    for key, unit in (("cpus_per_task", "cores"), ("mem_mb", "MiB of memory")):
+        least = wanted.get(key, 0)
+        large = [
+            node
+            for node in fitting
+            if (node.cores if key == "cpus_per_task" else node.memory_mib) >= least
+        ]
+        if len(large) < nodes <= len(fitting) and f"{least} {unit}" not in needs:
+            needs.append(f"{least} {unit}")
+        fitting = large
+    most = partition.nodes if partition else None
+    if len(fitting) >= nodes and (most is None or most >= nodes):
+        return None
+    what = " and ".join(needs)
+    name = partition.name if partition else asked["partition"]
+    there = f"partition {name} has {cluster.shapes(asked)}"
+    if len(fitting) >= nodes:
+        there = f"partition {name} gives a job at most {most}"
+    if nodes > 1:
+        what = f"{nodes} nodes with {what}"
+        if hardware.device == "cpu":
+            what = f"{nodes * wanted['cpus_per_task']} cores: {what}"
+    return f"needs {what} ({there})"
+
+
+def check(cluster: Cluster, config: dict, files: list[Path], name: str) -> None:
+    """Check the names that cells on the hardware ``name`` give Slurm; ParbenchError has the key."""
+    asked, hardware = settings(config, name), config["hardware"][name]
+
+    def wrong(key: str, problem: str) -> ParbenchError:
+        own = key in hardware.get("slurm", {})
+        path = ["hardware", name, "slurm", key] if own else ["slurm", key]
+        return ParbenchError(f"{configuration.holder(files, path)}: {'.'.join(path)}: {problem}")
+
+    partitions = list(cluster.partitions)
+    if cluster.partition(asked["partition"]) is None:
+        value = asked["partition"]
+        known = nearest(value or "", partitions)
+        problem = f"there is no partition {value!r}{known}"
+        if value is None:
+            problem = f"this cluster has no default partition; name one: {', '.join(partitions)}"
+        raise wrong("partition", problem)
+    if asked["prepare"] not in ("submit", *partitions):
+        known = nearest(asked["prepare"], partitions)
+        raise wrong("prepare", f"neither `submit` nor a partition: {asked['prepare']!r}{known}")
+    there = cluster.nodes_of({**asked, "constraint": None})
+    offered = sorted(frozenset().union(*(node.features for node in there)))
+    for feature in sorted(features(asked["constraint"])):
+        if feature not in offered:
+            known = nearest(feature, offered) or "; its nodes have no features"
+            where = cluster.partition(asked["partition"]).name
+            raise wrong(
+                "constraint", f"no node of partition {where} has the feature {feature!r}{known}"
+            )
+    if (account := asked["account"]) is not None:
+        if not cluster.accounting:
+            raise wrong("account", f"{account!r}, but this cluster keeps no accounts; say null")
+        if (mine := accounts()) and account.lower() not in mine:
+            known = nearest(account, mine)
+            raise wrong("account", f"{getpass.getuser()} may not use {account!r}{known}")
+    if (qos := asked["qos"]) is not None:
+        if not cluster.accounting:
+            raise wrong("qos", f"{qos!r}, but without accounting a cluster has none; say null")
+        if (known_qos := qualities()) and qos.lower() not in known_qos:
+            raise wrong("qos", f"there is no {qos!r}{nearest(qos, known_qos)}")
+    model = hardware.get("gpu_model")
+    # The hardware of a paper that this cluster does not have is a row "not run"; what was written
+    # for this cluster is meant to be there.
+    if hardware["device"] == "cuda" and model and "slurm" in hardware:
+        kinds = sorted({kind for node in there for kind in node.gpus if kind})
+        if not any(node.holds(model, asked["constraint"]) for node in there):
+            where = cluster.partition(asked["partition"]).name
+            known = nearest(model, kinds) or "; it has no GPUs with a name"
+            path = ["hardware", name, "gpu_model"]
+            raise ParbenchError(
+                f"{configuration.holder(files, path)}: {'.'.join(path)}: no node of partition "
+                f"{where} has a GPU {model!r}{known}"
+            )
+
+
+@functools.cache
+def accounts() -> list[str]:
+    """The accounts that this user may use, in small letters; empty where the site tells nobody."""
+    return _listed("show", "associations", f"user={getpass.getuser()}", "format=Account")
+
+
+@functools.cache
+def qualities() -> list[str]:
+    """The qualities of service that the site has, in small letters."""
+    return _listed("show", "qos", "format=Name")
+
+
+def _listed(*words: str) -> list[str]:
+    said = run("sacctmgr", "--noheader", "--parsable2", *words)
+    return sorted({line.strip().lower() for line in said.splitlines()} - {""})
+
+
+# ---------------------------------------------------------------- what a cell asks for
+
+
+def settings(config: dict, name: str) -> dict:
+    """`slurm` of config.yaml as it holds for the hardware ``name``."""
+    return {**config["slurm"], **config["hardware"][name].get("slurm", {})}
+
+
+def resources(hardware: Hardware, asked: dict, cluster: Cluster | None) -> dict[str, int | str]:
+    """The plugin's resources for a cell on ``hardware``, whose settings are ``asked``; no walltime.
+
+    ``cluster`` names the default partition, and a GPU's type as the site spells it. On a compute
+    node, which asks nobody, it is None: there only counts matter.
+    """
+    devices, nodes = hardware.devices, hardware.nodes
+    on_gpus = hardware.device == "cuda"
+    partition = cluster.partition(asked["partition"]) if cluster else None
+    offered = cluster.nodes_of(asked) if cluster else []
+    wanted: dict[str, int | str | None] = {
+        "nodes": nodes,
+        "cpus_per_task": devices * asked["cpus_per_gpu"] if on_gpus else machine.cores_of(hardware),
+        "mem_mb": devices * asked["memory_mib"],
+        "slurm_partition": partition.name if partition else asked["partition"],
+        "slurm_account": asked["account"],
+        "constraint": asked["constraint"],
+        "qos": asked["qos"],
+    }
+    if offered and not any(node.memory_mib for node in offered):
+        wanted["mem_mb"] = None  # Slurm refuses what a site has not configured
+    # A requeued job goes on in the log that it began.
+    extra = ["--open-mode=append", *(["--exclusive"] if asked["exclusive"] else [])]
+    if nodes > 1:
+        # `mpi` makes the plugin run the launcher in the batch step, whose srun has all nodes.
+        wanted |= {"tasks": nodes, "mpi": "srun"}
+        extra.append("--ntasks-per-node=1")
+    elif not on_gpus:
+        wanted["tasks"] = 1
+    if on_gpus:
+        kind = _kind(offered, hardware, asked["constraint"])
+        typed = f"{kind}:{devices}" if kind else str(devices)
+        if asked["gpus"] == "gres":
+            # 0: with tasks, the plugin would ask for as many tasks a GPU.
+            wanted |= {"gres": f"gpu:{typed}", "tasks_per_gpu": 0}
+        elif nodes > 1:
+            extra.append(f"--gpus-per-node={typed}")  # --gpus counts those of the whole job
+        else:
+            wanted |= {"gpu": devices, "gpu_model": kind}
+    wanted["slurm_extra"] = " ".join(extra)
+    return {key: value for key, value in wanted.items() if value is not None}
+
+
+def _kind(offered: Iterable[Node], hardware: Hardware, constraint: str | None) -> str | None:
+    """The site's word for the accelerators asked for; None where no word is needed."""
+    model = hardware.gpu_model
+    if model is None:
+        return None
+    kinds = Counter(
+        kind
+        for node in offered
+        for kind, count in node.holds(model, constraint).items()
+        if count >= hardware.devices
+    )
+    return (kinds.most_common(1)[0][0] or None) if kinds else model.lower()
+
+
+def preparing(config: dict, cluster: Cluster | None) -> dict[str, int | str]:
+    """Resources of the jobs that prepare and report; none where Snakemake itself runs them."""
+    asked = config["slurm"]
+    if asked["prepare"] == "submit":
+        return {}
+    wanted = {**PREPARE, "slurm_partition": asked["prepare"]}
+    if asked["account"] is not None:
+        wanted["slurm_account"] = asked["account"]
+    partition = cluster.partition(asked["prepare"]) if cluster else None
+    if partition and partition.minutes:
+        wanted["runtime"] = min(wanted["runtime"], partition.minutes)
+    if cluster and not any(n.memory_mib for n in cluster.nodes if asked["prepare"] in n.partitions):
+        del wanted["mem_mb"]
+    return wanted
+
+
+class Requests:
+    """What the cells of ``plan`` ask for: the plugin's resources, by cell.
+
+    ``left`` is what ``left_behind`` found. Every hardware and every earlier run is looked at once:
+    there may be thousands of cells, and of nodes.
+    """
+
+    def __init__(
+        self,
+        plan: cells.Plan,
+        config: dict,
+        cluster: Cluster | None,
+        left: Mapping[str, list[str]],
+    ):
+        self.plan, self.config, self.cluster, self.left = plan, config, cluster, left
+        self._found = functools.cache(self._of)
+        self._of_hardware = functools.cache(self._without_walltime)
+
+    def of(self, name: str) -> dict[str, int | str]:
+        """Of the cell ``name``."""
+        return self._found(name)
+
+    def walltime(self, name: str) -> int:
+        """Minutes that a cell may take: stated, from earlier runs of its like, or from its size."""
+        cell = self.plan.cells[name]
+        asked = settings(self.config, cell.hardware.name)
+        if asked["minutes"] is not None:
+            return asked["minutes"]
+        if taken := [took for each in self._like[name] if (took := wall_seconds(folder(each)))]:
+            return math.ceil(max(taken) / 60 * RESERVE) + FIXED_MINUTES
+        described = None
+        with contextlib.suppress(ParbenchError):  # the cell itself will name what is damaged
+            described = cells.described_data(cell)
+        samples = cell.dataset.train_samples or (described or {}).get("train", UNKNOWN_SAMPLES)
+        training = cell.training
+        if training.steps is not None:
+            samples = min(samples, training.steps * training.global_batch)
+        seconds = training.epochs * samples / asked["least_samples_per_second"]
+        return math.ceil(seconds / 60) + FIXED_MINUTES
+
+    @functools.cached_property
+    def _like(self) -> dict[str, list[str]]:
+        """The cells of each cell's group."""
+        groups = [group for plan in self.plan.plans.values() for group in plan.groups]
+        return {name: group.cells for group in groups for name in group.cells}
+
+    def _without_walltime(self, name: str) -> dict[str, int | str]:
+        hardware = cells.hardware(name, self.config)
+        return resources(hardware, settings(self.config, name), self.cluster)
+
+    def _of(self, name: str) -> dict[str, int | str]:
+        hardware = self.plan.cells[name].hardware.name
+        wanted = dict(self._of_hardware(hardware))
+        if self.cluster is None:
+            return wanted
+        minutes = self.walltime(name)
+        partition = self.cluster.partition(wanted["slurm_partition"])
+        wanted["runtime"] = min(minutes, partition.minutes or minutes)
+        if name in self.left:
+            wanted["slurm_extra"] += f" --dependency=afterany:{':'.join(self.left[name])}"
+        return wanted
+
+
+# ---------------------------------------------------------------- what an earlier run left behind
+
+
+def left_behind(folder: Path) -> dict[str, list[str]]:
+    """Jobs of cells of this work folder that Slurm still has, by cell, the latest last.
+
+    Snakemake's lock lets one process submit from a folder at a time: theirs was killed. Their
+    results count, so the new job of such a cell starts when they have ended.
+    """
+    found: dict[str, list[str]] = {}
+    said = run("squeue", "--me", "--noheader", "--sort=i", "--format=%i|%k|%Z")
+    for line in said.splitlines():
+        job, comment, workdir = line.split("|", 2)
+        cell = comment.partition("rule_train_wildcards_")[2]
+        if cell and Path(workdir).resolve() == folder.resolve():
+            found.setdefault(cell, []).append(job)
+    return found
+
+
+def not_run(plan: cells.Plan) -> list[str]:
+    """A line for each hardware that some cells cannot have, with the reason."""
+    reasons = Counter(
+        (plan.cells[name].hardware.name, reason) for name, reason in plan.not_run.items()
+    )
+    return [
+        f"{count} cell{'s' * (count > 1)} on {hardware} not run: {reason}"
+        for (hardware, reason), count in sorted(reasons.items())
+    ]

@@ -1,0 +1,379 @@
+"""What this machine is, and what it can run.
+
+Imported whenever the workflow is parsed, so nothing heavy happens here.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from parbench.cell import Hardware
+
+PROBE_SECONDS = 120  # importing torch from a cold network disk takes its time
+
+# For a fresh interpreter: importing torch here would cost each start of the workflow seconds.
+NCCL_PROBES = {
+    "ddp": "import torch.distributed as d; print(d.is_available() and d.is_nccl_available())",
+    "horovod": "import horovod.torch as hvd; print(bool(hvd.nccl_built()))",
+}
+NCCL_FIXES = {
+    "ddp": "needs a CUDA build of torch with NCCL",
+    "horovod": "needs Horovod with NCCL: PARBENCH_HOROVOD_GPU=nccl make report",
+}
+
+
+def describe() -> dict:
+    """The machine as metrics.json records it.
+
+    {fingerprint, cpu, cores, memory_mib, os, kernel, accelerators: [{name, memory_mib, driver}]}.
+    ``cores`` are the machine's own, within a container's limit, and not those of this process: a
+    cell is pinned to a few of them.
+    """
+    cards = [{key: gpu[key] for key in ("name", "memory_mib", "driver")} for gpu in accelerators()]
+    return {
+        "fingerprint": _fingerprint(_cpu_model(), os.cpu_count() or 1, _memory_mib(), cards),
+        "cpu": _cpu_model(),
+        "cores": _within_quota(os.cpu_count() or 1),
+        "memory_mib": min(filter(None, (_memory_mib(), _memory_limit_mib())), default=0),
+        "os": operating_system(),
+        "kernel": platform.release(),
+        "accelerators": cards,
+    }
+
+
+def _fingerprint(cpu: str, cores: int, memory_mib: int, cards: list[dict]) -> str:
+    """12 hexadecimal digits: equal for machines whose times may be compared.
+
+    Steady over reboots, kernel and driver updates, which move the memory by a little, and over the
+    number of accelerators that a scheduler hands to one job. Not steady over another CPU, or
+    another model of accelerator.
+    """
+    models = sorted({(gpu["name"], _rounded(gpu["memory_mib"])) for gpu in cards})
+    parts = [" ".join(cpu.split()), cores, _rounded(memory_mib), models]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
+def _rounded(mib: int) -> int:
+    """Memory in steps of a factor of 1.41, on a logarithmic scale."""
+    return round(2 * math.log2(mib)) if mib else 0
+
+
+# ---------------------------------------------------------------- what is available
+
+
+def available(config_override: dict | str | None = None) -> dict:
+    """What cells may use: {"cpu": cores, "cuda": {"A100": 2, ...}}.
+
+    ``config_override`` is `available:` of config.yaml: a mapping of the same form is taken as it
+    is; "auto" or None looks at this process: its affinity, a container's CPU limit,
+    CUDA_VISIBLE_DEVICES.
+    """
+    if isinstance(config_override, dict):
+        return {"cuda": {}, **config_override}
+    names = [model_name(gpu["name"]) for gpu in visible(accelerators())]
+    return {"cpu": cores(), "cuda": dict(Counter(names))}
+
+
+def cores() -> int:
+    """Processor cores that this process may use: its affinity, within a container's CPU limit."""
+    if hasattr(os, "sched_getaffinity"):
+        return _within_quota(len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def cores_of(hardware: Hardware) -> int:
+    """Cores of a node that the devices of ``hardware``, of kind cpu, consist of."""
+    return hardware.devices * hardware.threads
+
+
+def missing(hardware: Hardware, available: dict) -> str | None:
+    """Why cells on ``hardware`` cannot run on what is ``available``; else None."""
+    nodes, devices = hardware.nodes, hardware.devices
+    wanted = cores_of(hardware) if hardware.device == "cpu" else 0
+    if nodes > available.get("nodes", 1):
+        each = f"{nodes * wanted} cores: {nodes} nodes with {wanted} each"
+        return f"needs {each if wanted else f'{nodes} nodes'}"
+    if wanted:
+        return f"needs {wanted} cores" if wanted > available["cpu"] else None
+    if hardware.device == "mps":
+        return "needs an Apple GPU"
+    model = hardware.gpu_model
+    fitting = [
+        count for name, count in available["cuda"].items() if not model or is_model(name, model)
+    ]
+    # A cell's devices are alike, so two models never add up; two spellings of the asked one do.
+    found = sum(fitting) if model else max(fitting, default=0)
+    if devices <= found:
+        return None
+    return f"needs {devices}x {model}" if model else f"needs {devices} GPU{'s' * (devices > 1)}"
+
+
+def model_name(name: str) -> str:
+    """The model in an accelerator's full name: "NVIDIA A100-SXM4-40GB" is an "A100"."""
+    noise = r"NVIDIA|Tesla|GeForce|Quadro|Graphics|Device|SXM\d*|PCIe?|NVL|HBM\w*|\d+(GB|g)"
+    words = [word for word in re.split(r"[\s_-]+", name) if word]
+    return " ".join(w for w in words if not re.fullmatch(noise, w, re.IGNORECASE)) or name
+
+
+def is_model(name: str, model: str) -> bool:
+    """Whether an accelerator is of ``model``: as whole words, so that no A100 is an A10."""
+
+    def words(text: str) -> str:
+        return " " + " ".join(re.split(r"[^a-z0-9]+", text.lower())).strip() + " "
+
+    return words(model) in words(name)
+
+
+# ---------------------------------------------------------------- Horovod and NCCL
+
+
+class Software:
+    """What cells find in this machine's own environment; images.Software is that of images."""
+
+    def without_horovod(self) -> str | None:
+        """Why cells have no Horovod; None where they have it."""
+        return horovod()
+
+    def without_nccl(self, strategy_name: str) -> str | None:
+        """Why ``strategy_name`` (ddp, horovod) cannot join GPUs; None where it can."""
+        return nccl_missing(strategy_name)
+
+
+def horovod() -> str | None:
+    """None when Horovod is installed here, else the reason why it is not."""
+    try:
+        state = json.loads((Path(sys.prefix) / "horovod.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        state = {}
+    if state.get("available") is False:
+        return f"Horovod could not be built: {state.get('reason') or 'no reason recorded'}"
+    if importlib.util.find_spec("horovod") is None:
+        return "Horovod is not installed: python scripts/environment.py ensure"
+    return None
+
+
+@functools.cache
+def nccl_missing(strategy_name: str) -> str | None:
+    """Why ``strategy_name`` (ddp, horovod) cannot join GPUs: its library lacks NCCL; else None.
+
+    Only to be asked about cells on GPUs: it imports the library, in a process of its own.
+    """
+    command = [sys.executable, "-c", NCCL_PROBES[strategy_name]]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return NCCL_FIXES[strategy_name]
+    words = done.stdout.split()
+    return None if words and words[-1] == "True" else NCCL_FIXES[strategy_name]
+
+
+# ---------------------------------------------------------------- processor, memory, system
+
+
+def _cpu_model() -> str:
+    info = read("/proc/cpuinfo")
+    match = re.search(r"^(?:model name|Hardware|cpu model|cpu)\s*:\s*(.+)$", info, re.MULTILINE)
+    if match:
+        return " ".join(match[1].split())
+    # ARM servers have numbers instead of a name.
+    parts = dict(re.findall(r"^CPU (implementer|part)\s*:\s*(\S+)$", info, re.MULTILINE))
+    if parts:
+        return f"{platform.machine()} {parts.get('implementer')} {parts.get('part')}"
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def _memory_mib() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    except (ValueError, OSError):
+        return 0
+
+
+def _memory_limit_mib() -> int | None:
+    """A container's or job's memory limit, in MiB."""
+    limits = [int(text) for text in cgroup("memory.max", "memory") if text.isdigit()]
+    limits += [int(text) for text in cgroup("memory.limit_in_bytes", "memory") if text.isdigit()]
+    return min(limits) // 2**20 if limits else None
+
+
+def _within_quota(count: int) -> int:
+    """``count`` cores, or fewer where a cgroup grants less time than that."""
+    quotas = []
+    for text in cgroup("cpu.max", "cpu"):
+        words = text.split()
+        if len(words) == 2 and words[0].isdigit():
+            quotas.append(int(words[0]) / int(words[1]))
+    for quota, period in zip(
+        cgroup("cpu.cfs_quota_us", "cpu"), cgroup("cpu.cfs_period_us", "cpu"), strict=False
+    ):
+        if quota.isdigit() and period.isdigit():  # "-1": no limit
+            quotas.append(int(quota) / int(period))
+    return max(1, min([count, *(math.floor(quota + 0.01) for quota in quotas)]))
+
+
+def cgroup(file: str, controller: str) -> list[str]:
+    """A control file's contents in this process's cgroup and those above it (versions 1, 2)."""
+    found = []
+    for line in read("/proc/self/cgroup").splitlines():
+        _, names, path = line.split(":", 2)
+        if names and controller not in names.split(","):
+            continue
+        root = Path("/sys/fs/cgroup") / (names and controller)
+        folder = root / path.lstrip("/")
+        while folder.is_relative_to(root):
+            text = read(folder / file).strip()
+            if text:
+                found.append(text)
+            folder = folder.parent
+    return found
+
+
+def operating_system() -> str:
+    """Its name and version, such as Debian GNU/Linux 12 (bookworm)."""
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return f"{platform.system()} {platform.release()}"
+
+
+def read(path: str | os.PathLike) -> str:
+    """A small file's text; empty where it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+# ---------------------------------------------------------------- accelerators
+
+
+@functools.cache
+def accelerators() -> tuple[dict, ...]:
+    """NVIDIA's accelerators: {name, memory_mib, driver, uuid}, in the order of their bus."""
+    # Asked first because loading the driver's library costs time that most machines need not spend.
+    if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
+        return ()
+    try:
+        return tuple(_from_nvml())
+    except Exception:  # no pynvml, no driver, an old one: every failure means "ask nvidia-smi"
+        return tuple(_from_nvidia_smi())
+
+
+def _from_nvml() -> list[dict]:
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
+        ]
+        return [
+            {
+                "name": _text(pynvml.nvmlDeviceGetName(handle)),
+                "memory_mib": pynvml.nvmlDeviceGetMemoryInfo(handle).total // 2**20,
+                "driver": driver,
+                "uuid": _text(pynvml.nvmlDeviceGetUUID(handle)),
+            }
+            for handle in handles
+        ]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _from_nvidia_smi() -> list[dict]:
+    query = "--query-gpu=name,memory.total,driver_version,uuid"
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    found = []
+    for line in done.stdout.splitlines():
+        name, memory, driver, uuid = (word.strip() for word in line.rsplit(",", 3))
+        memory_mib = int(memory) if memory.isdigit() else 0
+        found.append({"name": name, "memory_mib": memory_mib, "driver": driver, "uuid": uuid})
+    return found
+
+
+def visible(accelerators: tuple[dict, ...]) -> list[dict]:
+    """Those that CUDA_VISIBLE_DEVICES leaves; as in CUDA, an unknown entry hides what follows."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return list(accelerators)
+    found = []
+    for entry in (word.strip() for word in chosen.split(",")):
+        if entry.isdigit() and int(entry) < len(accelerators):
+            found.append(accelerators[int(entry)])
+        elif entry.startswith("MIG-") and accelerators:
+            found.append(accelerators[0])  # a slice; machines that are sliced have one model
+        elif entry and (match := [gpu for gpu in accelerators if gpu["uuid"].startswith(entry)]):
+            found.append(match[0])
+        else:
+            break
+    return found
+
+
+def usable_cores() -> list[int]:
+    """The cores that cells of this process may use: its affinity, within a container's CPU limit.
+
+    One thread of every physical core comes first: two cells on the threads of one core would slow
+    each other down.
+    """
+    affinity = sorted(os.sched_getaffinity(0), key=lambda core: (_thread(core), core))
+    return affinity[: cores()]
+
+
+def _thread(core: int) -> int:
+    """0 for the first hardware thread of a physical core, 1 for its second, ..."""
+    path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+    try:
+        text = path.read_text()
+    except OSError:
+        return 0
+    siblings: list[int] = []
+    for part in text.strip().split(","):  # "0,64" or "0-1"
+        first, _, last = part.partition("-")
+        siblings.extend(range(int(first), int(last or first) + 1))
+    return siblings.index(core) if core in siblings else 0
+
+
+def usable_gpus(model: str | None = None) -> list[str]:
+    """UUIDs of the GPUs that this process may use, all of one model."""
+    shown = visible(accelerators())
+    # An entry that names a slice must stay one: the UUID of its GPU would mean another slice.
+    entries = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    entries += [""] * (len(shown) - len(entries))
+    found = [
+        (entry if entry.startswith("MIG-") else gpu["uuid"], gpu["name"])
+        for entry, gpu in zip(entries, shown, strict=False)
+    ]
+    if model:
+        return [uuid for uuid, name in found if is_model(name, model)]
+    most = Counter(name for _, name in found).most_common(1)
+    return [uuid for uuid, name in found if name == most[0][0]] if most else []
+
+
+def oom_kills() -> int:
+    """How often the kernel has killed for lack of memory: on this machine and in our cgroups."""
+    texts = [read("/proc/vmstat")]
+    texts += cgroup("memory.events", "memory")
+    texts += cgroup("memory.oom_control", "memory")
+    return sum(int(n) for text in texts for n in re.findall(r"^oom_kill (\d+)$", text, re.M))

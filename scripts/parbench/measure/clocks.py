@@ -1,0 +1,41 @@
+"""Clocks: the date, and seconds of work that wait for every device."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def now() -> str:
+    """The time in UTC, as ISO 8601 with seconds."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def synchronize(devices: list[torch.device]) -> None:
+    """Wait until every device has done its work, so that a clock may be read."""
+    import torch
+
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+
+class Stopwatch:
+    """Seconds of work on ``devices``: both ends of the clock wait for all of them."""
+
+    def __init__(self, devices: list[torch.device]):
+        self.devices = devices
+        self.seconds = 0.0
+
+    def __enter__(self) -> Stopwatch:
+        synchronize(self.devices)
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        synchronize(self.devices)
+        self.seconds = time.perf_counter() - self._start

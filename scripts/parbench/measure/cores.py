@@ -1,0 +1,23 @@
+"""The processor cores of a training process."""
+
+from __future__ import annotations
+
+import os
+
+
+def pin(local_rank: int, processes: int) -> list[int]:
+    """Bind this process to its part of the cores that the launcher leased: those of its devices of
+    kind cpu, or one for each process that drives GPUs, which share them where there are fewer.
+
+    Returns the cores. Without PARBENCH_CORES (train.py started by hand) nothing is bound.
+    """
+    leased = os.environ.get("PARBENCH_CORES")
+    if not leased:
+        return sorted(os.sched_getaffinity(0))
+    cores = [int(core) for core in leased.split(",")]
+    if processes > 1:
+        each = max(1, len(cores) // processes)
+        first = local_rank * each % len(cores)
+        cores = cores[first : first + each]
+    os.sched_setaffinity(0, cores)
+    return cores

@@ -1,0 +1,64 @@
+"""What a number was measured with: machine, software, code, data."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+
+from parbench import machine, packages
+from parbench.cell import Cell
+from parbench.measure import provenance
+
+
+def describe(
+    cell: Cell,
+    dataset_digest: str,
+    *,
+    world_size: int | None = None,
+    backend: str | None = None,
+    cores: list[int] | None = None,
+    image: dict | None = None,
+) -> dict:
+    """Everything that a reader needs to judge or rebuild a number.
+
+    ``image``: what scripts/images.py knows of the cell's image, for one who asks from outside.
+    """
+    python, found = platform.python_version(), packages.installed()
+    if image is not None:
+        python, held = image["python"], image["packages"]
+        found = {name: held[name] for name in packages.PACKAGES if held.get(name)}
+    told = os.environ.get("PARBENCH_HOST")
+    outside = json.loads(told) if told else host(image)
+    described = machine.describe()
+    described["os"] = outside.pop("os")
+    code = provenance.code_of(cell)
+    return {
+        "stack": cell.stack,
+        "deployment": cell.deployment,
+        "python": python,
+        "packages": found,
+        "lock_mismatch": packages.lock_mismatch(cell.stack, found),
+        "machine": described,
+        "cores": cores if cores is not None else [],
+        "oversubscribed": bool(os.environ.get("PARBENCH_OVERSUBSCRIBED")),
+        "world_size": world_size,
+        "backend": backend,
+        **outside,
+        "code_digest": provenance.combined(code),
+        "code": code,
+        "dataset_digest": dataset_digest,
+    }
+
+
+def host(image: dict | None) -> dict:
+    """What a process inside an image cannot see: {os, image, image_digest, git_commit, git_dirty}.
+
+    The launcher hands it on in PARBENCH_HOST. ``image`` is None for a cell of the host.
+    """
+    return {
+        "os": machine.operating_system(),
+        "image": image and image["label"],
+        "image_digest": image and image["sha256"],
+        **provenance.git_state(),
+    }

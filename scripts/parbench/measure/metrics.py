@@ -1,0 +1,194 @@
+"""Every metric of tables and reports: its name, what readers call it, its unit, how it is read.
+
+A new metric is one line here, beside where it is measured.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Run = Mapping[str, Any]  # metrics.json
+Read = Callable[[Run], float | None]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric.
+
+    ``kind`` decides what makes it comparable with a published value: an ``accuracy`` needs the
+    same data and work, an ``absolute`` number the same hardware too, a ``ratio`` as many devices.
+    """
+
+    name: str
+    label: str
+    unit: str
+    kind: str
+    higher_is_better: bool = False
+    read: Read | None = None  # of one run; None: needs more than it
+    clocked: bool = False
+    optional: bool = False  # no row where no run has a value
+    named: bool = False  # no row where no table names it
+    of: str = "one"  # model; "several" that are trained together, or "any" number
+
+    @property
+    def depends_on_clock(self) -> bool:
+        """Whether a busy machine changes it."""
+        return self.clocked or self.kind == "ratio"
+
+    @property
+    def may_lack(self) -> bool:
+        """Whether a group that ran well may lack it: no baseline, no accelerator, one model alone,
+        a goal not reached.
+        """
+        return self.read is None or self.optional or self.of == "several"
+
+
+def _epoch_seconds(run: Run) -> float | None:
+    return statistics.fmean(run["epoch_seconds"]) if run["epoch_seconds"] else None
+
+
+def _inference_seconds(run: Run) -> float | None:
+    return run["inference"] and run["inference"]["seconds"]
+
+
+def _inference_speed(run: Run) -> float | None:
+    found = run["inference"]
+    return found and found["samples"] / found["seconds"]
+
+
+def _peak_memory(run: Run, where: str) -> float | None:
+    return max((entry["mib"] for entry in run["peak_memory_mib"][where]), default=None)
+
+
+def profiled_operators(run: Run) -> dict[str, Mapping]:
+    """The operators that the profile of a run saw in inference, by name."""
+    found = run.get("profile")
+    if found is None or found["kind"] != "operators":
+        return {}
+    return {each["name"]: each for each in found["inference"]["operators"]}
+
+
+def clock(device: str) -> str:
+    """Whose time an operator's is: the accelerator's where there is one."""
+    return "cpu" if device == "cpu" else "device"
+
+
+def _clock(run: Run) -> str:
+    return clock(run["cell"]["hardware"]["device"])
+
+
+def _profiled(run: Run) -> float | None:
+    found = run.get("profile")
+    if found is None or found["kind"] != "operators":
+        return None
+    return found["inference"][f"{_clock(run)}_self_seconds"]
+
+
+def self_seconds(run: Run, operator: str) -> float:
+    """Seconds of an operator that the profile of ``run`` saw, without those that it calls."""
+    return profiled_operators(run)[operator][f"{_clock(run)}_self_seconds"]
+
+
+def _accuracy(name: str, label: str) -> Metric:
+    return Metric(name, label, "fraction", "accuracy", True, lambda run: run[name])
+
+
+def _seconds(name: str, label: str, read: Read | None = None, **more: Any) -> Metric:
+    read = read or (lambda run: run[name])
+    return Metric(name, label, "s", "absolute", read=read, clocked=True, **more)
+
+
+def _throughput(name: str, label: str, read: Read, **more: Any) -> Metric:
+    return Metric(name, label, "samples/s", "absolute", True, read, clocked=True, **more)
+
+
+def _memory(where: str, label: str, **more: Any) -> Metric:
+    def read(run: Run) -> float | None:
+        return _peak_memory(run, f"{where}es" if where == "process" else f"{where}s")
+
+    return Metric(f"peak_memory_{where}_mib", label, "MiB", "absolute", read=read, **more)
+
+
+# Needs the published accuracy of its group.
+TO_PUBLISHED = Metric(
+    "seconds_to_published_accuracy",
+    "Time to the published accuracy",
+    "s",
+    "absolute",
+    clocked=True,
+)
+_ALL = (
+    _accuracy("test_accuracy", "Test accuracy"),
+    _accuracy("test_precision_macro", "Precision (macro)"),
+    _accuracy("test_recall_macro", "Recall (macro)"),
+    _accuracy("test_f1_macro", "F1 (macro)"),
+    _accuracy("test_specificity_macro", "Specificity (macro)"),
+    _seconds("train_seconds", "Training time"),
+    _seconds("total_seconds", "Time until all are trained", of="several"),
+    _seconds("epoch_seconds", "Time per epoch", _epoch_seconds),
+    TO_PUBLISHED,
+    _seconds("startup_seconds", "Start-up"),
+    _throughput("samples_per_second", "Throughput", lambda run: run["samples_per_second"]),
+    _seconds("inference_seconds", "Inference time", _inference_seconds, optional=True),
+    _throughput(
+        "inference_samples_per_second", "Inference throughput", _inference_speed, optional=True
+    ),
+    _memory("process", "Peak memory, process"),
+    _memory("device", "Peak memory, device", optional=True),
+    Metric(
+        "profile_self_seconds",
+        "Self time of all operators",
+        "s",
+        "absolute",
+        read=_profiled,
+        optional=True,
+    ),
+    Metric("speedup", "Speedup", "x", "ratio", True, of="any"),
+    Metric("throughput_ratio", "Throughput over the baseline's", "x", "ratio", True, named=True),
+    Metric(
+        "parallel_efficiency",
+        "Parallel efficiency",
+        "fraction",
+        "ratio",
+        True,
+        named=True,
+        of="any",
+    ),
+    Metric("accuracy_difference", "Accuracy less the baseline's", "fraction", "accuracy", True),
+    Metric("noise_floor", "Noise floor", "x", "ratio", True, of="any"),
+)
+METRICS = {metric.name: metric for metric in _ALL}
+DEFAULT_METRICS = ("test_accuracy", "train_seconds", "speedup")
+
+_OPERATOR = {"operator_self_seconds": "Self time", "operator_total_seconds": "Total time"}
+
+
+def is_operator(metric: str) -> bool:
+    """Whether it is the time of one operator."""
+    return metric.startswith("operator_")
+
+
+def operator_metric(name: str) -> Metric:
+    """``operator_self_seconds:<operator>`` or ``operator_total_seconds:<operator>``, of inference.
+
+    Not clocked: only an instrumented run has it, and what that costs is spread over all operators.
+    """
+    what, _, operator = name.partition(":")
+
+    def read(run: Run) -> float | None:
+        found = profiled_operators(run).get(operator)
+        return found and found[f"{_clock(run)}_{what.split('_')[1]}_seconds"]
+
+    return Metric(name, label(name), "s", "absolute", read=read)
+
+
+def label(metric: str) -> str:
+    """A metric's name for readers: ``Training time``, ``Self time of aten::addmm``."""
+    if metric in METRICS:
+        return METRICS[metric].label
+    what, _, operator = metric.partition(":")
+    words = _OPERATOR.get(what, what.replace("_", " "))
+    return f"{words} of {operator}" if operator else words

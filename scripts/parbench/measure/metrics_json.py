@@ -1,0 +1,145 @@
+"""metrics.json: written here and nowhere else, and checked by its shape before it is trusted."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parbench.cell import Cell
+from parbench.errors import ParbenchError
+from parbench.files import read_json, write_json
+from parbench.measure import clocks, environment, scores
+
+if TYPE_CHECKING:
+    import torch
+
+SCHEMA = Path(__file__).resolve().parents[3] / "rules" / "schemas" / "metrics.schema.yaml"
+SCHEMA_VERSION = 1
+
+
+def weights_sha256(state: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 of a model's weights and buffers: shapes, types and bytes, in their order.
+
+    Not their names, which differ between strategies that hold the same weights.
+    """
+    import torch
+
+    total = hashlib.sha256()
+    for value in state.values():
+        value = value.detach().cpu().contiguous()
+        total.update(f"{value.dtype} {list(value.shape)}".encode())
+        total.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+# What differs between two runs of a cell that did the same.
+_OF_ONE_RUN = {
+    "train_seconds",
+    "epoch_seconds",
+    "samples_per_second",
+    "inference",
+    "startup_seconds",
+    "energy_joules",
+    "peak_memory_mib",
+    "started",
+    "finished",
+    "resumed_from",
+    "environment",
+    "beside",
+    "profile",
+}
+_OF_ONE_EPOCH = {"seconds", "elapsed_seconds", "samples_per_second"}
+
+
+def learned(metrics: Mapping[str, Any]) -> dict:
+    """What a repeated run of the cell must give again in deterministic mode: all but clocks,
+    memory, dates, places and interruptions.
+    """
+    kept = {key: value for key, value in metrics.items() if key not in _OF_ONE_RUN}
+    kept["history"] = [
+        {key: value for key, value in entry.items() if key not in _OF_ONE_EPOCH}
+        for entry in metrics["history"]
+    ]
+    return kept
+
+
+@functools.cache
+def _validator():
+    import jsonschema
+    import yaml
+
+    return jsonschema.Draft202012Validator(yaml.safe_load(SCHEMA.read_text()))
+
+
+def _check(value: Any, path: Path) -> None:
+    error = next(iter(_validator().iter_errors(value)), None)
+    if error is not None:
+        raise ParbenchError(
+            f"{path}: {error.json_path}: {error.message}; delete the file and run the cell again"
+        )
+
+
+def read(path: str | os.PathLike) -> dict:
+    """Read metrics.json, checked by its schema."""
+    metrics = read_json(path)
+    _check(metrics, Path(path))
+    return metrics
+
+
+def write(path: str | os.PathLike, metrics: dict) -> None:
+    """Write metrics.json whole or not at all, checked by its schema."""
+    metrics = {"schema_version": SCHEMA_VERSION, **metrics}
+    _check(metrics, Path(path))
+    write_json(path, metrics)
+
+
+def write_unfinished(
+    path: str | os.PathLike,
+    cell: Cell,
+    status: str,
+    reason: str,
+    started: str,
+    data_folder: str | os.PathLike,
+    image: dict | None = None,
+    **known: Any,
+) -> None:
+    """Write the metrics of a run that ended out_of_memory or diverged: a failure is a result.
+
+    ``known`` holds what was measured until then; every other number is null.
+    """
+    dataset = read_json(Path(data_folder) / "digest.json")
+    if "environment" not in known:
+        known["environment"] = environment.describe(cell, dataset["sha256"], image=image)
+    blank = dict.fromkeys(
+        (
+            "train_seconds",
+            "steps_per_epoch",
+            "samples_per_second",
+            "startup_seconds",
+            "energy_joules",
+            "inference",
+            "weights_sha256",
+            "resumed_from",
+        )
+    )
+    write(
+        path,
+        {
+            "cell": cell.json(),
+            "status": status,
+            "reason": reason,
+            **blank,
+            **scores.NO_SCORES,
+            "epoch_seconds": [],
+            "warmup_steps": cell.training.warmup_steps,
+            "peak_memory_mib": {"devices": [], "processes": []},
+            "history": [],
+            "started": started,
+            "finished": clocks.now(),
+            **known,
+        },
+    )

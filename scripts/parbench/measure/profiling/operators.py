@@ -1,0 +1,179 @@
+"""Operators that take the time, by torch.profiler: of some steps of training, and of inference.
+
+Of rank 0's process, all of its threads. Warm-up comes before either part, so that neither holds a
+first allocation or the choice of kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from parbench import packages, strategies
+from parbench.cell import Cell
+from parbench.measure import clocks
+from parbench.measure.profiling import none
+
+STEPS = 5  # of training, and batches of inference
+KEPT = 40  # operators of a part, those with the largest self time by either clock
+
+
+class Profile(none.Profile):
+    """Records the first ``STEPS`` steps of training, and as many batches of the last evaluation.
+
+    An epoch, a test set or a checkpoint that ends sooner ends the part: it says its steps.
+    """
+
+    def __init__(self, run: Any):
+        super().__init__(run)
+        self._found: dict[str, dict] = {}
+        self._profiler: Any = None
+        self._steps = 0
+
+    @staticmethod
+    def check(cell: Cell) -> Iterator[str]:
+        """What a strategy computes in threads of its own would be missing, and nobody would see."""
+        name, found = cell.strategy.name, packages.locked(cell.stack)["torch"]
+        if strategies.load(name).in_threads and not _sees_all_threads(found):
+            yield (
+                f"profile: operators: {name} computes in threads of its own, which torch's "
+                f"profiler sees since 2.7, and stack {cell.stack} has {found}; choose stack: "
+                "current in config.yaml, or profile: none"
+            )
+
+    def phase(self, name: str) -> AbstractContextManager:
+        """The whole loop holds the part of training; each batch tested is one of inference."""
+        if self.run.strategy.rank != 0:
+            return none.NOTHING
+        if name == "other" and "training" not in self._found:
+            return self._loop()
+        if name == "update" and self._profiler is not None:
+            return self._step("training")
+        if name == "inference" and self.run.in_last_epoch and "inference" not in self._found:
+            return self._batch()
+        return none.NOTHING
+
+    def __exit__(self, *exception: object) -> None:
+        """Also where the run was ended within a part."""
+        self._end("inference")
+
+    @contextmanager
+    def _loop(self) -> Iterator[None]:
+        self._begin()
+        try:
+            yield
+        finally:
+            self._end("training")
+
+    @contextmanager
+    def _batch(self) -> Iterator[None]:
+        if self._profiler is None:
+            self._begin()
+        with self._step("inference"):
+            yield
+
+    @contextmanager
+    def _step(self, part: str) -> Iterator[None]:
+        yield
+        self._steps += 1
+        if self._steps == STEPS:
+            self._end(part)
+
+    def _begin(self) -> None:
+        devices = self.run.strategy.devices
+        with _profiler(devices):  # the first session loads the tracer, which takes time
+            pass
+        clocks.synchronize(devices)
+        self._profiler = _profiler(devices)
+        self._profiler.start()
+        self._steps = 0
+
+    def _end(self, part: str) -> None:
+        if self._profiler is None:
+            return
+        clocks.synchronize(self.run.strategy.devices)
+        self._profiler.stop()
+        if self._steps:
+            on_accelerator = self.run.strategy.devices[0].type != "cpu"
+            averages = self._profiler.key_averages()
+            self._found[part] = {"steps": self._steps, **summary(averages, on_accelerator)}
+        self._profiler = None
+
+    def state(self) -> dict:
+        """The parts that are done."""
+        return self._found
+
+    def resume(self, state: dict) -> None:
+        """They are not recorded again."""
+        self._found = state
+
+    def result(self) -> dict:
+        """Both parts, in seconds."""
+        return {"kind": "operators", **{name: self._found.get(name) for name in PARTS}}
+
+
+PARTS = ("training", "inference")
+
+
+def _sees_all_threads(version: str) -> bool:
+    """Whether the profiler of torch ``version`` sees more threads than torch's own."""
+    major, minor = version.split(".")[:2]
+    return (int(major), int(minor)) >= (2, 7)
+
+
+def _profiler(devices: list) -> Any:
+    """A profiler of all threads, as far as this torch has one."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
+    if devices[0].type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    config = None
+    if _sees_all_threads(torch.__version__):
+        from torch._C._profiler import _ExperimentalConfig
+
+        config = _ExperimentalConfig(profile_all_threads=True)
+    return profile(activities=activities, experimental_config=config)
+
+
+def summary(averages: Any, on_accelerator: bool) -> dict:
+    """Totals and operators of torch.profiler's ``averages``; device times None on a CPU.
+
+    Self time is an operator's own, without the operators that it calls: self times add up, totals
+    do not. What runs on an accelerator is counted with the operator that started it.
+    """
+    operators, cpu, device = [], 0.0, 0.0
+    for each in averages:
+        own, whole = _device_times(each)
+        if each.device_type.name != "CPU":  # a kernel, or the shadow of a named range
+            device += 0.0 if getattr(each, "is_user_annotation", False) else own
+            continue
+        cpu += each.self_cpu_time_total
+        operators.append(
+            {
+                "name": each.key,
+                "calls": each.count,
+                "cpu_self_seconds": each.self_cpu_time_total / 1e6,
+                "cpu_total_seconds": each.cpu_time_total / 1e6,
+                "device_self_seconds": own / 1e6 if on_accelerator else None,
+                "device_total_seconds": whole / 1e6 if on_accelerator else None,
+            }
+        )
+    kept = {}
+    for key in ("cpu_self_seconds", "device_self_seconds")[: 1 + on_accelerator]:
+        ordered = sorted(operators, key=lambda each, key=key: -each[key])
+        kept |= {each["name"]: each for each in ordered[:KEPT] if each[key] > 0}
+    return {
+        "cpu_self_seconds": cpu / 1e6,
+        "device_self_seconds": device / 1e6 if on_accelerator else None,
+        "operators": list(kept.values()),
+    }
+
+
+def _device_times(each: Any) -> tuple[float, float]:
+    """(self, total) time on an accelerator, in microseconds."""
+    if hasattr(each, "self_device_time_total"):
+        return each.self_device_time_total, each.device_time_total
+    return each.self_cuda_time_total, each.cuda_time_total  # torch < 2.4

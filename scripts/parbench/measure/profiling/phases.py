@@ -1,0 +1,303 @@
+"""Where the seconds of the epochs go: input, compute, communication, waiting, bubble.
+
+Every moment within the loop's clock belongs to the innermost phase that is open then, so that the
+phases of a rank sum to the clock's seconds. A moment between two phases is read off the clock when
+the device has done its work; that makes an instrumented run slower, and it stands apart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from parbench import strategies
+from parbench.cell import Cell
+from parbench.measure.profiling import none
+from parbench.strategies import _base
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+PHASES = ("input", "compute", "communication", "waiting", "bubble", "other")
+EXCHANGE = "exchange"
+
+Interval = tuple[float, float]  # seconds by the clock of this machine
+
+
+def clock() -> float:
+    """Seconds of a clock that all processes of a machine share (CLOCK_MONOTONIC)."""
+    return time.perf_counter()
+
+
+class Profile(none.Profile):
+    """Seconds by phase, of this rank and at the end of all.
+
+    A strategy's ``watch`` tells what only it knows: what is an exchange (``exchanging``,
+    ``exchanging_in``, or ``enter("exchange")`` when nothing is left to do but to hear from the
+    other ranks), whether its ranks work ``in_turns``, and what the stages of a pipeline within it
+    are (``watch_stage``).
+    """
+
+    def __init__(self, run: Any):
+        super().__init__(run)
+        # Clocks of several machines do not compare: who is late is then not known.
+        self.one_machine = run.cell.hardware.nodes == 1
+        self.in_turns = False  # whether ranks wait for each other by design: that is the bubble
+        self._open: list[tuple[str, float]] = []  # phases and when each began; the innermost last
+        self._since = 0.0
+        self._total = dict.fromkeys(PHASES, 0.0)  # of the stretches that are settled
+        self._busy: dict[str, list[Interval]] = defaultdict(list)  # by device of a pipeline
+        self._put_back = ExitStack()
+        run.strategy.watch(self, run.model, run.optimizer)
+
+    @staticmethod
+    def check(cell: Cell) -> Iterator[str]:
+        """A strategy that tells nothing would seem to compute all the time."""
+        name = cell.strategy.name
+        if strategies.load(name).watch is _base.Strategy.watch:
+            yield (
+                f"profile: phases: strategy {name} does not tell when it exchanges or idles "
+                f"(`watch` in scripts/parbench/strategies/{name}.py); choose profile: none"
+            )
+
+    def _forget(self) -> None:
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._exchanges: list[Interval] = []
+        for busy in self._busy.values():
+            busy.clear()
+
+    # ------------------------------------------------------------ what the loop tells
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """``name`` is open; at its end all that was entered within it ends, too."""
+        depth = len(self._open)
+        if depth == 0:
+            self._forget()  # what was outside of the clock: warm-up, evaluation
+        self.enter(name)
+        try:
+            yield
+        finally:
+            now = self._charge()
+            ended = self._open[depth:]
+            self._exchanges += [(begun, now) for phase, begun in ended if phase == EXCHANGE]
+            del self._open[depth:]
+
+    def enter(self, name: str) -> None:
+        """``name`` is open until the phase ends that is open now."""
+        self._open.append((name, self._charge()))
+
+    def exchanging(self, function: Callable) -> Callable:
+        """``function``, which exchanges something with other ranks; within another exchange it is a
+        part of that.
+        """
+
+        def exchanged(*given: Any) -> Any:
+            if any(name == EXCHANGE for name, _ in self._open):
+                return function(*given)
+            with self.phase(EXCHANGE):
+                return function(*given)
+
+        return exchanged
+
+    def exchanging_in(self, module: Any, name: str) -> None:
+        """The same of a library's function that its own code calls by ``name``; until the end."""
+        function = getattr(module, name)
+        setattr(module, name, self.exchanging(function))
+        self._put_back.callback(setattr, module, name, function)
+
+    def __exit__(self, *exception: object) -> None:
+        """Functions of libraries are their own again."""
+        self._put_back.close()
+
+    def _charge(self) -> float:
+        """Give the time since the last moment to the innermost phase; returns this moment."""
+        for device in self.run.strategy.devices:
+            wait_for(device)
+        now = clock()
+        if self._open:
+            self._seconds[self._open[-1][0]] += now - self._since
+        self._since = now
+        return now
+
+    def settle(self, own: float, slowest: float) -> None:
+        """Seconds of a stretch, by phase; ``PHASES`` sum to ``slowest``."""
+        seconds, within = self._seconds, sum(self._seconds.values())
+        away = seconds[EXCHANGE] + slowest - own  # at last this rank had ended, and another not
+        late, ended = (self._late(), slowest - own) if self.one_machine else (0.0, 0.0)
+        idled = idle(self._busy)
+        told = {
+            "input": seconds["input"],
+            "compute": seconds["compute"] + seconds["update"] - idled,
+            "communication": away - late - ended,
+            "waiting": ended,
+            "bubble": idled,
+            "other": seconds["other"] + own - within,
+        }
+        told["bubble" if self.in_turns else "waiting"] += late
+        for name, value in told.items():
+            self._total[name] += value
+
+    def _late(self) -> float:
+        """Seconds in exchanges that are another rank's, which still works."""
+        # As many of every rank, for one message: some hear from more neighbours than others.
+        longest = round(self.run.strategy.reduced([float(len(self._exchanges))], "max")[0])
+        spans = [*self._exchanges, *[(0.0, 0.0)] * (longest - len(self._exchanges))]
+        if not spans:
+            return 0.0
+        rows = self.run.strategy.gathered([moment for span in spans for moment in span])
+        ranks = [list(zip(row[::2], row[1::2], strict=True)) for row in rows]
+        if self.in_turns:
+            return covered(spans) - together(ranks)
+        return waited(spans, [[begun for begun, _ in rank] for rank in ranks])
+
+    # ------------------------------------------------------------ what a pipeline tells
+
+    def watch_stage(self, stage: nn.Module, device: torch.device) -> None:
+        """Note when ``device`` is busy with ``stage``, forwards and backwards.
+
+        A micro-batch is one call of it, with one tensor in and one out.
+        """
+        busy = self._busy[str(device)]
+        forward, backward = Span(device, busy), Span(device, busy)
+
+        def begin(module: nn.Module, inputs: tuple) -> None:
+            nonlocal backward
+            backward = Span(device, busy)  # of this micro-batch
+            forward.begin()
+
+        def took(layer: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+            # Images have no gradient whose arrival would end the backward pass of the first stage:
+            # that ends with the layers that take them.
+            if output.requires_grad and not _need_gradient(inputs):
+                for node in _last(output.grad_fn):
+                    node.register_hook(backward.end)
+
+        def end(module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+            forward.end()
+            if output.requires_grad:  # not where activations are computed again later
+                output.register_hook(backward.begin)
+                if _need_gradient(inputs):
+                    inputs[0].register_hook(backward.end)
+
+        stage.register_forward_pre_hook(begin)
+        for layer in stage.modules():
+            if not list(layer.children()):
+                layer.register_forward_hook(took)
+        stage.register_forward_hook(end)
+
+    # ------------------------------------------------------------ what is kept and told
+
+    def state(self) -> Any:
+        """Seconds by rank and phase."""
+        return self.run.strategy.gathered([self._total[name] for name in PHASES])
+
+    def resume(self, state: Any) -> None:
+        """Go on from there."""
+        self._total = dict(zip(PHASES, state[self.run.strategy.rank], strict=True))
+
+    def result(self) -> dict:
+        """Seconds of all epochs by phase, of each rank and as their mean."""
+        rows = [dict(zip(PHASES, row, strict=True)) for row in self.state()]
+        mean = {name: sum(row[name] for row in rows) / len(rows) for name in PHASES}
+        return {
+            "kind": "phases",
+            "waiting_known": self.one_machine,
+            "mean": mean,
+            "ranks": [{"rank": rank, **row} for rank, row in enumerate(rows)],
+        }
+
+
+class Span:
+    """When ``device`` began and ended something; noted in ``kept``, as often as it ends.
+
+    Its methods are hooks: they take what a hook is given, and leave it as it is.
+    """
+
+    def __init__(self, device: torch.device, kept: list[Interval]):
+        self._device, self._kept = device, kept
+        self._begun = float("nan")
+
+    def begin(self, *given: Any) -> None:
+        """It begins."""
+        wait_for(self._device)
+        self._begun = clock()
+
+    def end(self, *given: Any) -> None:
+        """It has ended, or a part of it has."""
+        wait_for(self._device)
+        self._kept.append((self._begun, clock()))
+
+
+def _need_gradient(inputs: tuple[torch.Tensor, ...]) -> bool:
+    return any(each.requires_grad for each in inputs)
+
+
+def _last(node: Any) -> Iterable[Any]:
+    """The nodes of a layer's graph that lead nowhere but to its weights."""
+    waiting, seen = [node], {node}
+    while waiting:
+        node = waiting.pop()
+        further = [
+            other
+            for other, _ in node.next_functions
+            if other is not None and type(other).__name__ != "AccumulateGrad"
+        ]
+        if not further:
+            yield node
+        waiting += [other for other in further if other not in seen]
+        seen.update(further)
+
+
+def wait_for(device: torch.device) -> None:
+    """Until ``device`` has done what it was given. Not more: messages may still be on their way."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.current_stream(device).synchronize()
+
+
+def waited(exchanges: list[Interval], arrivals: list[list[float]]) -> float:
+    """Seconds of one rank's ``exchanges`` until the last rank had come, too.
+
+    ``arrivals``: when each rank came to each of them, by rank.
+    """
+    lasts = map(max, zip(*arrivals, strict=True))
+    return sum(
+        max(0.0, min(end, last) - begun)
+        for (begun, end), last in zip(exchanges, lasts, strict=True)
+    )
+
+
+def idle(busy: dict[str, list[Interval]]) -> float:
+    """Seconds in which a device had nothing to do while another one of the pipeline worked: the
+    mean over devices. ``busy`` may overlap; a single device has no bubble.
+    """
+    anyone = covered(interval for each in busy.values() for interval in each)
+    return sum(anyone - covered(each) for each in busy.values()) / max(1, len(busy))
+
+
+def together(ranks: list[list[Interval]]) -> float:
+    """Seconds that an interval of each of ``ranks`` covers; those of one do not overlap."""
+    moments = [
+        moment for spans in ranks for begin, end in spans for moment in ((begin, 1), (end, -1))
+    ]
+    total, since, number = 0.0, 0.0, 0
+    for moment, change in sorted(moments):
+        if number == len(ranks):
+            total += moment - since
+        number, since = number + change, moment
+    return total
+
+
+def covered(intervals: Iterable[Interval]) -> float:
+    """Seconds that any of ``intervals`` covers."""
+    total, until = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total

@@ -1,0 +1,29 @@
+"""Models, one file each, loaded by name.
+
+A model file states
+
+- ``OPTIONS``: a JSON schema (with a default) for each option that a study may set,
+- ``SMALL``: options that make it small, for scripts/equivalence.py,
+- ``cuts(stages, options)``: the names of the blocks that begin the 2nd, 3rd, ... of ``stages``
+  balanced stages; ParbenchError when the file states no cut for that number,
+- ``build(num_classes, image_size, options)``: a plain single-device ``nn.Sequential`` of named
+  blocks, ignorant of parallelism, with one tensor passing between blocks.
+
+torch is imported inside ``build`` only: the workflow reads options and cuts without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+
+def names() -> list[str]:
+    """The models that there are: the files of this folder."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
+
+
+def load(name: str) -> ModuleType:
+    """The module of the model ``name``."""
+    return importlib.import_module(f"parbench.models.{name}")

@@ -1,0 +1,66 @@
+"""ConvNeXt V2 of timm (Woo et al. 2023); the defaults are its convnextv2_tiny.
+
+The nano one has ``depths: [2, 2, 8, 2]`` and ``dims: [80, 160, 320, 640]``.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from parbench.errors import ParbenchError
+from parbench.models import _cuts
+from parbench.models._options import four, number, share
+
+if TYPE_CHECKING:
+    from torch import nn
+
+OPTIONS: dict[str, dict] = {
+    "patch_size": number("side of a patch of the stem, in pixels", 4, 1024),
+    "depths": four("blocks of each resolution", 1000, [3, 3, 9, 3]),
+    "dims": four("width of each resolution", 65536, [96, 192, 384, 768]),
+    "stochastic_depth": share(
+        "probability that the last block is skipped; rising from 0 at the first", 0
+    ),
+}
+SMALL = {"depths": [1, 1, 2, 1], "dims": [8, 16, 16, 16], "patch_size": 2}
+
+
+def cuts(stages: int, options: dict) -> list[str]:
+    """Names of the blocks that begin the 2nd, 3rd, ... stage.
+
+    Every block costs about the same: where the width doubles, the pixels are a quarter.
+    ParbenchError when there are fewer blocks than stages.
+    """
+    name = f"convnextv2 with depths {options['depths']}"
+    return _cuts.even(name, "blocks", _cuts.names("stage", options["depths"]), stages)
+
+
+def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
+    """[B, 3, S, S] float -> [B, num_classes] logits. ParbenchError for too small images."""
+    least = options["patch_size"] * 8  # three times halved after the stem
+    if image_size < least:
+        raise ParbenchError(
+            f"model convnextv2: image_size {image_size} with patch_size {options['patch_size']} "
+            f"leaves no pixel at the end; choose image_size {least} or more, or smaller patches"
+        )
+    from timm.models.convnext import ConvNeXt
+    from torch import nn
+
+    network = ConvNeXt(
+        num_classes=num_classes,
+        patch_size=options["patch_size"],
+        depths=tuple(options["depths"]),
+        dims=tuple(options["dims"]),
+        drop_path_rate=options["stochastic_depth"],
+        use_grn=True,  # what V2 adds
+        ls_init_value=None,  # and what it leaves out
+    )
+    row = OrderedDict(stem=network.stem)
+    for at, stage in enumerate(network.stages, 1):
+        if at > 1:
+            row[f"downsample{at}"] = stage.downsample
+        for index, block in enumerate(stage.blocks):
+            row[f"stage{at}_{index}"] = block
+    row["head"] = network.head
+    return nn.Sequential(row)

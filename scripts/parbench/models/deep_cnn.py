@@ -1,0 +1,61 @@
+"""A residual network for small images: 3x3 stem, four layers of BasicBlocks, global average pooling
+(rangoju2025, Deep CNN). By default a ResNet-18 without its stem's stride and pooling.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from parbench.models import _cuts
+from parbench.models._options import four, number
+
+if TYPE_CHECKING:
+    from torch import nn
+
+OPTIONS: dict[str, dict] = {
+    "depths": four("residual blocks of each of the four layers", 100, [2, 2, 2, 2]),
+    "width": number("channels of the first layer; they double in each of the next", 64, 4096),
+}
+SMALL = {"width": 8, "depths": [1, 1, 1, 1]}
+
+
+def cuts(stages: int, options: dict) -> list[str]:
+    """Names of the blocks that begin the 2nd, 3rd, ... stage.
+
+    A layer halves the side of its images and doubles their channels: each block costs as much.
+    """
+    return _cuts.even(
+        "deep_cnn", "residual blocks", _cuts.names("layer", options["depths"]), stages
+    )
+
+
+def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
+    """[B, 3, S, S] float -> [B, num_classes] logits."""
+    from torch import nn
+    from torchvision.models.resnet import BasicBlock
+
+    def block(inputs: int, outputs: int, stride: int) -> nn.Module:
+        shortcut = None
+        if stride > 1:
+            shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+        return BasicBlock(inputs, outputs, stride, shortcut)
+
+    width = options["width"]
+    convolution = nn.Conv2d(3, width, 3, padding=1, bias=False)
+    row = OrderedDict(stem=nn.Sequential(convolution, nn.BatchNorm2d(width), nn.ReLU(inplace=True)))
+    for layer, depth in enumerate(options["depths"], 1):
+        for index in range(depth):
+            begins = layer > 1 and index == 0
+            inputs, width = width, width * 2 if begins else width
+            row[f"layer{layer}_{index}"] = block(inputs, width, 2 if begins else 1)
+    row["head"] = nn.Sequential(
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(1), nn.Linear(width, num_classes)
+    )
+    network = nn.Sequential(row)
+    for module in network.modules():  # as torchvision's ResNets begin
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return network

@@ -1,0 +1,37 @@
+"""ResNet-101 of torchvision (He et al. 2016): 7x7 stem with stride 2 and max pooling; the defaults
+leave it unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parbench.models import _cuts, _resnet
+from parbench.models._options import number
+
+if TYPE_CHECKING:
+    from torch import nn
+
+OPTIONS: dict[str, dict] = {
+    "width_per_group": number("width of the first layer's 3x3 convolutions; it doubles", 64, 4096),
+}
+SMALL = {"width_per_group": 4}
+
+# A layer halves the side of its images and doubles their channels: each block costs about the same.
+BLOCKS = [
+    f"layer{layer}_{index}"
+    for layer, depth in enumerate((3, 4, 23, 3), 1)
+    for index in range(depth)
+]
+
+
+def cuts(stages: int, options: dict) -> list[str]:
+    """Names of the blocks that begin the 2nd, 3rd, ... stage."""
+    return _cuts.even("resnet101", "residual blocks", BLOCKS, stages)
+
+
+def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
+    """[B, 3, S, S] float -> [B, num_classes] logits."""
+    from torchvision.models import resnet101
+
+    return _resnet.blocks(resnet101(num_classes=num_classes, **options))

@@ -1,0 +1,32 @@
+"""ResNet-18 of torchvision, unchanged: 7x7 stem with stride 2 and max pooling (He et al. 2016)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parbench.models import _cuts, _resnet
+
+if TYPE_CHECKING:
+    from torch import nn
+
+OPTIONS: dict[str, dict] = {}
+SMALL: dict = {}
+
+# Blocks that begin a stage, so that stages take about the same time.
+CUTS = {
+    1: [],
+    2: ["layer3_0"],
+    4: ["layer2_0", "layer3_0", "layer4_0"],
+}
+
+
+def cuts(stages: int, options: dict) -> list[str]:
+    """Names of the blocks that begin the 2nd, 3rd, ... stage."""
+    return _cuts.stated("resnet18", CUTS, stages)
+
+
+def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
+    """[B, 3, S, S] float -> [B, num_classes] logits."""
+    from torchvision.models import resnet18
+
+    return _resnet.blocks(resnet18(num_classes=num_classes))

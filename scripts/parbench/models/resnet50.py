@@ -1,0 +1,37 @@
+"""ResNet-50 of torchvision (He et al. 2016): 7x7 stem with stride 2 and max pooling; the defaults
+leave it unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parbench.models import _cuts, _resnet
+from parbench.models._options import number
+
+if TYPE_CHECKING:
+    from torch import nn
+
+OPTIONS: dict[str, dict] = {
+    "width_per_group": number("width of the first layer's 3x3 convolutions; it doubles", 64, 4096),
+}
+SMALL = {"width_per_group": 4}
+
+# Blocks that begin a stage, so that stages take about the same time.
+CUTS = {
+    1: [],
+    2: ["layer3_0"],
+    4: ["layer2_0", "layer3_0", "layer3_4"],
+}
+
+
+def cuts(stages: int, options: dict) -> list[str]:
+    """Names of the blocks that begin the 2nd, 3rd, ... stage."""
+    return _cuts.stated("resnet50", CUTS, stages)
+
+
+def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
+    """[B, 3, S, S] float -> [B, num_classes] logits."""
+    from torchvision.models import resnet50
+
+    return _resnet.blocks(resnet50(num_classes=num_classes, **options))

@@ -1,0 +1,39 @@
+"""Two small convolutions, each pooled, and two fully connected layers (rangoju2025, Simple CNN)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from parbench.models import _cuts
+
+if TYPE_CHECKING:
+    from torch import nn
+
+OPTIONS: dict[str, dict] = {}
+SMALL: dict = {}
+
+CUTS = {1: [], 2: ["conv2"], 4: ["conv2", "hidden", "output"]}
+
+
+def cuts(stages: int, options: dict) -> list[str]:
+    """Names of the blocks that begin the 2nd, 3rd, ... stage."""
+    return _cuts.stated("simple_cnn", CUTS, stages)
+
+
+def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
+    """[B, 3, S, S] float -> [B, num_classes] logits."""
+    from torch import nn
+
+    def convolution(inputs: int, outputs: int) -> nn.Sequential:
+        return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+
+    side = image_size // 2 // 2  # pooling drops an odd row
+    return nn.Sequential(
+        OrderedDict(
+            conv1=convolution(3, 4),
+            conv2=convolution(4, 8),
+            hidden=nn.Sequential(nn.Flatten(1), nn.Linear(8 * side * side, 32), nn.ReLU()),
+            output=nn.Linear(32, num_classes),
+        )
+    )

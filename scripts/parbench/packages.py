@@ -1,0 +1,47 @@
+"""Versions of software: what the lock files of a stack name, and what is installed."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import re
+from pathlib import Path
+
+LOCKS = Path(__file__).resolve().parents[2] / "containers" / "locks"
+# Packages whose version can change a measurement.
+PACKAGES = (
+    *("torch", "torchvision", "timm", "torchgpipe", "horovod"),
+    *("numpy", "scikit-learn", "safetensors"),
+)
+
+
+@functools.cache
+def locked(stack: str) -> dict[str, str]:
+    """The version of every package that the lock files of ``stack`` name."""
+    found: dict[str, str] = {}
+    for file in sorted((LOCKS / stack).glob("*.txt")):
+        found.update(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", file.read_text(), re.M))
+    return found
+
+
+def installed() -> dict[str, str]:
+    """The installed versions of PACKAGES."""
+    versions = {name: _version(name) for name in PACKAGES}
+    return {name: version for name, version in versions.items() if version}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def lock_mismatch(stack: str, versions: dict[str, str]) -> list[str]:
+    """How the installed ``versions`` differ from the stack's lock files, in words."""
+    pinned = locked(stack)
+    return [
+        f"{name} {version} instead of {pinned[name]}"
+        for name, version in versions.items()
+        if name in pinned and version.split("+")[0] != pinned[name]
+    ]

@@ -1,0 +1,217 @@
+"""config.yaml, what to run, as models."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from parbench.cell import Hardware
+from parbench.plan.model import (
+    AS_WRITTEN,
+    Distinct,
+    Model,
+    Name,
+    Seed,
+    Whole,
+    stated_part,
+)
+from parbench.plan.settings import Layer
+
+YEAR = 31_536_000  # in seconds
+Seconds = Annotated[float, Field(gt=0, le=YEAR), AS_WRITTEN]
+Short = Annotated[str, Field(min_length=1, max_length=100)]
+Seeds = Annotated[list[Seed], Field(min_length=1), Distinct]
+
+
+class BuildArguments(Model):
+    """Build arguments of the recipes in containers/."""
+
+    bootstrap: Literal["debootstrap", "docker"] | None = Field(
+        None,
+        description="how the base image begins: debootstrap (a Debian mirror) or docker (a "
+        "registry's image)",
+    )
+    from_: Annotated[str, Field(pattern=r"^\S+@sha256:[0-9a-f]{64}$")] | None = Field(
+        None,
+        alias="from",
+        description="for bootstrap docker: an image by its digest, name@sha256:<64 digits>",
+    )
+    mirror: Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9._~:/?#@%+,=-]+$")] | None = Field(
+        None, description="a Debian mirror; by default the one that this machine uses"
+    )
+    gpu: Literal["none", "nccl"] | None = Field(
+        None,
+        description="Horovod between GPUs: none or nccl (needs a CUDA development base)",
+    )
+
+
+class Images(Model):
+    """Images of the deployment apptainer (docs/images.md)."""
+
+    arguments: BuildArguments = Field(description="build arguments of the recipes in containers/")
+    given: dict[str, Annotated[str, Field(min_length=1, max_length=1000)]] = Field(
+        description="an image in place of a recipe's, by name: the absolute path of a .sif, or "
+        "oras://<registry>/<image>@sha256:<digest>"
+    )
+    unpack: bool = Field(
+        description="whether images are unpacked in the cache: cells start sooner, and it takes "
+        "twice the disk"
+    )
+    public_key: str | None = Field(
+        description="PEM file of the key that must have signed every image; null: none must"
+    )
+
+
+class Nodes(Model):
+    """How the nodes of one cell reach each other."""
+
+    interface: Annotated[str, Field(pattern="^[A-Za-z0-9_.:-]+$")] | None = Field(
+        description="network interface, such as ib0; null: the one of the node's own name"
+    )
+    connect_seconds: Seconds = Field(
+        description="seconds for all nodes to answer and to reach each other"
+    )
+
+
+class Slurm(Model):
+    """How cells become Slurm jobs."""
+
+    partition: Short | None = Field(description="partition of cells; null: the site's default")
+    account: Short | None = Field(description="account that pays; null: the user's default")
+    qos: Short | None = Field(description="quality of service")
+    constraint: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
+        description="features that a node must have, as sbatch --constraint takes them"
+    )
+    gpus: Literal["gpu", "gres"] = Field(
+        description="how the site wants accelerators asked for: gpu (--gpus) or gres "
+        "(--gres=gpu:...)"
+    )
+    cpus_per_gpu: Whole = Field(description="cores beside each accelerator")
+    memory_mib: Whole = Field(description="memory of a node per device of the cell")
+    minutes: Whole | None = Field(
+        description="walltime of a cell; null: from the size of the cell, or what earlier runs took"
+    )
+    least_samples_per_second: Annotated[float, Field(ge=0.001), AS_WRITTEN] = Field(
+        description="slowest training that the walltime reckons with, where nothing like it has "
+        "run yet"
+    )
+    exclusive: bool = Field(description="whether a cell's nodes are its own")
+    prepare: Short = Field(
+        description="where datasets, images, tables and reports are made: submit (where Snakemake "
+        "runs), or a partition"
+    )
+
+
+class Machine(Model):
+    """What a machine has."""
+
+    cpu: Whole = Field(description="processor cores")
+    cuda: dict[str, Annotated[int, Field(ge=0)]] | None = Field(
+        None, description="accelerators by model, such as {A100: 2}"
+    )
+
+
+class HardwareEntry(Model):
+    """What a cell runs on."""
+
+    device: Literal["cpu", "cuda", "mps"] = Field(
+        description="cpu, cuda, or mps: Apple's GPU, which no cell runs on yet and which stands "
+        "for what a source used"
+    )
+    devices: Whole = Field(description="devices on each node")
+    threads: Annotated[int, Field(ge=1, le=1024)] = Field(
+        1, description="cores of one device of kind cpu, on which its operators run in parallel"
+    )
+    nodes: Whole = Field(1, description="machines")
+    gpu_model: Short | None = Field(
+        None, description="part of the accelerator's name, such as A100; left out: any"
+    )
+    slurm: stated_part("HardwareSlurm", Slurm) | None = Field(
+        None, description="laid over the common `slurm`"
+    )
+
+    def called(self, name: str) -> Hardware:
+        """The `hardware` of a cell on this entry of config.yaml."""
+        return Hardware(name, self.device, self.devices, self.threads, self.nodes, self.gpu_model)
+
+
+class Weights(Model):
+    """Published weights of a model."""
+
+    model: Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")] = Field(
+        description="a file scripts/parbench/models/<name>.py"
+    )
+    options: dict[str, Any] | None = Field(
+        None, description="the model's options that differ from their defaults"
+    )
+    network: Annotated[str, Field(pattern="^(torchvision|timm)/[a-zA-Z0-9_.]+$")] = Field(
+        description="the library's own name of it, which has the names of the file"
+    )
+    image_size: Annotated[int, Field(ge=8)] = Field(
+        description="side of the images that it was trained with"
+    )
+    urls: Annotated[
+        list[Annotated[str, Field(pattern="^(https?://[^/@]+/|file:///).")]],
+        Field(min_length=1),
+        Distinct,
+    ] = Field(description="addresses, tried in turn: safetensors, or what PyTorch saves")
+    size: Whole = Field(description="bytes of the file")
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] = Field(description="of the file")
+
+
+class Override(Model):
+    """Changes to one study."""
+
+    dataset: str | None = Field(None, description="another dataset than the study's")
+    seeds: Seeds | None = Field(None, description="other seeds")
+    settings: Layer = Field({}, description="laid over all of the study's")
+    hardware: dict[str, str] = Field(
+        {},
+        description="other hardware than the study's, by the study's name for it, such as "
+        "{a100x1: gpu1}",
+    )
+
+
+class Config(Model):
+    """config.yaml, with what is laid over it."""
+
+    studies: Annotated[list[Name], Field(min_length=1), Distinct] = Field(
+        description="studies to run, each a file studies/<name>.yaml"
+    )
+    stack: Name = Field(description="software versions, a folder containers/locks/<stack>/")
+    deployment: Literal["auto", "apptainer", "host"] = Field(
+        description="where a cell's software comes from: apptainer (an image), host (this "
+        "machine's environment), or auto (an image where Apptainer works)"
+    )
+    images: Images = Field(description="images of the deployment apptainer (docs/images.md)")
+    timeout_seconds: Seconds = Field(
+        description="a rank without progress for so long is hung and ends its cell"
+    )
+    checkpoint_seconds: Seconds = Field(description="seconds between two checkpoints of a cell")
+    grace_seconds: Annotated[float, Field(ge=0, le=YEAR), AS_WRITTEN] = Field(
+        description="seconds for a last checkpoint when a cell is asked to end (Ctrl-C, scancel, "
+        "preemption, the end of its walltime)"
+    )
+    nodes: Nodes = Field(description="how the nodes of one cell reach each other")
+    slurm: Slurm = Field(
+        description="how cells become Slurm jobs; a hardware's own `slurm` is laid over it, key by "
+        "key (docs/slurm.md)"
+    )
+    available: Annotated[
+        Annotated[Literal["auto"], Tag("=auto")] | Annotated[Machine, Tag("=stated")],
+        Discriminator(lambda value: "=stated" if isinstance(value, (dict, Machine)) else "=auto"),
+    ] = Field(description="what cells are planned for: auto looks at this machine")
+    hardware: Annotated[dict[Name, HardwareEntry], Field(min_length=1)] = Field(
+        description="names for what a cell runs on"
+    )
+    datasets: Annotated[dict[Name, dict[str, Any]], Field(min_length=1)] = Field(
+        description="where each dataset comes from (its kind, a file of "
+        "scripts/parbench/data/kinds/, states its keys)"
+    )
+    weights: dict[Name, Weights] = Field(
+        description="published weights of models, for `pretrained: true` of a study"
+    )
+    override: dict[Name, Override] = Field(
+        description="changes to a study without editing its file, by study"
+    )

@@ -1,0 +1,147 @@
+"""What no model of a file can say: names that lead nowhere, settings that contradict each other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+
+from parbench import models, strategies
+from parbench.cell import Cell, Hardware, Training
+from parbench.errors import ParbenchError
+from parbench.measure import profiling
+from parbench.plan.options import starts_published
+from parbench.plan.study import Study
+from parbench.words import brief, nearest
+
+
+def known(key: str, name: str, names: Iterable[str], where: str) -> None:
+    """ParbenchError where ``name``, the value of ``key``, is none of ``names``."""
+    names = list(names)
+    if name not in names:
+        raise ParbenchError(f"{where}: {key}: unknown value {brief(name)!r}{nearest(name, names)}")
+
+
+# --- a study ---
+
+
+def check_names(study: Study, where: str) -> None:
+    """Models and variants that a study's tables, variants and rows of several models name."""
+    for label, entry in study.together.items():
+        if label in study.models:
+            raise ParbenchError(f"{where}: together: {label} is a model; give it another name")
+        for model in entry.models:
+            known(f"together.{label}.models", model, study.models, where)
+    rows = [*study.models, *study.together]
+    for table in study.tables:
+        title = brief(table.title)
+        for model in table.models or []:
+            known(f"tables: {title!r}: models", model, rows, where)
+        for variant in table.variants:
+            known(f"tables: {title!r}: variants", variant, study.variants, where)
+    for variant, entry in study.variants.items():
+        for model in entry.models or []:
+            known(f"variants.{variant}.models", model, study.models, where)
+        if entry.baseline is not None:
+            _check_baseline(study, variant, entry.baseline, where)
+        if entry.published is not None and study.published is None:
+            raise ParbenchError(
+                f"{where}: variants.{variant}.published selects published rows, but the study "
+                "names no source; add the key `published` with the source's name"
+            )
+
+
+def _check_baseline(study: Study, variant: str, baseline: str, where: str) -> None:
+    key = f"variants.{variant}.baseline"
+    known(key, baseline, study.variants, where)
+    for model in study.trained(variant):
+        if model not in study.trained(baseline):
+            raise ParbenchError(
+                f"{where}: {key}: {baseline} does not train the model {model}; add it to the "
+                "`models` of that variant, or leave it out here"
+            )
+
+
+def check_clocks(study: Study, trained: Mapping[tuple[str, str], Training], where: str) -> None:
+    """Times of deterministic and of instrumented cells mean something else: none is set beside
+    others, in a table or as a baseline. ``trained`` are the settings by model and variant."""
+    for model, variant in trained:
+        baseline = study.variants[variant].baseline
+        for name in (variant, baseline) if baseline is not None else ():
+            profile = trained[model, name].profile
+            if profile != "none":
+                raise ParbenchError(
+                    f"{where}: variants.{variant}.baseline: {baseline}: no speedup is told from "
+                    f"instrumented cells, and {name} has `profile: {profile}`; remove the baseline"
+                )
+    for table, key in itertools.product(study.tables, ("mode", "profile")):
+        first: dict[str, str] = {}
+        for (model, variant), training in trained.items():
+            if table.holds(model, variant):
+                first.setdefault(getattr(training, key), f"{variant} of {model}")
+        if len(first) > 1:
+            told = ", ".join(f"{value} ({name})" for value, name in first.items())
+            raise ParbenchError(
+                f"{where}: tables: {brief(table.title)!r} mixes {key}s: {told}; state one `{key}` "
+                "for all of its variants, or make it two tables"
+            )
+
+
+# --- a cell ---
+
+
+def check_cell(cell: Cell, study: Study, where: str, model: str) -> None:
+    """Settings of a cell that contradict each other, its hardware or its strategy."""
+    whole = f"{where} with model {model}"
+    strategy = strategies.of(cell)
+    profile = profiling.load(cell.training.profile).Profile
+    for problem in itertools.chain(strategy.check(), profile.check(cell)):
+        raise ParbenchError(f"{whole}: {problem}")
+    try:
+        models.load(cell.model.name).cuts(strategy.stages, cell.model.options)
+    except ParbenchError as error:
+        raise ParbenchError(f"{whole}: {error}") from None
+    pieces = strategy.data_parallel_size * strategy.micro_batches
+    _check_batches(cell.training, pieces, cell.strategy.name, whole)
+    _check_hardware(cell.hardware)
+    if cell.training.precision == "fp16" and cell.hardware.device == "cpu":
+        raise ParbenchError(
+            f"{whole}: precision fp16 needs an accelerator; choose bf16 or fp32 on CPU devices"
+        )
+    companions = strategy.companions
+    for name in (cell.model.name, *companions) if companions else ():
+        if starts_published(study.models.get(name)):
+            raise ParbenchError(
+                f"{where}: strategy {cell.strategy.name} starts its models from weights that the "
+                f"seed draws, and models.{name}.pretrained asks for published ones; say false, or "
+                "leave the variant out"
+            )
+
+
+def _check_batches(training: Training, pieces: int, strategy: str, where: str) -> None:
+    least = 2 * pieces  # BatchNorm needs two samples in every piece of a batch
+    for key in ("global_batch", "min_tail"):
+        if getattr(training, key) < least:
+            raise ParbenchError(
+                f"{where}: {key} {getattr(training, key)} is too small: {strategy} cuts a batch "
+                f"into {pieces} pieces (shares x micro-batches) of at least 2 samples; choose "
+                f"{least} or more"
+            )
+    if training.min_tail > training.global_batch:
+        raise ParbenchError(
+            f"{where}: min_tail {training.min_tail} is larger than global_batch "
+            f"{training.global_batch}; choose at most {training.global_batch}"
+        )
+
+
+def _check_hardware(hardware: Hardware) -> None:
+    where = f"config.yaml: hardware.{hardware.name}"
+    if hardware.device != "cpu" and hardware.threads > 1:
+        raise ParbenchError(
+            f"{where}: threads {hardware.threads} on device {hardware.device}; remove it: threads "
+            "are those of devices of kind cpu"
+        )
+    if hardware.device == "cpu" and hardware.gpu_model:
+        raise ParbenchError(
+            f"{where}: gpu_model {hardware.gpu_model!r} on device cpu; remove it or choose "
+            "device: cuda"
+        )

@@ -1,0 +1,315 @@
+"""Studies become groups and cells.
+
+A cell is one configuration with one seed; a group is the same configuration with all its seeds.
+Never imports torch: the workflow uses this when it is parsed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from parbench import machine, models, strategies
+from parbench.cell import Cell, Dataset, Run, Strategy, Training
+from parbench.deploy import deployment
+from parbench.errors import ParbenchError
+from parbench.files import canonical_json, digest, read_json
+from parbench.plan import about, consistency, places, scale, study_plan
+from parbench.plan import config as configuration
+from parbench.plan.configuration import Config, Override
+from parbench.plan.options import all_options, model
+from parbench.plan.settings import Samples, settled
+from parbench.plan.study import Variant
+from parbench.plan.study_plan import Group, StudyPlan, Work
+from parbench.training import learning_rate
+
+MOST_CELLS = 20_000  # of one study: Snakemake plans no more in reasonable time
+
+
+@dataclass
+class Plan:
+    """What a configuration asks for.
+
+    ``cells``: every cell by id. ``not_run``: the ids of those that this machine cannot run, with
+    the reason. ``plans``: what the report knows of each study. ``datasets``: where each comes from,
+    and ``weights`` likewise. ``images``: what results/plan/images.json tells the launcher.
+    """
+
+    cells: dict[str, Cell] = field(default_factory=dict)
+    not_run: dict[str, str] = field(default_factory=dict)
+    plans: dict[str, StudyPlan] = field(default_factory=dict)
+    datasets: dict[str, dict] = field(default_factory=dict)
+    weights: dict[str, dict] = field(default_factory=dict)
+    images: dict = field(default_factory=dict)
+
+    @cached_property
+    def studies(self) -> dict[str, dict]:
+        """The content of results/plan/<study>.json by study."""
+        return {name: plan.stated() for name, plan in self.plans.items()}
+
+    def runnable(self, study: str) -> list[str]:
+        """Ids of the study's cells that this machine can run."""
+        return self.plans[study].runnable()
+
+
+# Why the cells of a group cannot run; None where they can. Takes the group's id, and a cell of it
+# without its seed.
+Lacking = Callable[[str, Cell], str | None]
+
+
+def lacking_here(config: dict) -> Lacking:
+    """What this machine lacks."""
+    available = machine.available(config["available"])
+    software = deployment.software(config)
+
+    def lacking(group: str, cell: Cell) -> str | None:
+        reason = machine.missing(cell.hardware, available)
+        return reason or strategies.of(cell).unavailable(software)
+
+    return lacking
+
+
+def lacking_as_planned(studies: list[str]) -> Lacking:
+    """What was lacking when the plans of ``studies`` were written.
+
+    For the jobs of a run: a compute node plans no other cells than the machine that submitted it.
+    """
+    paths = [places.RESULTS / "plan" / f"{study}.json" for study in studies]
+    groups = (group for path in paths if path.exists() for group in read_json(path)["groups"])
+    reasons = {group["id"]: group["not_run"] for group in groups}
+    return lambda group, cell: reasons.get(group)
+
+
+def plan(
+    config: dict,
+    configfiles: Sequence[str | Path] = (),
+    changes: dict | None = None,
+    lacking: Lacking | None = None,
+) -> Plan:
+    """Expand all studies of a checked, settled ``config``. ParbenchError names study, key, value.
+
+    ``configfiles`` and ``changes`` (of ``--config``) are what was laid over config.yaml: plans keep
+    them for the commands that rebuild a number. ``lacking`` tells what cells cannot run; by
+    default those that this machine cannot.
+    """
+    read = Config.model_validate({key: config[key] for key in Config.model_fields})
+    stacks = places.ROOT / "containers" / "locks"
+    known = sorted(path.name for path in stacks.iterdir() if path.is_dir())
+    consistency.known("stack", read.stack, known, "config.yaml")
+    for study in read.override:
+        if not (places.ROOT / "studies" / f"{study}.yaml").exists():
+            configuration.study(study)  # its message names the nearest study
+    result = Plan(
+        datasets=config["datasets"],
+        weights=config["weights"],
+        images={"stack": config["stack"], "settings": config["images"]},
+    )
+    lacking = lacking or lacking_here(config)
+    for name in read.studies:
+        expanded = Expansion(name, read, lacking)
+        result.plans[name] = expanded.plan(configuration.arguments(name, configfiles, changes))
+        result.cells.update(expanded.cells)
+        result.not_run.update(expanded.not_run)
+    return result
+
+
+class Expansion:
+    """One study of ``config`` on its way to groups and cells.
+
+    ``cells`` and ``not_run`` are as those of a Plan.
+    """
+
+    def __init__(self, name: str, config: Config, lacking: Lacking) -> None:
+        self.name, self.config, self.lacking = name, config, lacking
+        self.study = configuration.study(name)
+        self.override = config.override.get(name) or Override()
+        self.where = f"studies/{name}.yaml"
+        stated = self.override.model_fields_set
+        self.dataset = self.override.dataset if "dataset" in stated else self.study.dataset
+        self.seeds = self.override.seeds if "seeds" in stated else self.study.seeds
+        self.cells: dict[str, Cell] = {}
+        self.not_run: dict[str, str] = {}
+
+    def plan(self, arguments: list[str]) -> StudyPlan:
+        """Everything that the report knows of it; ``arguments`` ask Snakemake for it again."""
+        self._check()
+        templates = dict(self._templates())
+        trained = {key: cell.training for key, cell in templates.items()}
+        consistency.check_clocks(self.study, trained, self.where)
+        names = self._names(templates)
+        source = scale.source_of(self.study, self.where)
+        groups = {}
+        for (of, variant), cell in templates.items():
+            entry = self.study.variants[variant]
+            baseline = names[of, entry.baseline].group if entry.baseline is not None else None
+            told = {"model": of, **entry.published} if entry.published is not None else None
+            groups[of, variant] = self._group(
+                cell,
+                names[of, variant],
+                variant=variant,
+                baseline=baseline,
+                published=told,
+                differs=entry.differs,
+                scaled=scale.differences(cell, variant, self.study, source),
+            )
+        return StudyPlan(
+            schema_version=study_plan.SCHEMA_VERSION,
+            study=about.about(self.name, self.study, self.override, self.dataset),
+            stack=self.config.stack,
+            deployment=self.config.deployment,
+            groups=list(groups.values()),
+            together=list(about.together(self.study, groups, self.where)),
+            arguments=arguments,
+        )
+
+    def _check(self) -> None:
+        """What can be told before any cell."""
+        consistency.known("dataset", self.dataset, self.config.datasets, self.where)
+        asked = {entry.hardware for entry in self.study.variants.values()}
+        for used in self.override.hardware:
+            consistency.known("hardware", used, asked, f"override.{self.name}")
+        consistency.check_names(self.study, self.where)
+        trained = sum(len(self.study.trained(variant)) for variant in self.study.variants)
+        number = trained * len(self.seeds)
+        if number > MOST_CELLS:
+            raise ParbenchError(
+                f"{self.where}: {number:,} cells (models x variants x seeds); a study has at most "
+                f"{MOST_CELLS:,}: make several of it"
+            )
+
+    def _templates(self) -> Iterator[tuple[tuple[str, str], Cell]]:
+        """Model and variant of each group, with a cell of it that has no id and no seed yet."""
+        for of in self.study.models:
+            consistency.known("models", of, models.names(), self.where)
+            for variant, entry in self.study.variants.items():
+                if of in self.study.trained(variant):
+                    yield (of, variant), self._template(of, variant, entry)
+
+    def _template(self, of: str, variant: str, entry: Variant) -> Cell:
+        config, where = self.config, f"{self.where}: variants.{variant}"
+        strategy, place = entry.strategy, entry.hardware
+        consistency.known("strategy", strategy, strategies.names(), where)
+        if (moved := self.override.hardware.get(place, place)) != place:
+            where += f" (moved to {moved} by `override`)"
+        consistency.known("hardware", moved, config.hardware, where)
+        study, at = self.study, self.study.models[of]
+        layers = [study.settings, study.assumed, at.settings, entry.settings]
+        settings = settled([*layers, self.override.settings], where)
+        if config.datasets[self.dataset]["kind"] == "synthetic" and settings["steps"] is None:
+            raise ParbenchError(
+                f"{where}: the dataset {self.dataset} is drawn at random, nothing can be learned "
+                "of it; state `steps`, how many of an epoch are timed, or choose another dataset"
+            )
+        samples = {key: settings.pop(key) for key in Samples.model_fields}
+        cell = Cell(
+            id="",
+            model=model(of, at, config.weights, self.where),
+            strategy=Strategy(strategy, all_options("strategies", strategy, entry.options, where)),
+            hardware=config.hardware[moved].called(moved),
+            dataset=Dataset(self.dataset, **samples),
+            training=Training(**settings),
+            stack=config.stack,
+            deployment=config.deployment,
+            seed=0,
+            run=Run(
+                timeout_seconds=config.timeout_seconds,
+                checkpoint_seconds=config.checkpoint_seconds,
+                grace_seconds=config.grace_seconds,
+                interface=config.nodes.interface,
+                connect_seconds=config.nodes.connect_seconds,
+            ),
+        )
+        consistency.check_cell(cell, study, where, of)
+        return cell
+
+    def _names(self, templates: dict[tuple[str, str], Cell]) -> dict[tuple[str, str], Named]:
+        """The names of all groups; ParbenchError for two that are the same."""
+        named = {key: Named(cell) for key, cell in templates.items()}
+        first: dict[str, str] = {}
+        for (of, variant), names in named.items():
+            twin = first.setdefault(names.group, variant)
+            if twin != variant:
+                raise ParbenchError(
+                    f"{self.where}: variants.{variant}: the same cells as variant {twin!r} (model "
+                    f"{of}); remove one of them or change an option"
+                )
+        return named
+
+    def _group(self, template: Cell, named: Named, **told: Any) -> Group:
+        """The group of ``template`` over all seeds; ``told`` is what its variant says of it."""
+        reason = self.lacking(named.group, template)
+        cells = [replace(template, id=named.cell(seed), seed=seed) for seed in self.seeds]
+        self.cells.update({cell.id: cell for cell in cells})
+        if reason is not None:
+            self.not_run.update(dict.fromkeys((cell.id for cell in cells), reason))
+        model, strategy = template.model, strategies.of(template)
+        ranks = strategy.data_parallel_size
+        return Group(
+            id=named.group,
+            model=model.name,
+            strategy=template.strategy.name,
+            options=template.strategy.options,
+            model_options=model.options,
+            pretrained={model.name: model.pretrained.sha256} if model.pretrained else {},
+            hardware=template.hardware,
+            dataset=template.dataset,
+            training=template.training,
+            seeds=list(self.seeds),
+            cells=[cell.id for cell in cells],
+            not_run=reason,
+            comparable=strategy.notes(),
+            work=Work(
+                ranks=ranks,
+                micro_batches=strategy.micro_batches,
+                learning_rate=learning_rate.peak(template.training, ranks),
+                batch_norm=strategy.batch_norm_scope,
+                pipeline_bound=strategy.pipeline_bound,
+            ),
+            **told,
+        )
+
+
+class Named:
+    """The names of a group and of its cells: readable, and unique by a digest."""
+
+    def __init__(self, template: Cell) -> None:
+        words = (
+            template.model.name,
+            template.strategy.name,
+            template.hardware.name,
+            _short_options(template),
+        )
+        self._name = ".".join(filter(None, words))
+        # The seed is spliced into the canonical text: hashing 5,000 whole cells would take seconds.
+        self._text = canonical_json(identity(template.json()))
+        self.group = f"{self._name}-{digest([self._text])[:8]}"
+
+    def cell(self, seed: int) -> str:
+        """The id of the cell with this seed."""
+        return f"{self._name}.s{seed}-{digest([self._text, seed])[:8]}"
+
+
+def _short_options(cell: Cell) -> str:
+    """Options that differ from their defaults, for a name that can be read in a queue listing."""
+    parts = []
+    schema = strategies.of(cell).OPTIONS
+    for key, value in cell.strategy.options.items():
+        if value != schema[key].get("default"):
+            several = isinstance(value, (list, dict))
+            words = "-".join(map(str, value)) if several else str(value)
+            parts.append(f"{key}-{words}")
+    return re.sub(r"[^A-Za-z0-9_.-]", "", ".".join(parts)[:48]).strip(".")
+
+
+def identity(cell: dict) -> dict:
+    """The part of a cell.json that decides its measurement: all but names and `run`."""
+    hardware = {key: value for key, value in cell["hardware"].items() if key != "name"}
+    model = dict(cell["model"])
+    if "pretrained" in model:
+        model["pretrained"] = {k: v for k, v in model["pretrained"].items() if k != "weights"}
+    kept = ("strategy", "dataset", "training", "stack", "deployment")
+    return {**{key: cell[key] for key in kept}, "model": model, "hardware": hardware}

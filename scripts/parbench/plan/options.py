@@ -1,0 +1,128 @@
+"""Options of models and strategies, and the published weights that fit a model with its options."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, create_model
+
+from parbench import models, strategies
+from parbench.cell import Model, Pretrained
+from parbench.data import pretrained
+from parbench.errors import ParbenchError
+from parbench.plan.configuration import Weights
+from parbench.plan.model import Model as FileModel
+from parbench.plan.model import validated
+from parbench.plan.study import ModelEntry
+from parbench.words import brief
+
+
+def _stated(kind: str, name: str) -> dict[str, dict]:
+    """The JSON schema of each option that the file of a model or strategy states."""
+    return {"models": models, "strategies": strategies}[kind].load(name).OPTIONS
+
+
+# Of JSON Schema what options use, as pydantic calls it.
+_LIMITS = {
+    "minimum": "ge",
+    "maximum": "le",
+    "exclusiveMinimum": "gt",
+    "exclusiveMaximum": "lt",
+    "minItems": "min_length",
+    "maxItems": "max_length",
+    "minProperties": "min_length",
+    "pattern": "pattern",
+}
+_KINDS = {"integer": int, "number": float, "string": str, "boolean": bool}
+
+
+def _annotation(part: dict) -> Any:
+    """The type that the JSON schema of an option describes. LookupError for what it may not use."""
+    match part:
+        case {"enum": values}:
+            kind = Literal[tuple(values)]
+        case {"type": "array"}:
+            kind = list[_annotation(part["items"])]
+        case {"type": "object", "additionalProperties": values}:
+            names = _annotation({"type": "string", **part.get("propertyNames", {})})
+            kind = dict[names, _annotation(values)]
+        case {"type": "object"}:
+            kind = dict[str, Any]
+        case _:
+            kind = _KINDS[part["type"]]
+    about = {"type", "enum", "items", "propertyNames", "additionalProperties"}
+    limits = set(part) - about - {"description", "default"}
+    return Annotated[kind, Field(**{_LIMITS[key]: part[key] for key in limits})]
+
+
+@functools.cache
+def _model(kind: str, name: str) -> type[FileModel]:
+    return create_model(
+        "Options",
+        __base__=FileModel,
+        **{
+            key: (
+                _annotation(part),
+                Field(part.get("default", ...), description=part["description"]),
+            )
+            for key, part in _stated(kind, name).items()
+        },
+    )
+
+
+def all_options(kind: str, name: str, given: dict, where: str) -> dict[str, Any]:
+    """Every option of a model or strategy, those not ``given`` by their defaults."""
+    validated(_model(kind, name), given, f"{where}: options of {name}")
+    return {
+        key: copy.deepcopy(given[key] if key in given else part["default"])
+        for key, part in _stated(kind, name).items()
+    }
+
+
+def model(name: str, entry: ModelEntry, weights: Mapping[str, Weights], where: str) -> Model:
+    """The network of a cell; where the study says so, with the weights that it starts from."""
+    options = all_options("models", name, entry.options, where)
+    started = None
+    if starts_published(entry):
+        keys = f"{where}: models.{name}.pretrained"
+        started = published_weights(name, options, entry.pretrained, weights, keys)
+    return Model(name, options, started)
+
+
+def starts_published(entry: ModelEntry | None) -> bool:
+    """Whether a model of a study starts from published weights: true, or their name."""
+    return entry is not None and entry.pretrained is not False
+
+
+def published_weights(
+    name: str, options: dict, asked: bool | str, weights: Mapping[str, Weights], keys: str
+) -> Pretrained:
+    """Those of config.yaml's ``weights`` that are of the model ``name`` with all its ``options``.
+
+    ``asked`` is true or their name. ParbenchError where not exactly one is meant.
+    """
+    usual = {key: part.get("default") for key, part in _stated("models", name).items()}
+    of_model = {key: each for key, each in weights.items() if each.model == name}
+    fitting = [
+        key
+        for key, each in of_model.items()
+        if usual | (each.options or {}) == options and asked in (True, key)
+    ]
+    if len(fitting) == 1:
+        return Pretrained(fitting[0], weights[fitting[0]].sha256, pretrained.CONVERSION)
+    if fitting:
+        raise ParbenchError(
+            f"{keys}: several weights in config.yaml are of this model with these options; name "
+            f"one of them instead of true: {brief(', '.join(fitting))}"
+        )
+    differing = {key: value for key, value in options.items() if value != usual[key]}
+    there = ", ".join(f"{key} (options {each.options or {}})" for key, each in of_model.items())
+    called = "" if asked is True else f" {brief(asked)!r}"
+    raise ParbenchError(
+        f"{keys}: config.yaml has no weights{called} of {name} with the options "
+        f"{brief(str(differing))}; it has {brief(there, 300) or 'none of this model'}. Add an "
+        "entry under weights, or say false"
+    )

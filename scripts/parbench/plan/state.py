@@ -1,0 +1,169 @@
+"""What state a cell is in, and why it would be trained again."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from parbench.cell import Cell
+from parbench.data import pretrained
+from parbench.deploy import images
+from parbench.errors import ParbenchError
+from parbench.files import canonical_json, read_json
+from parbench.measure import metrics_json, provenance
+from parbench.plan import places
+from parbench.plan.expansion import Plan
+from parbench.plan.places import folder
+
+# Modules got their names when the code became a package; before, digests were those of files.
+OLD_NAMES = "trained by parbench before its modules got new names"
+
+
+class Reason(NamedTuple):
+    """Why a cell would be trained again: in few words, alike for many cells, and in a sentence."""
+
+    short: str
+    sentence: str
+
+
+def has_old_names(code: Mapping[str, str]) -> bool:
+    """Whether ``code``, of metrics.json or of a file of evidence, was told before modules got new
+    names: all its digests have changed then, and say nothing of the code."""
+    return any(name.endswith(".py") for name in code)
+
+
+def code_digest(cell: Cell) -> str:
+    """Digest of the code that a cell can reach."""
+    return _code_digest(provenance.names_of(cell))
+
+
+@functools.cache
+def _code_digest(names: tuple) -> str:
+    return provenance.combined(provenance.cell_code(*names))
+
+
+def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
+    """A cell's state in one word, and the reasons why it would run.
+
+    ``done``: its metrics stand and nothing that they rest on changed; ``stale``: something did;
+    ``missing``: no metrics yet; ``not run``: this machine cannot; ``unreadable``: a file that tells
+    is damaged or another cell's.
+    """
+    if cell_id in plan.not_run:
+        return "not run", [plan.not_run[cell_id]]
+    cell = plan.cells[cell_id]
+    try:
+        found = metrics(cell_id)
+        data = described_data(cell)
+    except ParbenchError as error:
+        return "unreadable", [str(error)]
+    if found is None:
+        return "missing", ["it has not been trained yet"]
+    reasons = [reason.sentence for reason in changes(cell, found["environment"], data, plan)]
+    return ("stale" if reasons else "done"), reasons
+
+
+def changes(cell: Cell, environment: Mapping, data: dict | None, plan: Plan) -> list[Reason]:
+    """What changed since ``cell`` was trained in ``environment`` (that of its metrics.json);
+    ``data`` describes its dataset as it is now."""
+    found = _changed_code(cell, environment["code"])
+    image = image_of(cell, plan)
+    if image is not None and image.label != environment["image"]:
+        then, now = environment["image"], image.label
+        sentence = f"the image {image.name} changed ({then} to {now})"
+        found.append(Reason("the image changed", sentence))
+    for path in lacking_weights(cell):
+        sentence = f"its published weights are not there ({path})"
+        found.append(Reason("published weights are not there", sentence))
+    name, then = cell.dataset.name, environment["dataset_digest"]
+    changed = "the dataset changed"
+    if data is None:
+        sentence = f"the dataset {name} is not there ({data_path(cell)})"
+        found.append(Reason("the dataset is not there", sentence))
+    elif data["sha256"] != then:
+        sentence = f"the dataset {name} changed ({then[:12]} to {data['sha256'][:12]})"
+        found.append(Reason(changed, sentence))
+    elif source_digest(name, plan) not in (None, data.get("source_sha256")):
+        sentence = f"the files in {plan.datasets[name]['path']} changed (dataset {name})"
+        found.append(Reason(changed, sentence))
+    return found
+
+
+def _changed_code(cell: Cell, then: Mapping[str, str]) -> list[Reason]:
+    if has_old_names(then):
+        return [Reason(OLD_NAMES, f"it was {OLD_NAMES}: every cell is trained again once")]
+    now = provenance.code_of(cell)
+    reasons = []
+    for module in sorted(set(now) | set(then)):
+        old, new = then.get(module), now.get(module)
+        if old != new:
+            what = "is new" if old is None else "is no longer used" if new is None else "changed"
+            reasons.append(Reason("the code changed", f"{module} {what} since it was trained"))
+    return reasons
+
+
+# --- what a cell rests on ---
+
+
+def metrics(cell_id: str) -> dict | None:
+    """A cell's metrics.json, None without one; ParbenchError for one that is not what it must be.
+
+    Anything may lie in a results folder: copied from elsewhere, half deleted, edited.
+    """
+    path = folder(cell_id) / "metrics.json"
+    if not path.exists():
+        return None
+    found = metrics_json.read(path)
+    if found["cell"].get("id") != cell_id:
+        raise ParbenchError(
+            f"{path}: a run of {found['cell'].get('id')}; delete the file and run the cell again"
+        )
+    return found
+
+
+def data_path(cell: Cell) -> Path:
+    """The file that describes the cell's dataset."""
+    return places.RESULTS / "data" / cell.dataset.name / "digest.json"
+
+
+def described_data(cell: Cell) -> dict | None:
+    """The description of the cell's converted dataset; None while it is not there."""
+    path = data_path(cell)
+    if not path.exists():
+        return None
+    value = read_json(path)
+    if not isinstance(value, dict) or not isinstance(value.get("sha256"), str):
+        raise ParbenchError(f"{path}: describes no dataset; delete it and run again")
+    return value
+
+
+def lacking_weights(cell: Cell) -> list[Path]:
+    """The description of the published weights that ``cell`` starts from, where it is not there."""
+    wanted = cell.model.pretrained
+    paths = [places.RESULTS / "weights" / wanted.weights / pretrained.DIGEST] if wanted else []
+    return [path for path in paths if not path.exists()]
+
+
+def image_of(cell: Cell, plan: Plan) -> images.Image | None:
+    """The image that ``cell`` runs in; None on the host."""
+    if cell.deployment == "host":
+        return None
+    return images.of_cell(cell, plan.images["settings"])
+
+
+def source_digest(name: str, plan: Plan) -> str | None:
+    """SHA-256 of what a dataset's local folder holds; None for other sources, which are pinned."""
+    spec = plan.datasets[name]
+    return _source_digest(name, canonical_json(spec)) if "path" in spec else None
+
+
+@functools.cache
+def _source_digest(name: str, spec: str) -> str | None:
+    from parbench.data import dataset  # which needs numpy: only where there is a folder to look at
+
+    kept = places.RESULTS / "plan" / "datasets" / f"{name}.source.json"
+    made = places.RESULTS / "data" / name / "digest.json"
+    return dataset.local_digest(json.loads(spec), kept, made)

@@ -1,0 +1,198 @@
+"""studies/<name>.yaml, a table of a paper as cells, as models."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from parbench.measure.metrics import METRICS
+from parbench.plan.configuration import Seeds
+from parbench.plan.model import Distinct, Model, Name, Names, Positive
+from parbench.plan.settings import Layer
+
+
+def _selected(value: Any) -> Any:
+    """A value of a column, or one of several."""
+    several = value if isinstance(value, list) else [value]
+    if not several or not all(type(each) in (str, int, float) for each in several):
+        raise PydanticCustomError("selection", "should be a text, a number, or a list of these")
+    return value
+
+
+# Which published rows: column = value, or one of several values.
+Selection = dict[
+    str,
+    Annotated[
+        Any,
+        PlainValidator(_selected),
+        WithJsonSchema(
+            {
+                "type": ["string", "number", "array"],
+                "items": {"type": ["string", "number"]},
+                "minItems": 1,
+            }
+        ),
+    ],
+]
+
+
+def _asked(value: Any) -> bool | str:
+    if not isinstance(value, (bool, str)):
+        raise PydanticCustomError("asked", "should be true, false or a name")
+    return value
+
+
+Metric = Literal[tuple(METRICS)]
+
+
+class Citation(Model):
+    """The source of a study."""
+
+    text: str = Field(description="the whole citation in one line")
+    authors: list[str] | None = Field(None, description="names")
+    year: int | None = Field(None, description="of publication")
+    url: Annotated[str, Field(pattern="^https://")] | None = Field(
+        None, description="https address of the source"
+    )
+
+
+class Tolerance(Model):
+    """How far a reproduced number may be from the published one (docs/verdicts.md)."""
+
+    relative: Positive = Field(0.05, description="share of the published value")
+    accuracy: Positive = Field(0.01, description="absolute")
+
+
+class ModelEntry(Model):
+    """A model of the grid."""
+
+    options: dict[str, Any] = Field({}, description="options of the model file")
+    pretrained: Annotated[
+        Any,
+        PlainValidator(_asked),
+        WithJsonSchema({"type": ["boolean", "string"]}),
+    ] = Field(
+        False,
+        description="whether it starts from published weights: true takes those under `weights` in "
+        "config.yaml that are of this model with these options, a name one of several; default: "
+        "from weights that the seed draws",
+    )
+    settings: Layer = Field({}, description="settings for this model only")
+
+
+class Variant(Model):
+    """A strategy on some hardware."""
+
+    strategy: str = Field(description="a file scripts/parbench/strategies/<name>.py")
+    models: Names | None = Field(None, description="those that it trains; all by default")
+    options: dict[str, Any] = Field({}, description="options of the strategy file")
+    hardware: str = Field(description="a name under hardware in config.yaml")
+    settings: Layer = Field({}, description="settings for this variant only")
+    baseline: str | None = Field(
+        None, description="the variant that its speedup is measured against"
+    )
+    differs: Annotated[str, Field(min_length=1)] | None = Field(
+        None,
+        description="what else it does than the source, in a sentence: its numbers are then not "
+        "comparable",
+    )
+    published: Selection | None = Field(
+        None,
+        description="its rows among the published results: column = value, or one of several "
+        "values",
+    )
+
+
+class NotYet(Model):
+    """A part of the source that no cell is for."""
+
+    what: str = Field(min_length=1, description="the part of the source")
+    reason: str = Field(min_length=1, description="what is missing")
+    published: Annotated[Selection, Field(min_length=1)] | None = Field(
+        None, description="its rows among the published results: column = value"
+    )
+
+
+class Together(Model):
+    """Several models, all of which are trained."""
+
+    models: Annotated[list[str], Field(min_length=2), Distinct] = Field(
+        description="those of the study that are trained"
+    )
+    published: Selection = Field(
+        {},
+        description="laid over a variant's `published`; `model` is their names with + between",
+    )
+
+
+class Table(Model):
+    """A table of the report."""
+
+    title: str = Field(description="heading")
+    caption: str | None = Field(None, description="what a reader must know")
+    models: Annotated[list[str], Field(min_length=1)] | None = Field(
+        None, description="those it is about; all by default"
+    )
+    variants: Annotated[list[str], Field(min_length=1)] = Field(
+        description="its rows for each model"
+    )
+    metrics: Annotated[list[Metric], Field(min_length=1)] = Field(description="its columns")
+    units: dict[str, Literal["s", "min", "h", "percent", "fraction"]] | None = Field(
+        None, description="units for display, such as {train_seconds: min}"
+    )
+
+    def holds(self, model: str, variant: str, together: bool = False) -> bool:
+        """Whether this model in this variant is a row; models ``together`` only where named."""
+        about = model in self.models if self.models is not None else not together
+        return about and variant in self.variants
+
+
+class Study(Model):
+    """A table of a paper, or of several, as models x variants x seeds."""
+
+    title: str = Field(min_length=1, description="heading in the report")
+    description: str = Field(description="what is compared and why")
+    citation: Citation | None = Field(description="the source; null where there is none")
+    published: str | None = Field(
+        None,
+        description="the source's name in column `study` of one of studies/published/*.csv",
+    )
+    scaled_from: Name | None = Field(
+        None, description="the study at published scale that this one is a smaller copy of"
+    )
+    dataset: str = Field(description="a name under datasets in config.yaml")
+    seeds: Seeds = Field(description="one run of every cell for each; distinct")
+    settings: Layer = Field({}, description="what the source states or the study decides")
+    assumed: Layer = Field(
+        {}, description="what the source leaves open; absolute times are then not comparable"
+    )
+    tolerance: Tolerance = Field(
+        default_factory=Tolerance,
+        description="how far a reproduced number may be from the published one (docs/verdicts.md)",
+    )
+    models: Annotated[dict[str, ModelEntry], Field(min_length=1)] = Field(
+        description="rows of the grid, each a file scripts/parbench/models/<name>.py"
+    )
+    variants: Annotated[dict[Name, Variant], Field(min_length=1)] = Field(
+        description="columns of the grid"
+    )
+    not_yet: list[NotYet] = Field(
+        [],
+        description="what the source tells and no cell is for; its numbers stand in the report as "
+        "rows `not yet`",
+    )
+    together: dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_+-]{0,63}$")], Together] = Field(
+        {},
+        description="rows of several models: the time until all are trained, at the same time or "
+        "one after the other; by the name that tables give them",
+    )
+    tables: Annotated[list[Table], Field(min_length=1)] = Field(
+        description="the tables of the report, in the shape of the source's"
+    )
+
+    def trained(self, variant: str) -> list[str]:
+        """The models that are trained in ``variant``."""
+        stated = self.variants[variant].models
+        return list(self.models) if stated is None else stated

@@ -1,0 +1,127 @@
+"""results/plan/<study>.json as models: what the tables and the report know of a study.
+
+``read`` takes the file; nothing here imports torch, pandas or a strategy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import pydantic
+from pydantic import Field, PlainSerializer, PlainValidator
+
+from parbench.cell import Dataset, Hardware, Training
+from parbench.errors import ParbenchError
+from parbench.plan.configuration import Override
+from parbench.plan.model import Model, Number, Problem
+from parbench.plan.study import Citation, Table, Tolerance
+
+SCHEMA_VERSION = 1
+Part = TypeVar("Part")
+
+
+def _part_of_a_cell(kind: Callable[..., Part]) -> Any:
+    """A dataclass of parbench.cell as a field, its numbers as they were written."""
+
+    def made(value: Any) -> Part:
+        if isinstance(value, dict):
+            try:
+                return kind(**value)
+            except TypeError as error:
+                raise ValueError(str(error)) from None
+        return value
+
+    return Annotated[kind, PlainValidator(made), PlainSerializer(asdict)]
+
+
+class Work(Model):
+    """What a group's settings come to on its hardware under its strategy."""
+
+    ranks: int = Field(description="data-parallel size")
+    micro_batches: int = Field(description="of a rank's share of a batch")
+    learning_rate: Number = Field(description="the highest, of all ranks together")
+    batch_norm: str = Field(description="over what BatchNorm normalises, in words")
+    pipeline_bound: Number | None = Field(description="the highest speedup of a pipeline")
+
+
+class Group(Model):
+    """A configuration with all its seeds; or several models together, without cells of its own."""
+
+    id: str
+    model: str
+    variant: str
+    strategy: str
+    options: dict[str, Any]
+    model_options: dict[str, Any]
+    pretrained: dict[str, str] = Field(description="SHA-256 of published weights, by model")
+    hardware: _part_of_a_cell(Hardware)
+    dataset: _part_of_a_cell(Dataset)
+    training: _part_of_a_cell(Training)
+    seeds: list[int]
+    cells: list[str] = Field(description="their ids, by seed")
+    not_run: str | None = Field(description="why this machine cannot run them")
+    baseline: str | None = Field(description="id of the group that speedups are told against")
+    published: dict[str, Any] | None = Field(description="its published rows: column = value")
+    differs: str | None = Field(description="what else it does than the source")
+    scaled: list[str] = Field(description="how it is smaller than the source, each in words")
+    comparable: dict[str, str] = Field(description="why a metric is not comparable, by metric")
+    work: Work
+    members: list[str] | None = Field(None, description="of models together: ids of their groups")
+
+
+class NotYetPart(Model):
+    """A part of the source without cells."""
+
+    what: str
+    reason: str
+    published: list[dict[str, Any]] = Field(description="its published numbers")
+
+
+class About(Model):
+    """A study, as the report shows it."""
+
+    name: str
+    title: str
+    description: str
+    citation: Citation | None
+    dataset: str
+    source_dataset: str
+    settings: dict[str, Any]
+    assumed: dict[str, Any]
+    override: Override
+    published: str | None = Field(description="the name of its source")
+    not_yet: list[NotYetPart]
+    tolerance: Tolerance
+    tables: list[Table]
+
+
+class StudyPlan(Model):
+    """Everything that the tables and the report know of a study before a cell was trained."""
+
+    schema_version: Literal[1]
+    study: About
+    stack: str
+    deployment: str
+    groups: list[Group]
+    together: list[Group]
+    arguments: list[str] = Field(description="Snakemake's words that ask for it again")
+
+    def runnable(self) -> list[str]:
+        """Ids of the cells that this machine can run."""
+        return [cell for group in self.groups if group.not_run is None for cell in group.cells]
+
+
+def read(path: str | Path) -> StudyPlan:
+    """The plan in the file ``path``. ParbenchError where it holds none of this version."""
+    try:
+        return StudyPlan.model_validate_json(Path(path).read_bytes())
+    except FileNotFoundError:
+        raise ParbenchError(f"{path}: no such file") from None
+    except pydantic.ValidationError as error:
+        sentence = Problem(error, StudyPlan).sentence()
+        raise ParbenchError(
+            f"{path}: {sentence}; run the workflow again, which writes it anew"
+        ) from None

@@ -1,0 +1,116 @@
+"""Tells of the cells of a plan on the terminal: their states, and why one would run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from parbench.errors import ParbenchError
+from parbench.measure import metrics_json
+from parbench.plan import places
+from parbench.plan.expansion import Plan, identity
+from parbench.plan.places import folder
+from parbench.plan.state import metrics, state
+from parbench.words import nearest
+
+
+def find(name: str, plan: Plan) -> str:
+    """The cell that ``name`` (an id or a unique part of one) means."""
+    if name in plan.cells:
+        return name
+    matches = [cell for cell in plan.cells if name in cell]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        some = "\n  ".join(matches[:10])
+        raise ParbenchError(f"{name!r} means {len(matches)} cells; say more of one:\n  {some}")
+    finished = folder(name) / "metrics.json"
+    hint = " (its results lie in results/cells, but no study in config.yaml asks for it)"
+    raise ParbenchError(
+        f"unknown cell {name!r}{hint if finished.exists() else ''}"
+        f"{nearest(name, plan.cells, listed=False)}; "
+        "`python scripts/cells.py list` prints all"
+    )
+
+
+def show_all(plan: Plan) -> None:
+    """Print every cell with its state."""
+    width = max(map(len, plan.cells))
+    counts: Counter[str] = Counter()
+    for cell_id in plan.cells:
+        word, reasons = state(cell_id, plan)
+        counts[word] += 1
+        shown = "" if word in ("done", "missing") else reasons[0]
+        print(f"{cell_id:<{width}}  {word:<10} {shown}".rstrip())
+    total = ", ".join(f"{number} {word}" for word, number in counts.items())
+    print(f"\n{len(plan.cells)} cells: {total}")
+
+
+def show_why(cell_id: str, plan: Plan) -> None:
+    """Print why a cell would run, and what a finished one was run with."""
+    word, reasons = state(cell_id, plan)
+    print(f"{cell_id}: {word}")
+    if word == "done":
+        print("It would not run: settings, code, image and data are those it was trained with.")
+    elif word == "not run":
+        print(f"It is not run here: {reasons[0]}. It runs by itself where that exists.")
+    elif word == "unreadable":
+        print(f"Its state cannot be told: {reasons[0]}")
+        return
+    else:
+        print("It would run because")
+        for reason in reasons:
+            print(f"  - {reason}")
+    if word == "missing":
+        _show_nearest(cell_id, plan)
+    found = metrics(cell_id)
+    if found is not None:
+        _show_provenance(found)
+
+
+def _show_nearest(cell_id: str, plan: Plan) -> None:
+    """Name a finished cell that differs in settings only: an edit made a new cell of it."""
+    cell = plan.cells[cell_id].json()
+    best: tuple[list[str], str] | None = None
+    for path in sorted((places.RESULTS / "cells").glob("*/metrics.json")):
+        try:
+            other = metrics_json.read(path)["cell"]
+        except ParbenchError:
+            continue  # `list` names it
+        alike = ("model", "strategy")
+        if other["seed"] != cell["seed"] or any(other[k]["name"] != cell[k]["name"] for k in alike):
+            continue
+        changed = _differences(identity(other), identity(cell))
+        if changed and (best is None or len(changed) < len(best[0])):
+            best = changed, other["id"]
+    if best is not None:
+        print(f"The nearest finished cell is {best[1]}; since then")
+        for change in best[0]:
+            print(f"  - {change}")
+
+
+def _differences(then: Any, now: Any, key: str = "") -> list[str]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        return [
+            line
+            for part in sorted(set(then) | set(now))
+            for line in _differences(then.get(part), now.get(part), f"{key}.{part}".lstrip("."))
+        ]
+    return [] if then == now else [f"{key}: {then} became {now}"]
+
+
+def _show_provenance(found: dict) -> None:
+    environment = found["environment"]
+    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+    dirty = " with uncommitted changes" if environment["git_dirty"] else ""
+    place, code = environment["machine"], environment["code_digest"][:12]
+    print(f"It was run {found['started']} to {found['finished']}, status {found['status']}:")
+    print(f"  machine     {place.get('cpu')} ({place['fingerprint']})")
+    where = environment["image"] or "the host"
+    print(f"  software    stack {environment['stack']} in {where}: {packages}")
+    print(f"  code        commit {environment['git_commit']}{dirty}, {code}")
+    print(f"  data        {found['cell']['dataset']['name']}, {environment['dataset_digest'][:12]}")
+    for key, value in found["cell"]["training"].items():
+        print(f"  {key:<18} {value}")
+    for key, value in found["cell"]["strategy"]["options"].items():
+        print(f"  {key:<18} {value}")

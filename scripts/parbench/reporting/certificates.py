@@ -1,0 +1,76 @@
+"""Certificates of equivalence: what of the studies' cells is proved to be the same computation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from parbench.reporting.study import Study
+from parbench.reporting.table import Cell, make_table, whole
+from parbench.verdicts.certificate import QUANTITIES, Certificates, Summary, summary
+from parbench.verdicts.words import DIFFERS, EQUAL
+
+CAPTION = (
+    "Each strategy against eager training on one batch with an uneven tail, at small width: the "
+    "largest error of any tensor, by its norm, over all options and devices that cells use. "
+    "Relative to eager's; in bfloat16 against eager's float64, in units of eager's own error "
+    "there. BatchNorm is frozen but where its rule is looked at: local is another computation by "
+    "nature, and its difference is only measured."
+)
+TONES = {EQUAL: "good", DIFFERS: "bad"}
+
+
+def section(studies: list[Study]) -> dict | None:
+    """The certificates' rows in one table, and their digests; None without certificates."""
+    if all(study.proofs is None for study in studies):
+        return None
+    found = {
+        made["digest"]: (place, study, made)
+        for study in studies
+        if study.proofs is not None
+        for place, made in study.proofs.all.items()
+    }
+    rows = [
+        _row(_where(place.rpartition("-")[0] or place, study), each)
+        for place, study, made in found.values()
+        for each in summary(made["rows"])
+    ]
+    heads = [
+        ("", ["Model", "Strategy"]),
+        ("", ["Arithmetic", "BatchNorm", "Combinations"]),
+        ("Worst error", [quantity.capitalize() for quantity in QUANTITIES]),
+        ("", ["Bound", "Verdict", "In"]),
+    ]
+    return {
+        "table": make_table(
+            "t-equivalence", "Equivalence", heads, rows, caption=CAPTION, empty="Nothing is."
+        ),
+        "digests": [[_where(place, study), digest] for digest, (place, study, _) in found.items()],
+    }
+
+
+def _where(place: str, study: Study) -> str:
+    """An image's label or the host, and of evidence the machine, too."""
+    return place if study.evidence is None else f"{place}, {study.evidence['machine']}"
+
+
+def _row(where: str, each: Summary) -> list[Cell]:
+    return [
+        Cell(each.model),
+        Cell(each.strategy),
+        Cell(each.arithmetic),
+        Cell(each.batch_norm),
+        whole(each.combinations),
+        *(Cell(each.errors.get(quantity, "")) for quantity in QUANTITIES),
+        Cell(each.bound),
+        Cell(each.verdict, tone=TONES.get(each.verdict, "plain")),
+        Cell(where),
+    ]
+
+
+def fact(certificates: Certificates | None, run: Mapping) -> list[list[str]]:
+    """What a cell's own provenance says of it."""
+    if certificates is None:
+        return []
+    if (problem := certificates.problem(run)) is not None:
+        return [["equivalence", f"\N{WARNING SIGN} {problem}"]]
+    return [["equivalence", f"equal to eager training: certificate {certificates.digest(run)}"]]

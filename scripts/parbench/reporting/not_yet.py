@@ -1,0 +1,39 @@
+"""What a source tells and parbench cannot run yet: its numbers stay visible."""
+
+from __future__ import annotations
+
+from parbench.reporting.study import Study
+from parbench.reporting.table import Cell, absent, make_table, number
+from parbench.reporting.text import heading, short
+
+
+def not_yet_table(study: Study) -> dict | None:
+    """A row a published number that no cell is planned for; None where all have cells."""
+    rows = [row for entry in study.study.get("not_yet", []) for row in _rows(entry)]
+    if not rows:
+        return None
+    return make_table(
+        f"t-{study.name}-not-yet",
+        "Not yet",
+        [("", ["What", "Model", "Hardware", "Metric"]), ("", ["Published", "Reproduced"])],
+        rows,
+        caption="Parts of the source that parbench has no cells for.",
+    )
+
+
+def _rows(entry: dict) -> list[list[Cell]]:
+    outcome = Cell(f"not yet: {entry['reason']}", tone="muted")
+    if not entry["published"]:
+        blank = [absent("none")] * 3
+        return [[Cell(entry["what"]), *blank, absent("no published value"), outcome]]
+    return [
+        [
+            Cell(entry["what"]),
+            Cell(each["model"]),
+            Cell(each["hardware"]),
+            Cell(heading(each["metric"], each["unit"])),
+            number(each["value"], short(each["value"], each["unit"])),
+            outcome,
+        ]
+        for each in entry["published"]
+    ]

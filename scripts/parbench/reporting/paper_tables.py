@@ -1,0 +1,297 @@
+"""The tables of a study: published beside reproduced, speedups, everything measured, verdicts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from parbench.measure.metrics import METRICS, TO_PUBLISHED
+from parbench.reporting.study import Study, bound
+from parbench.reporting.table import Cell, Notes, absent, make_table, number
+from parbench.reporting.text import (
+    ABSENT,
+    band_text,
+    convert,
+    deployment_text,
+    hardware_text,
+    heading,
+    listed,
+    machine_text,
+    ratio_text,
+    short,
+)
+from parbench.verdicts import words
+from parbench.verdicts.groups import Group
+from parbench.verdicts.rows import Row
+from parbench.verdicts.words import DECIDE_FROM
+
+KEYS = ["Model", "Variant", "Hardware"]
+FOUR = ["Published", "Reproduced", "Ratio", "Verdict"]
+APART = ("speedup", TO_PUBLISHED.name)  # metrics with a table of their own
+TONES = {
+    words.REPRODUCED: "good",
+    words.WITHIN_NOISE: "good",
+    words.NOT_REPRODUCED: "bad",
+    words.SUSPICIOUS: "warn",
+}
+PIPELINE_BOUND = (
+    "A pipeline of n devices that fills and drains with each batch is at most m·n/(m + n − 1) "
+    "times as fast as one device with m micro-batches of equal cost: the pipeline bound."
+)
+
+
+# ---------------------------------------------------------------- cells of a row
+
+
+def key_cells(group: Group, marks: Sequence[str] = ()) -> list[Cell]:
+    """Model, variant and hardware of a group: the keys of every table of groups."""
+    return [
+        Cell(group.model),
+        Cell(group.variant, marks=marks),
+        Cell(hardware_text(group.hardware), sort=bound(group)),
+    ]
+
+
+def published_cell(row: Row | None, unit: str) -> Cell:
+    """The source's number, or a dash that says that there is none."""
+    if row is None or row.published is None:
+        return absent(words.NO_PUBLISHED_VALUE)
+    value = convert(row.published, row.published_unit or row.unit, unit)
+    return number(value, short(value, unit))
+
+
+def outcome_cell(
+    study: Study, group: Group, row: Row | None, unit: str, span: int | None = None
+) -> Cell:
+    """The reproduced number with a link to its cells, or in words why there is none.
+
+    The words span ``span`` columns.
+    """
+    link = study.panel(group)
+    if row is not None and row.mean is not None:
+        value = convert(row.mean, row.unit, unit)
+        return Cell(study.reproduced(row, unit), sort=value, link=link)
+    status, reason = group.short_status, row.reason if row else ""
+    if status == words.OK and row is not None and row.verdict == words.NOT_MEASURED:
+        return Cell(words.NOT_MEASURED, span=span, tone="muted", link=link)
+    if status == words.OK:
+        said = (each for each in reason.split("; ") if each.startswith(words.NOT_REACHED))
+        missed = next(said, None)
+        return Cell(missed, link=link) if missed else absent("does not apply")
+    why = group.why or reason
+    tone = "muted" if group.not_run else "bad"
+    return Cell(f"{status}: {why}" if why else status, span=span, tone=tone, link=link)
+
+
+def verdict_cell(row: Row | None, group: Group, marks: Sequence[str] = ()) -> Cell:
+    """A verdict, never blank."""
+    verdict = row.verdict if row else (words.NOT_RUN if group.not_run else "no verdict")
+    if verdict in ("no verdict", words.NO_PUBLISHED_VALUE):
+        return absent(verdict, verdict=verdict, marks=marks)
+    return Cell(verdict, tone=TONES.get(verdict, "plain"), verdict=verdict, marks=marks)
+
+
+def metric_cells(study: Study, group: Group, metric: str, unit: str, notes: Notes) -> list[Cell]:
+    """published | reproduced | ratio | verdict of one number; reproduced alone without a source."""
+    row = study.row(group, metric)
+    if not study.has_source:
+        outcome = outcome_cell(study, group, row, unit)
+        marks = notes.mark_all(row.reason) if row and outcome.link else ()
+        return [outcome.marked(marks) if marks and row.mean is not None else outcome]
+    outcome = outcome_cell(study, group, row, unit, span=2)
+    cells, reason = [published_cell(row, unit), outcome], ""
+    if outcome.span is None:
+        ratio = row.ratio if row else None
+        cells.append(absent("no ratio") if ratio is None else number(ratio, ratio_text(ratio)))
+        reason = row.reason if row else ""
+    return [*cells, verdict_cell(row, group, notes.mark_all(reason))]
+
+
+# ---------------------------------------------------------------- tables of a study
+
+
+def paper_table(study: Study, index: int, table: dict) -> dict:
+    """One of the paper's tables, in its own shape."""
+    notes, rows = Notes(), []
+    units = {m: table.get("units", {}).get(m) or study.unit(m) for m in table["metrics"]}
+    groups = study.table_groups(table)
+    for group in groups:
+        scaled = "scaled: " + ", ".join(group.scaled) if group.scaled else ""
+        row = key_cells(group, notes.mark(scaled))
+        for metric, unit in units.items():
+            row += metric_cells(study, group, metric, unit, notes)
+        rows.append(row)
+    return make_table(
+        f"t-{study.name}-{index}",
+        table["title"],
+        [("", KEYS)]
+        + [_metric_head(study, heading(metric, unit)) for metric, unit in units.items()],
+        rows,
+        caption=table.get("caption", ""),
+        context=context(study, groups),
+        notes=notes,
+        empty="The plan has no group of this table.",
+    )
+
+
+def _metric_head(study: Study, title: str) -> tuple[str, list[str]]:
+    return (title, FOUR) if study.has_source else ("", [title])
+
+
+def context(study: Study, groups: list[Group]) -> str:
+    """Stack, deployment and machine of a table's numbers, and a warning when devices are mixed."""
+    runs = [run for group in groups for run in group.cell_runs]
+    machines = list(dict.fromkeys(machine_text(run["environment"]["machine"]) for run in runs))
+    text = (
+        f"Reproduced: mean ± standard deviation, or the range of fewer than {DECIDE_FROM} seeds "
+        f"(how many). Stack {study.stack}, "
+        f"in {deployment_text(study.deployment)}"
+    )
+    if machines:
+        text += f"; {'machines' if len(machines) > 1 else 'machine'}: {listed(machines)}."
+    else:
+        text += "; no cell of this table ran."
+    if len({group.hardware.device for group in groups}) > 1:
+        text += (
+            " This table holds both CPU and GPU cells: "
+            "numbers of one kind say nothing of the other."
+        )
+    if len(machines) > 1:
+        text += " Numbers of different machines are not to be divided by each other."
+    return text
+
+
+def speedup_table(study: Study) -> dict | None:
+    """Speedup of every group that has a baseline, with its bound and its noise floor."""
+    notes = Notes()
+    groups = [group for group in study.groups if group.baseline]
+    if not groups:
+        return None
+    pipelines = any(group.work.pipeline_bound for group in groups)
+    columns = ["Speedup", "95 % interval", "Bound"]
+    columns += ["Pipeline bound"] if pipelines else []
+    columns += ["Noise floor", "Reading"]
+    columns += ["Published", "Verdict"] if study.has_source else []
+    return make_table(
+        f"t-{study.name}-speedup",
+        "Speedup, its bound and its noise floor",
+        [("", KEYS), ("", columns)],
+        [_speedup_row(study, group, notes, pipelines) for group in groups],
+        caption="Training time of the baseline over that of the variant, paired by seed. The "
+        "bound is the number of cores or GPUs. "
+        + (f"{PIPELINE_BOUND} " if pipelines else "")
+        + "The noise floor is the baseline against itself: a "
+        "speedup whose 95 % interval reaches into it is no difference.",
+        context=context(study, groups),
+        notes=notes,
+    )
+
+
+def _speedup_row(study: Study, group: Group, notes: Notes, pipelines: bool) -> list[Cell]:
+    unit = "x"
+    row = study.row(group, "speedup")
+    most, band = bound(group), study.noise_band(group)
+    outcome = outcome_cell(study, group, row, unit)
+    if row is not None and row.mean is not None:
+        interval, says = _interval(study, row, unit), Cell(study.reading(group, row))
+        explained = False
+    else:
+        interval = says = absent("not measured")
+        # What did not run or failed says why in the speedup's own place.
+        explained = outcome.text != ABSENT
+    return [
+        *key_cells(group),
+        outcome,
+        interval,
+        number(most, f"{most}×"),
+        *([_pipeline_cell(group.work.pipeline_bound)] if pipelines else []),
+        Cell(band_text(band), sort=band[1] if band else None),
+        says.marked(notes.mark_all(row.reason) if row and not explained else ()),
+        *([published_cell(row, unit), verdict_cell(row, group)] if study.has_source else []),
+    ]
+
+
+def _pipeline_cell(most: float | None) -> Cell:
+    return absent("no pipeline") if most is None else number(most, f"{ratio_text(most)}×")
+
+
+def _interval(study: Study, row: Row, unit: str) -> Cell:
+    if row.ci_low is None or row.ci_high is None:
+        return absent("needs at least two seeds")
+    ends = [study.show(row, end, unit) for end in ("ci_low", "ci_high")]
+    return number(row.ci_low, " to ".join(ends))
+
+
+def every_metric_table(study: Study) -> dict | None:
+    """All that was measured, a row a group; but for what has a table of its own."""
+    have = {key for key, row in study.rows.items() if row.mean is not None}
+    measured, ran = {metric for _, metric in have}, {group for group, _ in have}
+    named = dict.fromkeys(metric for _, metric in study.rows)
+    # Operators have a table of their own, too.
+    shown = [m for m in named if m in measured and m not in APART and ":" not in m]
+    units = {metric: study.unit(metric) for metric in shown}
+    groups = [group for group in study.groups if group.id in ran]
+    if not units or not groups:
+        return None
+    notes = Notes()
+    rows = [
+        key_cells(group, notes.mark(_instrument(group)))
+        + [outcome_cell(study, group, study.row(group, m), unit) for m, unit in units.items()]
+        for group in groups
+    ]
+    return make_table(
+        f"t-{study.name}-all",
+        "Everything measured",
+        [("", KEYS)] + [("", [heading(metric, unit)]) for metric, unit in units.items()],
+        rows,
+        context=context(study, groups),
+        notes=notes,
+    )
+
+
+def _instrument(group: Group) -> str:
+    profile = group.training.profile
+    return "" if profile == "none" else f"instrumented ({profile}): its times are not judged"
+
+
+def verdict_table(studies: list[Study]) -> dict:
+    """Every verdict of the report in one table; a study without a source has none."""
+    rows = []
+    for study in studies:
+        for group, metric in judged(study):
+            unit = study.unit(metric)
+            *cells, verdict = metric_cells(study, group, metric, unit, Notes())
+            keys = [Cell(study.name), *key_cells(group), Cell(heading(metric, unit))]
+            # The notes stand under the study's own tables.
+            rows.append([*keys, *cells, verdict.marked(())])
+    return make_table(
+        "t-verdicts",
+        "Published beside reproduced",
+        [("", ["Study", *KEYS, "Metric"]), ("", FOUR)],
+        rows,
+        empty="No study of this report has a published source.",
+    )
+
+
+def counted_verdicts(study: Study, published: bool = False) -> Counter:
+    """How often each verdict stands in a study; with ``published``, on published numbers alone."""
+    rows = [(group, study.row(group, metric)) for group, metric in judged(study)]
+    return Counter(
+        verdict_cell(row, group).verdict
+        for group, row in rows
+        if not published or (row is not None and row.published is not None)
+    )
+
+
+def judged(study: Study) -> Iterator[tuple[Group, str]]:
+    """(group, metric) of every number in a study's tables, and of every published one."""
+    wanted = [
+        (group.id, metric)
+        for table in study.study["tables"]
+        for group in study.table_groups(table)
+        for metric in table["metrics"]
+        if not METRICS[metric].may_lack or (group.id, metric) in study.rows
+    ]
+    wanted += [key for key, row in study.rows.items() if row.published is not None]
+    for group, metric in dict.fromkeys(wanted) if study.has_source else []:
+        yield study.by_id[group], metric

@@ -1,0 +1,210 @@
+"""Where the seconds go: the phases of instrumented cells, as a table and as a stacked figure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean, stdev
+from typing import Any
+
+from parbench.measure.metrics import Run
+from parbench.reporting.drawing import COLOURS, bar_label, draw_part, figure_json, paged
+from parbench.reporting.paper_tables import KEYS, context, key_cells
+from parbench.reporting.study import Study
+from parbench.reporting.svg import INK
+from parbench.reporting.table import Cell, Notes, absent, make_table, number
+from parbench.reporting.text import cut, decimals, fixed, listed, ratio_text
+from parbench.verdicts.groups import Group
+from parbench.verdicts.words import DECIDE_FROM
+
+TITLE = "Why not twice as fast? Where the seconds go"
+PHASES = ("input", "compute", "communication", "waiting", "bubble", "other")
+DEFINED = (
+    "Measured on each rank, not estimated; the phases sum to the time of the slowest rank. Input: "
+    "samples are made ready. Compute: forwards, backwards and the optimizer. Communication: "
+    "gradients cross the network and nothing is left to compute. Waiting: for a rank that comes "
+    "late. Bubble: a device of a pipeline has nothing to do while another works. Other: the loop "
+    "itself."
+)
+BLIND = "over several machines waiting cannot be told from communication, which holds it"
+
+# But for the instrument, of an instrumented group and the timed one beside it.
+ALIKE = ("model", "strategy", "options", "model_options", "pretrained", "hardware", "dataset")
+
+Shares = dict[str, float]  # seconds of an epoch by phase
+
+
+def phases_table(study: Study) -> dict | None:
+    """A row a group, the mean over its ranks, and one for each of several ranks."""
+    groups = instrumented(study)
+    if not groups:
+        return None
+    notes, rows = Notes(), []
+    places = decimals([value for group in groups for value in mean(group).values()], "s")
+    for group in groups:
+        found = [run["profile"] for run in _runs(group)]
+        marks = notes.mark("" if all(each["waiting_known"] for each in found) else BLIND)
+        number = len(found[0]["ranks"])
+        for rank in ["mean", *range(number)] if number > 1 else ["mean"]:
+            per_seed = [_shares(run, rank) for run in _runs(group)]
+            whole = [sum(each.values()) for each in per_seed]
+            rows.append(
+                [
+                    *key_cells(group, marks if rank == "mean" else ()),
+                    Cell(str(rank)),
+                    *(_mean([each[name] for each in per_seed], places) for name in PHASES),
+                    _number(whole, places),
+                    _against_twin(study, group) if rank == "mean" else absent("as above"),
+                ]
+            )
+    heads = [
+        ("", [*KEYS, "Rank"]),
+        ("Seconds of an epoch", [name.capitalize() for name in PHASES]),
+        ("", ["Sum", "Instrumented / timed"]),
+    ]
+    return make_table(
+        f"t-{study.name}-phases",
+        TITLE,
+        heads,
+        rows,
+        caption=f"{DEFINED} Means over seeds. {_apart(study)}",
+        context=context(study, groups),
+        notes=notes,
+    )
+
+
+def phases_figure(study: Study) -> dict | None:
+    """A bar a group: seconds of an epoch, stacked by phase."""
+    groups = instrumented(study)
+    if not groups:
+        return None
+    told = [f"{bar_label(study, each)} for {each.model} {_said(each)}" for each in groups]
+    caption = f"Of an epoch, {listed(told)}. Mean over ranks and seeds. {_apart(study)}"
+    return figure_json(study, "phases", TITLE, caption, _draw(study, groups, caption))
+
+
+def instrumented(study: Study) -> list[Group]:
+    """Groups whose phases were measured, model by model."""
+    models = list(dict.fromkeys(group.model for group in study.groups))
+    found = [group for group in study.groups if _runs(group)]
+    return sorted(found, key=lambda group: models.index(group.model))
+
+
+def _runs(group: Group) -> list[Run]:
+    return group.ok if group.training.profile == "phases" and not group.members else []
+
+
+def _shares(run: Run, rank: str | int) -> Shares:
+    """Seconds of an epoch of one run: of a rank, or their mean."""
+    found = run["profile"]["mean"] if rank == "mean" else run["profile"]["ranks"][rank]
+    return {name: found[name] / len(run["epoch_seconds"]) for name in PHASES}
+
+
+def mean(group: Group) -> Shares:
+    """Seconds of an epoch, over ranks and seeds."""
+    each = [_shares(run, "mean") for run in _runs(group)]
+    return {name: fmean(shares[name] for shares in each) for name in PHASES}
+
+
+def _said(group: Group) -> str:
+    """``computes 71 % and loses most to communication (18 %)``."""
+    shares = mean(group)
+    whole = sum(shares.values())
+    compute = shares.pop("compute") / whole
+    worst = max(shares, key=lambda name: shares[name])
+    return f"computes {compute:.0%} and loses most to {worst} ({shares[worst] / whole:.0%})"
+
+
+# ---------------------------------------------------------------- against timed cells
+
+
+def _ratios(study: Study, group: Group) -> list[float]:
+    """Training time with the instrument over that without, by seed, on one machine."""
+    timed = replace(group.training, profile="none")
+    twins = [
+        other
+        for other in study.own
+        if other.training == timed
+        and all(getattr(other, key) == getattr(group, key) for key in ALIKE)
+    ]
+    without = {_place(run): run["train_seconds"] for twin in twins for run in twin.ok}
+    pairs = [(run["train_seconds"], without.get(_place(run))) for run in _runs(group)]
+    return [own / other for own, other in pairs if other is not None]
+
+
+def _place(run: Run) -> tuple:
+    return run["cell"]["seed"], run["environment"]["machine"]["fingerprint"]
+
+
+def _against_twin(study: Study, group: Group) -> Cell:
+    ratios = _ratios(study, group)
+    return _number(ratios, 2) if ratios else absent("no timed cell to compare with")
+
+
+def _apart(study: Study) -> str:
+    """What the instrument costs, in words."""
+    ratios = [fmean(found) for group in instrumented(study) if (found := _ratios(study, group))]
+    text = "Instrumented cells stand apart from the timed ones"
+    if not ratios:
+        return f"{text}; of none is there a timed one beside it, so that nobody knows their cost."
+    ends = " to ".join(dict.fromkeys(ratio_text(end) for end in (min(ratios), max(ratios))))
+    return f"{text}: they took {ends} times as long as the same cells without the instrument."
+
+
+def _mean(values: list[float], places: int) -> Cell:
+    return number(fmean(values), fixed(fmean(values), places))
+
+
+def _number(values: list[float], places: int) -> Cell:
+    """Mean and standard deviation over seeds, or the range of too few."""
+    middle = fmean(values)
+    if len(values) >= DECIDE_FROM:
+        text = f"{fixed(middle, places)} ± {fixed(stdev(values), places)}"
+    else:
+        ends = (fixed(end, places) for end in (min(values), max(values)))
+        text = " to ".join(dict.fromkeys(ends))
+    return number(middle, text)
+
+
+# ---------------------------------------------------------------- drawing
+
+
+def _draw(study: Study, groups: list[Group], alt: str) -> list[dict]:
+    """Small multiples, a panel a model, in as many parts as pages need."""
+    models: dict[str, list[Group]] = {}
+    for group in groups:
+        models.setdefault(group.model, []).append(group)
+    heights = {model: _height(bars) for model, bars in models.items()}
+    parts = []
+    for place, page in enumerate(paged(heights), 1):
+
+        def draw(figure: Any, grid: Any, page: list[str] = page) -> None:
+            for (axes,), model in zip(grid, page, strict=True):
+                _draw_bars(axes, study, models[model])
+                axes.set_title(cut(model, 60))
+            handles, names = grid[0][0].get_legend_handles_labels()
+            figure.legend(handles, names, loc="outside lower left", ncols=len(PHASES))
+
+        name, sizes = f"{study.name}-phases-{place}", [heights[model] for model in page]
+        parts.append(draw_part(name, alt, sizes, 1, draw, legend=0.35))
+    return parts
+
+
+def _height(bars: list[Group]) -> float:
+    return len(bars) * 0.3 + 0.75
+
+
+def _draw_bars(axes: Any, study: Study, bars: list[Group]) -> None:
+    ends = [0.0] * len(bars)
+    shares = [mean(group) for group in bars]
+    for name, colour in zip(PHASES, COLOURS, strict=False):
+        widths = [each[name] for each in shares]
+        axes.barh(range(len(bars)), widths, left=ends, height=0.6, color=colour, label=name)
+        ends = [end + width for end, width in zip(ends, widths, strict=True)]
+    places = decimals(ends, "s")
+    for place, end in enumerate(ends):
+        axes.text(end + max(ends) * 0.015, place, fixed(end, places), va="center", fontsize=7.5)
+    axes.set_yticks(range(len(bars)), [bar_label(study, group) for group in bars])
+    axes.set_ylim(len(bars) - 0.4, -0.6)
+    axes.set_xlim(0, max(ends) * 1.16)
+    axes.grid(visible=True, axis="x", color=INK)
+    axes.set_xlabel("Seconds of an epoch")

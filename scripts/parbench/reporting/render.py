@@ -1,0 +1,61 @@
+"""report.json as HTML and as PDF: both only lay it out, so that they cannot differ."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+
+from parbench.errors import ParbenchError
+from parbench.reporting.svg import inline
+
+TEMPLATES = Path(__file__).resolve().parents[3] / "reports"
+
+
+def render_html(data: dict) -> str:
+    """The report as one HTML file without any outside reference."""
+    import jinja2
+    from markupsafe import Markup
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script = (TEMPLATES / "table.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # ElementTree wrote these: what they hold of a study's text is escaped.
+    environment.filters["inline_svg"] = lambda svg: Markup(inline(svg))  # noqa: S704
+    return environment.get_template("template.html.j2").render(
+        **data,
+        style=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),  # noqa: S704
+        script=Markup(script),  # noqa: S704
+        script_digest=digest,
+    )
+
+
+def render_pdf(data: dict) -> bytes:
+    """The report as PDF: the same tables and figures, laid out by Typst, tagged (PDF/UA-1).
+
+    ParbenchError when Typst cannot lay it out.
+    """
+    import matplotlib
+    import typst
+
+    fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"  # DejaVu: more scripts and signs
+    try:
+        compiler = typst.Compiler(
+            input=(TEMPLATES / "template.typ").read_bytes(),
+            font_paths=[str(fonts)],
+            ignore_system_fonts=True,  # the same bytes on every machine
+            sys_inputs={"data": json.dumps(data, ensure_ascii=False)},
+        )
+        return compiler.compile(format="pdf", pdf_standards=["ua-1"], timestamp=data["timestamp"])
+    except typst.TypstError as error:
+        raise ParbenchError(
+            f"{TEMPLATES / 'template.typ'}: Typst cannot lay out the report ({error}); "
+            "install typst>=0.15, or report this with results/report.json"
+        ) from None

@@ -1,0 +1,129 @@
+"""The report: plans, tables and metrics -> one report.json -> one HTML file and one PDF.
+
+Every displayed number is formatted once, by ``collect``, and every figure is drawn once, by
+``collect``: ``html`` and ``pdf`` only lay out what report.json holds, so that they cannot differ.
+Neither the time of rendering nor the machine that renders enters any byte. The parts are in
+scripts/parbench/reporting/, whose ``__init__`` says which is where.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import datetime
+from pathlib import Path
+
+from parbench.errors import ParbenchError
+from parbench.files import read_json, write_atomically, write_json
+from parbench.reporting import (
+    certificates,
+    claim_tables,
+    panels,
+    paper_tables,
+    render,
+    sections,
+)
+from parbench.reporting.study import Study
+from parbench.verdicts.certificate import Certificates
+
+SCHEMA_VERSION = 5  # of report.json
+HTML_LIMIT = 3_000_000  # bytes; a report is mailed and opened on phones
+
+
+def collect(
+    plans: list[Path],
+    tables: list[Path],
+    cells: Path,
+    certified: list[Path] | None = None,
+    claimed: Path | None = None,
+    published: list[Path] | None = None,
+) -> dict:
+    """All that the report shows, formatted, as JSON. ParbenchError for what is missing.
+
+    Plans of evidence bring ``cells`` and ``certified`` of their own.
+    Without ``claimed`` (claims.yaml) and ``published`` (CSV files) nothing is said of claims.
+    """
+    proofs = Certificates(certified) if certified is not None else None
+    by_name = {path.stem: path for path in tables}
+    studies = []
+    for plan in plans:
+        if plan.stem not in by_name:
+            raise ParbenchError(
+                f"{plan}: no table for study {plan.stem}; "
+                f"add --table results/tables/{plan.stem}.csv"
+            )
+        studies.append(Study(plan, by_name[plan.stem], cells, proofs))
+    environments = panels.Environments(studies)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "title": "parbench: published and reproduced",
+        "timestamp": timestamp(studies),
+        "summary": sections.summary(studies),
+        "claims": claim_tables.section(studies, claimed, published or []),
+        "studies": [sections.study_section(study) for study in studies],
+        "verdicts": paper_tables.verdict_table(studies),
+        "cells": panels.cells_table(studies, environments),
+        "groups": panels.group_panels(studies, environments),
+        "equivalence": certificates.section(studies),
+        "environments": environments.described,
+        "images": panels.images(studies),
+        "unfinished": panels.unfinished(studies),
+        "evidence": sections.evidence(studies),
+    }
+
+
+def timestamp(studies: list[Study]) -> int:
+    """Seconds since 1970 of the last run's end, the only date in a file; 0 without runs."""
+    ends = [run["finished"] for study in studies for run in study.runs.values()]
+    return int(datetime.fromisoformat(max(ends)).timestamp()) if ends else 0
+
+
+def read_report(path: Path) -> dict:
+    """What ``collect`` wrote. ParbenchError for anything else."""
+    data = read_json(path)
+    if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
+        raise ParbenchError(f"{path}: not a report.json of this version; delete it and run again")
+    return data
+
+
+def arguments(argv: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    gather = commands.add_parser("collect", help="plans, tables and metrics -> report.json")
+    gather.add_argument("--plan", type=Path, nargs="+", required=True)
+    gather.add_argument("--table", type=Path, nargs="+", required=True)
+    gather.add_argument("--cells", type=Path, required=True, help="results/cells")
+    gather.add_argument("--certificate", type=Path, nargs="*", help="of equivalence")
+    gather.add_argument("--claims", type=Path, help="claims.yaml; default: none is judged")
+    gather.add_argument("--published", type=Path, nargs="*", help="CSV files of published values")
+    gather.add_argument("--out", type=Path, required=True)
+    for name in ("html", "pdf"):
+        command = commands.add_parser(name, help=f"report.json -> {name.upper()}")
+        command.add_argument("--data", type=Path, required=True, help="results/report.json")
+        command.add_argument("--out", type=Path, required=True)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run one of the three steps."""
+    options = arguments(argv)
+    if options.command == "collect":
+        made = collect(
+            options.plan,
+            options.table,
+            options.cells,
+            options.certificate,
+            options.claims,
+            options.published,
+        )
+        write_json(options.out, made)
+    elif options.command == "html":
+        html = render.render_html(read_report(options.data))
+        size = len(html.encode())
+        if size > HTML_LIMIT:
+            text = f"warning: {options.out} has {size / 1e6:.1f} MB: fewer studies make it smaller"
+            print(text, file=sys.stderr)
+        write_atomically(options.out, html)
+    else:
+        write_atomically(options.out, render.render_pdf(read_report(options.data)))

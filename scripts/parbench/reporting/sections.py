@@ -1,0 +1,212 @@
+"""The first page and the section of a study, put together from tables, figures and facts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from parbench.reporting import time_to_accuracy
+from parbench.reporting.batches import batches_figure
+from parbench.reporting.figures import figures
+from parbench.reporting.not_yet import not_yet_table
+from parbench.reporting.operators import operators_figure, operators_table, processor_table
+from parbench.reporting.panels import every_run
+from parbench.reporting.paper_tables import (
+    TONES,
+    counted_verdicts,
+    every_metric_table,
+    paper_table,
+    speedup_table,
+)
+from parbench.reporting.phases import phases_figure, phases_table
+from parbench.reporting.study import Study
+from parbench.reporting.table import Cell, make_table, whole
+from parbench.reporting.text import (
+    anchor,
+    count,
+    counted,
+    deployment_text,
+    listed,
+    machine_text,
+    mapping_text,
+    moment,
+    settings_pairs,
+)
+from parbench.reporting.work import work_table
+from parbench.verdicts.words import NOT_RUN, VERDICTS
+
+
+def summary(studies: list[Study]) -> dict:
+    """The first page: counts of verdicts, machines, stacks, dates."""
+    counts = [counted_verdicts(study) for study in studies]
+    total = sum(counts, Counter())
+    order = [name for name in VERDICTS if name in total]
+    order += sorted(name for name in total if name not in VERDICTS)
+    states = Counter(group.short_status for study in studies for group in study.groups)
+    return {
+        "sentence": _headline(studies, states),
+        "facts": _facts(studies, states),
+        "counts": [
+            {"verdict": name, "count": str(total[name]), "tone": TONES.get(name, "plain")}
+            for name in order
+        ],
+        "table": _count_table(studies, counts, order),
+    }
+
+
+def study_section(study: Study) -> dict:
+    """What the report says of one study."""
+    text = study.study
+    tables = [paper_table(study, index, table) for index, table in enumerate(text["tables"], 1)]
+    more = (
+        speedup_table,
+        time_to_accuracy.table,
+        operators_table,
+        processor_table,
+        phases_table,
+        every_metric_table,
+        not_yet_table,
+    )
+    tables += filter(None, (make(study) for make in more))
+    tables += [work_table(study)] if study.groups else []
+    states = Counter(group.short_status for group in study.groups)
+    return {
+        "id": anchor("study", study.name),
+        "name": study.name,
+        "title": text["title"],
+        "description": text.get("description") or "",
+        "citation": _citation(text.get("citation")),
+        "facts": [
+            ["Dataset", str(text["dataset"])],
+            ["Groups", f"{len(study.groups)}: {counted(states)}" if study.groups else "none"],
+            ["Stack", study.stack],
+            ["Deployment", deployment_text(study.deployment)],
+            *([["Tolerance", mapping_text(text["tolerance"])]] if study.has_source else []),
+        ],
+        "settings": settings_pairs(text["settings"]),
+        "assumed": settings_pairs(text["assumed"]),
+        "tables": tables,
+        "figures": [
+            *figures(study),
+            *filter(
+                None, (make(study) for make in (batches_figure, operators_figure, phases_figure))
+            ),
+        ],
+    }
+
+
+def _citation(citation: dict | None) -> dict | None:
+    """The text, and the address where it is one that a browser may safely open."""
+    if citation is None:
+        return None
+    url = citation.get("url") or ""
+    web = url.startswith(("https://", "http://"))
+    return {"text": citation["text"], "url": url if web else None}
+
+
+def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
+    runs = every_run(studies)
+    started = min((run["started"] for run in runs.values()), default="")
+    finished = max((run["finished"] for run in runs.values()), default="")
+    environments = [run["environment"] for run in runs.values()]
+    commits = (
+        (env["git_commit"] or "unknown")[:12]
+        + (" with uncommitted changes" if env["git_dirty"] else "")
+        for env in environments
+    )
+    facts = [
+        ["Studies", listed([study.name for study in studies])],
+        ["Groups", f"{states.total()}: {counted(states)}"],
+        ["Cells", str(len(runs))],
+        ["Machine", _several(machine_text(env["machine"]) for env in environments)],
+        ["Stack", _several(study.stack for study in studies)],
+        ["Deployment", _several(deployment_text(study.deployment) for study in studies)],
+        ["Runs", f"{moment(started)} to {moment(finished)} UTC" if runs else "none"],
+        ["Code", _several(commits)],
+    ]
+    used = sorted({env["image"] for env in environments if env["image"]})
+    if used:
+        facts.insert(6, ["Images", ", ".join(used)])
+    differs = sorted({text for env in environments for text in env["lock_mismatch"]})
+    return facts + ([["Differs from the lock", ", ".join(differs)]] if differs else [])
+
+
+def _several(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(texts)) or "none"
+
+
+def _headline(studies: list[Study], states: Counter) -> str:
+    groups = states.total()
+    said = sum((counted_verdicts(study, published=True) for study in studies), Counter())
+    text = f"{groups - states[NOT_RUN]} of {count(groups, 'group')} ran here. "
+    if not said:
+        return text + "No number of this report has a published counterpart."
+    parts = [f"{said[name]} {name}" for name in VERDICTS if name in said]
+    return text + f"Of {count(said.total(), 'published number')}: {listed(parts)}."
+
+
+def _count_table(studies: list[Study], counts: list[Counter], order: list[str]) -> dict:
+    rows = [
+        [
+            Cell(study.study["title"], link=anchor("study", study.name)),
+            *(whole(counted[name]) for name in order),
+        ]
+        for study, counted in zip(studies, counts, strict=True)
+    ]
+    return make_table(
+        "t-counts", "Verdicts by study", [("", ["Study"]), ("", order)], rows, empty="No study."
+    )
+
+
+# ---------------------------------------------------------------- evidence
+
+
+def evidence(studies: list[Study]) -> dict | None:
+    """A row a file of evidence, and the sentence of the first page; None in a report of runs."""
+    kept = [study for study in studies if study.evidence is not None]
+    if not kept:
+        return None
+    dates = sorted({study.evidence["date"] for study in kept})
+    machines = list(dict.fromkeys(name for study in kept for name in _machines(study)))
+    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    stacks = list(dict.fromkeys(study.stack for study in kept))
+    return {
+        "sentence": f"Rendered from {count(len(kept), 'file')} of evidence; nothing was trained "
+        f"for it. Measured on {listed(machines)}, {when}, with the stack {listed(stacks)}.",
+        "table": make_table(
+            "t-evidence",
+            "Evidence",
+            [("", ["File"]), ("", ["Machine", "Measured", "Stack", "Cells", "Digest"])],
+            [_evidence_row(study) for study in kept],
+            caption="What was measured elsewhere or earlier, and is kept with the project. To "
+            "measure it again: make report with the study's name; scripts/compare.py sets two "
+            f"files side by side.{_older_code(kept)}",
+        ),
+    }
+
+
+def _machines(study: Study) -> list[str]:
+    runs = study.runs.values()
+    return list(dict.fromkeys(machine_text(run["environment"]["machine"]) for run in runs))
+
+
+def _older_code(studies: list[Study]) -> str:
+    """What is said of cells measured before the code's digests named modules; or nothing."""
+    runs = [run for study in studies for run in study.runs.values()]
+    if not any(name.endswith(".py") for run in runs for name in run["environment"]["code"]):
+        return ""
+    return (
+        " Code digests of files measured before parbench's modules were renamed are of the former "
+        "names: they say which cells shared code, and equal none of today's."
+    )
+
+
+def _evidence_row(study: Study) -> list[Cell]:
+    return [
+        Cell(study.evidence["file"]),
+        Cell("; ".join(_machines(study))),
+        Cell(study.evidence["date"]),
+        Cell(f"{study.stack}, in {deployment_text(study.deployment)}"),
+        whole(len(study.runs)),
+        Cell(study.evidence["digest"][:12]),
+    ]

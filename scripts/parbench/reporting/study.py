@@ -1,0 +1,211 @@
+"""What is read: one study's plan, table and metrics, and what they say of a group."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from parbench.errors import ParbenchError
+from parbench.files import read_json
+from parbench.measure.metrics import METRICS
+from parbench.printable import printable
+from parbench.reporting.text import anchor, convert, decimals, fixed
+from parbench.verdicts.certificate import Certificates
+from parbench.verdicts.groups import Group, groups_of, read_runs
+from parbench.verdicts.rows import Row, read_rows
+from parbench.verdicts.words import NOT_MEASURED, OK
+
+TRAINED = Path("results/cells")
+
+
+class Study:
+    """One study's plan, table rows and metrics, checked against each other.
+
+    ``study`` is the plan's; ``groups`` are all, ``own`` those that have cells of their own;
+    ``rows`` are the table's by (group, metric), ``runs`` the metrics.json files by cell, ``proofs``
+    the certificates that stand for them, ``evidence`` what the plan says of the file that it was
+    unpacked from (scripts/evidence.py), which brings cells and certificates of its own.
+    ParbenchError for what is missing or broken.
+    """
+
+    def __init__(
+        self,
+        plan_path: Path,
+        table_path: Path,
+        cells_folder: Path,
+        proofs: Certificates | None = None,
+    ):
+        self.table_path, self.cells_folder, self.proofs = table_path, cells_folder, proofs
+        plan = printable(read_json(plan_path))
+        self.evidence = plan.get("evidence")
+        if self.evidence is not None:
+            home = plan_path.parent.parent
+            self.cells_folder = home / "cells"
+            self.proofs = Certificates(sorted((home / "certificates").glob("*.json")))
+        try:
+            self.study, self.stack, self.deployment = (
+                plan[key] for key in ("study", "stack", "deployment")
+            )
+            self.arguments, self.name = plan["arguments"], self.study["name"]
+            self.has_source = self.study["published"] is not None
+            self.runs = printable(read_runs(plan, self.cells_folder))
+            self.by_id = groups_of(plan, self.runs)
+            # Those of several models together stand after those that have cells of their own.
+            self.groups = list(self.by_id.values())
+            self.own = self.groups[: len(plan["groups"])]
+            self.rows = self._read_table()
+            self._check_numbers()
+        except (KeyError, TypeError) as error:
+            raise ParbenchError(
+                f"{plan_path}: no key {error}; delete it and run again: make report"
+            ) from None
+        self._decimals: dict[tuple[str, str], int] = {}
+
+    def _rebuild(self) -> str:
+        return f"rebuild it: {self.command(self.table_path)} --force"
+
+    def _read_table(self) -> dict[tuple[str, str], Row]:
+        rows = read_rows(self.table_path, self._rebuild())
+        for row in rows:
+            if row.group not in self.by_id:
+                raise ParbenchError(
+                    f"{self.table_path}: group {row.group!r} is not in the plan; {self._rebuild()}"
+                )
+        return {(row.group, row.metric): row for row in rows}
+
+    def _check_numbers(self) -> None:
+        """Every number that the study's tables ask for exists, or a status says why not."""
+        for table in self.study["tables"]:
+            for group in self.table_groups(table):
+                for metric in table["metrics"]:
+                    row = self.row(group, metric)
+                    lacking = row is None or (
+                        row.status == OK and row.mean is None and row.verdict != NOT_MEASURED
+                    )
+                    if lacking and not METRICS[metric].may_lack and not group.not_run:
+                        raise ParbenchError(
+                            f"{self.table_path}: no number for metric {metric} of group "
+                            f"{group.id}; {self._rebuild()}"
+                        )
+
+    # ---------------------------------------------------------------- files and anchors
+
+    def command(self, path: Path) -> str:
+        """What rebuilds one of the study's files, in the configuration of this run."""
+        return shlex.join(["snakemake", str(path), *self.arguments])
+
+    def cell_command(self, cell: str) -> str:
+        """What trains a cell: again, or, where it is known from evidence, here."""
+        path = self.metrics_path(cell)
+        return self.command(path if self.evidence is None else TRAINED / cell / path.name)
+
+    def metrics_path(self, cell: str) -> Path:
+        """Where a cell's metrics.json lies; its log lies beside it."""
+        return self.cells_folder / cell / "metrics.json"
+
+    def panel(self, group: Group) -> str | None:
+        """The anchor of a group's details; None when it has no cell."""
+        own = next(iter(group.members), group.id)
+        return None if group.not_run else anchor("g", self.name, own)
+
+    def cell_panel(self, cell: str) -> str:
+        """The anchor of a cell's details; two files of evidence may hold the same cell."""
+        return anchor("c", *([] if self.evidence is None else [self.name]), cell)
+
+    # ---------------------------------------------------------------- groups and rows
+
+    def row(self, group: Group, metric: str) -> Row | None:
+        """The table's row of a group's metric."""
+        return self.rows.get((group.id, metric))
+
+    def rows_of(self, metric: str) -> Iterator[Row]:
+        """Its rows."""
+        return (row for (_, name), row in self.rows.items() if name == metric)
+
+    def table_groups(self, table: dict) -> list[Group]:
+        """The groups of one of the paper's tables: model by model, variants in their order."""
+        models = list(dict.fromkeys(group.model for group in self.groups))
+        named = table.get("variants") or [group.variant for group in self.groups]
+        order = {variant: index for index, variant in enumerate(dict.fromkeys(named))}
+        chosen = [group for group in self.groups if group.stands_in(table)]
+        return sorted(chosen, key=lambda group: (models.index(group.model), order[group.variant]))
+
+    # ---------------------------------------------------------------- numbers
+
+    def unit(self, metric: str) -> str:
+        """The unit that the study shows a metric in, unless a table says otherwise."""
+        for table in self.study["tables"]:
+            if metric in table.get("units", {}):
+                return table["units"][metric]
+        return next((row.unit for row in self.rows_of(metric)), "")
+
+    def _places(self, metric: str, unit: str) -> int:
+        """Decimals of a metric throughout the study, so that its columns compare."""
+        if (metric, unit) not in self._decimals:
+            rows = list(self.rows_of(metric))
+            means = [convert(row.mean, row.unit, unit) for row in rows if row.mean is not None]
+            stds = [convert(row.std, row.unit, unit) for row in rows if row.std is not None]
+            self._decimals[metric, unit] = decimals(means, unit, stds)
+        return self._decimals[metric, unit]
+
+    def show(self, row: Row, number: str, unit: str) -> str:
+        """One number of a row (``mean``, ``ci_low``, ...) as text, in the unit ``unit``."""
+        value = convert(getattr(row, number), row.unit, unit)
+        return fixed(value, self._places(row.metric, unit))
+
+    def spread(self, row: Row, unit: str) -> str:
+        """``12.00 ± 0.13``, mean and standard deviation; ``11.9 to 12.1`` of too few seeds."""
+        if not row.too_few:
+            return f"{self.show(row, 'mean', unit)} ± {self.show(row, 'std', unit)}"
+        ends = (self.show(row, end, unit) for end in ("min", "max"))
+        return " to ".join(dict.fromkeys(ends))
+
+    def whiskers(self, row: Row, unit: str) -> tuple[float, float]:
+        """How far the spread reaches below and above the mean, in the unit ``unit``."""
+        below = above = row.std
+        if row.too_few:
+            below, above = row.mean - row.min, row.max - row.mean
+        return convert(below, row.unit, unit), convert(above, row.unit, unit)
+
+    def reproduced(self, row: Row, unit: str) -> str:
+        """``12.00 ± 0.13 (3)``: mean and standard deviation, or range, and how many seeds."""
+        return f"{self.spread(row, unit)} ({row.seeds})"
+
+    # ---------------------------------------------------------------- speedups
+
+    def noise_band(self, group: Group) -> tuple[float, float] | None:
+        """The range in which a group's baseline against itself lies with 95 %; None: unknown."""
+        row = self.rows.get((group.baseline, "noise_floor"))
+        if row is None or row.ci_low is None or row.ci_high is None:
+            return None
+        return row.ci_low, row.ci_high
+
+    def against(self, group: Group) -> str:
+        """The name of what a group's speedup is measured against."""
+        baseline = self.by_id.get(group.baseline)
+        return baseline.variant if baseline else "the baseline"
+
+    def reading(self, group: Group, row: Row) -> str:
+        """What a group's speedup (its ``row``) says, given its bound and the noise.
+
+        It says something only where the whole interval lies outside the noise floor: a mean may
+        fall there by chance.
+        """
+        if row.too_few:
+            return f"undecided: {row.too_few}"
+        known = None not in (row.ci_low, row.ci_high)
+        low, high = (row.ci_low, row.ci_high) if known else (row.mean, row.mean)
+        band = self.noise_band(group)
+        floor, ceiling = band or (1.0, 1.0)
+        if band and low <= ceiling and floor <= high:
+            return f"no difference from {self.against(group)} beyond noise"
+        if low > bound(group) * ceiling:
+            return "above the bound: suspect the clock"
+        words = f"{'faster' if row.mean > 1 else 'slower'} than {self.against(group)}"
+        return words if known and band else f"{words}; noise unknown"
+
+
+def bound(group: Group) -> int:
+    """All cores or GPUs of a group, which no speedup should exceed."""
+    return group.devices * group.hardware.threads

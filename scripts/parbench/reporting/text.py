@@ -1,0 +1,192 @@
+"""Numbers, units and names as text. Every displayed number is formatted here, once."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from parbench.cell import Hardware
+from parbench.errors import ParbenchError
+from parbench.measure.metrics import label
+
+ABSENT = "–"
+
+UNITS = {  # unit: (what it measures, its size, how it is written)
+    "ms": ("time", 0.001, "ms"),
+    "s": ("time", 1.0, "s"),
+    "seconds": ("time", 1.0, "s"),
+    "min": ("time", 60.0, "min"),
+    "minutes": ("time", 60.0, "min"),
+    "h": ("time", 3600.0, "h"),
+    "hours": ("time", 3600.0, "h"),
+    "fraction": ("share", 1.0, "fraction"),
+    "percent": ("share", 0.01, "%"),
+    "%": ("share", 0.01, "%"),
+    "MiB": ("memory", 1.0, "MiB"),
+    "GiB": ("memory", 1024.0, "GiB"),
+    "samples/s": ("throughput", 1.0, "samples/s"),
+    "x": ("ratio", 1.0, "×"),
+}
+# Where a cell's software comes from, after "in".
+DEPLOYMENTS = {"apptainer": "Apptainer images", "host": "this machine's own environment"}
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def convert(value: float, unit: str, into: str) -> float:
+    """``value`` of ``unit`` in the unit ``into``; ParbenchError when they measure other things."""
+    if unit == into:
+        return value
+    if unit not in UNITS or into not in UNITS or UNITS[unit][0] != UNITS[into][0]:
+        raise ParbenchError(f"cannot show {unit!r} as {into!r}; use one of {', '.join(UNITS)}")
+    return value * UNITS[unit][1] / UNITS[into][1]
+
+
+def decimals(values: Iterable[float], unit: str, spreads: Iterable[float] = ()) -> int:
+    """Decimals for a column, so that its numbers compare.
+
+    A share has four (percent: two), a ratio two, any other unit as many as give its smallest
+    number three significant digits; one more, at most three, where a spread would read as zero.
+    """
+    kind, size, _ = UNITS.get(unit, ("", 1.0, unit))
+    if kind == "share":
+        return 4 if size == 1.0 else 2
+    sizes = [abs(value) for value in values if value]
+    places = 2
+    if kind != "ratio":
+        places = min(3, max(0, 2 - math.floor(math.log10(min(sizes))))) if sizes else 1
+    narrowest = min(filter(None, spreads), default=1.0)
+    return min(3, places + 1) if round(narrowest, places) == 0 else places
+
+
+def fixed(value: float, places: int) -> str:
+    """A number with a fixed count of decimals and a true minus sign."""
+    return f"{value:,.{places}f}".replace("-", "−")
+
+
+def short(value: float, unit: str = "") -> str:
+    """A number as a source prints it; a ratio, which may be computed from two, has four digits."""
+    digits = 4 if UNITS.get(unit, ("",))[0] == "ratio" else 6
+    return f"{value:.{digits}g}".replace("-", "−")
+
+
+def ratio_text(value: float) -> str:
+    """A ratio: two decimals, or two significant digits when it is small."""
+    return fixed(value, 2) if abs(value) >= 0.095 or value == 0 else f"{value:.2g}"
+
+
+def band_text(band: tuple[float, float] | None) -> str:
+    """A noise band: ``0.95 to 1.05``."""
+    return "unknown" if band is None else f"{fixed(band[0], 2)} to {fixed(band[1], 2)}"
+
+
+# ---------------------------------------------------------------- words
+
+
+def count(number: int, noun: str) -> str:
+    """``1 cell``, ``2 cells``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def listed(words: list[str]) -> str:
+    """``a, b and c``."""
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+
+
+def counted(states: Counter) -> str:
+    """``3 ok and 1 not run``."""
+    return listed([f"{number} {state}" for state, number in states.items()])
+
+
+def cut(text: str, width: int) -> str:
+    """``text``, or its beginning and an ellipsis where it has more than ``width`` characters."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def anchor(*words: str) -> str:
+    """An id for HTML, made of any words."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(words))
+
+
+def moment(stamp: str) -> str:
+    """``2024-01-31T07:00:00Z`` as ``2024-01-31 07:00``."""
+    return stamp[:16].replace("T", " ")
+
+
+# ---------------------------------------------------------------- names
+
+
+def unit_text(unit: str) -> str:
+    """How a unit is written in a heading."""
+    return UNITS[unit][2] if unit in UNITS else unit
+
+
+def heading(metric: str, unit: str) -> str:
+    """A metric's name and unit."""
+    return f"{label(metric)} ({unit_text(unit)})" if unit else label(metric)
+
+
+def status_text(status: str) -> str:
+    """A cell's status in words."""
+    return status.replace("_", " ")
+
+
+def mapping_text(value: Any) -> str:
+    """A setting's value in one line."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {mapping_text(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, list):
+        return "[" + ", ".join(mapping_text(item) for item in value) + "]"
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    return str(value)
+
+
+def settings_pairs(settings: Mapping[str, Any]) -> list[list[str]]:
+    """Name and value of every setting."""
+    return [[key.replace("_", " "), mapping_text(value)] for key, value in settings.items()]
+
+
+def deployment_text(deployment: str) -> str:
+    """Where cells find their software, in words."""
+    return DEPLOYMENTS.get(deployment, deployment)
+
+
+def image_pairs(environment: dict) -> list[list[str]]:
+    """What a cell ran in, by the ``environment`` of its metrics: image and digest, or the host."""
+    if environment["image"] is None:
+        host = environment["deployment"] == "host"
+        return [["image", f"none: {DEPLOYMENTS['host']}" if host else "unknown: trained by hand"]]
+    digest = environment["image_digest"]
+    return [
+        ["image", environment["image"]],
+        ["image digest", f"sha256:{digest}" if digest else "unknown"],
+    ]
+
+
+def hardware_text(hardware: Hardware) -> str:
+    """Hardware in words: on a CPU a device is one core, or as many as it has threads."""
+    devices, threads = hardware.devices, hardware.threads
+    if threads > 1:
+        text = f"{count(devices, 'CPU device')} of {threads} cores"
+    elif hardware.device == "cpu":
+        text = count(devices, "CPU core")
+    else:
+        text = f"{devices}× {hardware.gpu_model or hardware.device.upper()}"
+    return text if hardware.nodes == 1 else f"{hardware.nodes} nodes, each {text}"
+
+
+def machine_text(machine: dict) -> str:
+    """A machine in words: CPU, cores, memory, accelerators, fingerprint."""
+    words = [machine.get("cpu") or "unknown CPU"]
+    if machine.get("cores"):
+        words.append(count(machine["cores"], "core"))
+    if machine.get("memory_mib"):
+        words.append(f"{machine['memory_mib'] / 1024:.0f} GiB")
+    cards = Counter(card["name"] for card in machine.get("accelerators") or [])
+    words += [f"{number}× {name}" for name, number in cards.items()]
+    return ", ".join(words) + f" [{machine['fingerprint']}]"

@@ -1,0 +1,93 @@
+"""A report of what is there, when a run ends with failed cells: reports/unfinished.html.
+
+The report of a study stands on all its cells, and a failed one leaves none. This is the same report
+of the cells that are done, which also shows why the others failed, with the ends of their logs.
+"""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from parbench.errors import ParbenchError
+from parbench.files import read_json, write_json
+from parbench.plan import cells
+from parbench.printable import printable
+from parbench.verdicts import certificate
+from parbench.verdicts.incomplete import cut
+
+REPORT = Path("reports/unfinished.html")
+CLAIMS = Path("studies/published/claims.yaml")
+SHOWN = 10  # cells named on the terminal
+CELLS = cells.RESULTS / "cells"
+FOLDER = cells.RESULTS / "unfinished"  # plans, tables and report.json of it
+DATA = FOLDER / "report.json"
+
+
+def tell(plan: cells.Plan, failed: Collection[str], inside: str = "") -> None:
+    """Name the cells that ``failed`` on the terminal, and make the report.
+
+    ``inside`` stands before the programs that make tables and report.
+    """
+    runnable = len(plan.cells) - len(plan.not_run)
+    print(f"{len(failed)} of {runnable} cells failed:", file=sys.stderr)
+    for cell in sorted(failed)[:SHOWN]:
+        failure = _failure(cell)
+        sentence = printable(failure["sentence"]).partition("\n")[0]
+        print(f"  {cell}: {sentence}", file=sys.stderr)
+        print(f"    log: {failure['log']}", file=sys.stderr)
+    try:
+        write(plan, failed, inside)
+    except (ParbenchError, OSError) as error:  # a full disk
+        print(f"error: {error}", file=sys.stderr)
+    else:
+        print(f"All of them, beside what is done: {REPORT}", file=sys.stderr)
+
+
+def write(plan: cells.Plan, failed: Collection[str], inside: str = "") -> None:
+    """Write the report. ParbenchError where a program that makes it fails."""
+    python, plans, tables = [*shlex.split(inside), "python"], [], []
+    lie = ["--cells", CELLS]
+    lie += ["--certificate", *sorted(certificate.FOLDER.glob("*.json"))]
+    for name, study in plan.studies.items():
+        done = (cell for cell in plan.runnable(name) if cells.state(cell, plan)[0] == "done")
+        seeds = {cell: plan.cells[cell].seed for cell in done}
+        plans.append(FOLDER / "plan" / f"{name}.json")
+        tables.append(FOLDER / "tables" / f"{name}.csv")
+        write_json(plans[-1], cut(study, seeds, functools.partial(_lost, failed)))
+        made = ["--published", *cells.published_files(), "--out", tables[-1]]
+        _run(*python, "scripts/tables.py", "--plan", plans[-1], *lie, *made)
+    made = ["--plan", *plans, "--table", *tables, *lie, "--out", DATA]
+    made += ["--claims", CLAIMS, "--published", *cells.published_files()]
+    _run(*python, "scripts/report.py", "collect", *made)
+    _run(*python, "scripts/report.py", "html", "--data", DATA, "--out", REPORT)
+
+
+def _run(*words: str | Path) -> None:
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip() or "it says nothing").splitlines()[-1]
+        raise ParbenchError(f"{REPORT} could not be made: {last}")
+
+
+def _lost(failed: Collection[str], group: Mapping, left: list[str]) -> dict:
+    """What the plan says of the cells of a group that are not done."""
+    failures = [_failure(cell) for cell in left if cell in failed]
+    reason = f"failed: {failures[0]['sentence']}" if failures else "not trained yet"
+    return {"not_run": reason, "failed": failures, "waiting": len(left) - len(failures)}
+
+
+def _failure(cell: str) -> dict:
+    """Why a cell failed, as the report shows it: what its launcher left, if it left a word."""
+    folder = cells.folder(cell)
+    try:
+        told = read_json(folder / "failed.json")
+    except ParbenchError:
+        told = {}
+    sentence = told.get("sentence", "its job ended without a word")
+    log = told.get("log") or str(folder / "log.txt")
+    return {"cell": cell, "sentence": sentence, "lines": told.get("lines", []), "log": log}

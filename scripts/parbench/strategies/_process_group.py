@@ -1,0 +1,96 @@
+"""What strategies of torch's own process groups share: Gloo or NCCL, sums over ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parbench import packages
+from parbench.strategies import _base, _data_parallel, _meeting
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from parbench.machine import Software
+
+
+class ProcessGroup(_base.Strategy):
+    """One rank of a process group, on one device."""
+
+    LEAST_TORCH: str | None = None  # the oldest version that has what it needs
+
+    @property
+    def ranks_per_node(self) -> int:
+        """One a device."""
+        return self.cell.hardware.devices
+
+    def unavailable(self, software: Software) -> str | None:
+        """A torch that is too old; between GPUs, one without NCCL."""
+        stack = self.cell.stack
+        found = packages.locked(stack)["torch"]
+        if self.LEAST_TORCH is not None and _numbers(found) < _numbers(self.LEAST_TORCH):
+            return (
+                f"needs torch {self.LEAST_TORCH}, and stack {stack} has {found}: choose stack: "
+                "current"
+            )
+        return None if self.cell.hardware.device == "cpu" else software.without_nccl("ddp")
+
+    def library(self) -> str:
+        """What joins the devices of this cell."""
+        return "nccl" if self.devices[0].type == "cuda" else "gloo"
+
+    def setup(self) -> None:
+        """Join the process group. RuntimeError when GPUs would need an NCCL that torch lacks."""
+        import torch
+        from torch import distributed
+
+        self.rank, self.local_rank = _meeting.rank(), _meeting.local_rank()
+        self.world_size = _meeting.world_size()
+        self.devices = [self.device(self.local_rank)]
+        self.backend = self.library()
+        if self.backend == "nccl" and not distributed.is_nccl_available():
+            raise RuntimeError(
+                "not run: this torch is built without NCCL; install a CUDA build of torch, or "
+                "state backend: gloo"
+            )
+        if self.devices[0].type == "cuda":
+            torch.cuda.set_device(self.devices[0])
+        run = self.cell.run
+        distributed.init_process_group(
+            self.backend,
+            timeout=_meeting.timeout(run),
+            store=_meeting.store(run),
+            rank=self.rank,
+            world_size=self.world_size,
+        )
+
+    def reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
+        """All-reduce, in place."""
+        from torch import distributed
+
+        distributed.all_reduce(values, getattr(distributed.ReduceOp, op.upper()))
+        return values
+
+    def close(self) -> None:
+        """Destroy the process group, once nobody holds the wrapped model.
+
+        torch 2.15 with Gloo otherwise aborts at exit now and then.
+        """
+        from torch import distributed
+
+        distributed.destroy_process_group()
+
+
+class DataParallelGroup(_data_parallel.DataParallel, ProcessGroup):
+    """A process group whose ranks divide each batch, and have all buffers."""
+
+    def broadcast_buffers(self, model: nn.Module) -> None:
+        """Every rank takes rank 0's buffers."""
+        from torch import distributed
+
+        for buffer in model.buffers():
+            distributed.broadcast(buffer, src=0)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]

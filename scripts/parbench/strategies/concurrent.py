@@ -1,0 +1,129 @@
+"""Several models at once, each whole on a device of its own: nothing passes between them.
+
+A cell measures its own model. The others train beside it in processes of their own (companions),
+from one common start, with the same settings and on the same data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from parbench import models
+from parbench.cell import Model
+from parbench.errors import ParbenchError
+from parbench.strategies import _meeting, eager
+
+
+class Strategy(eager.Strategy):
+    """One process with a model of its own: to the training loop it is alone.
+
+    Process 0 has the cell's model, ``companion`` n the n-th companion. They wait for each other
+    outside of the clock only.
+    """
+
+    OPTIONS: ClassVar[dict[str, dict]] = {
+        "beside": {
+            "description": "models that train at the same time, each on a device of its own: by "
+            "name, the options that differ from their defaults; the cell's own may be among them",
+            "type": "object",
+            "propertyNames": {"pattern": "^[a-z][a-z0-9_]*$"},
+            "additionalProperties": {"type": "object"},
+            "minProperties": 1,
+        },
+    }
+
+    @property
+    def ranks_per_node(self) -> int:
+        """One for each model."""
+        return 1 + len(self.companions)
+
+    @property
+    def companions(self) -> list[str]:
+        """The other models, in an order that their spelling does not change."""
+        return sorted(set(self.options["beside"]) - {self.cell.model.name})
+
+    def check(self) -> Iterator[str]:
+        """A device for each model; the study says one thing of the cell's own."""
+        named, own, hardware = self.options["beside"], self.cell.model, self.cell.hardware
+        number = self.ranks_per_node
+        if number == 1:
+            yield f"beside: {own.name} alone is named; name another model, or choose eager"
+        elif hardware.nodes != 1 or hardware.devices != number:
+            yield (
+                f"{number} models at once use a device each, of one node; choose hardware with "
+                f"devices: {number} and nodes: 1"
+            )
+        for name, given in named.items():
+            yield from _wrong_options(name, given)
+        given = named.get(own.name)
+        if given is not None and _options(own.name, given) != own.options:
+            yield (
+                f"beside.{own.name}: with the options {given} it is not the study's own "
+                f"{own.name}; make the two agree"
+            )
+
+    @classmethod
+    def certified(cls) -> Iterator[tuple[int, dict]]:
+        """Two at once. Every process has the model that is certified, whatever trains beside it."""
+        yield 2, {"beside": {"simple_cnn": {}}}
+
+    def setup(self) -> None:
+        """Find the others, and become the companion that this process is."""
+        import torch
+
+        self.local_rank = self.companion = _meeting.local_rank()
+        self.devices = [self.device(self.local_rank)]
+        if self.devices[0].type == "cuda":
+            torch.cuda.set_device(self.devices[0])
+        self._store = _meeting.store(self.cell.run)
+        self._processes = _meeting.world_size()
+        self._said: set[str] = set()
+        if self.companion:
+            name = self.companions[self.companion - 1]
+            self.model = Model(name, _options(name, self.options["beside"][name]))
+
+    def meet(self, what: str, mine: Any = None) -> list | None:
+        """Through the store of the run: no message is awaited,
+        so that a process that waits can tell that it lives."""
+        if what not in self._said:
+            self._said.add(what)
+            name = f"parbench/{what}/{self.local_rank}"
+            self._store.set(name, json.dumps(mine))
+            self._store.add(f"{name}/told", 1)
+        told = self.heard(what)
+        return told if len(told) == self._processes else None
+
+    def heard(self, what: str) -> list:
+        """Counters tell who is there: asking for what is not there yet would wait for it."""
+        names = [f"parbench/{what}/{number}" for number in range(self._processes)]
+        there = [name for name in names if self._store.add(f"{name}/told", 0)]
+        return [json.loads(self._store.get(name)) for name in there]
+
+
+def _wrong_options(name: str, given: dict) -> Iterator[str]:
+    """What a model's file does not know, or what contradicts itself."""
+    import jsonschema
+
+    try:
+        model = models.load(name)
+    except ModuleNotFoundError:
+        yield f"beside.{name}: there is no scripts/parbench/models/{name}.py; correct the name"
+        return
+    known = model.OPTIONS
+    schema = {"properties": known, "additionalProperties": False}
+    errors = list(jsonschema.Draft202012Validator(schema).iter_errors(given))
+    for error in errors:
+        yield f"beside.{name}: {error.message}; its options: {', '.join(known) or 'none'}"
+    if errors:
+        return
+    try:
+        model.cuts(1, _options(name, given))
+    except ParbenchError as error:
+        yield f"beside.{name}: {error}"
+
+
+def _options(name: str, given: dict) -> dict:
+    """Every option of a model, those not ``given`` by their defaults."""
+    return {key: part["default"] for key, part in models.load(name).OPTIONS.items()} | given

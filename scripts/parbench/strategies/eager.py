@@ -1,0 +1,23 @@
+"""Plain PyTorch on one device: what every other strategy is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from parbench.strategies import _base
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Strategy(_base.Strategy):
+    """One process on its device."""
+
+    def check(self) -> Iterator[str]:
+        """More devices than one would stand idle."""
+        if self.cell.hardware.devices * self.cell.hardware.nodes != 1:
+            yield "eager training uses one device; choose hardware with devices: 1 and nodes: 1"
+
+    def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
+        """It waits for nobody."""

@@ -1,0 +1,125 @@
+"""GPipe (Huang et al. 2019) by torchgpipe: stages on devices, micro-batches in a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from parbench.strategies import _base
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Strategy(_base.Strategy):
+    """One process that drives all devices of a node, a partition on each."""
+
+    OPTIONS: ClassVar[dict[str, dict]] = {
+        "balance": {
+            "description": "stages on each device: [2] two on one device, [1, 1] one on each "
+            "of two",
+            "type": "array",
+            "items": {"type": "integer", "minimum": 1},
+            "minItems": 1,
+        },
+        "chunks": {
+            "description": "micro-batches of a batch",
+            "type": "integer",
+            "minimum": 1,
+            "default": 4,
+        },
+        "checkpoint": {
+            "description": "micro-batches whose activations are computed again in the backward "
+            "pass",
+            "enum": ["never", "except_last", "always"],
+            "default": "except_last",
+        },
+        "deferred_batch_norm": {
+            "description": "update BatchNorm's running statistics once a batch, not once a "
+            "micro-batch",
+            "type": "boolean",
+            "default": False,
+        },
+    }
+    in_threads = True
+
+    @property
+    def micro_batches(self) -> int:
+        """A batch is cut into its micro-batches."""
+        return self.options["chunks"]
+
+    @property
+    def stages(self) -> int:
+        """torchgpipe's balance counts stages."""
+        return sum(self.options["balance"])
+
+    @property
+    def batch_norm_scope(self) -> str:
+        """A micro-batch knows nothing of the others; only running statistics may wait for them."""
+        if self.micro_batches == 1:
+            return super().batch_norm_scope
+        deferred = "" if self.options["deferred_batch_norm"] else "not "
+        return f"each micro-batch, running statistics {deferred}deferred"
+
+    @property
+    def pipeline_bound(self) -> float | None:
+        """m equal micro-batches on n devices take m + n - 1 turns, where one device takes m * n.
+
+        None where nothing overlaps: on one device, and on CPU devices, which share one worker.
+        """
+        devices = self.cell.hardware.devices
+        if devices == 1 or self.cell.hardware.device == "cpu":
+            return None
+        return self.micro_batches * devices / (self.micro_batches + devices - 1)
+
+    def check(self) -> Iterator[str]:
+        """The balance names as many devices as the hardware has."""
+        balance, hardware = self.options["balance"], self.cell.hardware
+        if hardware.nodes != 1:
+            yield f"torchgpipe works within one node, not {hardware.nodes}; choose nodes: 1"
+        if len(balance) != hardware.devices:
+            yield (
+                f"balance {balance} places stages on {len(balance)} devices, but the hardware "
+                f"{hardware.name} has {hardware.devices}; make the two agree"
+            )
+        if self.cell.training.batch_norm == "synchronized" and self.micro_batches > 1:
+            yield (
+                "batch_norm synchronized: GPipe normalises each micro-batch by itself; choose "
+                "local (deferred_batch_norm: true keeps running statistics of whole batches), or "
+                "chunks: 1"
+            )
+
+    @classmethod
+    def certified(cls) -> Iterator[tuple[int, dict]]:
+        """Both places of two stages, whole and cut batches, with and without recomputation."""
+        for balance in ([2], [1, 1]):
+            for checkpoint in cls.OPTIONS["checkpoint"]["enum"]:
+                for chunks in (1, 2, 4, 8):
+                    yield len(balance), dict(balance=balance, chunks=chunks, checkpoint=checkpoint)
+                deferred = {"chunks": 4, "deferred_batch_norm": True}
+                yield len(balance), dict(balance=balance, checkpoint=checkpoint, **deferred)
+
+    def notes(self) -> dict[str, str]:
+        """On CPU several devices are one worker: a slowdown there says nothing of a pipeline."""
+        if self.cell.hardware.device == "cpu" and self.cell.hardware.devices > 1:
+            return dict.fromkeys(
+                ("speedup", "throughput_ratio", "parallel_efficiency"),
+                "torchgpipe gives all CPU devices one worker: this is the cost of micro-batches, "
+                "not a scaling result",
+            )
+        return {}
+
+    def setup(self) -> None:
+        """Take every device of the cell."""
+        self.devices = [self.device(index) for index in range(self.cell.hardware.devices)]
+
+    def wrap(self, blocks: nn.Sequential) -> nn.Module:
+        """The stages, placed by the balance; input on the first device, output on the last."""
+        from torchgpipe import GPipe
+
+        return GPipe(self.staged(blocks), devices=self.devices, **self.options)
+
+    def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
+        """Each partition is busy on its device; on CPU all of them are one worker's."""
+        for partition, device in zip(model.partitions, model.devices, strict=True):
+            phases.watch_stage(partition, device)

@@ -1,0 +1,170 @@
+"""Horovod (Sergeev and Del Balso 2018): whole models, gradients averaged by all-reduce."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from parbench.strategies import _data_parallel, _meeting
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from parbench.machine import Software
+
+
+class Strategy(_data_parallel.DataParallel):
+    """One rank of a Horovod job."""
+
+    IMAGE = "horovod"  # containers/horovod.def
+    OPTIONS: ClassVar[dict[str, dict]] = {
+        "compression": {
+            "description": "gradients cross the network as float32 (none) or float16 (fp16)",
+            "enum": ["none", "fp16"],
+            "default": "none",
+        },
+        "fusion_threshold_mb": {
+            "description": "gradients are fused into buffers of this size, in MiB; 0 fuses nothing",
+            "type": "number",
+            "minimum": 0,
+            "default": 128,
+        },
+    }
+
+    def check(self) -> Iterator[str]:
+        """More than two ranks add in an order that fusion, and so time, decides."""
+        ranks, threshold = self.data_parallel_size, self.options["fusion_threshold_mb"]
+        if self.cell.training.mode == "deterministic" and ranks > 2 and threshold > 0:
+            yield (
+                f"mode deterministic on {ranks} ranks needs fusion_threshold_mb: 0, not "
+                f"{threshold:g}: what is fused depends on time, and with it the last digits of "
+                "every sum"
+            )
+
+    def unavailable(self, software: Software) -> str | None:
+        """Why Horovod is not here, in the compiler's words; GPUs need one with NCCL."""
+        without = software.without_horovod()
+        if without is None and self.cell.hardware.device == "cuda":
+            without = software.without_nccl("horovod")
+        return without
+
+    def setup(self) -> None:
+        """Join the job. RuntimeError when GPUs would need an NCCL that Horovod lacks."""
+        threshold = self.options["fusion_threshold_mb"]
+        os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(threshold * 2**20))  # read by init()
+        os.environ.update(self._place())
+        import horovod.torch as hvd
+        import torch
+
+        hvd.init()
+        self.rank, self.local_rank, self.world_size = hvd.rank(), hvd.local_rank(), hvd.size()
+        self.devices = [self.device(self.local_rank)]
+        self.backend = "gloo"
+        if self.devices[0].type == "cuda":
+            if not hvd.nccl_built():
+                raise RuntimeError(
+                    "not run: this Horovod is built without NCCL; build it with a CUDA toolkit "
+                    "(containers/build_horovod.py --gpu nccl)"
+                )
+            self.backend = "nccl"
+            torch.cuda.set_device(self.devices[0])
+
+    def _place(self) -> dict[str, str]:
+        """What tells Horovod its place among the ranks, as horovodrun sets it.
+
+        The first rank serves the rendezvous over which Gloo's ranks find each other.
+        """
+        _meeting.anew()
+        run, rank, size = self.cell.run, _meeting.rank(), _meeting.world_size()
+        each = self.ranks_per_node
+        nodes = size // each
+        if rank == 0:
+            address = _meeting.head(run)
+            port = _serve(address, nodes, each)
+            _meeting.publish(f"{address} {port}")
+        else:
+            address, port = _meeting.published(run)
+            if nodes > 1:
+                _meeting.reach(run, address, port)
+        return {
+            "HOROVOD_RANK": str(rank),
+            "HOROVOD_SIZE": str(size),
+            "HOROVOD_LOCAL_RANK": str(rank % each),
+            "HOROVOD_LOCAL_SIZE": str(each),
+            "HOROVOD_CROSS_RANK": str(rank // each),
+            "HOROVOD_CROSS_SIZE": str(nodes),
+            "HOROVOD_HOSTNAME": f"node{rank // each}",
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        }
+
+    def wrap(self, blocks: nn.Sequential) -> nn.Module:
+        """The model, with the parameters of rank 0."""
+        import horovod.torch as hvd
+
+        model = super().wrap(blocks)
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        return model
+
+    def optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
+        """An optimizer that averages each gradient over the ranks as soon as it is there."""
+        import horovod.torch as hvd
+
+        compression = getattr(hvd.Compression, self.options["compression"])
+        return hvd.DistributedOptimizer(
+            optimizer, named_parameters=model.named_parameters(), compression=compression
+        )
+
+    def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
+        """Once the backward pass is over, a step begins by waiting for all averages."""
+        optimizer.synchronize = phases.exchanging(optimizer.synchronize)
+
+    def step(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
+        """Wait for the averages before the scaler looks for infinities, then step once."""
+        if not scaler.is_enabled():
+            optimizer.step()
+            return
+        optimizer.synchronize()
+        scaler.unscale_(optimizer)
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+        scaler.update()
+
+    def reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
+        """All-reduce, in place."""
+        import horovod.torch as hvd
+
+        return hvd.allreduce_(values, op={"sum": hvd.Sum, "max": hvd.Max}[op])
+
+    def broadcast_buffers(self, model: nn.Module) -> None:
+        """Every rank takes rank 0's buffers."""
+        import horovod.torch as hvd
+
+        for index, buffer in enumerate(model.buffers()):
+            hvd.broadcast_(buffer, root_rank=0, name=f"buffer.{index}")
+
+    def close(self) -> None:
+        """Leave the job."""
+        import horovod.torch as hvd
+
+        hvd.shutdown()
+
+
+def _serve(address: str, nodes: int, each: int) -> int:
+    """Serve the rendezvous of ``nodes`` nodes of ``each`` ranks, until this process ends; its port.
+
+    As Horovod's own RendezvousServer, which listens on all networks.
+    """
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+    server = RendezvousHTTPServer((address, 0), RendezvousHandler, 0)
+    hosts = ",".join(f"node{number}:{each}" for number in range(nodes))
+    server.init(get_host_assignments(parse_hosts(hosts), nodes * each))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_address[1]

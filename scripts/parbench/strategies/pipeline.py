@@ -1,0 +1,148 @@
+"""A pipeline over processes (torch.distributed.pipelining): a stage a rank, micro-batches by the
+schedule of GPipe (Huang et al. 2019) or 1F1B (Narayanan et al. 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from parbench.strategies import _process_group
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from parbench.strategies._base import Loss
+
+
+class Strategy(_process_group.ProcessGroup):
+    """One rank of a process group, with its stage of the model."""
+
+    OPTIONS: ClassVar[dict[str, dict]] = {
+        "schedule": {
+            "description": "gpipe: all forward passes, then all backward passes; 1f1b: in turn, so "
+            "that a stage holds activations of no more micro-batches than there are stages",
+            "enum": ["gpipe", "1f1b"],
+            "default": "1f1b",
+        },
+        "chunks": {
+            "description": "micro-batches of a batch",
+            "type": "integer",
+            "minimum": 1,
+            "default": 4,
+        },
+    }
+    LEAST_TORCH = "2.10"  # its schedules can leave out their outputs (return_outputs)
+
+    @property
+    def micro_batches(self) -> int:
+        """A batch is cut into its micro-batches."""
+        return self.options["chunks"]
+
+    @property
+    def stages(self) -> int:
+        """One a rank."""
+        return self.cell.hardware.devices * self.cell.hardware.nodes
+
+    @property
+    def batch_norm_scope(self) -> str:
+        """A micro-batch knows nothing of the others."""
+        if self.micro_batches == 1:
+            return super().batch_norm_scope
+        return "each micro-batch, running statistics not deferred"
+
+    @property
+    def pipeline_bound(self) -> float:
+        """m equal micro-batches on n stages take m + n - 1 turns, where one device takes m * n."""
+        return self.micro_batches * self.stages / (self.micro_batches + self.stages - 1)
+
+    def check(self) -> Iterator[str]:
+        """Several stages, which tell each other nothing but activations and their gradients."""
+        training = self.cell.training
+        if self.stages < 2:
+            yield (
+                "a pipeline over processes needs two devices or more; choose other hardware, or "
+                "strategy gpipe with several stages on one device"
+            )
+        if training.batch_norm == "synchronized" and self.micro_batches > 1:
+            yield (
+                "batch_norm synchronized: a pipeline normalises each micro-batch by itself; choose "
+                "local, or chunks: 1"
+            )
+        if training.precision == "fp16":
+            yield (
+                "precision fp16: a pipeline's stages do not tell each other of gradients that "
+                "overflowed; choose bf16 or fp32"
+            )
+
+    @classmethod
+    def certified(cls) -> Iterator[tuple[int, dict]]:
+        """Both schedules, with fewer micro-batches than stages, as many, and more."""
+        for schedule in cls.OPTIONS["schedule"]["enum"]:
+            for chunks in (1, 2, 4, 8):
+                yield 2, {"schedule": schedule, "chunks": chunks}
+
+    @property
+    def takes_images(self) -> bool:
+        """The first stage's rank: the others receive activations."""
+        return self.rank == 0
+
+    @property
+    def shows(self) -> bool:
+        """The last rank computes the loss."""
+        return self.rank == self.world_size - 1
+
+    def wrap(self, blocks: nn.Sequential) -> nn.Module:
+        """This rank's stage."""
+        from parbench.strategies._pipe import Pipe
+
+        size = self.cell.training.image_size
+        return Pipe(self.staged(blocks), self.rank, self.devices[0], size, **self.options)
+
+    def watch(self, phases: Any, model: Any, optimizer: Any) -> None:
+        """Between its micro-batches a rank waits for messages: while another one still computes,
+        in the bubble.
+        """
+        from torch.distributed.pipelining import schedules
+
+        phases.in_turns = True
+        # Schedules tell nobody when they wait.
+        phases.exchanging_in(schedules, "_wait_batch_p2p")
+
+    def backward(
+        self,
+        model: Any,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        loss: Loss,
+        scaler: torch.amp.GradScaler,
+    ) -> torch.Tensor:
+        """The first rank takes the images, the last one the labels; no ``scaler`` is needed."""
+        return model.train_batch(images, labels, loss)
+
+    def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Those of all ranks, from the first stage to the last.
+
+        Sent as a safetensors file: torch's own way for anything but a tensor is a pickle.
+        """
+        import torch
+        from safetensors.torch import load, save
+        from torch import distributed
+
+        # Files are in an order of their own.
+        own = {
+            f"{number:06}.{name}": value.detach().cpu().contiguous()
+            for number, (name, value) in enumerate(tensors.items())
+        }
+        sent = torch.frombuffer(bytearray(save(own)), dtype=torch.uint8)
+        whole = {}
+        for rank in range(self.world_size):
+            size = torch.tensor([len(sent)], device=self.devices[0])
+            distributed.broadcast(size, rank)
+            received = sent if rank == self.rank else torch.empty(int(size), dtype=torch.uint8)
+            received = received.to(self.devices[0])
+            distributed.broadcast(received, rank)
+            found = load(received.cpu().numpy().tobytes())
+            whole |= {name.partition(".")[2]: found[name] for name in sorted(found)}
+        return whole

@@ -1,0 +1,1 @@
+"""The only training loop, with its checkpoints, input and BatchNorm over ranks."""

@@ -1,0 +1,236 @@
+"""Checkpoints of a cell: where its training stands, so that a run that was ended can go on.
+
+safetensors and JSON: nothing is unpickled. A checkpoint counts once its JSON file stands, which is
+written last; both files are checked by digest when they are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from parbench import files
+from parbench.cell import Cell
+from parbench.training import launched
+
+if TYPE_CHECKING:
+    import torch
+
+ENDINGS = ("safetensors", "json")
+KEPT = 2  # the last one, and one more in case that it is damaged
+# How often the ranks look up from their work. The end of a run waits for this at most about twice.
+LOOK_SECONDS = 1.0
+
+
+def folder(out: Path, companion: int = 0) -> Path:
+    """Where the checkpoints of the run that writes ``out`` lie; within it those of a companion."""
+    own = out.parent / "checkpoints"
+    return own / f"beside-{companion}" if companion else own
+
+
+def key(cell: Cell, environment: dict) -> dict[str, str | None]:
+    """What a checkpoint rests on, in words: it is of no use when any of it has changed."""
+    settings = {name: value for name, value in cell.json().items() if name != "run"}
+    return {
+        "the settings": files.digest(settings),
+        "the code": environment["code_digest"],
+        "the image": environment["image"],
+        "the software": files.digest([environment["python"], environment["packages"]]),
+        "the dataset": environment["dataset_digest"],
+    }
+
+
+@dataclass
+class Place:
+    """How far training has come: ``step`` steps of ``epoch`` (from 0) are done.
+
+    ``seconds`` is what these steps took, on the slowest rank; ``loss`` the sum of this rank's.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    seconds: float = 0.0
+    loss: float = 0.0
+
+    def told(self) -> dict[str, int]:
+        """For a reader, who counts epochs from 1."""
+        return {"epoch": self.epoch + 1, "step": self.step}
+
+
+class Damaged(Exception):
+    """A checkpoint is not what was written."""
+
+
+class Store:
+    """The checkpoints in one folder, by number: the steps that are done.
+
+    ``key`` is that of the run that reads and writes them.
+    """
+
+    def __init__(self, folder: Path, key: dict[str, str | None]):
+        self.folder = folder
+        self.key = key
+
+    def write(self, number: int, tensors: dict[str, torch.Tensor], state: dict) -> None:
+        """Write a checkpoint and delete all but the last. OSError when it cannot be written."""
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+
+        # Contiguous and on the CPU: safetensors takes no other.
+        tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        try:
+            with files.atomic_path(self._path(number, "safetensors")) as path:
+                save_file(tensors, path)
+                digest = files.sha256_file(path)
+        except SafetensorError as error:  # so it tells of a full disk
+            raise OSError(str(error)) from None
+        record = {"key": self.key, "sha256": digest, "state": state}
+        record["digest"] = files.digest(record)
+        files.write_json(self._path(number, "json"), record)
+        self._delete_all_but(self._numbers()[-KEPT:])
+
+    def find(self) -> int | None:
+        """The newest checkpoint that is whole and of this run; says aloud which are not."""
+        trouble = None
+        for number in reversed(self._numbers()):
+            try:
+                record = self._record(number)
+            except Damaged as error:
+                trouble = str(error)
+                print(f"checkpoint: {trouble}; the one before it is tried", flush=True)
+                continue
+            then = record["key"]
+            changed = [name for name, value in self.key.items() if then.get(name) != value]
+            if not changed:
+                self._delete_all_but([other for other in self._numbers() if other <= number])
+                return number
+            path = self._path(number, "json")
+            trouble = f"{' and '.join(changed)} changed since {path} was written"
+            break
+        if trouble is not None:
+            print(f"checkpoint: starts afresh: {trouble}", flush=True)
+        self.clear()
+        return None
+
+    def clear(self) -> None:
+        """Delete all checkpoints of this run."""
+        self._delete_all_but([])
+        with contextlib.suppress(OSError):  # a companion's are in it
+            self.folder.rmdir()
+
+    def state(self, number: int) -> dict:
+        """What was written beside the tensors of a checkpoint that ``find`` found."""
+        return files.read_json(self._path(number, "json"))["state"]
+
+    def tensors(self, number: int) -> dict[str, torch.Tensor]:
+        """The tensors of a checkpoint that ``find`` found, on the CPU."""
+        from safetensors.torch import load_file
+
+        # Not mapped: the optimizer keeps these tensors, and the file is deleted under them.
+        return load_file(self._path(number, "safetensors"), backend="pread")
+
+    def _path(self, number: int, ending: str) -> Path:
+        return self.folder / f"{number:010d}.{ending}"
+
+    def _numbers(self) -> list[int]:
+        stems = [path.stem for path in self.folder.glob("*.json")]
+        return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+    def _record(self, number: int) -> dict:
+        """The JSON of a checkpoint whose files are both as they were written, else Damaged."""
+        from safetensors import SafetensorError, safe_open
+
+        path = self._path(number, "json")
+        try:
+            record = json.loads(path.read_bytes())
+            told = record.pop("digest")
+            whole = told == files.digest(record)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as why:
+            raise Damaged(f"{path} cannot be read ({why})") from None
+        if not whole:
+            raise Damaged(f"{path} is damaged")
+        path = self._path(number, "safetensors")
+        try:
+            found = files.sha256_file(path)
+            if found != record["sha256"]:
+                raise Damaged(f"{path} is damaged")
+            with safe_open(path, framework="pt"):  # whoever put a pickle here may forge a digest
+                pass
+        except OSError as error:
+            raise Damaged(f"{path} cannot be read ({error.strerror})") from None
+        except SafetensorError as error:
+            raise Damaged(f"{path} holds no tensors ({error})") from None
+        return record
+
+    def _delete_all_but(self, numbers: list[int]) -> None:
+        """Also what a run that was killed while it wrote has left; but nothing of a companion's."""
+        kept = {self._path(number, ending) for number in numbers for ending in ENDINGS}
+        for path in self.folder.glob("*"):
+            if path not in kept and not path.is_dir():
+                path.unlink(missing_ok=True)
+
+
+@dataclass
+class Stride:
+    """Every how many steps the ranks look up: ``length``, of which ``left`` are to come."""
+
+    length: int = 1
+    left: int = 1
+    since: float = field(default_factory=lambda: time.monotonic())
+
+
+class Lookout:
+    """About once a second all ranks look up from their work, after the same step.
+
+    They must act together, and a message each step would cost too much: so they agree, from the
+    time that the last steps took, on the step after which they look up next. ``combined`` is
+    Strategy.reduced.
+    """
+
+    def __init__(
+        self, every: float, rank: int, combined: Callable[[list[float], str], list[float]]
+    ):
+        self.stop = False  # whether the launcher asked for the end
+        self._every = every
+        self._look = min(LOOK_SECONDS, every)
+        self._rank = rank
+        self._combined = combined
+        state = os.environ.get("PARBENCH_STATE")  # not set when train.py was started by hand
+        self._asked = Path(state) / "stop" if state else None
+        self._strides: defaultdict[str, Stride] = defaultdict(Stride)
+        self.wrote()
+
+    def wrote(self) -> None:
+        """The time until the next checkpoint counts from now."""
+        self._written = time.monotonic()
+
+    def due(self, phase: str) -> bool:
+        """Called after each step of ``phase``: whether all ranks write a checkpoint now.
+
+        After it they end, when ``stop`` is set.
+        """
+        stride = self._strides[phase]
+        stride.left -= 1
+        if stride.left > 0:
+            return False
+        now = time.monotonic()
+        due = asked = False
+        if self._rank == 0:
+            due = now - self._written >= self._every
+            asked = self._asked is not None and self._asked.exists()
+        asked = asked or launched.asked_to_stop.is_set()  # Slurm asks any of them
+        mine = [now - stride.since, float(due), float(asked)]
+        seconds, due, asked = self._combined(mine, "max")
+        # At most twice as many: a few quick steps promise nothing.
+        steps = min(2.0, self._look / max(seconds, 1e-9)) * stride.length
+        stride.length = stride.left = max(1, int(steps))
+        stride.since = time.monotonic()
+        self.stop = bool(asked)
+        return bool(due) or self.stop

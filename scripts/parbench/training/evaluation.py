@@ -1,0 +1,82 @@
+"""Predictions of the test set, by all ranks together."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+from parbench.measure.clocks import Stopwatch
+from parbench.training import snapshot
+
+if TYPE_CHECKING:
+    from parbench.training.loop import Run
+
+
+@torch.no_grad()
+def evaluate(run: Run) -> tuple[torch.Tensor, float | None]:
+    """Predicted classes [N] (int64, CPU) and mean loss over the test set, on every rank.
+
+    Each rank predicts its own share; nothing is padded, so that exactly N samples count: the whole
+    test set or, with `steps`, its first batches, as many of each rank. What it took goes to
+    ``run.inference``. A run that is stopped here evaluates again when it goes on.
+    """
+    strategy = run.strategy
+    strategy.broadcast_buffers(run.model)
+    model = strategy.unwrap(run.model)
+    model.eval()
+    number, parts = _parts(run)
+    device = strategy.devices[0]
+    predicted = torch.zeros(number, dtype=torch.int64, device=device)
+    loss = torch.zeros(1, dtype=torch.float64, device=device)
+    seconds = [0.0, 0.0]  # in all, and of the input
+    if run.in_last_epoch and not run.evaluated:
+        # The first allocation, the choice of kernels: of a whole batch and of the last one.
+        for part in parts[:1] + parts[1:][-1:]:
+            model(run.augment.test_batch(*_span(part))[0])
+    run.evaluated = True
+    for index, part in enumerate(parts):
+        start, stop = _span(part)
+        with run.profile.phase("inference"), Stopwatch(strategy.devices) as whole:
+            with Stopwatch(strategy.devices) as watch:
+                images, labels = run.augment.test_batch(start, stop)
+            logits = model(images)
+        if len(part) > 0:
+            seconds = [seconds[0] + whole.seconds, seconds[1] + watch.seconds]
+        if len(part) > 0 and logits is not None:
+            logits, labels = logits.float(), labels.to(logits.device)
+            loss += functional.cross_entropy(logits, labels, reduction="sum").to(device)
+            predicted[start:stop] = logits.argmax(1).to(device)
+        run.beat("evaluation", index * run.training.evaluation_batch)
+        if run.lookout.due("evaluation"):
+            snapshot.write(run)
+    strategy.reduce(predicted)  # zeros elsewhere: the sum is everybody's predictions
+    strategy.reduce(loss)
+    total, of_input = strategy.reduced(seconds, "max")  # of the slowest rank
+    run.inference = {"samples": number, "seconds": total, "input_seconds": of_input}
+    mean = loss.item() / number
+    return predicted.cpu(), mean if math.isfinite(mean) else None
+
+
+def _parts(run: Run) -> tuple[int, list[torch.Tensor]]:
+    """How many samples are tested, and this rank's of them by batches.
+
+    As many batches on every rank: ranks look up together, and some compute together. One whose
+    share is done has empty batches.
+    """
+    batch, ranks = run.training.evaluation_batch, run.strategy.data_parallel_size
+    number = len(run.data.test_labels)
+    if run.training.steps is not None:
+        number = min(number, run.training.steps * batch * ranks)
+    share = run.mine(torch.arange(number))
+    return number, [share[at : at + batch] for at in range(0, math.ceil(number / ranks), batch)]
+
+
+def _span(part: torch.Tensor) -> tuple[int, int]:
+    """Where the neighbouring samples ``part`` begin and end; those of the first one for none.
+
+    A rank without samples joins with an image that does not count.
+    """
+    return (int(part[0]), int(part[-1]) + 1) if len(part) > 0 else (0, 1)

@@ -1,0 +1,28 @@
+"""What a process does first that is a rank of a launcher: it ends with it, and hears SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+asked_to_stop = threading.Event()
+
+
+def begin() -> None:
+    """Tie this process to its launcher. Nothing is done in one that was started by hand.
+
+    The launcher alone can write to the standard input: it ends with the launcher, however that
+    ends. SIGTERM, which Slurm sends before it kills, is the wish for a checkpoint.
+    """
+    if "PARBENCH_STATE" not in os.environ:
+        return
+    signal.signal(signal.SIGTERM, lambda number, frame: asked_to_stop.set())
+    threading.Thread(target=_end_with_input, name="launcher", daemon=True).start()
+
+
+def _end_with_input() -> None:
+    # Not by way of sys.stdin, whose lock a process that ends may wait for.
+    while os.read(0, 1):
+        pass
+    os._exit(1)

@@ -1,0 +1,323 @@
+"""The training loop, the same for every strategy: data, mathematics and clock of one rank."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+from parbench import models
+from parbench.cell import Cell
+from parbench.data import loader, pil_input, pretrained
+from parbench.errors import ParbenchError
+from parbench.measure import clocks, profiling
+from parbench.training import batch_norm, checkpoint, evaluation, learning_rate, snapshot
+from parbench.training.companions import Companions
+from parbench.training.endings import Diverged, Stopped
+from parbench.training.meters import Meters
+from parbench.training.optimizers import grad_scaler, optimizer, schedule
+from parbench.training.progress import Display, Heartbeat
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from parbench.strategies._base import Strategy
+
+INPUTS = {"tensor": loader.Augment, "pil": pil_input.PilInput}
+
+
+class Run:
+    """One rank's training of one cell, by a ``strategy`` that is set up.
+
+    ``bounds`` are where the batches of an epoch begin and end in its order, ``samples`` how many it
+    has; ``place`` is how far training has come, ``history`` an entry an epoch that is done.
+    """
+
+    def __init__(self, cell: Cell, data_folder: Path, strategy: Strategy, heartbeat: Heartbeat):
+        self.cell = cell
+        self.training = cell.training
+        self.strategy = strategy
+        self.heartbeat = heartbeat
+        self._load_data(data_folder)
+        self._build_model(data_folder)
+        self._make_optimizer()
+        self.profile = profiling.load(self.training.profile).Profile(self)
+        self.meters = Meters(strategy)
+        self.companions = Companions(self)
+        self.place = checkpoint.Place()
+        self.history: list[dict] = []
+        self.inference: dict | None = None  # of the last evaluation
+        self.evaluated = False  # by this process
+
+        # What earlier parts of this run did, where it goes on from a checkpoint.
+        self.started = clocks.now()
+        self.resumed_from: list[dict] = []
+        self.kept = self.place.told()  # where a run would go on that were stopped now
+        self.store: checkpoint.Store | None = None
+        self.machine = ""
+        every = cell.run.checkpoint_seconds
+        self.lookout = checkpoint.Lookout(every, strategy.rank, strategy.reduced)
+
+    def _load_data(self, folder: Path) -> None:
+        settings, strategy = self.training, self.strategy
+        self.data = loader.load(
+            folder,
+            strategy.devices[0],
+            train_samples=self.cell.dataset.train_samples,
+            test_samples=self.cell.dataset.test_samples,
+            verify=strategy.local_rank == 0,  # once a node is enough
+        )
+        made = INPUTS[settings.input] if strategy.takes_images else loader.Labels
+        self.augment = made(self.data, self.cell.seed, settings.image_size, settings.augment)
+        samples, steps = len(self.data.train_labels), settings.steps
+        bounds = loader.batches(samples, settings.global_batch, settings.min_tail)
+        if steps is not None and steps > len(bounds):
+            raise ParbenchError(
+                f"cell {self.cell.id}: steps {steps}: an epoch of {samples} samples in batches of "
+                f"{settings.global_batch} has {len(bounds)}; choose at most {len(bounds)}, and "
+                "more epochs"
+            )
+        self.bounds = bounds[:steps]
+        self.samples = self.bounds[-1][1]
+
+    def _build_model(self, data_folder: Path) -> None:
+        """The same initial weights for every strategy: on the CPU, before any wrapping."""
+        torch.manual_seed(self.cell.seed)
+        blocks = self.build()
+        pretrained.load(blocks, self.cell, data_folder, verify=self.strategy.local_rank == 0)
+        self.ranks = batch_norm.Ranks(self._exchanged)
+        several = self.strategy.data_parallel_size > 1
+        if self.training.batch_norm == "synchronized" and several:
+            batch_norm.synchronize(blocks, self.ranks)
+        self.model: nn.Module = self.strategy.wrap(blocks)
+        self.parameters = dict(self.model.named_parameters())
+
+    def build(self) -> nn.Sequential:
+        """The cell's model, not wrapped yet."""
+        model = self.cell.model
+        return models.load(model.name).build(
+            len(self.data.classes), self.training.image_size, model.options
+        )
+
+    def _make_optimizer(self) -> None:
+        self.peak_rate = learning_rate.peak(self.training, self.strategy.data_parallel_size)
+        self.last_rate = self.peak_rate  # of the last step that was done
+        made = optimizer(self.parameters.values(), self.peak_rate, self.training)
+        self.optimizer: Any = self.strategy.optimizer(made, self.model)
+        self.scaler = grad_scaler(self.training.precision == "fp16")
+        self.scheduler: Any = None  # made when training begins
+
+    # ------------------------------------------------------------ one step
+
+    def order(self, epoch: int) -> torch.Tensor:
+        """Indices of all training samples (int64, on the CPU) as they come in ``epoch``."""
+        return loader.order(self.cell.seed, epoch, len(self.data.train_labels))
+
+    def mine(self, samples: torch.Tensor) -> torch.Tensor:
+        """This rank's share of ``samples`` [N]."""
+        ranks = self.strategy.data_parallel_size
+        return samples.tensor_split(ranks)[self.strategy.rank % ranks]
+
+    def share(self, batch: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """This rank's part of the global ``batch``, and what a sample's loss counts for."""
+        share = self.mine(batch)
+        if len(share) == 0:  # a rank without samples still joins, with gradients of zero
+            return batch[:2], 0.0
+        return share, self.strategy.data_parallel_size / len(batch)
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The sum of the losses of some samples: ``logits`` [N, classes], ``labels`` [N]."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        labels = labels.to(logits.device, non_blocking=True)
+        smoothing = self.training.label_smoothing
+        return functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+
+    def step(self, batch: torch.Tensor, epoch: int) -> torch.Tensor:
+        """One optimizer step on the global ``batch`` (sample indices [B], on the CPU).
+
+        Returns this rank's loss, detached: the sum over its samples times the data-parallel size
+        over B. Averaged over ranks, as data parallelism does, that is the mean over the global
+        batch, also for an uneven tail.
+        """
+        self.optimizer.zero_grad()
+        share, weight = self.share(batch)
+        self.ranks.counts = weight > 0
+        with self.profile.phase("compute"):
+            with self.profile.phase("input"):
+                images, labels = self.augment.train_batch(share, epoch)
+            loss = self.strategy.backward(
+                self.model,
+                images,
+                labels,
+                lambda logits, labels: self.loss(logits, labels) * weight,
+                self.scaler,
+            )
+        with self.profile.phase("update"):
+            self.strategy.step(self.optimizer, self.scaler)
+        return loss
+
+    def _exchanged(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum of the ``values`` of all ranks, in the middle of a step."""
+        with self.profile.phase("exchange"):
+            return self.strategy.reduce(values)
+
+    def next_rate(self) -> None:
+        """Go on to the learning rate of the next step."""
+        self.last_rate = self.optimizer.param_groups[0]["lr"]
+        self.scheduler.step()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """This rank's weights and buffers, by the names that the strategy gives them."""
+        return dict(self.model.state_dict())
+
+    def beat(self, phase: str, step: int | None = None) -> None:
+        """A sign of life: where in ``phase`` this rank is, by default at ``place``."""
+        self.heartbeat.beat(phase, self.place.epoch + 1, self.place.step if step is None else step)
+
+    # ------------------------------------------------------------ before the clock
+
+    def warm_up(self, steps: int) -> None:
+        """Real ``steps`` that nobody times, then everything as it was before them.
+
+        They take the first allocation, the choice of kernels and DDP's bucket building out of the
+        clock. One more, where a last batch of another size would else be the first of its size
+        within it. Weights, buffers, optimizer and random state are put back, so that training
+        starts from the seed's own weights. Raises Stopped.
+        """
+        initial = {name: value.detach().cpu().clone() for name, value in self.state().items()}
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        order = self.order(0)
+        batches = [self.bounds[number % len(self.bounds)] for number in range(steps)]
+        start, stop = self.bounds[-1]
+        if batches and stop - start not in {end - begin for begin, end in batches}:
+            batches.append((start, stop))
+        for number, (start, stop) in enumerate(batches):
+            self.step(order[start:stop], 0)
+            self.heartbeat.beat("warm-up", 0, number)
+            self.lookout.due("warm-up")
+            if self.lookout.stop:
+                raise Stopped
+        with torch.no_grad():
+            for name, value in self.state().items():
+                value.copy_(initial[name])
+        self.optimizer.state.clear()
+        self.optimizer.zero_grad()
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self.scaler = grad_scaler(self.scaler.is_enabled())
+
+    def find_checkpoint(self, folder: Path, environment: dict) -> int | None:
+        """The checkpoint in ``folder`` from which all ranks go on; None to start afresh.
+
+        ``environment`` is that of metrics.json; later checkpoints go there, too.
+        """
+        self.machine = environment["machine"]["fingerprint"]
+        self.store = checkpoint.Store(folder, checkpoint.key(self.cell, environment))
+        found = self.store.find() if self.strategy.rank == 0 else None
+        if found:
+            self.kept = self.store.state(found)["kept"]
+        return round(self.strategy.reduced([float(found or 0)], "sum")[0]) or None
+
+    def begin(self, found: int | None = None) -> None:
+        """Make all ready for the first step, or for the one after the checkpoint ``found``."""
+        steps = self.training.epochs * len(self.bounds)
+        self.scheduler = schedule(self.optimizer, self.peak_rate, steps, self.training)
+        # Dropout differs between ranks and repeats between runs.
+        torch.manual_seed(self.cell.seed * 1_000_003 + self.strategy.rank)
+        if found is not None:
+            snapshot.resume(self, found)
+        self.meters.start()
+        self.lookout.wrote()
+        self.companions.meet("ready", "start-up")
+
+    # ------------------------------------------------------------ epochs
+
+    @property
+    def in_last_epoch(self) -> bool:
+        """Whether the evaluation that comes next, or that goes on, is the last one."""
+        return self.place.epoch + 1 == self.training.epochs
+
+    def train(self, display: Display) -> None:
+        """All epochs.
+
+        Diverged when the loss is not finite; Stopped when the launcher asked for the end.
+        """
+        epochs = self.training.epochs
+        for epoch in range(self.place.epoch, epochs):
+            loss, seconds = self.train_epoch(display)
+            if not math.isfinite(loss):
+                raise Diverged(f"the training loss became {loss} in epoch {epoch + 1} of {epochs}")
+            self.companions.heed()
+            elapsed = seconds + (self.history[-1]["elapsed_seconds"] if self.history else 0.0)
+            if epoch + 1 == epochs:
+                self.companions.end_together(elapsed)
+            self.predictions, test_loss = evaluation.evaluate(self)
+            if test_loss is None:
+                raise Diverged(f"the test loss is no number after epoch {epoch + 1} of {epochs}")
+            accuracy = None
+            if self.training.steps is not None:  # nothing has been learned to be tested
+                test_loss = None
+            else:
+                right = self.predictions == self.data.test_labels.cpu()
+                accuracy = right.double().mean().item()
+            self.history.append(
+                {
+                    "epoch": epoch + 1,
+                    "train_loss": loss,
+                    "learning_rate": self.last_rate,
+                    "seconds": seconds,
+                    "elapsed_seconds": elapsed,
+                    "samples_per_second": self.samples / seconds,
+                    "test_accuracy": accuracy,
+                    "test_loss": test_loss,
+                }
+            )
+            self.place = checkpoint.Place(epoch + 1)
+            display.epoch(self.history[-1], elapsed / (epoch + 1) * (epochs - epoch - 1))
+
+    def train_epoch(self, display: Display) -> tuple[float, float]:
+        """The epoch of ``place``, from there on: (mean loss over its samples, its seconds).
+
+        Seconds are those of the slowest rank, between checkpoints: writing one is not training.
+        """
+        self.model.train()
+        place, strategy = self.place, self.strategy
+        order = self.order(place.epoch)
+        while place.step < len(self.bounds):
+            # Ranks start together: waiting for a late one is not training.
+            strategy.reduce(torch.zeros(1, device=strategy.devices[0]))
+            with clocks.Stopwatch(strategy.devices) as watch, self.profile.phase("other"):
+                due = self._train_until_due(order, display)
+            slowest = strategy.reduced([watch.seconds], "max")[0]
+            place.seconds += slowest
+            self.profile.settle(watch.seconds, slowest)
+            if due:
+                snapshot.write(self)
+        total = strategy.reduced([place.loss], "sum")[0]
+        return total / strategy.data_parallel_size / self.samples, place.seconds
+
+    def _train_until_due(self, order: torch.Tensor, display: Display) -> bool:
+        """The epoch's steps until a checkpoint is due (True) or none is left."""
+        place = self.place
+        first, begun = self.bounds[place.step][0], time.perf_counter()
+        total = torch.tensor(place.loss, device=self.strategy.devices[-1])
+        due = False
+        for start, stop in self.bounds[place.step :]:
+            loss = self.step(order[start:stop], place.epoch)
+            self.next_rate()
+            # The loss is a mean over the batch; the epoch's is one over its samples.
+            total = total + loss * (stop - start)
+            place.step += 1
+            self.beat("training")
+            asked = display.wants_loss()
+            speed = (stop - first) / (time.perf_counter() - begun)
+            display.step(place.epoch + 1, loss.item() if asked else None, speed)
+            due = self.lookout.due("training")
+            if due:
+                break
+        place.loss = float(total)
+        return due

@@ -1,0 +1,54 @@
+"""Optimizers, schedules of the learning rate and the loss scaler, by the settings of a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from parbench.cell import Training
+
+OPTIMIZERS = {
+    "sgd": lambda parameters, rate, t: torch.optim.SGD(
+        parameters, rate, momentum=t.momentum, weight_decay=t.weight_decay
+    ),
+    "adamw": lambda parameters, rate, t: torch.optim.AdamW(
+        parameters, rate, weight_decay=t.weight_decay
+    ),
+}
+SCHEDULES = {
+    "constant": lambda optimizer, rate, steps: torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: 1.0
+    ),
+    "cosine": lambda optimizer, rate, steps: torch.optim.lr_scheduler.CosineAnnealingLR(
+        optimizer, steps
+    ),
+    "onecycle": lambda optimizer, rate, steps: torch.optim.lr_scheduler.OneCycleLR(
+        # The stated momentum holds.
+        optimizer,
+        rate,
+        total_steps=steps,
+        cycle_momentum=False,
+    ),
+}
+
+
+def optimizer(
+    parameters: Iterable[torch.Tensor], peak_rate: float, training: Training
+) -> torch.optim.Optimizer:
+    """The optimizer that the settings name."""
+    return OPTIMIZERS[training.optimizer](parameters, peak_rate, training)
+
+
+def schedule(
+    stepped: torch.optim.Optimizer, peak_rate: float, steps: int, training: Training
+) -> torch.optim.lr_scheduler.LRScheduler:
+    """The schedule of the learning rate over all ``steps`` of a training."""
+    return SCHEDULES[training.schedule](stepped, peak_rate, steps)
+
+
+def grad_scaler(enabled: bool) -> torch.amp.GradScaler:
+    """The loss scaler that fp16 needs; one that does nothing for other precisions."""
+    if hasattr(torch.amp, "GradScaler"):
+        return torch.amp.GradScaler("cuda", enabled=enabled)
+    return torch.cuda.amp.GradScaler(enabled=enabled)  # torch < 2.3

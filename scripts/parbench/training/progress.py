@@ -1,0 +1,132 @@
+"""What a running cell tells: heartbeat and last words to the launcher, progress to a reader."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from tqdm import tqdm
+
+# The launcher takes a rank for hung when it is silent for the timeout. A heartbeat costs a small
+# file, so once a second is plenty.
+BEAT_SECONDS = 1.0
+
+
+class Heartbeat:
+    """Tells the launcher, through files in PARBENCH_STATE, that this rank lives and where it is.
+
+    Does nothing when train.py was started by hand.
+    """
+
+    def __init__(self, rank: int):
+        self.rank = rank
+        state = os.environ.get("PARBENCH_STATE")
+        self._folder = Path(state) if state else None
+        self._last = 0.0
+
+    def beat(self, phase: str, epoch: int = 0, step: int = 0) -> None:
+        """Say what this rank is doing, at most once a second."""
+        now = time.monotonic()
+        if now - self._last >= BEAT_SECONDS:
+            self._last = now
+            where = {"phase": phase, "epoch": epoch, "step": step}
+            self._write(
+                f"rank{self.rank}.heartbeat", {"rank": self.rank, "pid": os.getpid(), **where}
+            )
+
+    def last_words(self, error: BaseException) -> None:
+        """Leave the reason of this rank's death."""
+        kind = "out_of_memory" if is_out_of_memory(error) else "error"
+        message = f"{type(error).__name__}: {error}"
+        text = "".join(traceback.format_exception(error))
+        self._write(
+            f"rank{self.rank}.error.json",
+            {"rank": self.rank, "kind": kind, "message": message, "traceback": text},
+        )
+
+    def stopped(self, place: dict) -> None:
+        """Tell that this run has ended because it was asked to, and where it will go on."""
+        self._write("stopped.json", place)
+
+    def _write(self, ending: str, value: dict) -> None:
+        if self._folder is None:
+            return
+        target = self._folder / ending
+        # Renamed into place: the launcher must never read half a line. No fsync: it is not kept.
+        aside = target.with_suffix(".part")
+        aside.write_text(json.dumps(value), encoding="utf-8")
+        os.replace(aside, target)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether ``error`` says that memory ran out, on an accelerator or in this process."""
+    if isinstance(error, MemoryError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and (
+        type(error).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in text
+        or "not enough memory" in text
+    )
+
+
+class Display:
+    """A bar where there is a terminal, a line an epoch where there is none."""
+
+    def __init__(self, shown: bool, epochs: int, steps_per_epoch: int, samples: int):
+        self.shown = shown
+        self.epochs = epochs
+        self.samples = samples
+        mode = os.environ.get("PARBENCH_PROGRESS") or ("bar" if sys.stderr.isatty() else "lines")
+        self.has_bar = shown and mode == "bar"
+        self._bar = tqdm(
+            total=epochs * steps_per_epoch,
+            unit="step",
+            disable=not self.has_bar,
+            dynamic_ncols=True,
+            mininterval=0.2,
+        )
+        self._asked = 0.0
+
+    def wants_loss(self) -> bool:
+        """Whether a loss should be read now: it waits for the device, so twice a second."""
+        if not self.has_bar or time.monotonic() - self._asked < 0.5:
+            return False
+        self._asked = time.monotonic()
+        return True
+
+    def step(self, epoch: int, loss: float | None, samples_per_second: float) -> None:
+        """One more step; ``loss`` where it was asked for."""
+        if not self.has_bar:
+            return
+        if loss is not None:
+            self._bar.set_description(f"epoch {epoch}/{self.epochs}", refresh=False)
+            self._bar.set_postfix_str(
+                f"loss {loss:.3f}, {samples_per_second:,.0f} images/s", refresh=False
+            )
+        self._bar.update()
+
+    def epoch(self, entry: dict, left_seconds: float) -> None:
+        """The line of an epoch that is done."""
+        if not self.shown:
+            return
+        accuracy = ""  # of a run of a few steps it is not measured
+        if entry["test_accuracy"] is not None:
+            accuracy = f"test accuracy {entry['test_accuracy']:.4f}  "
+        line = (
+            f"epoch {entry['epoch']}/{self.epochs}  loss {entry['train_loss']:.4f}  "
+            f"{accuracy}{entry['seconds']:.1f} s  "
+            f"{entry['samples_per_second']:,.0f} images/s  about {left_seconds:.0f} s left"
+        )
+        if self.has_bar:
+            self._bar.write(line, file=sys.stderr)
+        else:
+            print(line, flush=True)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._bar.close()

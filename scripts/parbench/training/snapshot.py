@@ -1,0 +1,137 @@
+"""Where a training stands, written to a checkpoint and taken from one, by all ranks together."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+
+from parbench.training.checkpoint import Place
+from parbench.training.endings import Stopped
+
+if TYPE_CHECKING:
+    from parbench.training.loop import Run
+
+
+def write(run: Run) -> None:
+    """Keep where training is, on rank 0's word; then Stopped when the launcher asked for it.
+
+    Where every rank has a whole model, buffers and optimizer are rank 0's: its running statistics
+    are those that count, and the optimizers of all ranks are alike.
+
+    What accelerators hold for it (parts of the model that other ranks have) is not training's peak
+    memory.
+    """
+    run.beat("checkpoint")
+    strategy, place = run.strategy, run.place
+    peaks = run.meters.keep_peaks()
+    random = strategy.gathered([float(byte) for byte in _random_state(strategy.devices)])
+    losses = strategy.gathered([place.loss])
+    state = {
+        "kept": place.told(),
+        "machine": run.machine,
+        "seconds": place.seconds,
+        "history": run.history,
+        "scaler": run.scaler.state_dict(),
+        "joules": run.meters.joules(),
+        "peak": peaks,
+        "profile": run.profile.state(),
+        "started": run.started,
+        "resumed_from": run.resumed_from,
+    }
+    tensors = strategy.whole(_tensors(run))
+    if strategy.rank == 0 and run.store is not None:
+        tensors["random"] = torch.tensor(random, dtype=torch.uint8)
+        # Not in JSON: a loss that is no number is found at the epoch's end, not here.
+        tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
+        try:
+            run.store.write(place.epoch * len(run.bounds) + place.step, tensors, state)
+            run.kept = state["kept"]
+        except OSError as error:  # a full disk ends no training
+            print(
+                f"checkpoint: none could be written to {run.store.folder} ({error}); "
+                f"an interruption now goes on from {_at(run.kept)}",
+                flush=True,
+            )
+    run.meters.forget_accelerators()
+    run.lookout.wrote()
+    if run.lookout.stop:
+        raise Stopped
+
+
+def _tensors(run: Run) -> dict[str, torch.Tensor]:
+    """This rank's weights, buffers and optimizer state, by name."""
+    tensors = {f"model.{name}": value for name, value in run.state().items()}
+    names = list(run.parameters)
+    for index, values in run.optimizer.state_dict()["state"].items():
+        for key, value in values.items():
+            if isinstance(value, torch.Tensor):  # SGD without momentum has a None
+                tensors[f"optimizer.{key}.{names[index]}"] = value
+    return tensors
+
+
+def resume(run: Run, number: int) -> None:
+    """Go on from the checkpoint ``number``: the same on every rank, or its part of it."""
+    assert run.store is not None
+    state, tensors = run.store.state(number), run.store.tensors(number)
+    kept, rank = state["kept"], run.strategy.rank
+    with torch.no_grad():
+        for name, value in run.state().items():
+            value.copy_(run.strategy.part(tensors[f"model.{name}"], value))
+    _resume_optimizer(run, tensors)
+    # The schedule is a function of the steps that are done. torch warns of the order of calls.
+    with warnings.catch_warnings(action="ignore"):
+        for _ in range(number):
+            run.next_rate()
+    run.scaler.load_state_dict(state["scaler"])
+    _set_random_state(tensors["random"][rank], run.strategy.devices)
+    loss = tensors["losses"][rank].item()
+    run.place = Place(kept["epoch"] - 1, kept["step"], state["seconds"], loss)
+    run.history, run.started = state["history"], state["started"]
+    run.meters.resume(state["joules"], state["peak"])
+    run.profile.resume(state["profile"])
+    run.resumed_from = [*state["resumed_from"], {**kept, "machine": state["machine"]}]
+    if run.strategy.leads:
+        elsewhere = state["machine"] != run.machine
+        aside = " (of another machine: no speedup is told from these times)" if elsewhere else ""
+        print(f"checkpoint: goes on from {_at(kept)}{aside}", flush=True)
+
+
+def _resume_optimizer(run: Run, tensors: dict[str, torch.Tensor]) -> None:
+    """Its state by parameter, of which this rank takes its part."""
+    kept: dict[str, dict] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, key, name = name.split(".", 2)
+            kept.setdefault(name, {})[key] = value
+    own = {
+        index: {key: run.strategy.part(value, parameter) for key, value in kept[name].items()}
+        for index, (name, parameter) in enumerate(run.parameters.items())
+        if name in kept
+    }
+    groups = run.optimizer.state_dict()["param_groups"]
+    run.optimizer.load_state_dict({"state": own, "param_groups": groups})
+
+
+def _at(place: dict) -> str:
+    """A checkpoint's place in words."""
+    return f"epoch {place['epoch']}, step {place['step']}"
+
+
+def _random_state(devices: list[torch.device]) -> list[int]:
+    """The random states of this process and its accelerators, as bytes."""
+    states = [torch.get_rng_state()]
+    states += [torch.cuda.get_rng_state(device) for device in devices if device.type == "cuda"]
+    return torch.cat(states).tolist()
+
+
+def _set_random_state(state: torch.Tensor, devices: list[torch.device]) -> None:
+    """The inverse of ``_random_state``: uint8 on the CPU."""
+    size = len(torch.get_rng_state())
+    torch.set_rng_state(state[:size].clone())
+    accelerators = [device for device in devices if device.type == "cuda"]
+    if accelerators:
+        parts = state[size:].chunk(len(accelerators))
+        for device, part in zip(accelerators, parts, strict=True):
+            torch.cuda.set_rng_state(part.clone(), device)

@@ -1,0 +1,175 @@
+"""Train one cell, as one of its ranks: cell.json in, metrics.json out."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from parbench import strategies
+from parbench.cell import Cell
+from parbench.cell import read as read_cell
+from parbench.measure import clocks, cores, environment, metrics_json, scores
+from parbench.strategies._base import Strategy
+from parbench.training import checkpoint, launched
+from parbench.training.endings import CompanionDiverged, Diverged, Stopped
+from parbench.training.loop import Run
+from parbench.training.progress import Display, Heartbeat
+
+
+def prepare(cell: Cell) -> None:
+    """Settings of the whole process."""
+    if cell.hardware.device == "cpu":
+        torch.set_num_threads(cell.hardware.threads)
+    torch.backends.cuda.matmul.allow_tf32 = cell.training.tf32
+    torch.backends.cudnn.allow_tf32 = cell.training.tf32
+    if cell.training.mode == "deterministic":
+        # Algorithms that give the same bytes every time; an operator without one is an error.
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS reads it when it starts
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+
+
+def train(
+    cell: Cell, data_folder: Path, out: Path, strategy: Strategy, heartbeat: Heartbeat
+) -> None:
+    """Set up, train, evaluate; rank 0 writes ``out``."""
+    launch_time = float(os.environ.get("PARBENCH_LAUNCHED", time.time()))
+    prepare(cell)
+    heartbeat.beat("start-up")
+    strategy.setup()
+    own_cores = cores.pin(strategy.local_rank, strategy.ranks_per_node)
+    cell = replace(cell, model=strategy.model)  # from here on: a companion has one of its own
+    run = Run(cell, data_folder, strategy, heartbeat)
+    run.data.require_every_class()
+    described = environment.describe(
+        cell,
+        run.data.sha256,
+        world_size=strategy.world_size,
+        backend=strategy.backend,
+        cores=_all_cores(run, own_cores),
+    )
+    found = run.find_checkpoint(checkpoint.folder(out, strategy.companion), described)
+    try:
+        startup, reason = _train_epochs(run, found, launch_time)
+    except Stopped:
+        if strategy.leads:
+            heartbeat.stopped(run.kept)
+        run.companions.leave()
+        return
+    joules = run.meters.joules()
+    run.companions.leave()
+    measured = {
+        "epoch_seconds": [entry["seconds"] for entry in run.history],
+        "warmup_steps": cell.training.warmup_steps,
+        "steps_per_epoch": len(run.bounds),
+        "peak_memory_mib": run.meters.peak_memory(),
+        "startup_seconds": startup,
+        "history": run.history,
+        "environment": described,
+        "resumed_from": run.resumed_from or None,
+        "profile": None if reason else run.profile.result(),
+    }
+    weights = strategy.whole(run.state())
+    if not strategy.leads:
+        return
+    if reason is None:
+        _write(out, run, weights, joules, measured)
+    else:
+        metrics_json.write_unfinished(
+            out, cell, "diverged", reason, run.started, data_folder, **measured
+        )
+
+
+def _train_epochs(
+    run: Run, found: int | None, launch_time: float
+) -> tuple[float | None, str | None]:
+    """Warm up and train, from the checkpoint ``found`` on.
+
+    Returns the seconds from ``launch_time`` to the first step and why the training diverged, if it
+    did. Raises Stopped.
+    """
+    training, display, startup = run.training, None, None
+    try:
+        found = run.companions.agree(found)
+        # DDP builds its buckets in the first step, for good: they are as they were.
+        repeated = found or training.mode == "deterministic"
+        run.warm_up(max(training.warmup_steps, 1 if repeated else 0))
+        run.begin(found)
+        startup = run.strategy.reduced([time.time() - launch_time], "max")[0]
+        display = Display(run.strategy.shows, training.epochs, len(run.bounds), run.samples)
+        with run.profile:
+            run.train(display)
+    except Diverged as error:  # every rank sees the same reduced loss, and stops here together
+        if not isinstance(error, CompanionDiverged):  # that is told already
+            run.strategy.meet("trained", run.companions.tell_end(None, str(error)))
+        return startup, str(error)
+    finally:
+        if display:
+            display.close()
+    return startup, None
+
+
+def _write(
+    out: Path, run: Run, weights: dict[str, torch.Tensor], joules: float | None, measured: dict
+) -> None:
+    """metrics.json of a training that came to its end."""
+    seconds = sum(measured["epoch_seconds"])
+    tested = scores.NO_SCORES
+    if run.training.steps is None:
+        labels = run.data.test_labels.cpu().numpy()
+        tested = scores.classification(labels, run.predictions.numpy(), len(run.data.classes))
+    metrics_json.write(
+        out,
+        {
+            "cell": run.cell.json(),
+            "status": "ok",
+            "reason": None,
+            "train_seconds": seconds,
+            "samples_per_second": run.samples * run.training.epochs / seconds,
+            "energy_joules": joules,
+            **tested,
+            "inference": run.inference,
+            "weights_sha256": metrics_json.weights_sha256(weights),
+            "beside": [
+                {key: each[key] for key in ("model", "train_seconds")}
+                for each in run.companions.others
+            ],
+            **measured,
+            "started": run.started,
+            "finished": clocks.now(),
+        },
+    )
+
+
+def _all_cores(run: Run, own: list[int]) -> list[int]:
+    """The cores of all ranks, in rank order."""
+    if run.cell.hardware.device != "cpu":
+        return []
+    rows = run.strategy.gathered([float(core) for core in own])
+    return [int(core) for row in rows for core in row]
+
+
+def main() -> None:
+    """The command line of one rank."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cell", type=Path, required=True, help="cell.json")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the converted dataset")
+    parser.add_argument("--out", type=Path, required=True, help="metrics.json to write")
+    arguments = parser.parse_args()
+    launched.begin()
+    cell = read_cell(arguments.cell)
+    strategy = strategies.of(cell)
+    heartbeat = Heartbeat(int(os.environ.get("RANK", "0")))
+    try:
+        train(cell, arguments.data, arguments.out, strategy, heartbeat)
+        gc.collect()  # the wrapped model goes before its process group (see _process_group.py)
+        strategy.close()
+    except BaseException as error:
+        heartbeat.last_words(error)
+        raise

@@ -1,0 +1,245 @@
+"""Certificates of equivalence: what scripts/equivalence.py writes, and what one says of a cell.
+
+As a program: makes the certificate of what the cells of studies use, in the image that they run in,
+or takes it from the cache, where it lies for the same code, software and machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parbench import cache, files, machine, packages, strategies
+from parbench.errors import ParbenchError
+from parbench.measure import provenance
+from parbench.verdicts.words import DIFFERS, EQUAL, MEASURED
+
+SCHEMA_VERSION = 1
+FOLDER = Path("results/certificates")
+MOST_DEVICES = 8  # as many processes on one machine, whatever cores it has
+HOST = "host"  # in place of an image's label
+# Arithmetics in which each precision of a cell is certified, beside float64.
+ALSO_IN = {"fp32": "float32", "bf16": "bfloat16"}
+KINDS = (("strategies", "strategy"), ("models", "model"))
+
+
+def path(place: str) -> Path:
+    """The certificate of what runs in the image with this label, or on the HOST."""
+    return FOLDER / f"{place}.json"
+
+
+def combination(cell: Mapping) -> dict[str, Any]:
+    """What of a cell decides whether its mathematics is certified, beside its arithmetic.
+
+    The model by its name alone: it is certified at small width.
+    """
+    hardware = cell["hardware"]
+    return {
+        "model": cell["model"]["name"],
+        "strategy": cell["strategy"]["name"],
+        "options": cell["strategy"]["options"],
+        "devices": hardware["devices"] * hardware["nodes"],
+    }
+
+
+def wanted(plans: Iterable[Mapping], place: str) -> list[dict]:
+    """What is to be certified for the cells of ``plans`` that run in ``place``, each once."""
+    image = None if place == HOST else place.partition("-")[0]
+    found = {}
+    for plan in plans:
+        for group in plan["groups"]:
+            name, training = group["strategy"], group["training"]
+            if group["not_run"] or image not in (None, strategies.load(name).IMAGE):
+                continue
+            cell = {
+                "model": {"name": group["model"]},
+                "strategy": {"name": name, "options": group["options"]},
+                "hardware": group["hardware"],
+            }
+            if combination(cell)["devices"] > MOST_DEVICES:
+                continue
+            settings = {key: training[key] for key in ("precision", "batch_norm")}
+            each = {**combination(cell), **settings}
+            found[each["model"], each["strategy"], files.canonical_json(each)] = each
+    return [found[key] for key in sorted(found)]
+
+
+def code(todo: Iterable[Mapping]) -> str:
+    """Digest of the code that certifies what is ``wanted``."""
+    parts = {f"parbench.{kind[0]}.{each[kind[1]]}" for each in todo for kind in KINDS}
+    return provenance.combined(provenance.closure("parbench.verdicts.equivalence", *parts))
+
+
+def make(plans: list[Path], place: str, out: Path) -> None:
+    """Write the certificate of what ``plans`` want of ``place``; shows it where it is new."""
+    todo = wanted(map(files.read_json, plans), place)
+    software = packages.installed() if place == HOST else place
+    key = files.digest([todo, code(todo), software, sys.version, machine.describe()])
+    kept = cache.folder() / "certificates" / f"{key}.json"
+    if not kept.exists():
+        inside = [sys.executable]
+        if place != HOST:
+            name = place.partition("-")[0]
+            inside = [sys.executable, "scripts/images.py", "run", name]
+            inside += ["--plan", "results/plan/images.json", "--", "python"]
+        words = [*inside, "scripts/equivalence.py", "--plan", *map(str, plans)]
+        done = subprocess.run([*words, "--place", place, "--out", str(out)], check=False)
+        if done.returncode:
+            raise ParbenchError(
+                f"{out}: scripts/equivalence.py ended with status {done.returncode}; see above"
+            )
+        made = read(out)
+        if not any(row["reason"] for row in made["rows"]):  # a rank that was killed is run again
+            files.write_json(kept, made)
+        return
+    files.write_json(out, read(kept))
+
+
+def write(out: Path, place: str, environment: dict, rows: list[dict]) -> dict:
+    """Write a certificate, with its digest, and return it."""
+    made = {"schema_version": SCHEMA_VERSION, "place": place, "environment": environment}
+    made["rows"] = rows
+    made["digest"] = files.digest(made)
+    files.write_json(out, made)
+    return made
+
+
+def read(source: Path) -> dict:
+    """Read a certificate; ParbenchError for what is none or was changed."""
+    found = files.read_json(source)
+    fix = "delete it and run again"
+    if not isinstance(found, dict) or found.get("schema_version") != SCHEMA_VERSION:
+        raise ParbenchError(f"{source}: not a certificate of this version; {fix}")
+    content = {key: value for key, value in found.items() if key != "digest"}
+    if found.get("digest") != files.digest(content):
+        raise ParbenchError(f"{source}: its digest is another; it was changed or damaged; {fix}")
+    return found
+
+
+IN_HALF = "products in float32"
+QUANTITIES = ("loss", "gradients", "weights", "running statistics", IN_HALF)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Rows of a certificate in short: the worst over options and devices, as printed."""
+
+    model: str
+    strategy: str
+    arithmetic: str
+    batch_norm: str
+    combinations: int
+    errors: Mapping[str, str]  # by quantity
+    bound: str
+    verdict: str
+
+
+def summary(rows: Iterable[Mapping]) -> list[Summary]:
+    """The rows in short, all quantities in one."""
+    together: dict[tuple, list[Mapping]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("model", "strategy", "arithmetic", "batch_norm"))
+        together.setdefault(key, []).append(row)
+    return [_summary(key, those) for key, those in together.items()]
+
+
+def _summary(key: tuple, rows: list[Mapping]) -> Summary:
+    errors: dict[str, str] = {}
+    for quantity in QUANTITIES:
+        worst = [row["error"] for row in rows if row["quantity"] == quantity]
+        if worst:
+            errors[quantity] = "no number" if None in worst else shown(max(worst))
+    bounds = [row["bound"] for row in rows if row["quantity"] != IN_HALF]
+    bounds = [bound for bound in bounds if bound is not None]
+    ends = (min(bounds), max(bounds)) if bounds else ()
+    verdicts = {row["verdict"] for row in rows}
+    return Summary(
+        *key,
+        combinations=len({files.canonical_json([row["options"], row["devices"]]) for row in rows}),
+        errors=errors,
+        bound=" to ".join(dict.fromkeys(map(shown, ends))),
+        verdict=next(v for v in (DIFFERS, MEASURED, EQUAL) if v in verdicts),
+    )
+
+
+def shown(error: float) -> str:
+    """A relative error, or one in units of eager training's own, as it is printed."""
+    return f"{error:.1e}" if 0 < error < 0.01 else f"{error:.2g}"
+
+
+class Certificates:
+    """The certificates of a study's images."""
+
+    def __init__(self, paths: Iterable[Path]):
+        self.all = {found["place"]: found for found in map(read, paths)}
+
+    def digest(self, run: Mapping) -> str | None:
+        """The digest of the certificate that stands for a run (metrics.json), or None."""
+        found = self.all.get(run["environment"]["image"] or HOST)
+        return found and found["digest"]
+
+    def problems(self, runs: Iterable[Mapping]) -> list[str]:
+        """What is said of runs whose mathematics is not certified, each sentence once."""
+        found = dict.fromkeys(filter(None, map(self.problem, runs)))
+        return [f"⚠ {sentence}" for sentence in found]
+
+    def problem(self, run: Mapping) -> str | None:
+        """Why the mathematics of a run (metrics.json) is not certified; None where it is."""
+        why = self._why_not(run)
+        return why and f"not certified: {why}"
+
+    def _why_not(self, run: Mapping) -> str | None:
+        cell, place = run["cell"], run["environment"]["image"] or HOST
+        training = cell["training"]
+        if place not in self.all:
+            return f"nothing of {place} is"
+        if training["profile"] != "none":
+            return f"it is instrumented (profile {training['profile']})"
+        if training["precision"] not in ALSO_IN:
+            return f"precision {training['precision']} is not"
+        wanted = combination(cell)
+        rows = [row for row in self.all[place]["rows"] if wanted.items() <= row.items()]
+        if not rows:
+            return "this combination of model, strategy, options and devices is not"
+        if any(row["code"] != run["environment"]["code_digest"] for row in rows):
+            return "its code is another"
+        by_kind: dict[tuple[str, str], list[Mapping]] = {}
+        for row in rows:
+            by_kind.setdefault((row["arithmetic"], row["batch_norm"]), []).append(row)
+        needed = {("float64", "frozen"), (ALSO_IN[training["precision"]], "frozen")}
+        if training["batch_norm"] == "synchronized":
+            # There where the model has BatchNorm, and more than one rank.
+            needed |= {kind for kind in by_kind if kind[1] == "synchronized"}
+        if lacking := needed - by_kind.keys():
+            return f"{', '.join(sorted(name for name, _ in lacking))} is not"
+        differs = (
+            row
+            for kind in by_kind
+            for row in by_kind[kind]
+            if kind in needed and row["verdict"] == DIFFERS
+        )
+        return next(map(said, differs), None)
+
+
+def said(row: Mapping) -> str:
+    """What a row that is not equal says, in words."""
+    where = f"in {row['arithmetic']}, BatchNorm {row['batch_norm']}"
+    if row["reason"] is not None:
+        return f"{row['reason']} ({where})"
+    much = "without bound" if row["error"] is None else f"by {shown(row['error'])}"
+    return f"{row['quantity']} differs {much} from eager's, bound {shown(row['bound'])} ({where})"
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--plan", type=Path, nargs="+", required=True)
+    parser.add_argument("--place", required=True, help=f"an image's label, or {HOST}")
+    parser.add_argument("--out", type=Path, required=True, help="certificate to write")
+    arguments = parser.parse_args()
+    make(arguments.plan, arguments.place, arguments.out)

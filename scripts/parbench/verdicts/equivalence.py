@@ -1,0 +1,205 @@
+"""Prove that strategies compute the same thing: each against eager training, on one batch.
+
+    python scripts/equivalence.py --model resnet18 --out certificate.json
+
+The batch has an uneven tail; the first step's gradients, three steps' losses and the weights after
+them are compared. The steps are those of the training loop itself, in real processes of the
+strategy's own launcher. Every strategy file states what of it is certified; `--plan` takes what the
+cells of a study use instead. docs/equivalence.md says what is compared and how to read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tqdm import tqdm
+
+from parbench import files, machine, models, packages, strategies
+from parbench.cell import Cell
+from parbench.launch import command, outcome, ranks
+from parbench.measure import provenance
+from parbench.training import launched
+from parbench.verdicts import certificate, terminal, trials
+from parbench.verdicts.words import DIFFERS
+
+LIMIT_SECONDS = 600  # for all ranks of one launch together
+PROGRAM = provenance.SCRIPTS / "equivalence.py"
+
+# ---------------------------------------------------------------- all trials, in their processes
+
+
+def certify(todo: list[dict], program: Path = PROGRAM) -> list[dict]:
+    """The rows of a certificate: what came of every trial of ``todo``, in its order.
+
+    ``program`` is what ranks run; a test gives one that errs.
+    """
+    results: dict[int, dict] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="parbench-") as folder,
+        tqdm(total=len(todo), desc="certificate", unit=" trials", disable=None) as bar,
+    ):
+        work = Path(folder)
+        own, launches = [], {}
+        for index, trial in enumerate(todo):
+            if strategies.of(trial["cell"]).ranks_per_node == 1:
+                own.append(index)
+            else:
+                place = files.canonical_json(trials.place(trial["cell"]))
+                launches.setdefault(place, []).append(index)
+            for arithmetic in {trials.EXACT, trial["arithmetic"]}:
+                trials.write_reference(
+                    work, trials.trial_of(trial["cell"], arithmetic, trial["batch_norm"])
+                )
+
+        def launch_all() -> None:
+            for indices in launches.values():
+                results.update(_launched(program, todo, indices, work))
+                bar.update(len(indices))
+
+        # What needs no processes of its own is computed here, beside those that are waited for.
+        with ThreadPoolExecutor(1) as aside:
+            others = aside.submit(launch_all)
+            if own:
+                chosen = [todo[index] for index in own]
+                trials.run_trials(chosen, work, work / "own.json", bar.update)
+                results.update(zip(own, files.read_json(work / "own.json"), strict=True))
+            others.result()
+        return [
+            row for index, trial in enumerate(todo) for row in _rows(trial, results[index], work)
+        ]
+
+
+def _launched(program: Path, todo: list[dict], indices: list[int], work: Path) -> dict:
+    """What came of some of the trials, by index, run by ranks of ``program``."""
+    out = work / f"{indices[0]}.json"
+    files.write_json(work / "todo.json", [_as_json(todo[index]) for index in indices])
+    words = [sys.executable, str(program), "--work", str(work), "--out", str(out)]
+    count = strategies.of(todo[indices[0]]["cell"]).ranks_per_node
+    state = Path(tempfile.mkdtemp(dir=work))
+    # More ranks than cores: they need not be quick.
+    alone = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HOROVOD_GLOO_IFACE": "lo"}
+    alone |= {"PARBENCH_STATE": str(state), "PARBENCH_STORE": str(state / "store")}
+    programs = {
+        rank: ranks.Program(words, {**os.environ, **alone, **command.place(rank, count, count)})
+        for rank in range(count)
+    }
+    output = ranks.Output(state / "log.txt")
+    ended = ranks.run(programs, count, state, output, LIMIT_SECONDS, 0.0)
+    output.close()
+    failure = outcome.why(ended, count, list(output.lines))
+    found = files.read_json(out) if out.exists() else []
+    if failure is not None or len(found) < len(indices):
+        lines = [line for line in output.lines if "Error: " in line]
+        why = failure.sentence if failure else "no result"
+        found += [{"trouble": lines[-1].strip() if lines else why}] * (len(indices) - len(found))
+    return dict(zip(indices, found, strict=True))
+
+
+def _as_json(trial: dict) -> dict:
+    return {**trial, "cell": trial["cell"].json()}
+
+
+def _rows(trial: dict, result: dict, work: Path) -> list[dict]:
+    cell = trial["cell"]
+    row = {
+        **certificate.combination(cell.json()),
+        "arithmetic": trial["arithmetic"],
+        "batch_norm": trial["batch_norm"],
+        "code": provenance.combined(provenance.code_of(cell)),
+    }
+    if "trouble" in result:
+        return [
+            {**row, "quantity": "all", **trials.outcome(None, 0.0), "reason": result["trouble"]}
+        ]
+    return [row | each for each in trials.judged(trial, result["errors"], work)]
+
+
+# ---------------------------------------------------------------- the program
+
+
+def whole_matrix(chosen: list[str]) -> list[dict]:
+    """The trials of ``chosen`` models with all that every strategy states."""
+    cells = [
+        trials.cell_of(model, strategy, devices, options)
+        for model in chosen
+        for strategy in strategies.names()
+        for devices, options in strategies.load(strategy).certified()
+    ]
+    return _distinct(trials.trials_of(cell, certificate.ALSO_IN, trials.RULES) for cell in cells)
+
+
+def of_plans(plans: Iterable[Path], place: str) -> list[dict]:
+    """The trials of what the cells in ``plans`` use, of those that run in ``place``."""
+    return _distinct(
+        trials.trials_of(
+            trials.cell_of(each["model"], each["strategy"], each["devices"], each["options"]),
+            {each["precision"]} & set(certificate.ALSO_IN),
+            [each["batch_norm"]],
+        )
+        for each in certificate.wanted(map(files.read_json, plans), place)
+    )
+
+
+def _distinct(those: Iterable[list[dict]]) -> list[dict]:
+    return list({files.digest(_as_json(each)): each for some in those for each in some}.values())
+
+
+def shown(rows: list[dict]) -> str:
+    """The certificate in short, as a table; below it, all that differs."""
+    quantities = certificate.QUANTITIES
+    head = ["model", "strategy", "arithmetic", "BatchNorm", "of", *quantities, "bound", "verdict"]
+    lines = [head]
+    for each in certificate.summary(rows):
+        errors = [each.errors.get(quantity, "") for quantity in quantities]
+        line = [each.model, each.strategy, each.arithmetic, each.batch_norm]
+        lines.append([*line, str(each.combinations), *errors, each.bound, each.verdict])
+    text = terminal.aligned(lines)
+    text += [
+        f"differs: {row['model']}, {row['strategy']} {json.dumps(row['options'])} on "
+        f"{row['devices']}: {certificate.said(row)}"
+        for row in rows
+        if row["verdict"] == DIFFERS
+    ]
+    return "\n".join(text)
+
+
+def main() -> int:
+    """The command line: 1 where something differs from eager training."""
+    known = models.names()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--model", action="append", choices=known, help="default: all")
+    what.add_argument("--plan", type=Path, nargs="+", help="what these plans of studies use")
+    parser.add_argument("--place", default=certificate.HOST, help="label of the image it runs in")
+    parser.add_argument("--out", type=Path, help="certificate to write")
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)  # this is a rank of a trial
+    arguments = parser.parse_args()
+    if arguments.work is not None:
+        launched.begin()
+        todo = [
+            {**each, "cell": Cell.of(each["cell"])}
+            for each in files.read_json(arguments.work / "todo.json")
+        ]
+        trials.run_trials(todo, arguments.work, arguments.out)
+        return 0
+    if arguments.plan is not None:
+        todo = of_plans(arguments.plan, arguments.place)
+    else:
+        todo = whole_matrix(arguments.model or known)
+    rows = certify(todo)
+    print(shown(rows))
+    if arguments.out is not None:
+        about = {"python": sys.version.split()[0], "packages": packages.installed()}
+        about["machine"] = machine.describe()
+        made = certificate.write(arguments.out, arguments.place, about, rows)
+        print(f"{arguments.out}: digest {made['digest']}")
+    # Of a study's cells the report says it: a strategy may be meant to differ.
+    bad = any(row["verdict"] == DIFFERS for row in rows)
+    return int(bad and arguments.plan is None)

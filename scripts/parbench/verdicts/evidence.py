@@ -1,0 +1,344 @@
+"""Evidence: what a machine measured of a study, in one small file that is kept with the project.
+
+``write`` makes reports/evidence/<study>-<machine>-<date>.json of a finished study: its plan, the
+metrics of all its cells, its certificates; ``unpack`` lays them out as a run leaves them, so that
+tables and report are made of them without training (rules/evidence.smk). docs/evidence.md says what
+a file holds, and what it leaves out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import shutil
+import socket
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from parbench import files, machine
+from parbench.errors import ParbenchError
+from parbench.files import canonical_json
+from parbench.measure import metrics_json
+from parbench.plan import by_schema
+from parbench.verdicts import certificate
+from parbench.verdicts.incomplete import cut
+from parbench.verdicts.words import NOT_MEASURED
+
+SCHEMA_VERSION = 1
+FOLDER = Path("reports/evidence")
+
+# A path from the root or from somebody's home, and its last name.
+_PATH = re.compile(r"""(?:file://|(?<![\w:/.]))[~/][^\s'",;:()\[\]{}]*/([^\s'",;:/()\[\]{}]+)/?""")
+_HOME = re.compile(r"/(home|Users|root)/[^\s/'\"]+")
+
+
+# --------------------------------------------------------------------------------------------------
+# Writing
+
+
+class _Shared:
+    """Values that many cells have alike: each stated once, and referred to by its place."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._places: dict[str, int] = {}
+
+    def place(self, value: Any) -> int:
+        place = self._places.setdefault(canonical_json(value), len(self.values))
+        if place == len(self.values):
+            self.values.append(value)
+        return place
+
+
+def gather(study: str, results: Path, partial: bool = False) -> dict:
+    """The evidence of ``study`` in the folder ``results`` of finished runs.
+
+    ParbenchError where a cell is not measured, unless ``partial``: its name is then in `missing`.
+    """
+    path = results / "plan" / f"{study}.json"
+    fix = f"make report ARGS=\"--config studies='[{study}]'\""
+    if not path.exists():
+        raise ParbenchError(f"{path}: no such file; run the study first: {fix}")
+    plan = files.read_json(path)
+    fix = shlex.join(["snakemake", *plan["arguments"]])
+    wanted = [cell for group in plan["groups"] if not group["not_run"] for cell in group["cells"]]
+    lies = {cell: results / "cells" / cell / "metrics.json" for cell in wanted}
+    runs = {cell: metrics_json.read(lies[cell]) for cell in wanted if lies[cell].exists()}
+    missing = [cell for cell in wanted if cell not in runs]
+    if not runs:
+        raise ParbenchError(f"{path}: no cell of {study} has been measured here; first: {fix}")
+    if missing and not partial:
+        raise ParbenchError(
+            f"{path}: {len(missing)} of {len(wanted)} cells are {NOT_MEASURED}, such as "
+            f"{missing[0]}; finish the study: {fix}, or say --partial, and the file will name them"
+        )
+    proofs = _certificates(runs.values(), results / "certificates", partial)
+    settings, environments, code = _Shared(), _Shared(), {}
+    cells = {cell: _packed(run, settings, environments, code) for cell, run in runs.items()}
+    made = {
+        "schema_version": SCHEMA_VERSION,
+        "study": study,
+        "machine": machine_name(runs.values()),
+        "date": max(run["finished"] for run in runs.values())[:10],
+        "plan": _without_places(plan),
+        "missing": missing,
+        "settings": settings.values,
+        "environments": environments.values,
+        "code": code,
+        "cells": cells,
+        "certificates": proofs,
+    }
+    made["digest"] = files.digest(made)
+    _refuse_homes(made, study)
+    return made
+
+
+def _certificates(runs: Iterable[Mapping], folder: Path, partial: bool) -> list[dict]:
+    places = sorted({run["environment"]["image"] or certificate.HOST for run in runs})
+    paths = [folder / certificate.path(place).name for place in places]
+    lacking = [path for path in paths if not path.exists()]
+    if lacking and not partial:
+        raise ParbenchError(
+            f"{lacking[0]}: no such file; make it with: snakemake {lacking[0]}, or say --partial, "
+            "and the cells will be marked as not certified"
+        )
+    return [certificate.read(path) for path in paths if path.exists()]
+
+
+def _packed(run: Mapping, settings: _Shared, environments: _Shared, code: dict) -> dict:
+    """A run (metrics.json) with places in ``settings`` and ``environments`` for what is shared."""
+    cell, environment = dict(run["cell"]), dict(run["environment"])
+    code[environment["code_digest"]] = environment.pop("code")
+    own = {key: cell.pop(key) for key in ("id", "seed")}
+    return {
+        **{key: value for key, value in run.items() if key not in ("cell", "environment")},
+        "reason": _plain(run["reason"]),
+        "seed": own["seed"],
+        "settings": settings.place(cell),
+        "environment": environments.place(environment),
+    }
+
+
+def machine_name(runs: Iterable[Mapping]) -> str:
+    """Short names of the machines of ``runs``: ``h200-x1`` where GPUs were used, else by its CPU.
+
+    Models and numbers of devices, in letters, digits and hyphens: never the name of a host.
+    """
+    runs = list(runs)
+    on_gpus = [run for run in runs if run["cell"]["hardware"]["device"] != "cpu"]
+    names = {_machine_name(run["environment"]["machine"], bool(on_gpus)) for run in on_gpus or runs}
+    return "-and-".join(sorted(names))
+
+
+def _machine_name(described: Mapping, gpus: bool) -> str:
+    cards = described.get("accelerators") or []
+    if gpus and cards:
+        model, number = machine.model_name(cards[0]["name"]), len(cards)
+    else:
+        noise = r"\((R|TM|C)\)|\b(CPU|Processor|\d+-Core)\b|@.*"
+        model = re.sub(noise, " ", described.get("cpu") or "unknown", flags=re.IGNORECASE)
+        number = described.get("cores") or 0
+    words = re.findall(r"[a-z0-9]+", model.lower())
+    return f"{'-'.join(words)[:40].rstrip('-') or 'unknown'}-x{number}"
+
+
+def _without_places(plan: Mapping) -> dict:
+    """The plan without the paths and the host's name that its free texts may hold."""
+    told = {
+        part: [{**group, "not_run": _plain(group["not_run"])} for group in plan[part]]
+        for part in ("groups", "together")
+    }
+    return {**plan, **told, "arguments": [_plain(word) for word in plan["arguments"]]}
+
+
+def _plain(text: str | None) -> str | None:
+    """``text`` with the last name of each absolute path only, and without this host's name."""
+    if text is None:
+        return None
+    host = socket.gethostname()
+    for name in filter(None, (host, host.partition(".")[0])):
+        text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "this machine", text)
+    return _PATH.sub(r"\1", text)
+
+
+def _refuse_homes(made: dict, study: str) -> None:
+    for keys, text in _texts(made):
+        if found := _HOME.search(text):
+            raise ParbenchError(
+                f"evidence of {study}: {'.'.join(map(str, keys))} tells of {found[0]!r}, which is "
+                "nobody's business; take the path out of the study or configuration and run again"
+            )
+
+
+def _texts(value: Any, keys: tuple = ()) -> Iterator[tuple[tuple, str]]:
+    """Every text in ``value``, with the keys that lead there."""
+    if isinstance(value, str):
+        yield keys, value
+    elif isinstance(value, (dict, list)):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _texts(part, (*keys, key))
+
+
+def write(made: dict, folder: Path) -> Path:
+    """Write the evidence ``made`` by `gather` under its own name, and return its path.
+
+    ParbenchError where another file has that name.
+    """
+    path = folder / f"{made['study']}-{made['machine']}-{made['date']}.json"
+    by_schema.check(made, "evidence", str(path))
+    if path.exists() and files.read_json(path) != made:
+        raise ParbenchError(
+            f"{path}: holds other evidence of that machine and day; move or delete it first"
+        )
+    files.write_atomically(path, _text(made))
+    return path
+
+
+def _text(made: Mapping) -> str:
+    """JSON with a line for each part and each cell: small, and a difference can be read."""
+
+    def short(value: Any) -> str:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+    def lines(value: Any) -> str:
+        if isinstance(value, dict) and value:
+            return "{\n  " + ",\n  ".join(f"{short(k)}:{short(v)}" for k, v in value.items()) + "}"
+        if isinstance(value, list) and value:
+            return "[\n  " + ",\n  ".join(map(short, value)) + "]"
+        return short(value)
+
+    return "{\n " + ",\n ".join(f"{short(k)}:{lines(v)}" for k, v in made.items()) + "\n}\n"
+
+
+# --------------------------------------------------------------------------------------------------
+# Reading
+
+
+def read(path: Path) -> dict:
+    """Read a file of evidence; ParbenchError for what is none, or was changed."""
+    made = files.read_json(path)
+    version = isinstance(made, dict) and "cells" in made and made.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise ParbenchError(
+            f"{path}: not evidence of this version ({SCHEMA_VERSION}); name a file that "
+            "`make evidence` has written"
+        )
+    by_schema.check(made, "evidence", str(path))
+    content = {key: value for key, value in made.items() if key != "digest"}
+    if made["digest"] != files.digest(content):
+        raise ParbenchError(
+            f"{path}: its digest is another: it was changed or damaged; get the file again"
+        )
+    return made
+
+
+def runs(made: Mapping, path: Path) -> dict[str, dict]:
+    """metrics.json of every cell in the evidence ``made``, which was read from ``path``."""
+    found = {}
+    for cell, packed in made["cells"].items():
+        run = dict(packed)
+        try:
+            settings, seed = made["settings"][run.pop("settings")], run.pop("seed")
+            environment = made["environments"][run.pop("environment")]
+            whole = {**environment, "code": made["code"][environment["code_digest"]]}
+        except (IndexError, KeyError) as error:
+            raise ParbenchError(f"{path}: cell {cell}: refers to nothing ({error})") from None
+        run |= {"cell": {"id": cell, **settings, "seed": seed}, "environment": whole}
+        by_schema.check(run, "metrics", f"{path}: cell {cell}")
+        found[cell] = run
+    return found
+
+
+def plan(made: Mapping) -> dict:
+    """The plan of the evidence ``made``; cells that are missing there are said to be."""
+    seeds = {cell: run["seed"] for cell, run in made["cells"].items()}
+    return cut(made["plan"], seeds, _lost)
+
+
+def _lost(group: Mapping, left: list[str]) -> dict:
+    """What the plan says of the cells of a group that are missing."""
+    said = [group.get("note")]
+    if len(left) < len(group["cells"]):
+        said.append(f"{len(left)} of {len(group['cells'])} cells {NOT_MEASURED}")
+    note = "; ".join(filter(None, said)) or None
+    return {"not_run": NOT_MEASURED, "note": note, "waiting": len(left)}
+
+
+def unpack(path: Path, folder: Path) -> Path:
+    """Lay out the evidence in ``path`` as a run leaves it, and return where: a folder of its name.
+
+    plan/<name>.json, cells/<cell>/metrics.json and certificates/<place>.json. The study is called
+    by the file's name, so that one report may hold it from several machines.
+    """
+    made, out = read(path), folder / path.stem
+    whole = plan(made)
+    title = f"{whole['study']['title']} ({made['machine']}, {made['date']})"
+    whole["study"] = {**whole["study"], "name": path.stem, "title": title}
+    told = ("study", "machine", "date", "digest")
+    whole["evidence"] = {"file": path.name, **{key: made[key] for key in told}}
+    for part in ("cells", "certificates"):
+        shutil.rmtree(out / part, ignore_errors=True)
+        (out / part).mkdir(parents=True)
+    for cell, run in runs(made, path).items():
+        files.write_json(out / "cells" / cell / "metrics.json", run)
+    for proof in made["certificates"]:
+        files.write_json(out / "certificates" / certificate.path(proof["place"]).name, proof)
+    files.write_json(out / "plan" / f"{path.stem}.json", whole)
+    return out
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="action", required=True)
+    one = commands.add_parser("write", help="finished studies -> reports/evidence/")
+    one.add_argument("study", nargs="*", help="its name; by default those of the last report")
+    one.add_argument("--partial", action="store_true", help="also where cells are not measured")
+    one.add_argument("--results", type=Path, default=Path("results"), help="folder of the runs")
+    one.add_argument("--folder", type=Path, default=FOLDER, help="where to write")
+    other = commands.add_parser("unpack", help="a file of evidence -> plan, cells, certificates")
+    other.add_argument("file", type=Path)
+    other.add_argument("--folder", type=Path, required=True, help="gets a folder of its name")
+    options = parser.parse_args(arguments)
+    if options.action == "unpack":
+        unpack(options.file, options.folder)
+        return
+    troubles = []
+    for study in options.study or _reported(options.results):
+        try:
+            _keep(study, options)
+        except ParbenchError as error:  # the others are kept all the same
+            troubles.append(str(error))
+    if troubles:
+        raise ParbenchError("\n".join(troubles))
+
+
+def _reported(results: Path) -> list[str]:
+    """Studies of the last report of which something runs on this machine."""
+    path = results / "report.json"
+    if not path.exists():
+        raise ParbenchError(f"{path}: no such file; make the report first, or name studies")
+    names = [study["name"] for study in files.read_json(path)["studies"]]
+    runnable = []
+    for name in names:
+        plan = files.read_json(results / "plan" / f"{name}.json")
+        if all(group["not_run"] for group in plan["groups"]):
+            print(f"note: {name}: nothing of it runs on this machine", file=sys.stderr)
+        else:
+            runnable.append(name)
+    return runnable
+
+
+def _keep(study: str, options: argparse.Namespace) -> None:
+    made = gather(study, options.results, options.partial)
+    path = write(made, options.folder)
+    print(f"{path}  {len(made['cells'])} cells, {path.stat().st_size / 1e3:.0f} kB")
+    if any(environment["git_dirty"] for environment in made["environments"]):
+        print(
+            f"note: {study}: some cells were measured with uncommitted changes; the report says so",
+            file=sys.stderr,
+        )

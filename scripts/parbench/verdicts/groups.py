@@ -1,0 +1,278 @@
+"""Groups of a plan with their runs: a group is a cell without its seed."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from parbench.cell import Dataset, Hardware, Training
+from parbench.errors import ParbenchError
+from parbench.measure import metrics_json
+from parbench.measure.metrics import Metric, Run
+from parbench.verdicts.words import FAILURES, NOT_RUN, OK
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a group's settings come to on its hardware."""
+
+    ranks: int
+    micro_batches: int
+    learning_rate: float
+    batch_norm: str
+    pipeline_bound: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A group of a plan; docs/verdicts.md says what its ``published`` and ``comparable`` mean.
+
+    ``runs``: metrics.json of its cells. Of several models that are trained together, which are a
+    group with ``members``, one for each seed that all have; ``cell_runs`` are those of all cells.
+    """
+
+    id: str
+    model: str
+    variant: str
+    strategy: str
+    options: Mapping
+    hardware: Hardware
+    dataset: Dataset
+    training: Training
+    seeds: list[int]
+    cells: list[str]
+    not_run: str | None
+    baseline: str | None
+    published: Mapping | None
+    work: Work
+    scaled: list[str] = field(default_factory=list)
+    differs: str | None = None  # from the source
+    comparable: Mapping[str, str] = field(default_factory=dict)  # cautions by metric
+    note: str | None = None
+    model_options: Mapping = field(default_factory=dict)
+    pretrained: Mapping = field(default_factory=dict)
+    members: list[str] = field(default_factory=list)
+    failed: list[Mapping] = field(default_factory=list)  # of a plan of which only a part is done
+    waiting: int = 0
+    runs: tuple[Run, ...] = ()
+    cell_runs: tuple[Run, ...] = ()
+
+    @classmethod
+    def of(cls, entry: Mapping, runs: Iterable[Run], cell_runs: Iterable[Run]) -> Group:
+        """The group that ``entry`` of a plan describes."""
+        known = {each.name: entry[each.name] for each in fields(cls) if each.name in entry}
+        typed = {
+            "hardware": Hardware(**entry["hardware"]),
+            "dataset": Dataset(**entry["dataset"]),
+            "training": Training(**entry["training"]),
+            "work": Work(**entry["work"]),
+            "comparable": entry.get("comparable") or {},
+        }
+        return cls(**known | typed, runs=tuple(runs), cell_runs=tuple(cell_runs))
+
+    @property
+    def ok(self) -> list[Run]:
+        """The runs that ended well: only these are averaged."""
+        return [run for run in self.runs if run["status"] == OK]
+
+    def _failed(self) -> dict[str, int]:
+        """How many runs failed, by what that is called."""
+        counts = {
+            word: [run["status"] for run in self.runs].count(k) for k, word in FAILURES.items()
+        }
+        return {word: count for word, count in counts.items() if count}
+
+    @property
+    def status(self) -> str:
+        """``ok``, ``not run`` or, for example, ``diverged 1 of 3``."""
+        if self.not_run:
+            return NOT_RUN
+        failed = (f"{word} {count} of {len(self.runs)}" for word, count in self._failed().items())
+        return ", ".join(failed) or OK
+
+    @property
+    def short_status(self) -> str:
+        """The same; but ``diverged`` where all runs did."""
+        return next((w for w, n in self._failed().items() if n == len(self.runs)), self.status)
+
+    def failures(self) -> list[str]:
+        """One sentence a run that did not end well."""
+        return [
+            f"seed {run['cell']['seed']} {FAILURES[run['status']]}"
+            + (f" ({run['reason']})" if run["reason"] else "")
+            for run in self.runs
+            if run["status"] != OK
+        ]
+
+    @property
+    def why(self) -> str:
+        """Why it did not run, or the reason of its first run that did not end well; or nothing."""
+        return self.not_run or next(filter(None, (run["reason"] for run in self.runs)), "")
+
+    def cautions(self, metric: Metric) -> list[str]:
+        """Why the metric means less than it seems, whatever it is set beside."""
+        # A strategy may know of more than the settings show: its module says so, the plan tells.
+        stated = self.comparable.get(metric.name)
+        cautions = [stated] if stated else []
+        if not metric.depends_on_clock:
+            return cautions
+        if self.training.mode == "deterministic":
+            cautions.append("deterministic mode is not for timing")
+        if self.training.profile != "none":
+            cautions.append("an instrumented run is not for timing")
+        if any(run["environment"]["oversubscribed"] for run in self.runs):
+            cautions.append("its devices shared cores")
+        return cautions
+
+    def machines(self) -> list[str]:
+        """Fingerprints of the machines that ran it."""
+        return list(dict.fromkeys(name for run in self.runs for name in fingerprints(run)))
+
+    def accelerators(self) -> list[str]:
+        """Names of the accelerators: as measured, or as planned where nothing was recorded."""
+        machines = (run["environment"]["machine"] for run in self.runs)
+        seen = {card["name"] for machine in machines for card in machine["accelerators"]}
+        planned = self.hardware.gpu_model
+        return sorted(seen) or ([planned] if planned else [])
+
+    def describe_hardware(self) -> str:
+        """For example ``2 CPU cores`` or ``2x NVIDIA H200``."""
+        count, threads = self.hardware.devices, self.hardware.threads
+        if self.hardware.device == "cpu":
+            cores = f"{count} CPU core{'s' if count > 1 else ''}"
+            if threads > 1:
+                cores = f"{count}x {threads} CPU cores"
+            return on_nodes(self.hardware.nodes, cores)
+        names = " or ".join(self.accelerators()) or "unknown GPU"
+        return on_nodes(self.hardware.nodes, f"{count}x {names}")
+
+    def measures(self, metric: Metric) -> bool:
+        """Whether the metric is one of a single model, or of several, as the group is."""
+        return metric.of in ("any", "several" if self.members else "one")
+
+    def values(self, metric: Metric) -> list[float]:
+        """The metric of the runs that ended well and have it."""
+        values = [metric.read(run) for run in self.ok] if self.measures(metric) else []
+        return [value for value in values if value is not None]
+
+    def stands_in(self, table: Mapping) -> bool:
+        """Whether it is a row of a study's ``table``: its variant, of one of its models.
+
+        Several models together are a row only where the table names them.
+        """
+        models = table.get("models", [] if self.members else [self.model])
+        return self.model in models and self.variant in table.get("variants", [self.variant])
+
+    @property
+    def devices(self) -> int:
+        """All that it uses."""
+        return self.hardware.devices * self.hardware.nodes
+
+    @property
+    def batch(self) -> int:
+        """Samples of a global batch."""
+        return self.training.global_batch
+
+
+def on_nodes(nodes: int, devices: str) -> str:
+    """``2x A100``, ``2 nodes of 2x A100``."""
+    return devices if nodes == 1 else f"{nodes} nodes of {devices}"
+
+
+def fingerprints(run: Run) -> list[str]:
+    """Of a run's machine, after those on which it was interrupted."""
+    before = [place["machine"] for place in run["resumed_from"] or []]
+    return list(dict.fromkeys([*before, run["environment"]["machine"]["fingerprint"]]))
+
+
+def seed(run: Run) -> int:
+    """The seed of a run."""
+    return run["cell"]["seed"]
+
+
+def groups_of(plan: Mapping, runs: Mapping[str, Run]) -> dict[str, Group]:
+    """The plan's groups with their runs, by id; after them those of several models together.
+
+    ``runs`` maps cell ids to metrics.json contents, for every cell of a group that runs.
+    """
+    groups = {}
+    for each in plan["groups"]:
+        own = [] if each["not_run"] else [_run(plan, cell, runs) for cell in each["cells"]]
+        groups[each["id"]] = Group.of(each, own, own)
+    for each in plan["together"]:
+        members = [] if each["not_run"] else [groups[name] for name in each["members"]]
+        own = [run for member in members for run in member.runs]
+        groups[each["id"]] = Group.of(each, _together(members), own)
+    return groups
+
+
+def _run(plan: Mapping, cell: str, runs: Mapping[str, Run]) -> Run:
+    if cell not in runs:
+        raise _no_metrics(Path("results/cells") / cell / "metrics.json", plan)
+    if (other := runs[cell]["cell"]["id"]) != cell:
+        raise ParbenchError(
+            f"metrics.json of cell {cell} holds a run of {other}; delete it and run again"
+        )
+    return runs[cell]
+
+
+def _no_metrics(path: Path, plan: Mapping) -> ParbenchError:
+    command = shlex.join(["snakemake", str(path), *plan["arguments"]])
+    return ParbenchError(f"{path}: no such file; make it with: {command}")
+
+
+def _together(members: list[Group]) -> list[Run]:
+    """A run for each seed that all ``members`` have, as if one had trained all their models."""
+    of_seed: dict[int, list[Run]] = {}
+    for member in members:
+        for run in member.runs:
+            of_seed.setdefault(seed(run), []).append(run)
+    return [_all_trained(runs) for runs in of_seed.values() if len(runs) == len(members)]
+
+
+def _all_trained(runs: list[Run]) -> Run:
+    """What is said of the runs of several models together; in place of training time, the total."""
+    failed = [run for run in runs if run["status"] != OK]
+    # Whichever is first: where they train at the same time, each of them has measured it.
+    orders = [] if failed else [[*runs[n:], *runs[:n]] for n in range(len(runs))]
+    total = None if failed else statistics.fmean(map(_seconds_in_turn, orders))
+    busy = any(run["environment"]["oversubscribed"] for run in runs)
+    return {
+        "cell": runs[0]["cell"],
+        "status": failed[0]["status"] if failed else OK,
+        "reason": failed[0]["reason"] if failed else None,
+        "train_seconds": total,
+        "total_seconds": total,
+        "environment": {**runs[0]["environment"], "oversubscribed": busy},
+        # Every machine that had a part in it.
+        "resumed_from": [{"machine": name} for run in runs for name in fingerprints(run)],
+    }
+
+
+def _seconds_in_turn(runs: list[Run]) -> float:
+    """Until the models of all ``runs`` are trained, one run after the other; but one whose model
+    has trained beside an earlier one is not needed any more."""
+    total, trained = 0.0, set()
+    for run in runs:
+        if run["cell"]["model"]["name"] not in trained:
+            at_once = [run["train_seconds"]]
+            for other in run.get("beside", []):
+                at_once.append(other["train_seconds"])
+                trained.add(other["model"])
+            total += max(at_once)
+    return total
+
+
+def read_runs(plan: Mapping, folder: str | Path) -> dict[str, Run]:
+    """metrics.json of every cell of the plan that runs, from ``folder``/<cell>/metrics.json."""
+    runs = {}
+    for group in plan["groups"]:
+        for cell in [] if group["not_run"] else group["cells"]:
+            path = Path(folder) / cell / "metrics.json"
+            if not path.exists():
+                raise _no_metrics(path, plan)
+            runs[cell] = metrics_json.read(path)
+    return runs

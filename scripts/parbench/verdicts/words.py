@@ -1,0 +1,48 @@
+"""The words of statuses and verdicts, and how many seeds it takes (docs/verdicts.md)."""
+
+from __future__ import annotations
+
+OK = "ok"
+NOT_RUN = "not run"
+# What a failed run is called in the status column and in sentences.
+FAILURES = {"out_of_memory": "out of memory", "diverged": "diverged"}
+
+REPRODUCED = "reproduced"
+WITHIN_NOISE = "within noise"
+NOT_REPRODUCED = "not reproduced"
+SUSPICIOUS = "better than published (suspicious)"
+NOT_COMPARABLE = "not comparable"
+UNDECIDED = "undecided"
+NOT_MEASURED = "not measured"
+NO_PUBLISHED_VALUE = "no published value"
+# In the order of a report's summary.
+VERDICTS = (
+    REPRODUCED,
+    WITHIN_NOISE,
+    NOT_REPRODUCED,
+    SUSPICIOUS,
+    NOT_COMPARABLE,
+    UNDECIDED,
+    NOT_RUN,
+    NOT_MEASURED,
+    NO_PUBLISHED_VALUE,
+)
+
+# Of claims.
+HOLDS = "holds"
+FAILS = "does not hold"
+REPORTED = "reported"
+UNTESTED = "cannot be tested here"
+CLAIM_VERDICTS = (HOLDS, FAILS, UNDECIDED, REPORTED, UNTESTED)
+
+# Of certificates.
+EQUAL, DIFFERS, MEASURED = "equal", "differs", "measured"
+
+DECIDE_FROM = 3  # seeds; fewer give their range, and decide nothing
+TRIM_FROM = 5  # from here on, clocked metrics are averaged without the fastest and the slowest
+NOT_REACHED = "not reached"  # so begins what is said of seeds below the published accuracy
+
+
+def too_few(number: int) -> str:
+    """Why ``number`` seeds decide nothing; empty where they are enough."""
+    return f"{number} of at least {DECIDE_FROM} seeds" if number < DECIDE_FROM else ""

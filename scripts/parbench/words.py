@@ -1,0 +1,23 @@
+"""Words of messages: a value on one short line, and the name that was perhaps meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from parbench.printable import printable
+
+
+def brief(text: str, most: int = 80) -> str:
+    """``text`` for a message: on one line, and not longer than ``most`` characters."""
+    line = " ".join(printable(text).split())
+    return line if len(line) <= most else line[: most - 3] + "..."
+
+
+def nearest(name: str, known: Iterable[str], listed: bool = True) -> str:
+    """`; did you mean ...?` where something is near, else what there is."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(sorted(known))}" if listed and known else ""

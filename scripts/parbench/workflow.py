@@ -1,0 +1,272 @@
+"""One run of the workflow, from its Snakefile's side: what was asked for, and what it says.
+
+Of Snakemake only what a Snakefile may use: ``workflow`` is read, and nothing of it changed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parbench import files, machine
+from parbench.deploy import deployment
+from parbench.errors import ParbenchError
+from parbench.launch import slurm, slurm_cluster
+from parbench.measure import provenance
+from parbench.plan import cells
+from parbench.plan import config as configuration
+from parbench.plan.places import ROOT, folder
+from parbench.reporting import unfinished
+from parbench.verdicts import certificate
+from parbench.words import nearest
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """How Snakemake was called.
+
+    ``main``: not as a job of a run, which reads the Snakefile once more; ``forced``: jobs that
+    have nothing to do are to be run as well.
+    """
+
+    main: bool
+    on_slurm: bool
+    dry: bool
+    forced: bool
+    apptainer: bool  # --sdm apptainer, as Snakemake's users type it
+    files: list[Path]
+    changes: dict  # of --config
+
+
+def invocation(workflow: Any) -> Invocation:
+    """Read from ``workflow`` and the command line how Snakemake was called.
+
+    Which cells there are depends on where they will run, and Snakemake itself tells a Snakefile its
+    executor only after it has read it: so its own parser reads the command line and the profiles.
+    """
+    from snakemake.cli import parse_args
+
+    # It would say a second time which profiles it reads.
+    with contextlib.redirect_stderr(io.StringIO()):
+        given = parse_args(sys.argv[1:])[1] if workflow.is_main_process else None
+    methods = workflow.deployment_settings.deployment_method
+    return Invocation(
+        main=given is not None,
+        on_slurm=given is not None and given.executor == "slurm",
+        dry=given is not None and bool(given.dryrun),
+        forced=given is not None and bool(given.force or given.forceall or given.forcerun),
+        apptainer=any(method.name == "APPTAINER" for method in methods),
+        # Snakemake lists the files of --configfile before the one that they are laid over.
+        files=[ROOT / "config.yaml", *map(Path, workflow.overwrite_configfiles)],
+        changes=configuration.typed(workflow.config_settings.config),
+    )
+
+
+def evidence_files(pattern: str) -> list[str]:
+    """``pattern`` of each file of evidence, as it is unpacked. ParbenchError without any."""
+    names = sorted(path.stem for path in Path("reports/evidence").glob("*.json"))
+    if not names:
+        raise ParbenchError(
+            "reports/evidence holds no file of evidence; make one of a finished study: make "
+            "evidence ARGS=<study>"
+        )
+    return [f"results/evidence/{name}/" + pattern.format(evidence=name) for name in names]
+
+
+class Run:
+    """What the rules ask: ``config`` and ``plan``, and what Slurm is asked for each cell.
+
+    ParbenchError where the configuration is wrong.
+    """
+
+    def __init__(self, called: Invocation, config: dict):
+        self.called, on_slurm = called, called.on_slurm
+        merged = configuration.merged(config, called.changes)
+        checked = configuration.checked(merged, called.files, called.changes)
+        self.config = deployment.settle(checked, called.apptainer)
+        self.cluster = slurm_cluster.ask() if on_slurm else None
+        self.left = slurm.left_behind(ROOT) if on_slurm else {}
+        # What counts is what runs the cells: this machine, a cluster or, for a job of a run, what
+        # was found when that run began.
+        if self.cluster is not None:
+            lacking = slurm.lacking(self.cluster, self.config, called.files)
+        elif called.main:
+            lacking = cells.lacking_here(self.config)
+        else:
+            lacking = cells.lacking_as_planned(self.config["studies"])
+        self.plan = cells.plan(self.config, called.files[1:], called.changes, lacking)
+        # The report reads them, after hours of training: a typo is told now.
+        configuration.claims("studies/published/claims.yaml")
+        self.requests = slurm.Requests(self.plan, self.config, self.cluster, self.left)
+        self.preparing = slurm.preparing(self.config, self.cluster)
+        # Read now: the plugin takes it out of the environment.
+        self.inside_job = os.environ.get("SLURM_JOB_ID")
+        self.asked: set[str] = set()  # the cells that Snakemake's own plan reaches
+        self.started = time.time()
+        self._told = False
+        if called.dry:
+            atexit.register(self._foretell)
+
+    @property
+    def prepares_here(self) -> bool:
+        """Whether preparation and report run where Snakemake does, and not as jobs."""
+        return self.config["slurm"]["prepare"] == "submit"
+
+    def cell(self, name: str) -> Any:
+        """The cell of a job; ParbenchError for one that no study asks for, or not run here."""
+        if name not in self.plan.cells:
+            near = nearest(name, list(self.plan.cells), listed=False)
+            raise ParbenchError(f"unknown cell {name!r}{near}")
+        if name in self.plan.not_run:
+            raise ParbenchError(f"{name} is not run here: {self.plan.not_run[name]}")
+        self.asked.add(name)
+        return self.plan.cells[name]
+
+    def resources(self) -> dict:
+        """The resources of cells, by the plugin's names: none where cells run on this machine.
+
+        They never come from `threads`, which the cores of the submitting machine limit.
+        """
+        if self.called.main and not self.called.on_slurm:
+            return {}
+
+        def one(key: str):
+            return lambda wildcards: self.requests.of(wildcards.cell).get(key)
+
+        return {key: one(key) for key in slurm.KEYS}
+
+    # ------------------------------------------------------------ files that rules ask for
+
+    def metrics(self, study: str) -> list[str]:
+        """metrics.json of all the study's cells that this machine can run."""
+        if study not in self.plan.plans:
+            near = nearest(study, list(self.plan.plans))
+            raise ParbenchError(f"study {study!r} is not in `studies`{near}")
+        return [str(folder(cell) / "metrics.json") for cell in self.plan.runnable(study)]
+
+    def certificates(self, studies: list[str]) -> list[str]:
+        """Those that stand for the cells of ``studies``: of their images, or of the host."""
+        groups = [
+            group
+            for study in studies
+            if study in self.plan.plans
+            for group in self.plan.plans[study].groups
+        ]
+        first = {group.cells[0] for group in groups if group.not_run is None}
+        found = {cells.image_of(self.plan.cells[cell], self.plan) for cell in first}
+        places = {certificate.HOST if image is None else image.label for image in found}
+        return [str(certificate.path(place)) for place in sorted(places)]
+
+    def certified_plans(self, place: str) -> list[str]:
+        """The plans that ask for a certificate of ``place``."""
+        studies = self.plan.studies.items()
+        asked = [name for name, plan in studies if certificate.wanted([plan], place)]
+        return [f"results/plan/{name}.json" for name in asked]
+
+    # ------------------------------------------------------------ what decides an input's bytes
+
+    def dataset_source(self, name: str) -> str:
+        """What decides a dataset's bytes: not the mirrors, nor the code that fetches it.
+
+        A change of the conversion itself raises CONVERSION in parbench/data/dataset.py. Of a local
+        folder it is the bytes and not the times: a run of this rule is a run of all its cells.
+        """
+        spec = self._known("datasets", name)
+        held = cells.source_digest(name, self.plan)
+        conversion = provenance.constant("parbench.data.dataset", "CONVERSION")
+        return json.dumps([spec, conversion, *([held] if held else [])], sort_keys=True)
+
+    def weights_source(self, name: str) -> str:
+        """The same of published weights, which get the names of their model's own blocks."""
+        spec = self._known("weights", name)
+        conversion = provenance.constant("parbench.data.pretrained", "CONVERSION")
+        model = provenance.combined(provenance.closure(f"parbench.models.{spec['model']}"))
+        return json.dumps([spec, conversion, model], sort_keys=True)
+
+    def _known(self, key: str, name: str) -> dict:
+        if name not in self.config[key]:
+            near = nearest(name, list(self.config[key]))
+            raise ParbenchError(f"unknown {key.removesuffix('s')} {name!r}{near}")
+        return {part: v for part, v in self.config[key][name].items() if part != "urls"}
+
+    # ------------------------------------------------------------ at the start and the end
+
+    def begin(self) -> None:
+        """Write cells and plans, and say what will happen."""
+        cells.write(self.plan)
+        deployment.keep(self.config, self.called.apptainer)
+        trained = self._to_train()
+        slots = {"cpu": len(machine.usable_cores()), "cuda": max(1, len(machine.usable_gpus()))}
+        cells.write_progress(self.plan, trained, slots)
+        self._forget_finished()
+        if self.inside_job and self.prepares_here:
+            print(
+                f"parbench: inside Slurm's job {self.inside_job}: datasets, images, tables and "
+                "report are made on its nodes"
+            )
+        self._say(trained)
+        for cell in trained:
+            if numbers := self.left.get(cell):
+                print(
+                    f"parbench: {cell}: job {', '.join(numbers)} of an earlier run is still there; "
+                    "its result is taken over"
+                )
+        unfinished.REPORT.unlink(missing_ok=True)
+
+    def _to_train(self) -> list[str]:
+        if self.called.forced:
+            return sorted(self.asked)
+        return sorted(cell for cell in self.asked if cells.state(cell, self.plan)[0] != "done")
+
+    def _say(self, trained: list[str]) -> None:
+        if self.called.on_slurm:
+            for line in slurm.not_run(self.plan):
+                print(f"parbench: {line}")
+        print(f"parbench: {cells.forecast(self.plan, trained) or 'no cell is to be trained'}")
+
+    def _foretell(self) -> None:
+        """At the end of a dry run: what the run will take."""
+        if self.asked:
+            self._say(self._to_train())
+
+    def _forget_finished(self) -> None:
+        """Results beside checkpoints count where a workflow was killed before it took them: of a
+        cell whose metrics.json was deleted, or that is to run whatever there is, they do not."""
+        for cell in self.asked:
+            there = (folder(cell) / "metrics.json").exists() or cell in self.left
+            if self.called.forced or not there:
+                (folder(cell) / "finished.json").unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """The results in short, where tables were made. `make` prints them itself, also when
+        Snakemake found nothing to do and calls nobody."""
+        made = [Path(f"results/tables/{study}.csv") for study in self.plan.plans]
+        new = any(path.exists() and path.stat().st_mtime >= self.started for path in made)
+        if new and os.environ.get("PARBENCH_CLOSING") != "make":
+            subprocess.run([sys.executable, "scripts/closing.py"], check=False)
+
+    def fail(self, inside: str) -> None:
+        """Which cells failed, and a report of what is there. ``inside``: before its programs."""
+        print(
+            "The run stopped: see the error above. What is finished is kept; start it again to go "
+            "on.",
+            file=sys.stderr,
+        )
+        failed = []
+        for cell in sorted(self.asked):
+            with contextlib.suppress(FileNotFoundError, ParbenchError, KeyError):
+                path = folder(cell) / "failed.json"
+                new = path.stat().st_mtime >= self.started
+                if new and not files.read_json(path)["stopped"]:
+                    failed.append(cell)
+        if failed:  # none where somebody typed Ctrl-C
+            unfinished.tell(self.plan, failed, inside)

@@ -1,0 +1,326 @@
+"""What a user types, and what comes of it: held from outside, while the code behind it changes.
+
+Programs are run as a user or a rule runs them, and what they print and write is compared with the
+files in tests/contract. Nothing of the project is imported. Where behaviour changes on purpose,
+those files are written anew, and the difference is read before it is committed:
+
+    REWRITE_CONTRACT=1 python -m pytest tests/test_contract.py
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import re
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from workspace import ROOT, Workspace
+
+GOLDEN = ROOT / "tests" / "contract"
+REWRITE = "REWRITE_CONTRACT" in os.environ
+STUDIES = sorted(path.stem for path in (ROOT / "studies").glob("*.yaml"))
+EVIDENCE = sorted(path.stem for path in (ROOT / "reports/evidence").glob("*.json"))
+
+
+def hold(name: str, text: str) -> None:
+    """Compare ``text`` with tests/contract/<name>, line by line, or write it there."""
+    path = GOLDEN / name
+    if REWRITE:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text.splitlines() == path.read_text(encoding="utf-8").splitlines()
+
+
+def as_lines(value: Mapping[str, Any]) -> str:
+    """``value`` as JSON, a line for each entry of its parts: a difference can be read."""
+    parts = []
+    for key, part in value.items():
+        text = json.dumps(part, sort_keys=True)
+        if isinstance(part, dict):
+            entries = (f" {json.dumps(k)}: {json.dumps(part[k], sort_keys=True)}" for k in part)
+            text = "{\n" + ",\n".join(entries) + "\n}"
+        parts.append(f"{json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+# --- the plan of every study ----------------------------------------------------------------------
+
+# Two cores and one A100, so that what runs here does not depend on the machine that tests.
+PLACE = "deployment: host\navailable: {cpu: 2, cuda: {A100: 1}}\n"
+# What is derived. Settings and options are the study's, and the ids of cells hold digests of them.
+DERIVED = ("variant", "members", "baseline", "published", "differs", "comparable", "pretrained")
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """A work folder in which all studies have been planned, and nothing was trained."""
+    work = Workspace(tmp_path_factory.mktemp("plan") / "work")
+    (work.folder / "mine.yaml").write_text(f"{PLACE}studies: [{', '.join(STUDIES)}]\n")
+    work.snakemake("results/data/digits/digest.json", "--configfile", "mine.yaml")
+    return work.folder / "results"
+
+
+def told(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What a plan derives of a group of cells, without what is empty."""
+    kept = {key: group[key] for key in DERIVED if group.get(key)}
+    reason = group["not_run"]
+    if reason and not reason.startswith("Horovod "):  # which may not be built here
+        kept["not_run"] = reason
+    if "members" not in group:
+        kept["cells"] = " ".join(cell.rpartition("-")[2] for cell in group["cells"])
+    kept["work"] = " | ".join(str(value) for _, value in sorted(group["work"].items()))
+    return {**kept, "scaled": "; ".join(group["scaled"])} if group["scaled"] else kept
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_study_is_planned_as_ever(planned, study):
+    plan = json.loads((planned / "plan" / f"{study}.json").read_text())
+    about = plan["study"]
+    cells = [
+        json.loads((planned / "cells" / cell / "cell.json").read_text())
+        for group in plan["groups"]
+        if group["not_run"] is None
+        for cell in group["cells"]
+        if group["strategy"] != "horovod"
+    ]
+    reduced = {
+        "study": {key: about[key] for key in ("settings", "assumed", "tolerance", "published")},
+        "study_digest": digest(about),
+        "groups": {group["id"]: told(group) for group in plan["groups"]},
+        "together": {group["id"]: told(group) for group in plan["together"]},
+        "cells_digest": digest(cells),
+        "arguments": plan["arguments"],
+    }
+    hold(f"plan/{study}.json", as_lines(reduced))
+
+
+def test_a_cell_of_each_strategy_is_as_ever(planned):
+    found: dict[str, Any] = {}
+    for path in sorted(planned.glob("cells/*/cell.json")):
+        cell = json.loads(path.read_text())
+        found.setdefault(cell["strategy"]["name"], cell)
+    hold("cells.json", as_lines({key: found[key] for key in sorted(found) if key != "horovod"}))
+
+
+# --- weights of every strategy --------------------------------------------------------------------
+
+# Where torch, the processor or its instructions are others, sums are rounded otherwise.
+LOSS_TOLERANCE = 1e-3  # relative
+MEASURED = ("train_loss", "test_loss", "test_accuracy")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """metrics.json of the cells of tests/contract/study.yaml, by strategy and model."""
+    work = Workspace(tmp_path_factory.mktemp("weights") / "work")
+    shutil.copy(GOLDEN / "study.yaml", work.folder / "studies/contract.yaml")
+    (work.folder / "mine.yaml").write_text("studies: [contract]\navailable: {cpu: 2}\n")
+    listed = work.run("scripts/cells.py", "--configfile", "mine.yaml", "list").stdout
+    cells = re.findall(r"^(\S+) +missing$", listed, re.M)
+    targets = [f"results/cells/{cell}/metrics.json" for cell in cells]
+    work.snakemake(*targets, "--configfile", "mine.yaml")
+    paths = sorted(work.folder.glob("results/cells/*/metrics.json"))
+    runs = [json.loads(path.read_text()) for path in paths]
+    return {f"{r['cell']['strategy']['name']} of {r['cell']['model']['name']}": r for r in runs}
+
+
+def test_every_strategy_trains_to_the_same_weights(trained):
+    """Equal to the last bit where torch and processor are those of the file, else nearly so."""
+    first = trained["eager of swin"]["environment"]
+    flags = Path("/proc/cpuinfo").read_text().split()
+    place = {
+        "torch": first["packages"]["torch"],
+        "cpu": first["machine"]["cpu"],
+        "instructions": [name for name in ("avx2", "avx512f", "avx512_bf16") if name in flags],
+    }
+    found = {
+        name: {
+            "history": [[epoch[key] for key in MEASURED] for epoch in run["history"]],
+            "test_accuracy": run["test_accuracy"],
+            "weights_sha256": run["weights_sha256"],
+        }
+        for name, run in trained.items()
+    }
+    if REWRITE:
+        hold("weights.json", as_lines({"place": place, "cells": found}))
+    held = json.loads((GOLDEN / "weights.json").read_text())
+    if "horovod of swin" not in found:  # it may not be built here
+        del held["cells"]["horovod of swin"]
+    assert found.keys() == held["cells"].keys()
+    if place == held["place"]:
+        assert found == held["cells"]
+    for name, cell in found.items():
+        for ours, theirs in zip(cell["history"], held["cells"][name]["history"], strict=True):
+            assert ours[:2] == pytest.approx(theirs[:2], rel=LOSS_TOLERANCE), name
+
+
+# --- tables, verdicts and claims of the evidence that is kept -------------------------------------
+
+COLUMNS = "metric n_seeds mean std ci_low ci_high published ratio verdict".split()
+
+
+@pytest.fixture(scope="module")
+def told_again(tmp_path_factory):
+    """A work folder in which tables and the report's data were made of reports/evidence."""
+    work = Workspace(tmp_path_factory.mktemp("evidence") / "work")
+    published = sorted(str(path) for path in (ROOT / "studies/published").glob("*.csv"))
+
+    def table(name: str) -> tuple[str, str]:
+        home = f"results/evidence/{name}"
+        plan, out = f"{home}/plan/{name}.json", f"{home}/tables/{name}.csv"
+        source = str(ROOT / "reports/evidence" / f"{name}.json")
+        work.run("scripts/evidence.py", "unpack", source, "--folder", "results/evidence")
+        certificates = map(str, sorted((work.folder / home / "certificates").glob("*.json")))
+        words = ["--plan", plan, "--cells", f"{home}/cells", "--published", *published]
+        work.run("scripts/tables.py", *words, "--certificate", *certificates, "--out", out)
+        return plan, out
+
+    with ThreadPoolExecutor(2) as pool:
+        plans, tables = zip(*pool.map(table, EVIDENCE), strict=True)
+    words = ["--plan", *plans, "--table", *tables, "--cells", "results/cells", "--certificate"]
+    words += ["--claims", "studies/published/claims.yaml", "--published", *published]
+    work.run("scripts/report.py", "collect", *words, "--out", "results/evidence/report.json")
+    return work.folder / "results/evidence"
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_a_table_of_evidence_has_the_same_numbers(told_again, name):
+    """To 12 digits; reasons stand once, below, by their number."""
+    lines, reasons, group = [",".join(["group", *COLUMNS, "reason"])], [""], ""
+    with open(told_again / name / "tables" / f"{name}.csv", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["reason"] not in reasons:
+                reasons.append(row["reason"])
+            values = [rounded(row[column]) for column in COLUMNS]
+            shown = row["group"] if row["group"] != group else ""
+            lines.append(",".join([shown, *values, str(reasons.index(row["reason"]))]))
+            group = row["group"]
+    lines += [f"reason {number}: {reason}" for number, reason in enumerate(reasons)]
+    hold(f"tables/{name.partition('-amd')[0]}.csv", "\n".join(lines) + "\n")
+
+
+def rounded(text: str) -> str:
+    """A number of a table to 12 digits; other text as it is."""
+    return f"{float(text):.12g}" if re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) else text
+
+
+def test_claims_have_the_same_verdicts_and_sentences(told_again):
+    report = json.loads((told_again / "report.json").read_text())
+    parts = [*texts(report["claims"]), "", *texts(report["summary"])]
+    hold("claims.txt", "\n".join(parts) + "\n")
+
+
+def texts(part: Any) -> Iterator[str]:
+    """What stands in a part of the report: a line for each row of a table."""
+    if isinstance(part, list) and part and all(isinstance(c, dict) and "text" in c for c in part):
+        yield " | ".join(cell["text"] for cell in part)
+    elif isinstance(part, (list, dict)):
+        for key, value in part.items() if isinstance(part, dict) else enumerate(part):
+            if key in ("title", "caption", "text", "sentence") and value:
+                yield value
+            elif key != "facts":  # the commits that measured, and the like
+                yield from texts(value)
+
+
+# --- messages for what a user gets wrong ----------------------------------------------------------
+
+
+def said(work: Workspace, case: Mapping[str, Any]) -> str:
+    """What is read after the mistake ``case``, made in ``work`` and undone."""
+    changes = {work.folder / file: v for file, v in case.items() if file not in ("run", "says")}
+    before = {path: path.read_text() for path in changes if path.exists()}
+    for path, change in changes.items():
+        if isinstance(change, str):
+            path.write_text(change)
+        else:
+            for old, new in change.items():
+                work.edit(str(path.relative_to(work.folder)), old, new)
+    words = case.get("run", "scripts/cells.py list").split()
+    done = work.run(*words, check=False)
+    for path in changes:
+        path.write_text(before[path]) if path in before else path.unlink()
+    assert done.returncode != 0, done.stdout
+    if "snakemake" in words:  # which says more than we do
+        text = re.search(r"error: .*", done.stdout + done.stderr)[0]
+    else:
+        assert "Traceback" not in done.stderr
+        text = done.stderr.rstrip()
+    # Where the code lies is no promise.
+    return text.replace(f"{work.folder}/", "").replace("scripts/parbench/", "scripts/")
+
+
+def test_messages_for_mistakes(tmp_path):
+    """Each is one clear error, told before anything runs, and the same as ever."""
+    path = GOLDEN / "mistakes.yaml"
+    cases = yaml.safe_load(path.read_text())
+    works = [Workspace(tmp_path / f"work-{number}") for number in range(2)]
+
+    def half(number: int) -> list[str]:
+        return [said(works[number], case) for case in list(cases.values())[number::2]]
+
+    with ThreadPoolExecutor(2) as pool:
+        halves = list(pool.map(half, range(2)))
+    messages = {name: halves[n % 2][n // 2] for n, name in enumerate(cases)}
+    if REWRITE:
+        text = re.sub(r"\n  says: \|\n(?:    .*\n)+", "\n", path.read_text())
+        for name, message in messages.items():
+            said_so = "  says: |\n" + textwrap.indent(message, "    ") + "\n"
+            pattern = rf"(?m)^{re.escape(name)}:\n(?:  .*\n)+"
+            text = re.sub(pattern, lambda found, said_so=said_so: found[0] + said_so, text)
+        path.write_text(text)
+        cases = yaml.safe_load(text)
+    assert messages == {name: case.get("says", "").rstrip() for name, case in cases.items()}
+
+
+# --- the README's commands ------------------------------------------------------------------------
+
+FIRST = EVIDENCE[0]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of the project in which nothing has been run, planned for two cores."""
+    work = Workspace(tmp_path_factory.mktemp("readme") / "work")
+    work.edit("config.yaml", "available: auto", "available: {cpu: 2}")
+    shutil.copytree(ROOT / "reports/evidence", work.folder / "reports/evidence")
+    return work
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("scripts/cells.py list", r"swin.ddp.cpu2.s2-\w{8} +missing\n\n30 cells: "),
+        ("scripts/cells.py why swin.eager.cpu1.s0", "would run because\n  - it has not been train"),
+        ("scripts/cells.py command swin.ddp.cpu2.s0", r"scripts/\S+\.py .*swin.ddp.cpu2.s0-\w{8}"),
+        ("scripts/images.py list", r"(?m)^torch-current-\w{12} "),
+        ("scripts/doctor.py", r"(?m)^Python +ok "),
+        ("-m snakemake -n --quiet host", r"(?m)^dataset +1\ntrain +\d\d\ntable +1\nreport +1$"),
+        (
+            f"scripts/compare.py reports/evidence/{FIRST}.json reports/evidence/{FIRST}.json",
+            r"105 learned the same weights to the last bit",
+        ),
+    ],
+    ids=lambda value: value if value.startswith(("scripts", "-m")) else "",
+)
+def test_a_command_of_the_readme_says_what_it_should(checkout, command, says):
+    done = checkout.run(*command.split())
+    assert re.search(says, done.stdout + done.stderr)
+
+
+def test_the_audit_of_published_numbers_finds_the_same(checkout):
+    done = checkout.run("scripts/audit.py", "studies/published/published_results.csv")
+    hold("audit.txt", done.stdout)
