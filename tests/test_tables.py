@@ -19,7 +19,7 @@ import constructed
 from constructed import table
 from parbench.errors import ParbenchError
 from parbench.measure.metrics import METRICS, TO_PUBLISHED
-from parbench.verdicts import tables, terminal, words
+from parbench.verdicts import words
 from parbench.verdicts.estimates import estimate
 from parbench.verdicts.published import Source
 
@@ -608,7 +608,7 @@ def test_a_speedup_is_judged_on_other_hardware_with_as_many_devices(changes, ver
     assert found["reason"].count(WORKER) <= 1
 
 
-# ---------------------------------------------------------------- program
+# ---------------------------------------------------------------- programs
 
 
 @pytest.fixture
@@ -617,77 +617,65 @@ def study(tmp_path) -> Path:
     folder = tmp_path / "work folder"
     base = make_group(published=EAGER, hardware=make_hardware("cpu", 1, name="cpu1"))
     ddp = make_group("ddp", baseline=base["id"], hardware=make_hardware("cpu", 2, name="cpu2"))
-    long = make_group(
-        "gpipe-1-1-1-1-with-a-rather-long-name",
-        baseline=base["id"],
-        hardware=make_hardware("cpu", 4, name="cpu4-oversubscribed"),
-        comparable={"speedup": "one worker: " + "no scaling " * 12},
-    )
-    needs = "needs 2x \x1b[2J\x1b]0;x\x07A100 " + "with NVLink and much more " * 5
+    gpipe = make_group("gpipe", baseline=base["id"], comparable={"speedup": WORKER})
+    needs = "needs 2x \x1b[2J\x1b]0;x\x07A100"
     absent = make_group("horovod", baseline=base["id"], not_run=needs)
-    metrics = make_runs(base, CPU, train_seconds=[7200.5, 7300.0, 7400.0])
+    metrics = make_runs(base, CPU, train_seconds=[100.5, 101.0, 101.5])
     metrics |= make_runs(ddp, CPU, test_accuracy=[0.8, 0.9, 1.0])
-    metrics |= make_runs(long, CPU)
-    metrics[long["cells"][0]] = make_run(long, long["cells"][0], CPU, status="diverged")
-    constructed.write_json(folder / "plan.json", make_plan(base, ddp, long, absent))
+    metrics |= make_runs(gpipe, CPU)
+    metrics[gpipe["cells"][0]] = make_run(gpipe, gpipe["cells"][0], CPU, status="diverged")
+    constructed.write_json(folder / "plan.json", make_plan(base, ddp, gpipe, absent))
     for cell, run in metrics.items():
         constructed.write_json(folder / "cells" / cell / "metrics.json", run)
     make_published({"value": 0.5}).to_csv(folder / "published.csv", index=False)
     return folder
 
 
-def test_show_is_narrow_and_says_everything(study, capsys):
-    path = constructed.make_table(study / "plan.json", study / "cells", study / "paper.csv")
-    tables.main(["--show", str(path)])
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= terminal.WIDTH
+def run_program(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    words = [sys.executable, str(ROOT / "scripts" / name), *arguments]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    return subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, check=False, env=environment
+    )
+
+
+FILES = "--plan=plan.json --cells=cells --published published.csv --out=results/tables/paper.csv"
+
+
+def test_the_end_of_a_run_says_it_in_short(study):
+    run_program("tables.py", study, *FILES.split()).check_returncode()
+    constructed.write_json(study / "results/report.json", {"studies": [{"name": "paper"}]})
+    lines = run_program("closing.py", study).stdout.splitlines()
     assert lines[0] == "paper (stack current, deployment host)"
     eager, ddp, gpipe, horovod = lines[3:7]
-    for told in ("90.0 ± 0.0 %", "2.0 ± 0.0 h", "1 (0.9"):  # the noise floor, for a speedup
-        assert told in eager
-    assert eager.endswith("suspicious: accuracy")
-    for told in ("90.0 ± 10.0 %", "100.0 ± 0.0 s", "73.00 ± 1.00"):
+    for told in (
+        "90.0 ? 0.0 %",
+        "101.0 ? 0.5 s",
+        "1 (0.9",
+        "better than published (suspicious): a",
+    ):
+        assert told in eager  # the noise floor, for a speedup
+    for told in ("90.0 ? 10.0 %", "100.0 ? 0.0 s", "1.01 ? 0.0"):
         assert told in ddp
-    assert "not run: needs 2x A100 with" in horovod
-    assert "diverged 1 of 3" in gpipe
-    assert "73.00-74.00*" in gpipe  # of two seeds the range
+    assert "1.01*" in gpipe
+    assert "diverged 1 of 3; no published value" in gpipe
+    assert horovod.endswith("not run: needs 2x A100")
     assert "the ratio of two equal runs" in lines[7]
-    assert " ".join(lines[8:]).startswith("* seed 0 diverged (at step 3); one worker: no scaling")
-    done = run_program("--show", str(path), PYTHONIOENCODING="ascii")
-    assert "90.0 ? 0.0 %" in done.stdout
-
-
-def test_show_refuses_other_files(tmp_path):
-    with pytest.raises(ParbenchError, match=r"none.csv: cannot be read"):
-        tables.main(["--show", str(tmp_path / "none.csv")])
-    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ParbenchError, match=r"other.csv: not a table of parbench"):
-        tables.main(["--show", str(tmp_path / "other.csv")])
-
-
-def run_program(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "tables.py"), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environment},
-    )
+    assert lines[8].startswith("* seed 0 diverged (at step 3); torchgpipe gives all")
+    (study / "results/tables/paper.csv").write_text("a,b\n1,2\n")
+    done = run_program("closing.py", study)
+    assert "paper.csv: not a table of parbench (KeyError('study')); delete it" in done.stderr
 
 
 def test_program_fails_in_one_sentence(study):
-    missing = study / "cells" / "resnet50.eager.s0" / "metrics.json"
-    missing.unlink()
-    files = {"plan": "plan.json", "cells": "cells", "published": "published.csv", "out": "x/x.csv"}
-    done = run_program(*(f"--{name}={study / file}" for name, file in files.items()))
+    (study / "cells" / "resnet50.eager.s0" / "metrics.json").unlink()
+    done = run_program("tables.py", study, *FILES.split())
     assert done.returncode == 2
     assert done.stderr == (
-        f"error: {missing}: no such file; make it with: snakemake '{missing}' "
-        "--configfile mine.yaml --config 'studies=[paper]'\n"
+        "error: cells/resnet50.eager.s0/metrics.json: no such file; make it with: snakemake "
+        "cells/resnet50.eager.s0/metrics.json --configfile mine.yaml --config 'studies=[paper]'\n"
     )
-    assert not (study / "x").exists()
-    done = run_program("--plan", "plan.json")
-    assert "missing --cells, --published, --out (or give --show)" in done.stderr
+    assert not (study / "results").exists()
 
 
 def test_every_verdict_and_metric_is_documented():

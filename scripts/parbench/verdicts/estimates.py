@@ -27,6 +27,11 @@ class Estimate:
     max: float = math.nan
 
     @property
+    def seeds(self) -> int:
+        """How many there are."""
+        return self.n
+
+    @property
     def half_width(self) -> float:
         """Half the width of the confidence interval."""
         return (self.ci_high - self.ci_low) / 2

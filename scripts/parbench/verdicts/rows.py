@@ -67,8 +67,8 @@ NUMBERS = ("mean", "std", "ci_low", "ci_high", "min", "max")  # those over the s
 
 
 def known(value: float | None) -> float | None:
-    """``value``, or None where it is not a number."""
-    return None if value is None or math.isnan(value) else value
+    """``value``, or None where it is no finite number."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
@@ -83,40 +83,24 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 def read_rows(path: Path, fix: str = "delete it and run again") -> list[Row]:
     """The rows that `write_rows` wrote, one or more; ParbenchError with ``fix`` for other files."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ParbenchError(f"{path}: cannot be read ({error}); {fix}") from None
-    reader = csv.DictReader(io.StringIO(printable(text)))
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
-    if missing:
-        raise ParbenchError(
-            f"{path}: not a table of parbench, no column {', '.join(missing)}; {fix}"
-        )
-    rows = [_row(texts, f"{path}, line {line}", fix) for line, texts in enumerate(reader, start=2)]
-    if not rows:
-        raise ParbenchError(f"{path}: no row; {fix}")
-    return rows
+        text = printable(path.read_text(encoding="utf-8"))
+        rows = [_row(texts) for texts in csv.DictReader(io.StringIO(text))]
+        if rows:
+            return rows
+        why = "no row"
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        why = repr(error)
+    raise ParbenchError(f"{path}: not a table of parbench ({why}); {fix}")
 
 
-def _row(texts: dict, where: str, fix: str) -> Row:
-    if None in texts or None in texts.values():
-        raise ParbenchError(f"{where}: not as many fields as the heading has; {fix}")
-    values = {}
-    for each in fields(Row):
-        values[each.name] = text = texts[each.name]
-        if each.type != "str":
-            number = _number(text, f"{where}, {each.name}", fix)
-            whole = each.type.startswith("int") and number is not None
-            values[each.name] = int(number) if whole else number
-    return Row(**values)
+def _row(texts: dict[str, str]) -> Row:
+    kinds = {"str": str, "int": int, "int | None": _int, "float | None": _float}
+    return Row(**{each.name: kinds[each.type](texts[each.name]) for each in fields(Row)})
 
 
-def _number(text: str, where: str, fix: str) -> float | None:
-    if text == "":
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        raise ParbenchError(f"{where}: {text!r} is not a number; {fix}") from None
-    # The noise floor of two wild seeds has no upper end: shown as unknown.
-    return value if math.isfinite(value) else None
+def _int(text: str) -> int | None:
+    return int(text) if text else None
+
+
+def _float(text: str) -> float | None:
+    return float(text) if text else None

@@ -1,7 +1,7 @@
 """metrics.json files -> one tidy CSV a study: statistics over seeds, published values, verdicts.
 
 One row a (group, metric); a group is a cell without its seed. docs/verdicts.md says in words how a
-number is averaged and how a verdict is reached. ``--show`` prints the closing table of a run.
+number is averaged and how a verdict is reached.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from parbench.measure.metrics import (
     profiled_operators,
     self_seconds,
 )
-from parbench.verdicts import paired, terminal
+from parbench.verdicts import paired
 from parbench.verdicts.certificate import Certificates
 from parbench.verdicts.estimates import Estimate, estimate
 from parbench.verdicts.groups import Group, groups_of, read_runs
 from parbench.verdicts.judging import scale_difference, verdict
 from parbench.verdicts.published import Source
-from parbench.verdicts.rows import NUMBERS, Row, known, read_rows, write_rows
+from parbench.verdicts.rows import NUMBERS, Row, known, write_rows
 
 SHOWN_OPERATORS = 5  # those with the largest self time, beside the published ones
 
@@ -193,31 +193,18 @@ def table(study: Measured, certificates: Certificates | None = None) -> list[Row
     return rows
 
 
-def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+def main(arguments: list[str] | None = None) -> None:
+    """Write a study's table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--plan", type=Path, help="results/plan/<study>.json")
-    parser.add_argument("--cells", type=Path, help="folder of the cells' folders")
-    parser.add_argument("--published", type=Path, nargs="+", help="CSV files of published values")
+    need = {"type": Path, "required": True}
+    parser.add_argument("--plan", **need, help="results/plan/<study>.json")
+    parser.add_argument("--cells", **need, help="folder of the cells' folders")
+    parser.add_argument("--published", **need, nargs="+", help="CSV files of published values")
     parser.add_argument(
         "--certificate", type=Path, nargs="*", help="of equivalence; default: nothing is said of it"
     )
-    parser.add_argument("--out", type=Path, help="CSV to write")
-    parser.add_argument(
-        "--show", nargs="+", type=Path, metavar="TABLE", help="only print finished tables"
-    )
+    parser.add_argument("--out", **need, help="CSV to write")
     options = parser.parse_args(arguments)
-    needed = ("plan", "cells", "published", "out")
-    if not options.show and (missing := [f"--{n}" for n in needed if getattr(options, n) is None]):
-        parser.error(f"missing {', '.join(missing)} (or give --show)")
-    return options
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Write a study's table, or print finished ones."""
-    options = _arguments(arguments)
-    if options.show:
-        terminal.say("\n\n".join(terminal.closing(read_rows(path)) for path in options.show))
-        return
     plan = files.read_json(options.plan)
     certificates = Certificates(options.certificate) if options.certificate is not None else None
     source = Source.read(plan["study"]["published"], options.published)

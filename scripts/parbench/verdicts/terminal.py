@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 
 from parbench.printable import printable
 from parbench.verdicts import words
+from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.rows import Row
 
-WIDTH = 100
 HEAD = ["model", "strategy", "hardware", "accuracy", "train time", "speedup", "verdict"]
-NAMES = 3  # model, strategy and hardware may be cut; numbers may not
-SHOWN = {
+JUDGED = {
     "test_accuracy": "accuracy",
     "train_seconds": "time",
     "total_seconds": "time",
     "speedup": "speedup",
 }
-TIME_UNITS = (("h", 3600.0, 7200.0), ("min", 60.0, 120.0), ("s", 1.0, 0.0))  # unit, seconds, from
 # From what a reader must see first to what says nothing.
 GRAVITY = (
     words.SUSPICIOUS,
@@ -40,9 +37,10 @@ def say(text: str) -> None:
     print(printable(text))
 
 
-def aligned(lines: Sequence[Sequence[str]], width: int = 10_000) -> list[str]:
-    """Columns two blanks apart, the first line as their head; the last field of a line that has
-    fewer runs into the next columns. Lines are cut to ``width``.
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Columns two blanks apart, the first line as their head.
+
+    The last field of a line that has fewer runs into the next columns.
     """
     columns = len(lines[0])
     widths = [
@@ -52,34 +50,32 @@ def aligned(lines: Sequence[Sequence[str]], width: int = 10_000) -> list[str]:
     text = []
     for line in lines:
         fields = [field.ljust(size) for field, size in zip(line[:-1], widths, strict=False)]
-        text.append(_cut("  ".join([*fields, line[-1]]).rstrip(), width))
+        text.append("  ".join([*fields, line[-1]]).rstrip())
     return [text[0], "-" * max(map(len, text)), *text[1:]]
 
 
-def number(mean: float, std: float | None, ends: tuple, few: bool, form: str, to: str) -> str:
-    """``93.00 ± 0.20``: mean and standard deviation; of ``few`` seeds their range."""
-    if not few:
-        return f"{mean:{form}} ± {std:{form.lstrip('+')}}"
-    return to.join(dict.fromkeys(f"{end:{form}}" for end in ends))
-
-
-# ---------------------------------------------------------------- the end of a run
+def spread(found: Estimate | Row, factor: float, form: str, unit: str = "") -> str:
+    """``93.00 ± 0.20``: mean and standard deviation; the range of too few seeds; or nothing."""
+    if not found.seeds or found.mean is None:
+        return ""
+    if words.too_few(found.seeds):
+        ends = (f"{factor * end:{form}}" for end in (found.min, found.max))
+        return " to ".join(dict.fromkeys(ends)) + unit
+    return f"{factor * found.mean:{form}} ± {factor * found.std:{form.lstrip('+')}}{unit}"
 
 
 def closing(rows: Sequence[Row]) -> str:
-    """The short table of one study, no line longer than ``WIDTH``."""
+    """The short table of one study at the end of a run."""
     groups: dict[str, dict[str, Row]] = {}
     for row in rows:
         groups.setdefault(row.group, {})[row.metric] = row
-    text = _within_width([HEAD, *map(_line, groups.values())])
-    notes = []
-    if any("1 (" in line for line in text):
-        notes.append("1 (a-b): the ratio of two equal runs lies in a-b here (95 %)")
-    notes += dict.fromkeys(f"* {row.reason}" for row in rows if _is_warned_of(row))
     first = rows[0]
-    title = f"{first.study} (stack {first.stack}, deployment {first.deployment})"
-    wrapped = [line for note in notes for line in textwrap.wrap(note, WIDTH)]
-    return "\n".join([_cut(title, WIDTH), *text, *wrapped])
+    text = [f"{first.study} (stack {first.stack}, deployment {first.deployment})"]
+    text += aligned([HEAD, *map(_line, groups.values())])
+    if any(_floor(group) for group in groups.values()):
+        text.append("1 (a-b): the ratio of two equal runs lies in a-b here (95 %)")
+    text += dict.fromkeys(f"* {row.reason}" for row in rows if _is_warned_of(row))
+    return "\n".join(text)
 
 
 def _is_warned_of(row: Row) -> bool:
@@ -96,65 +92,33 @@ def _line(rows: Mapping[str, Row]) -> list[str]:
     line = [first.model, strategy, first.hardware]
     if first.status == words.NOT_RUN:
         return [*line, f"not run: {first.reason.split('; ')[0]}"]
-    accuracy = _shown(rows.get("test_accuracy"), 100, ".1f", " %")
-    status = "" if first.status == words.OK else first.status
-    if status and not accuracy:
-        accuracy, status = status, ""
-    decision = _gravest(rows)
-    seconds = _seconds(rows.get("train_seconds", rows.get("total_seconds")))
+    accuracy, time, speedup = (
+        rows.get("test_accuracy"),
+        rows.get("train_seconds", rows.get("total_seconds")),
+        rows.get("speedup"),
+    )
+    status = "" if first.status == words.OK else f"{first.status}; "
     return [
         *line,
-        accuracy,
-        seconds,
-        _speedup(rows),
-        f"{status}; {decision}" if status else decision,
+        spread(accuracy, 100, ".1f", " %") if accuracy else "",
+        spread(time, 1, ".1f", " s") if time else "",
+        spread(speedup, 1, ".2f", "*" * _is_warned_of(speedup)) if speedup else _floor(rows),
+        status + _gravest(rows),
     ]
 
 
+def _floor(rows: Mapping[str, Row]) -> str:
+    """The noise floor of a group, for a speedup: ``1 (0.95-1.05)``."""
+    floor = rows.get("noise_floor")
+    if floor is None or None in (floor.ci_low, floor.ci_high):
+        return ""
+    return f"1 ({floor.ci_low:.2f}-{floor.ci_high:.2f})"
+
+
 def _gravest(rows: Mapping[str, Row]) -> str:
-    verdicts = {SHOWN[name]: rows[name].verdict for name in SHOWN if name in rows}
+    """The gravest verdict, and what it is on: ``not reproduced: accuracy, time``."""
+    verdicts = {JUDGED[name]: rows[name].verdict for name in JUDGED if name in rows}
     gravest = min(verdicts.values(), key=GRAVITY.index, default=words.NO_PUBLISHED_VALUE)
     if GRAVITY.index(gravest) >= GRAVITY.index(words.NOT_COMPARABLE):
         return gravest
-    named = ", ".join(name for name, each in verdicts.items() if each == gravest)
-    return f"{'suspicious' if gravest == words.SUSPICIOUS else gravest}: {named}"
-
-
-def _shown(row: Row | None, factor: float, form: str, unit: str) -> str:
-    if row is None or row.mean is None:
-        return ""
-    std = None if row.std is None else factor * row.std
-    ends = (factor * row.min, factor * row.max)
-    return number(factor * row.mean, std, ends, bool(row.too_few), form, "-") + unit
-
-
-def _seconds(row: Row | None) -> str:
-    if row is None or row.mean is None:
-        return ""
-    unit, seconds = next((u, s) for u, s, start in TIME_UNITS if row.mean >= start)
-    return _shown(row, 1 / seconds, ".1f", f" {unit}")
-
-
-def _speedup(rows: Mapping[str, Row]) -> str:
-    row, floor = rows.get("speedup"), rows.get("noise_floor")
-    if row is not None and row.mean is not None:
-        return _shown(row, 1, ".2f", "*" if _is_warned_of(row) else "")
-    if floor is not None and None not in (floor.ci_low, floor.ci_high):
-        return f"1 ({floor.ci_low:.2f}-{floor.ci_high:.2f})"
-    return ""
-
-
-def _within_width(lines: list[list[str]]) -> list[str]:
-    """The aligned lines, names cut as far as numbers and the beginning of verdicts need."""
-    whole = [line for line in lines if len(line) == len(HEAD)]
-    widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
-    widths[:NAMES] = [max(len(line[i]) for line in lines) for i in range(NAMES)]
-    widths[-1] = min(28, widths[-1])
-    while sum(widths) + 2 * (len(HEAD) - 1) > WIDTH and max(widths[:NAMES]) > 8:
-        widths[widths.index(max(widths[:NAMES]))] -= 1
-    cut = [[*map(_cut, line[:NAMES], widths), *line[NAMES:]] for line in lines]
-    return aligned(cut, WIDTH)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return f"{gravest}: {', '.join(name for name in verdicts if verdicts[name] == gravest)}"
