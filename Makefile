@@ -14,7 +14,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench certificate fuzz bundle evidence gpu-evidence system doctor slurm-up slurm-down chaos clean lock .python .gpu
+.PHONY: help env report test lint format bench certificate bundle evidence gpu-evidence system doctor slurm-up slurm-down chaos clean lock .python .gpu
 # A target's parts follow each other, also under `make -j`: Snakemake is what runs jobs at once.
 .NOTPARALLEL:
 
@@ -59,9 +59,6 @@ bench: .python ## measure what parbench itself costs; docs/bench.md says what ea
 
 certificate: .python ## compare every strategy with eager training, for every model at small width; ARGS='--model swin'
 	@$(ENTER) --horovod -- python scripts/equivalence.py --out results/certificates/whole.json $(ARGS)
-
-fuzz: .python ## try 10,000 random configurations: each is planned, or refused in a sentence; ARGS='--cases 500'
-	@$(ENTER) -- python tests/fuzz.py $(ARGS)
 
 bundle: .python ## write one archive for a machine without network; ARGS='--out <file> --configfile <file>'
 	@$(ENTER) --horovod --unlock -- python scripts/bundle.py --environment "$(STACK)" $(ARGS)

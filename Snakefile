@@ -49,4 +49,4 @@ onsuccess:
 
 
 onerror:
-    RUN.fail(inside_report_image())
+    RUN.fail()

@@ -1,20 +1,20 @@
 rule certificate:
     input:
-        image=certified_image,
+        image=RUN.certified_image,
     output:
         "results/certificates/{place}.json",
     log:
         "results/certificates/{place}.log",
-    localrule: PREPARE_HERE
+    localrule: RUN.prepares_here
     container:
         entered_by_launcher
-    threads: all_cores
+    threads: ALL_CORES
     resources:
-        **PREPARING,
+        **RUN.preparing,
     params:
-        plans=certified_plans,
-        wanted=lambda wildcards: files.digest(certified(wildcards)),
-        code=lambda wildcards: certificate.code(certified(wildcards)),
+        plans=RUN.certified_plans,
+        wanted=RUN.certified_digest,
+        code=RUN.certifying_code,
     shell:
         "python scripts/certificate.py --plan {params.plans:q} --place {wildcards.place:q} --out {output:q}"
         " 2>&1 | tee {log:q}"

@@ -4,13 +4,13 @@ rule dataset:
         digest="results/data/{dataset}/digest.json",
     log:
         "results/data/{dataset}/log.txt",
-    localrule: PREPARE_HERE
+    localrule: RUN.prepares_here
     container:
         entered_by_launcher
     resources:
-        **PREPARING,
+        **RUN.preparing,
     params:
-        source=lambda wildcards: or_raise(RUN.dataset_source, wildcards.dataset),
+        source=RUN.dataset_source,
     shell:
         "python scripts/dataset.py --name {wildcards.dataset:q} --datasets results/plan/datasets/specs.json"
         " --out {output.data:q} --digest {output.digest:q} 2>&1 | tee {log:q}"

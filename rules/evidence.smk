@@ -2,7 +2,7 @@ rule evidence_table:
     input:
         evidence="reports/evidence/{evidence}.json",
         published=rules.table.input.published,
-        image=report_image(),
+        image=RUN.report_image,
     output:
         plan="results/evidence/{evidence}/plan/{evidence}.json",
         cells=directory("results/evidence/{evidence}/cells"),
@@ -10,14 +10,14 @@ rule evidence_table:
         table="results/evidence/{evidence}/tables/{evidence}.csv",
     log:
         "results/evidence/{evidence}/log.txt",
-    localrule: PREPARE_HERE
+    localrule: RUN.prepares_here
     container:
         entered_by_launcher
     resources:
-        **PREPARING,
+        **RUN.preparing,
     params:
         code=code_of("parbench.verdicts.evidence", "parbench.verdicts.tables"),
-        inside=inside_report_image(),
+        inside=RUN.inside_report_image,
     shell:
         "shopt -s nullglob;"
         " ({params.inside} python scripts/evidence.py unpack {input.evidence:q} --folder results/evidence"
@@ -30,7 +30,10 @@ rule evidence_table:
 use rule report as evidence_report with:
     input:
         **dict(rules.report.input.items())
-        | {"tables": evidence_files("tables/{evidence}.csv"), "certificates": []},
+        | {
+            "tables": workflows.evidence_files("tables/{evidence}.csv"),
+            "certificates": [],
+        },
     output:
         data="results/evidence/report.json",
         html="reports/evidence.html",
@@ -38,4 +41,4 @@ use rule report as evidence_report with:
     log:
         "results/evidence/report.log",
     params:
-        plans=evidence_files("plan/{evidence}.json"),
+        plans=workflows.evidence_files("plan/{evidence}.json"),

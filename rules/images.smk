@@ -3,13 +3,13 @@ rule image:
         "results/images/{image}.json",
     log:
         "results/images/{image}.log",
-    localrule: PREPARE_HERE
+    localrule: RUN.prepares_here
     container:
         entered_by_launcher
     # None is built beside a cell that is timed.
-    threads: all_cores
+    threads: ALL_CORES
     resources:
-        **PREPARING,
+        **RUN.preparing,
     params:
         name=lambda wildcards: wildcards.image.partition("-")[0],
     shell:

@@ -1,12 +1,12 @@
 rule report:
     input:
-        tables=expand("results/tables/{study}.csv", study=CONFIG["studies"]),
-        certificates=RUN.certificates(CONFIG["studies"]),
+        tables=expand("results/tables/{study}.csv", study=STUDIES),
+        certificates=RUN.certificates_of(STUDIES),
         claims="studies/published/claims.yaml",
-        published=cells.published_files(),
+        published=places.published_files(),
         html=multiext("reports/", "template.html.j2", "style.css", "table.js"),
         pdf="reports/template.typ",
-        image=report_image(),
+        image=RUN.report_image,
     output:
         data="results/report.json",
         html=report(
@@ -23,15 +23,15 @@ rule report:
         ),
     log:
         "results/report.log",
-    localrule: PREPARE_HERE
+    localrule: RUN.prepares_here
     container:
         entered_by_launcher
     resources:
-        **PREPARING,
+        **RUN.preparing,
     params:
-        plans=expand("results/plan/{study}.json", study=CONFIG["studies"]),
+        plans=expand("results/plan/{study}.json", study=STUDIES),
         code=code_of("parbench.reporting.report"),
-        inside=inside_report_image(),
+        inside=RUN.inside_report_image,
     shell:
         "({params.inside} python scripts/report.py collect --plan {params.plans:q} --table {input.tables:q}"
         " --cells results/cells --certificate {input.certificates:q}"

@@ -1,9 +1,9 @@
 rule table:
     input:
-        metrics=study_metrics,
-        published=cells.published_files(),
-        certificates=study_certificates,
-        image=report_image(),
+        metrics=RUN.metrics,
+        published=places.published_files(),
+        certificates=RUN.certificates,
+        image=RUN.report_image,
     output:
         report(
             "results/tables/{study}.csv",
@@ -13,15 +13,15 @@ rule table:
         ),
     log:
         "results/tables/{study}.log",
-    localrule: PREPARE_HERE
+    localrule: RUN.prepares_here
     container:
         entered_by_launcher
     resources:
-        **PREPARING,
+        **RUN.preparing,
     params:
-        plan=plan_digest,
+        plan=RUN.plan_digest,
         code=code_of("parbench.verdicts.tables"),
-        inside=inside_report_image(),
+        inside=RUN.inside_report_image,
     shell:
         "{params.inside} python scripts/tables.py --plan results/plan/{wildcards.study:q}.json --cells results/cells"
         " --published {input.published:q} --certificate {input.certificates:q} --out {output:q} 2>&1 | tee {log:q}"

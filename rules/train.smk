@@ -1,20 +1,20 @@
 rule train:
     input:
-        data=cell_dataset,
-        weights=cell_weights,
-        image=cell_image,
+        data=RUN.cell_dataset,
+        weights=RUN.cell_weights,
+        image=RUN.cell_image,
     output:
         metrics="results/cells/{cell}/metrics.json",
     log:
         "results/cells/{cell}/log.txt",
-    priority: cell_priority
+    priority: RUN.cell_priority
     container:
         entered_by_launcher
-    threads: cell_threads
+    threads: RUN.cell_threads
     resources:
         **RUN.resources(),
     params:
-        code=cell_code,
+        code=RUN.cell_code,
         cell=subpath(output.metrics, parent=True),
         data=subpath(input.data, parent=True),
     shell:

@@ -4,13 +4,13 @@ rule weights:
         digest="results/weights/{weights}/digest.json",
     log:
         "results/weights/{weights}/log.txt",
-    localrule: PREPARE_HERE
+    localrule: RUN.prepares_here
     container:
         entered_by_launcher
     resources:
-        **PREPARING,
+        **RUN.preparing,
     params:
-        source=lambda wildcards: or_raise(RUN.weights_source, wildcards.weights),
+        source=RUN.weights_source,
     shell:
         "python scripts/weights.py --name {wildcards.weights:q} --weights results/plan/weights.json"
         " --out {output.data:q} --digest {output.digest:q} 2>&1 | tee {log:q}"

@@ -20,17 +20,17 @@ from pathlib import Path
 from parbench.cache import say
 from parbench.deploy import bundle, deployment, images
 from parbench.errors import ParbenchError, run_main
-from parbench.plan import cells
 from parbench.plan import config as configuration
+from parbench.plan import expansion, state
 
 ROOT = configuration.ROOT
 
 
-def needed(config: dict, plan: cells.Plan, configfiles: dict[str, Path]) -> bundle.Contents:
+def needed(config: dict, plan: expansion.Plan, configfiles: dict[str, Path]) -> bundle.Contents:
     """Images, datasets and published weights of all cells, also of those whose hardware only the
     other machine has.
     """
-    wanted = {image for cell in plan.cells.values() if (image := cells.image_of(cell, plan))}
+    wanted = {image for cell in plan.cells.values() if (image := state.image_of(cell, plan))}
     if deployment.in_images(config):
         wanted.add(images.image("report", config["stack"], config["images"]))
     folders = {f"data/{cell.dataset.name}" for cell in plan.cells.values()}
@@ -85,7 +85,7 @@ def main() -> None:
     )
     config = deployment.settle(checked)
     bundle.require_clean(arguments.dirty, config["studies"], files)
-    contents = needed(config, cells.plan(config, arguments.configfile), files)
+    contents = needed(config, expansion.plan(config, arguments.configfile), files)
     name = f"parbench-{bundle.version()}-{contents.stack}.tar"  # git ignores it
     out = (arguments.out or Path(name)).absolute()
     out = out / name if out.is_dir() else out

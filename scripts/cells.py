@@ -25,14 +25,16 @@ def command(cell_id: str, plan: expansion.Plan) -> None:
     missing += state.lacking_weights(cell)
     # Not among the command's own words: they are there to be piped and pasted.
     if missing:
-        asked = next(each.arguments for each in plan.plans.values() if cell_id in each.runnable())
+        asked = next(each.arguments for each in plan.studies.values() if cell_id in each.runnable())
         make = shlex.join(["snakemake", *map(str, missing), *asked])
         print(f"its data are not there yet; first: {make}", file=sys.stderr)
     image = state.image_of(cell, plan)
     if image is not None and images.known(image) is None:
         make = shlex.join(["snakemake", f"results/images/{image.label}.json"])
         print(f"its image is not there yet; first: {make}", file=sys.stderr)
-    print(commands.shown(cell, **writing.launch_paths(cell), wanted=image))
+    home = places.folder(cell_id)
+    paths = {"cell_path": home / "cell.json", "out": home / "metrics.json"}
+    print(commands.shown(cell, **paths, data=state.data_path(cell).parent, wanted=image))
 
 
 def main() -> None:

@@ -14,7 +14,8 @@ from parbench import strategies
 from parbench.errors import ParbenchError
 from parbench.measure import energy, metrics_json, provenance
 from parbench.measure.metrics import METRICS
-from parbench.plan import cells, config
+from parbench.plan import config, expansion
+from parbench.plan.state import code_digest
 from parbench.plan.study import Study, Table
 from parbench.reporting import report, unfinished
 from parbench.strategies import eager
@@ -62,8 +63,8 @@ def test_the_code_of_a_cell_is_that_of_all_its_models(monkeypatch):
         f"parbench.{name}" for name in ("models.swin", "models.simple_cnn", "strategies.concurrent")
     } <= set(code)
     assert "parbench.models.simple_cnn" not in provenance.code_of(cell())
-    alone = cells.code_digest(cell("concurrent", 2, beside={"cnn": {}}))
-    assert cells.code_digest(value) not in (alone, cells.code_digest(cell()))
+    alone = code_digest(cell("concurrent", 2, beside={"cnn": {}}))
+    assert code_digest(value) not in (alone, code_digest(cell()))
 
 
 # ---------------------------------------------------------------- in processes
@@ -190,7 +191,7 @@ def base(tmp_path, monkeypatch):
 
 
 def plan_of(base):
-    return cells.plan(config.checked(base)).studies[base["studies"][0]]
+    return expansion.plan(config.checked(base)).studies[base["studies"][0]].stated()
 
 
 def test_both_models_are_a_row_where_a_table_names_them(base):

@@ -13,7 +13,7 @@ import yaml
 import gpu
 from parbench import machine
 from parbench.errors import ParbenchError
-from parbench.plan import cells, config
+from parbench.plan import config, expansion
 from parbench.verdicts import claims, words
 from parbench.verdicts.groups import Group
 from parbench.verdicts.published import Source
@@ -28,17 +28,17 @@ ONE_GPU = {"available": {"cpu": 4, "cuda": {"H200": 1}}, "deployment": "host"}
 @pytest.fixture(scope="module")
 def plan():
     value = config.load(PROFILE) | ONE_GPU
-    return cells.plan(config.checked(value, [ROOT / "config.yaml", PROFILE]), [PROFILE])
+    return expansion.plan(config.checked(value, [ROOT / "config.yaml", PROFILE]), [PROFILE])
 
 
 def running(plan, study):
-    return [group for group in plan.studies[study]["groups"] if group["not_run"] is None]
+    return [group for group in plan.studies[study].stated()["groups"] if group["not_run"] is None]
 
 
 def test_every_cell_for_one_gpu_is_planned_and_no_other_of_a_gpu(plan):
     assert list(plan.studies) == ["gorantla2024", "rangoju2025", "laharsh", "kamoji", "torchgpipe"]
-    for name, content in plan.studies.items():
-        variants = config.study(name).variants
+    for name, study in plan.studies.items():
+        content, variants = study.stated(), config.study(name).variants
         for group in content["groups"]:
             hardware, told = group["hardware"], group["not_run"]
             if hardware["device"] != "cuda":
@@ -53,7 +53,7 @@ def test_every_cell_for_one_gpu_is_planned_and_no_other_of_a_gpu(plan):
             else:
                 assert told == f"needs {hardware['devices']} GPUs"
     # Two models at once take a GPU each.
-    told = {g["not_run"] for g in plan.studies["laharsh"]["groups"] if g["variant"] == "concurrent"}
+    told = {g.not_run for g in plan.studies["laharsh"].groups if g.variant == "concurrent"}
     assert told == {"needs 2 GPUs"}
 
 
@@ -88,7 +88,7 @@ def test_what_one_gpu_is_to_show_is_among_them(plan):
 def test_times_of_another_gpu_are_not_judged_and_accuracies_are(plan):
     eager = running(plan, "gorantla2024")[0]
     h200 = {"accelerators": [{"name": "NVIDIA H200", "memory_mib": 1, "driver": "1"}]}
-    study = {"override": plan.studies["gorantla2024"]["study"]["override"]}
+    study = {"override": plan.studies["gorantla2024"].stated()["study"]["override"]}
     frame = one_group(TIME, study, h200, published=EAGER, hardware=eager["hardware"])
     time, accuracy = (row(frame, name) for name in ("train_seconds", "test_accuracy"))
     assert time["verdict"] == words.NOT_COMPARABLE
@@ -100,7 +100,7 @@ def test_times_of_another_gpu_are_not_judged_and_accuracies_are(plan):
 def test_claims_about_two_gpus_say_what_they_need(plan, monkeypatch):
     """Both sides are moved alike, so that it is the hardware that is missing and not the cells."""
     monkeypatch.chdir(ROOT)
-    content = plan.studies["gorantla2024"]
+    content = plan.studies["gorantla2024"].stated()
     groups = tuple(Group.of(each, (), ()) for each in content["groups"])
     source = Source.read("gorantla2024", ["studies/published/published_results.csv"])
     study = claims.Rebuilt("gorantla2024", content["study"]["tolerance"], source, groups, {})
@@ -135,7 +135,7 @@ def test_the_target_looks_for_a_gpu_then_runs_reports_and_keeps(plan):
     places = [done.stdout.index(step) for step in steps]
     assert places == sorted(places)
     assert "environment.py" not in done.stdout[: places[0]]
-    asked = plan.studies["kamoji"]["arguments"]
+    asked = plan.studies["kamoji"].arguments
     assert asked == ["--configfile", "profiles/gpu.yaml", "--config", "studies=[kamoji]"]
 
 

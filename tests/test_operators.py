@@ -14,7 +14,7 @@ from parbench.cell import Cell
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json, scores
 from parbench.measure.profiling import operators
-from parbench.plan import cells, config
+from parbench.plan import config, expansion, places
 from parbench.reporting import report
 from parbench.training import train
 from parbench.training.progress import Heartbeat
@@ -148,15 +148,15 @@ def collected(folder, study_name, **available) -> tuple[Path, Path]:
     base = config.load()
     base |= {"studies": [study_name], "deployment": "host", "available": available}
     base["override"] = {study_name: {"seeds": [0]}}
-    plan = cells.plan(config.checked(base))
+    plan = expansion.plan(config.checked(base))
     found = {each: constructed_metrics(plan.cells[each]) for each in plan.runnable(study_name)}
-    content = plan.studies[study_name]
+    content = plan.studies[study_name].stated()
     plan_path, table_path = folder / f"{study_name}.json", folder / f"{study_name}.csv"
     plan_path.write_text(json.dumps(content))
     for name, metrics in found.items():
         metrics_json.write(folder / "cells" / name / "metrics.json", metrics)
     words = ["--plan", plan_path, "--cells", folder / "cells", "--out", table_path]
-    tables.main(list(map(str, [*words, "--published", *cells.published_files()])))
+    tables.main(list(map(str, [*words, "--published", *places.published_files()])))
     data = folder / "report.json"
     report.main(
         [

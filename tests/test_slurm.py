@@ -10,8 +10,8 @@ import pytest
 from parbench.errors import ParbenchError
 from parbench.files import write_json
 from parbench.launch import slurm, slurm_cluster
-from parbench.plan import cells
 from parbench.plan import config as configuration
+from parbench.plan import expansion, places
 from workspace import ROOT
 
 slurm_site = pytest.importorskip(
@@ -63,13 +63,13 @@ def config() -> dict:
 def line(config: dict, name: str, **asked) -> str:
     """The sbatch line of a hardware, as the plugin makes it."""
     settings = slurm.settings(config, name) | asked
-    hardware = cells.hardware(name, config)
+    hardware = configuration.hardware(name, config)
     return slurm_site.sbatch_line(slurm.resources(hardware, settings, SITE))
 
 
 def missing(config: dict, name: str, **asked) -> str | None:
     settings = slurm.settings(config, name) | asked
-    return slurm.missing(SITE, cells.hardware(name, config), settings)
+    return slurm.missing(SITE, configuration.hardware(name, config), settings)
 
 
 # ---------------------------------------------------------------- resources
@@ -226,16 +226,16 @@ def test_walltimes_of_slurm(text, minutes):
 
 
 @pytest.fixture
-def planned(monkeypatch, tmp_path) -> cells.Plan:
+def planned(monkeypatch, tmp_path) -> expansion.Plan:
     """The quickstart's plan, in a work folder without results."""
     monkeypatch.chdir(tmp_path)
     config = configuration.checked(configuration.load())
     settled = {**config, "deployment": "host", "reason": "", "auto": False}
-    return cells.plan(settled, lacking=lambda group, cell: None)
+    return expansion.plan(settled, lacking=lambda group, cell: None)
 
 
 def took(name: str, seconds: float) -> None:
-    write_json(cells.folder(name) / "wall.json", {"seconds": seconds})
+    write_json(places.folder(name) / "wall.json", {"seconds": seconds})
 
 
 def test_the_walltime_of_a_cell(planned, config):
@@ -261,10 +261,10 @@ def test_the_walltime_of_a_cell(planned, config):
 
 def test_a_compute_node_plans_what_the_submitter_planned(planned):
     """It may have other cores and GPUs, and tables made there must not differ."""
-    plan = planned.studies["quickstart"]
+    plan = planned.studies["quickstart"].stated()
     plan["groups"][0]["not_run"] = "needs a moon"
     write_json("results/plan/quickstart.json", plan)
-    lacking = cells.lacking_as_planned(["quickstart"])
+    lacking = expansion.lacking_as_planned(["quickstart"])
     assert lacking(plan["groups"][0]["id"], {}) == "needs a moon"
     assert lacking(plan["groups"][1]["id"], {}) is None
     assert lacking("of a study that nobody planned", {}) is None

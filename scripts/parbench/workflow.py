@@ -13,17 +13,22 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from snakemake.exceptions import WorkflowError
+
 from parbench import files, machine
-from parbench.deploy import deployment
+from parbench.cell import Cell
+from parbench.deploy import deployment, images
 from parbench.errors import ParbenchError
 from parbench.launch import slurm, slurm_cluster
 from parbench.measure import provenance
-from parbench.plan import cells
 from parbench.plan import config as configuration
+from parbench.plan import expansion, remaining, state, writing
+from parbench.plan.forecast import forecast
 from parbench.plan.places import ROOT, folder
 from parbench.reporting import unfinished
 from parbench.verdicts import certificate
@@ -71,21 +76,32 @@ def invocation(workflow: Any) -> Invocation:
     )
 
 
-def evidence_files(pattern: str) -> list[str]:
-    """``pattern`` of each file of evidence, as it is unpacked. ParbenchError without any."""
-    names = sorted(path.stem for path in Path("reports/evidence").glob("*.json"))
-    if not names:
-        raise ParbenchError(
-            "reports/evidence holds no file of evidence; make one of a finished study: make "
-            "evidence ARGS=<study>"
-        )
-    return [f"results/evidence/{name}/" + pattern.format(evidence=name) for name in names]
+def evidence_files(pattern: str) -> Callable[[Any], list[str]]:
+    """An input function: ``pattern`` of each file of evidence, as it is unpacked. Asked only by
+    the report that is made of them."""
+
+    def asked(wildcards: Any) -> list[str]:
+        names = sorted(path.stem for path in Path("reports/evidence").glob("*.json"))
+        if not names:
+            raise WorkflowError(
+                "error: reports/evidence holds no file of evidence; make one of a finished study: "
+                "make evidence ARGS=<study>"
+            )
+        return [f"results/evidence/{name}/" + pattern.format(evidence=name) for name in names]
+
+    return asked
+
+
+def _digest_file(image: images.Image) -> str:
+    """The small file that stands for an image: its name holds the digest of what it is made
+    from."""
+    return f"results/images/{image.label}.json"
 
 
 class Run:
     """What the rules ask: ``config`` and ``plan``, and what Slurm is asked for each cell.
 
-    ParbenchError where the configuration is wrong.
+    ParbenchError where the configuration is wrong; WorkflowError for a job that cannot be.
     """
 
     def __init__(self, called: Invocation, config: dict):
@@ -100,10 +116,10 @@ class Run:
         if self.cluster is not None:
             lacking = slurm.lacking(self.cluster, self.config, called.files)
         elif called.main:
-            lacking = cells.lacking_here(self.config)
+            lacking = expansion.lacking_here(self.config)
         else:
-            lacking = cells.lacking_as_planned(self.config["studies"])
-        self.plan = cells.plan(self.config, called.files[1:], called.changes, lacking)
+            lacking = expansion.lacking_as_planned(self.config["studies"])
+        self.plan = expansion.plan(self.config, called.files[1:], called.changes, lacking)
         # The report reads them, after hours of training: a typo is told now.
         configuration.claims("studies/published/claims.yaml")
         self.requests = slurm.Requests(self.plan, self.config, self.cluster, self.left)
@@ -121,15 +137,48 @@ class Run:
         """Whether preparation and report run where Snakemake does, and not as jobs."""
         return self.config["slurm"]["prepare"] == "submit"
 
-    def cell(self, name: str) -> Any:
-        """The cell of a job; ParbenchError for one that no study asks for, or not run here."""
+    # ------------------------------------------------------------ a cell's job
+
+    def cell(self, wildcards: Any) -> Cell:
+        """The cell of a job."""
+        name = wildcards.cell
         if name not in self.plan.cells:
             near = nearest(name, list(self.plan.cells), listed=False)
-            raise ParbenchError(f"unknown cell {name!r}{near}")
+            raise WorkflowError(f"error: unknown cell {name!r}{near}")
         if name in self.plan.not_run:
-            raise ParbenchError(f"{name} is not run here: {self.plan.not_run[name]}")
+            raise WorkflowError(f"error: {name} is not run here: {self.plan.not_run[name]}")
         self.asked.add(name)
         return self.plan.cells[name]
+
+    def cell_dataset(self, wildcards: Any) -> str:
+        """The small digest file of its dataset: Snakemake compares its content, not its time."""
+        return f"results/data/{self.cell(wildcards).dataset.name}/digest.json"
+
+    def cell_weights(self, wildcards: Any) -> str | list:
+        """The same of the published weights that it starts from; none where its seed draws them."""
+        wanted = self.cell(wildcards).model.pretrained
+        return f"results/weights/{wanted.weights}/digest.json" if wanted else []
+
+    def cell_image(self, wildcards: Any) -> str | list:
+        """The digest file of its image; none where cells run on the host."""
+        image = state.image_of(self.cell(wildcards), self.plan)
+        return [] if image is None else _digest_file(image)
+
+    def cell_code(self, wildcards: Any) -> str:
+        """Digest of the code that it can reach: comments and other strategies do not count."""
+        return state.code_digest(self.cell(wildcards))
+
+    def cell_threads(self, wildcards: Any) -> int:
+        """The cores of devices of kind cpu; a GPU's process needs one for itself."""
+        return machine.cores_of(self.cell(wildcards).hardware)
+
+    def cell_priority(self, wildcards: Any) -> int:
+        """Seeds in turn: strategies that are compared run near each other in time.
+
+        Among cells of as many cores. A cell of more waits until no smaller one fills the last
+        core; for numbers to be kept, docs/evidence.md says how to run one seed after the other.
+        """
+        return -self.plan.cells[wildcards.cell].seed
 
     def resources(self) -> dict:
         """The resources of cells, by the plugin's names: none where cells run on this machine.
@@ -144,50 +193,84 @@ class Run:
 
         return {key: one(key) for key in slurm.KEYS}
 
-    # ------------------------------------------------------------ files that rules ask for
+    # ------------------------------------------------------------ tables, report, certificates
 
-    def metrics(self, study: str) -> list[str]:
+    def metrics(self, wildcards: Any) -> list[str]:
         """metrics.json of all the study's cells that this machine can run."""
-        if study not in self.plan.plans:
-            near = nearest(study, list(self.plan.plans))
-            raise ParbenchError(f"study {study!r} is not in `studies`{near}")
+        study = wildcards.study
+        if study not in self.plan.studies:
+            near = nearest(study, list(self.plan.studies))
+            raise WorkflowError(f"error: study {study!r} is not in `studies`{near}")
         return [str(folder(cell) / "metrics.json") for cell in self.plan.runnable(study)]
 
-    def certificates(self, studies: list[str]) -> list[str]:
+    def plan_digest(self, wildcards: Any) -> str:
+        """Changes when the shape of a study does: its groups, tables, texts."""
+        return files.digest(self.plan.studies[wildcards.study].stated())
+
+    @property
+    def report_image(self) -> str | list:
+        """The digest file of the image that makes tables and report."""
+        if not deployment.in_images(self.config):
+            return []
+        config = self.config
+        return _digest_file(images.image("report", config["stack"], config["images"]))
+
+    @property
+    def inside_report_image(self) -> str:
+        """What stands before the programs that make tables and report."""
+        run = "python scripts/images.py run report --plan results/plan/images.json --"
+        return run if deployment.in_images(self.config) else ""
+
+    def certificates(self, wildcards: Any) -> list[str]:
+        """The certificates of the study of a table."""
+        return self.certificates_of([wildcards.study])
+
+    def certificates_of(self, studies: Iterable[str]) -> list[str]:
         """Those that stand for the cells of ``studies``: of their images, or of the host."""
-        groups = [
-            group
-            for study in studies
-            if study in self.plan.plans
-            for group in self.plan.plans[study].groups
-        ]
-        first = {group.cells[0] for group in groups if group.not_run is None}
-        found = {cells.image_of(self.plan.cells[cell], self.plan) for cell in first}
+        plans = [self.plan.studies[study] for study in studies if study in self.plan.studies]
+        groups = [group for plan in plans for group in plan.groups if group.not_run is None]
+        found = {state.image_of(self.plan.cells[group.cells[0]], self.plan) for group in groups}
         places = {certificate.HOST if image is None else image.label for image in found}
         return [str(certificate.path(place)) for place in sorted(places)]
 
-    def certified_plans(self, place: str) -> list[str]:
-        """The plans that ask for a certificate of ``place``."""
-        studies = self.plan.studies.items()
-        asked = [name for name, plan in studies if certificate.wanted([plan], place)]
+    def _certified(self, place: str, studies: Iterable[str]) -> list[dict]:
+        plans = [self.plan.studies[study].stated() for study in studies]
+        return certificate.wanted(plans, place)
+
+    def certified_digest(self, wildcards: Any) -> str:
+        """Changes when what a certificate is to hold does."""
+        return files.digest(self._certified(wildcards.place, self.plan.studies))
+
+    def certifying_code(self, wildcards: Any) -> str:
+        """Digest of the code that a certificate is about."""
+        return certificate.code(self._certified(wildcards.place, self.plan.studies))
+
+    def certified_plans(self, wildcards: Any) -> list[str]:
+        """The plans that ask for any of it."""
+        asked = [name for name in self.plan.studies if self._certified(wildcards.place, [name])]
         return [f"results/plan/{name}.json" for name in asked]
+
+    def certified_image(self, wildcards: Any) -> str | list:
+        """The digest file of the image in which a certificate is made; none on the host."""
+        on_host = wildcards.place == certificate.HOST
+        return [] if on_host else f"results/images/{wildcards.place}.json"
 
     # ------------------------------------------------------------ what decides an input's bytes
 
-    def dataset_source(self, name: str) -> str:
+    def dataset_source(self, wildcards: Any) -> str:
         """What decides a dataset's bytes: not the mirrors, nor the code that fetches it.
 
         A change of the conversion itself raises CONVERSION in parbench/data/dataset.py. Of a local
         folder it is the bytes and not the times: a run of this rule is a run of all its cells.
         """
-        spec = self._known("datasets", name)
-        held = cells.source_digest(name, self.plan)
+        spec = self._known("datasets", wildcards.dataset)
+        held = state.source_digest(wildcards.dataset, self.plan)
         conversion = provenance.constant("parbench.data.dataset", "CONVERSION")
         return json.dumps([spec, conversion, *([held] if held else [])], sort_keys=True)
 
-    def weights_source(self, name: str) -> str:
+    def weights_source(self, wildcards: Any) -> str:
         """The same of published weights, which get the names of their model's own blocks."""
-        spec = self._known("weights", name)
+        spec = self._known("weights", wildcards.weights)
         conversion = provenance.constant("parbench.data.pretrained", "CONVERSION")
         model = provenance.combined(provenance.closure(f"parbench.models.{spec['model']}"))
         return json.dumps([spec, conversion, model], sort_keys=True)
@@ -195,18 +278,17 @@ class Run:
     def _known(self, key: str, name: str) -> dict:
         if name not in self.config[key]:
             near = nearest(name, list(self.config[key]))
-            raise ParbenchError(f"unknown {key.removesuffix('s')} {name!r}{near}")
+            raise WorkflowError(f"error: unknown {key.removesuffix('s')} {name!r}{near}")
         return {part: v for part, v in self.config[key][name].items() if part != "urls"}
 
     # ------------------------------------------------------------ at the start and the end
 
     def begin(self) -> None:
         """Write cells and plans, and say what will happen."""
-        cells.write(self.plan)
+        writing.write(self.plan)
         deployment.keep(self.config, self.called.apptainer)
         trained = self._to_train()
-        slots = {"cpu": len(machine.usable_cores()), "cuda": max(1, len(machine.usable_gpus()))}
-        cells.write_progress(self.plan, trained, slots)
+        remaining.write_progress(trained)
         self._forget_finished()
         if self.inside_job and self.prepares_here:
             print(
@@ -225,13 +307,13 @@ class Run:
     def _to_train(self) -> list[str]:
         if self.called.forced:
             return sorted(self.asked)
-        return sorted(cell for cell in self.asked if cells.state(cell, self.plan)[0] != "done")
+        return sorted(cell for cell in self.asked if state.state(cell, self.plan)[0] != "done")
 
     def _say(self, trained: list[str]) -> None:
         if self.called.on_slurm:
             for line in slurm.not_run(self.plan):
                 print(f"parbench: {line}")
-        print(f"parbench: {cells.forecast(self.plan, trained) or 'no cell is to be trained'}")
+        print(f"parbench: {forecast(self.plan, trained) or 'no cell is to be trained'}")
 
     def _foretell(self) -> None:
         """At the end of a dry run: what the run will take."""
@@ -249,13 +331,13 @@ class Run:
     def finish(self) -> None:
         """The results in short, where tables were made. `make` prints them itself, also when
         Snakemake found nothing to do and calls nobody."""
-        made = [Path(f"results/tables/{study}.csv") for study in self.plan.plans]
+        made = [Path(f"results/tables/{study}.csv") for study in self.plan.studies]
         new = any(path.exists() and path.stat().st_mtime >= self.started for path in made)
         if new and os.environ.get("PARBENCH_CLOSING") != "make":
             subprocess.run([sys.executable, "scripts/closing.py"], check=False)
 
-    def fail(self, inside: str) -> None:
-        """Which cells failed, and a report of what is there. ``inside``: before its programs."""
+    def fail(self) -> None:
+        """Which cells failed, and a report of what is there."""
         print(
             "The run stopped: see the error above. What is finished is kept; start it again to go "
             "on.",
@@ -269,4 +351,4 @@ class Run:
                 if new and not files.read_json(path)["stopped"]:
                     failed.append(cell)
         if failed:  # none where somebody typed Ctrl-C
-            unfinished.tell(self.plan, failed, inside)
+            unfinished.tell(self.plan, failed, self.inside_report_image)

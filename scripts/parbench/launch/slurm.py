@@ -19,8 +19,9 @@ from parbench.cell import Cell, Hardware
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
 from parbench.launch.slurm_cluster import Cluster, Node, features, run
-from parbench.plan import cells
 from parbench.plan import config as configuration
+from parbench.plan import state
+from parbench.plan.expansion import Lacking, Plan
 from parbench.plan.places import folder
 from parbench.plan.remaining import wall_seconds
 from parbench.words import nearest
@@ -56,7 +57,7 @@ KEYS = (
 # ---------------------------------------------------------------- what does not exist there
 
 
-def lacking(cluster: Cluster, config: dict, files: list[Path]) -> cells.Lacking:
+def lacking(cluster: Cluster, config: dict, files: list[Path]) -> Lacking:
     """What ``cluster`` lacks for the cells of ``config``, which was read from ``files``.
 
     A name that does not exist there is a ParbenchError: Slurm would refuse it job by job.
@@ -282,7 +283,7 @@ class Requests:
 
     def __init__(
         self,
-        plan: cells.Plan,
+        plan: Plan,
         config: dict,
         cluster: Cluster | None,
         left: Mapping[str, list[str]],
@@ -305,7 +306,7 @@ class Requests:
             return math.ceil(max(taken) / 60 * RESERVE) + FIXED_MINUTES
         described = None
         with contextlib.suppress(ParbenchError):  # the cell itself will name what is damaged
-            described = cells.described_data(cell)
+            described = state.described_data(cell)
         samples = cell.dataset.train_samples or (described or {}).get("train", UNKNOWN_SAMPLES)
         training = cell.training
         if training.steps is not None:
@@ -316,11 +317,11 @@ class Requests:
     @functools.cached_property
     def _like(self) -> dict[str, list[str]]:
         """The cells of each cell's group."""
-        groups = [group for plan in self.plan.plans.values() for group in plan.groups]
+        groups = [group for plan in self.plan.studies.values() for group in plan.groups]
         return {name: group.cells for group in groups for name in group.cells}
 
     def _without_walltime(self, name: str) -> dict[str, int | str]:
-        hardware = cells.hardware(name, self.config)
+        hardware = configuration.hardware(name, self.config)
         return resources(hardware, settings(self.config, name), self.cluster)
 
     def _of(self, name: str) -> dict[str, int | str]:
@@ -355,7 +356,7 @@ def left_behind(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def not_run(plan: cells.Plan) -> list[str]:
+def not_run(plan: Plan) -> list[str]:
     """A line for each hardware that some cells cannot have, with the reason."""
     reasons = Counter(
         (plan.cells[name].hardware.name, reason) for name, reason in plan.not_run.items()

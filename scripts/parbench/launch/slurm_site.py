@@ -16,7 +16,6 @@ from parbench.cell import Hardware
 from parbench.deploy.doctor import LIMITED, MISSING, OK, Check
 from parbench.errors import ParbenchError
 from parbench.launch import slurm, slurm_cluster
-from parbench.plan import cells
 from parbench.plan import config as configuration
 
 MINUTES = 60  # of a cell whose walltime comes from its size: only to have a line
@@ -130,7 +129,7 @@ def _hardware(
     except ParbenchError as error:
         costs = "snakemake --profile slurm stops before it submits anything"
         return Check(label, MISSING, str(error), costs, "correct the key", essential=used)
-    hardware = cells.hardware(name, config)
+    hardware = configuration.hardware(name, config)
     asked = slurm.settings(config, name)
     longest = cluster.partition(asked["partition"]).minutes or MINUTES
     wanted = {"runtime": min(asked["minutes"] or MINUTES, longest)}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,40 +22,31 @@ from parbench.plan.model import Problem, validated
 from parbench.plan.places import ROOT, shown  # noqa: F401 (ROOT: for the rules)
 from parbench.plan.sentences import missing_key, none_of
 from parbench.plan.study import Study
-from parbench.plan.yaml_file import check_plain, parsed, read_yaml
+from parbench.plan.yaml_file import read_yaml
 from parbench.words import nearest
 
 
 def merged(base: dict, change: dict) -> dict:
     """``base`` with ``change`` laid over it, mappings key by key, as --configfile does it."""
-    result = copy.deepcopy(base)
+    result = dict(base)
     for key, value in change.items():
-        if isinstance(value, dict) and isinstance(result.get(key), dict):
-            result[key] = merged(result[key], value)
-        else:
-            result[key] = copy.deepcopy(value)
+        both = isinstance(value, dict) and isinstance(base.get(key), dict)
+        result[key] = merged(base[key], value) if both else value
     return result
 
 
-def typed(changes: Mapping) -> dict:
-    """The values of ``--config`` as YAML reads them; Snakemake leaves those in lists as text.
+def typed(value: Any) -> Any:
+    """A value of ``--config`` as YAML reads it; Snakemake leaves those in lists as text.
 
     So `--config 'override={quickstart: {seeds: [0]}}'` means what it would in a file.
-    ParbenchError for what no file may hold either.
     """
-    changes = dict(changes)
-    check_plain(changes, "--config")
-    return _typed(changes)
-
-
-def _typed(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _typed(part) for key, part in value.items()}
+        return {key: typed(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_typed(part) for part in value]
+        return [typed(part) for part in value]
     if isinstance(value, str):
-        with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):
-            read = parsed(value)
+        with contextlib.suppress(yaml.YAMLError, ValueError):
+            read = yaml.safe_load(value)
             return read if isinstance(read, (bool, int, float, type(None))) else value
     return value
 
@@ -101,8 +91,6 @@ def checked(
     """
     files = [Path(file) for file in configfiles or [places.ROOT / "config.yaml"]]
     changes = changes or {}
-    check_plain(changes, "--config")
-    check_plain(config, "the configuration")
 
     def where(key: list) -> str:
         return "--config" if _holds(changes, key) else holder(files, key)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,33 +26,26 @@ from parbench.plan.study import Variant
 from parbench.plan.study_plan import Group, StudyPlan, Work
 from parbench.training import learning_rate
 
-MOST_CELLS = 20_000  # of one study: Snakemake plans no more in reasonable time
-
 
 @dataclass
 class Plan:
     """What a configuration asks for.
 
     ``cells``: every cell by id. ``not_run``: the ids of those that this machine cannot run, with
-    the reason. ``plans``: what the report knows of each study. ``datasets``: where each comes from,
+    the reason. ``studies``: what the report knows of each. ``datasets``: where each comes from,
     and ``weights`` likewise. ``images``: what results/plan/images.json tells the launcher.
     """
 
     cells: dict[str, Cell] = field(default_factory=dict)
     not_run: dict[str, str] = field(default_factory=dict)
-    plans: dict[str, StudyPlan] = field(default_factory=dict)
+    studies: dict[str, StudyPlan] = field(default_factory=dict)
     datasets: dict[str, dict] = field(default_factory=dict)
     weights: dict[str, dict] = field(default_factory=dict)
     images: dict = field(default_factory=dict)
 
-    @cached_property
-    def studies(self) -> dict[str, dict]:
-        """The content of results/plan/<study>.json by study."""
-        return {name: plan.stated() for name, plan in self.plans.items()}
-
     def runnable(self, study: str) -> list[str]:
         """Ids of the study's cells that this machine can run."""
-        return self.plans[study].runnable()
+        return self.studies[study].runnable()
 
 
 # Why the cells of a group cannot run; None where they can. Takes the group's id, and a cell of it
@@ -111,7 +103,7 @@ def plan(
     lacking = lacking or lacking_here(config)
     for name in read.studies:
         expanded = Expansion(name, read, lacking)
-        result.plans[name] = expanded.plan(configuration.arguments(name, configfiles, changes))
+        result.studies[name] = expanded.plan(configuration.arguments(name, configfiles, changes))
         result.cells.update(expanded.cells)
         result.not_run.update(expanded.not_run)
     return result
@@ -173,13 +165,6 @@ class Expansion:
         for used in self.override.hardware:
             consistency.known("hardware", used, asked, f"override.{self.name}")
         consistency.check_names(self.study, self.where)
-        trained = sum(len(self.study.trained(variant)) for variant in self.study.variants)
-        number = trained * len(self.seeds)
-        if number > MOST_CELLS:
-            raise ParbenchError(
-                f"{self.where}: {number:,} cells (models x variants x seeds); a study has at most "
-                f"{MOST_CELLS:,}: make several of it"
-            )
 
     def _templates(self) -> Iterator[tuple[tuple[str, str], Cell]]:
         """Model and variant of each group, with a cell of it that has no id and no seed yet."""

@@ -55,7 +55,7 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
     """What ``cells`` take by earlier runs: of the same group, else of its model and strategy."""
     kind_of = {
         cell: (group.id, (group.model, group.strategy))
-        for study in plan.plans.values()
+        for study in plan.studies.values()
         for group in study.groups
         for cell in group.cells
     }

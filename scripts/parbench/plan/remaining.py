@@ -1,41 +1,19 @@
-"""How long cells will take, and how far a run of the workflow is, from what earlier ones took."""
+"""How far a run of the workflow is, and how long its cells took."""
 
 from __future__ import annotations
 
-import contextlib
-import statistics
-from collections.abc import Mapping
+import time
 from pathlib import Path
 
 from parbench.errors import ParbenchError
-from parbench.files import read_json
+from parbench.files import read_json, write_json
+from parbench.plan import places
 
 
-def seconds_left(
-    cells: Mapping[str, dict], finished: Mapping[str, float], slots: Mapping[str, int]
-) -> float | None:
-    """Seconds until all ``cells`` are trained; None while nothing is known.
-
-    ``cells``: {id: {device, devices, like}}; ``finished``: {id: the seconds that it took};
-    ``slots``: {cpu, cuda}, the devices of this machine. A cell is expected to take as long as the
-    mean of its group (``like``) or, when none of that is finished, of all.
-    """
-    waiting = [cell for name, cell in cells.items() if name not in finished]
-    if not waiting:
-        return 0.0
-    known = [(cells[name]["like"], seconds) for name, seconds in finished.items() if name in cells]
-    if not known:
-        return None
-    everybody = statistics.fmean(seconds for _, seconds in known)
-    work: dict[str, float] = {}
-    longest = 0.0
-    for cell in waiting:
-        alike = [seconds for like, seconds in known if like == cell["like"]]
-        seconds = statistics.fmean(alike) if alike else everybody
-        longest = max(longest, seconds)
-        work[cell["device"]] = work.get(cell["device"], 0.0) + seconds * cell["devices"]
-    # Kinds of devices work side by side, and no cell is ever split.
-    return max(longest, *(amount / max(1, slots[kind]) for kind, amount in work.items()))
+def write_progress(cells: list[str]) -> None:
+    """Tell the launcher which ``cells`` this run will train, for its count and time left."""
+    told = {"started": time.time(), "cells": cells}
+    write_json(places.RESULTS / "plan" / "progress.json", told)
 
 
 class Progress:
@@ -48,33 +26,27 @@ class Progress:
     def __init__(self, cell_id: str, out: Path):
         self._folder = out.absolute().parent.parent
         path = self._folder.parent / "plan" / "progress.json"
-        plan = read_json(path) if path.exists() else {"cells": {}}
-        self._cells = plan["cells"] if cell_id in plan["cells"] else {}
-        self._started = plan.get("started", 0.0)
-        self._slots = plan.get("slots", {})
+        plan = read_json(path) if path.exists() else {"started": 0.0, "cells": []}
+        self._cells = plan["cells"] if cell_id in plan["cells"] else []
+        self._started = plan["started"]
 
     def count(self) -> str:
         """ "[12/30] ": cells that are done, of all that the run trains."""
-        return f"[{len(self._finished())}/{len(self._cells)}] " if self._cells else ""
+        return f"[{self._finished()}/{len(self._cells)}] " if self._cells else ""
 
     def left(self) -> str:
-        """ " (about 2 min 10 s left)", or nothing."""
-        if not self._cells:
+        """ " (about 2 min 10 s left)" if the others take as long as those before; or nothing."""
+        finished = self._finished()
+        waiting = len(self._cells) - finished
+        if not finished or not waiting:
             return ""
-        walls = {name: seconds for name, seconds in self._finished().items() if seconds is not None}
-        missing = self._finished().keys() - walls.keys()
-        cells = {name: cell for name, cell in self._cells.items() if name not in missing}
-        seconds = seconds_left(cells, walls, self._slots)
-        return f" (about {duration(seconds)} left)" if seconds else ""
+        seconds = (time.time() - self._started) / finished * waiting
+        return f" (about {duration(seconds)} left)"
 
-    def _finished(self) -> dict[str, float | None]:
-        """Cells that this run has finished, with the seconds that each took."""
-        found: dict[str, float | None] = {}
-        for name in self._cells:
-            with contextlib.suppress(FileNotFoundError):
-                if (self._folder / name / "metrics.json").stat().st_mtime >= self._started:
-                    found[name] = wall_seconds(self._folder / name)
-        return found
+    def _finished(self) -> int:
+        """How many cells this run has finished."""
+        paths = (self._folder / name / "metrics.json" for name in self._cells)
+        return sum(path.exists() and path.stat().st_mtime >= self._started for path in paths)
 
 
 def wall_seconds(folder: Path) -> float | None:

@@ -1,40 +1,26 @@
 """results/plan/<study>.json as models: what the tables and the report know of a study.
 
-``read`` takes the file; nothing here imports torch, pandas or a strategy.
+Nothing here imports torch, pandas or a strategy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-import pydantic
-from pydantic import Field, PlainSerializer, PlainValidator
+from pydantic import Field, PlainSerializer
 
 from parbench.cell import Dataset, Hardware, Training
-from parbench.errors import ParbenchError
 from parbench.plan.configuration import Override
-from parbench.plan.model import Model, Number, Problem
+from parbench.plan.model import Model, Number
 from parbench.plan.study import Citation, Table, Tolerance
 
 SCHEMA_VERSION = 1
-Part = TypeVar("Part")
 
 
-def _part_of_a_cell(kind: Callable[..., Part]) -> Any:
-    """A dataclass of parbench.cell as a field, its numbers as they were written."""
-
-    def made(value: Any) -> Part:
-        if isinstance(value, dict):
-            try:
-                return kind(**value)
-            except TypeError as error:
-                raise ValueError(str(error)) from None
-        return value
-
-    return Annotated[kind, PlainValidator(made), PlainSerializer(asdict)]
+def _part_of_a_cell(kind: type) -> Any:
+    """A dataclass of parbench.cell as a field, its numbers written as they are there."""
+    return Annotated[kind, PlainSerializer(asdict)]
 
 
 class Work(Model):
@@ -112,16 +98,3 @@ class StudyPlan(Model):
     def runnable(self) -> list[str]:
         """Ids of the cells that this machine can run."""
         return [cell for group in self.groups if group.not_run is None for cell in group.cells]
-
-
-def read(path: str | Path) -> StudyPlan:
-    """The plan in the file ``path``. ParbenchError where it holds none of this version."""
-    try:
-        return StudyPlan.model_validate_json(Path(path).read_bytes())
-    except FileNotFoundError:
-        raise ParbenchError(f"{path}: no such file") from None
-    except pydantic.ValidationError as error:
-        sentence = Problem(error, StudyPlan).sentence()
-        raise ParbenchError(
-            f"{path}: {sentence}; run the workflow again, which writes it anew"
-        ) from None

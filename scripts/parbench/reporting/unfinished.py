@@ -15,7 +15,8 @@ from pathlib import Path
 
 from parbench.errors import ParbenchError
 from parbench.files import read_json, write_json
-from parbench.plan import cells
+from parbench.plan import places, state
+from parbench.plan.expansion import Plan
 from parbench.printable import printable
 from parbench.verdicts import certificate
 from parbench.verdicts.incomplete import cut
@@ -23,12 +24,12 @@ from parbench.verdicts.incomplete import cut
 REPORT = Path("reports/unfinished.html")
 CLAIMS = Path("studies/published/claims.yaml")
 SHOWN = 10  # cells named on the terminal
-CELLS = cells.RESULTS / "cells"
-FOLDER = cells.RESULTS / "unfinished"  # plans, tables and report.json of it
+CELLS = places.RESULTS / "cells"
+FOLDER = places.RESULTS / "unfinished"  # plans, tables and report.json of it
 DATA = FOLDER / "report.json"
 
 
-def tell(plan: cells.Plan, failed: Collection[str], inside: str = "") -> None:
+def tell(plan: Plan, failed: Collection[str], inside: str = "") -> None:
     """Name the cells that ``failed`` on the terminal, and make the report.
 
     ``inside`` stands before the programs that make tables and report.
@@ -48,21 +49,21 @@ def tell(plan: cells.Plan, failed: Collection[str], inside: str = "") -> None:
         print(f"All of them, beside what is done: {REPORT}", file=sys.stderr)
 
 
-def write(plan: cells.Plan, failed: Collection[str], inside: str = "") -> None:
+def write(plan: Plan, failed: Collection[str], inside: str = "") -> None:
     """Write the report. ParbenchError where a program that makes it fails."""
     python, plans, tables = [*shlex.split(inside), "python"], [], []
     lie = ["--cells", CELLS]
     lie += ["--certificate", *sorted(certificate.FOLDER.glob("*.json"))]
     for name, study in plan.studies.items():
-        done = (cell for cell in plan.runnable(name) if cells.state(cell, plan)[0] == "done")
+        done = (cell for cell in plan.runnable(name) if state.state(cell, plan)[0] == "done")
         seeds = {cell: plan.cells[cell].seed for cell in done}
         plans.append(FOLDER / "plan" / f"{name}.json")
         tables.append(FOLDER / "tables" / f"{name}.csv")
-        write_json(plans[-1], cut(study, seeds, functools.partial(_lost, failed)))
-        made = ["--published", *cells.published_files(), "--out", tables[-1]]
+        write_json(plans[-1], cut(study.stated(), seeds, functools.partial(_lost, failed)))
+        made = ["--published", *places.published_files(), "--out", tables[-1]]
         _run(*python, "scripts/tables.py", "--plan", plans[-1], *lie, *made)
     made = ["--plan", *plans, "--table", *tables, *lie, "--out", DATA]
-    made += ["--claims", CLAIMS, "--published", *cells.published_files()]
+    made += ["--claims", CLAIMS, "--published", *places.published_files()]
     _run(*python, "scripts/report.py", "collect", *made)
     _run(*python, "scripts/report.py", "html", "--data", DATA, "--out", REPORT)
 
@@ -83,7 +84,7 @@ def _lost(failed: Collection[str], group: Mapping, left: list[str]) -> dict:
 
 def _failure(cell: str) -> dict:
     """Why a cell failed, as the report shows it: what its launcher left, if it left a word."""
-    folder = cells.folder(cell)
+    folder = places.folder(cell)
     try:
         told = read_json(folder / "failed.json")
     except ParbenchError:
