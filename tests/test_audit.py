@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from parbench.errors import ParbenchError
-from parbench.verdicts import audit, printed
+from parbench.verdicts import audit
+from parbench.verdicts.published import read_published
 from parbench.verdicts.selection import Claim
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,7 +29,7 @@ def found(tmp_path, *rows: str, task=TASK) -> dict[str, list[audit.Contradiction
     path = tmp_path / "published.csv"
     path.write_text("\n".join([HEAD, *(f"paper,Table 1,net,{row}" for row in rows)]))
     by: dict[str, list[audit.Contradiction]] = {}
-    for finding in audit.contradictions(printed.read(path), task):
+    for finding in audit.contradictions(read_published(path), task):
         by.setdefault(finding.check, []).append(finding)
     return by
 
@@ -196,7 +197,7 @@ def test_what_a_source_says_is_held_against_its_numbers(tmp_path, claims, second
     path = tmp_path / "published.csv"
     rows = [ONE, f"ddp,X,1,2,train_seconds,{seconds},s,{seconds},"]
     path.write_text("\n".join([HEAD, *(f"paper,Table 1,net,{row}" for row in rows)]))
-    made = audit.of_claims(Claim.all_of(claims), printed.read(path))
+    made = audit.of_claims(Claim.all_of(claims), read_published(path))
     assert [finding.check for finding in made] == checks
     assert all(finding.says.startswith("mine ") and finding.lines for finding in made)
 
@@ -220,7 +221,7 @@ def test_an_option_is_known_by_its_whole_name_and_value(tmp_path, options, key, 
     head = HEAD.replace("model,strategy", "model,options,strategy")
     path.write_text("\n".join([head, *text]))
     told = claim({"strategy": "eager"}, {"strategy": "ddp", "options": {key: value}})
-    assert bool(audit.of_claims(Claim.all_of(told), printed.read(path))) is has
+    assert bool(audit.of_claims(Claim.all_of(told), read_published(path))) is has
 
 
 def test_the_program(tmp_path):
@@ -245,5 +246,5 @@ def test_a_broken_file_is_named(tmp_path, content, words):
     path = tmp_path / "mine.csv"
     path.write_text(content)
     with pytest.raises(ParbenchError, match=words) as caught:
-        printed.read(path)
+        read_published(path)
     assert "mine.csv" in str(caught.value)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 import constructed
@@ -20,7 +19,7 @@ from parbench.verdicts.audit import Contradiction
 from parbench.verdicts.claims import Rebuilt
 from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.groups import Group
-from parbench.verdicts.published import Source
+from parbench.verdicts.published import Source, read_published
 from parbench.verdicts.selection import Claim
 from parbench.verdicts.words import FAILS, HOLDS, REPORTED, UNDECIDED, UNTESTED
 from test_report import HOSTILE, Page, pdf_text, render, squeezed
@@ -121,8 +120,10 @@ def group(
 
 def judged(claim: dict, *groups: Group, rows=(), found=(), means=None):
     """The verdict on one claim about ``paper``."""
-    text = "\n".join([HEAD, *(f"paper,Table 1,{row}" for row in rows)])
-    source = Source("paper", pd.read_csv(io.StringIO(text)))
+    with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+        file.write("\n".join([HEAD, *(f"paper,Table 1,{row}" for row in rows)]))
+        file.flush()
+        source = Source("paper", read_published(file.name))
     tolerance = {"relative": 0.05, "accuracy": 0.01}
     study = Rebuilt("paper-cpu", tolerance, source, groups, means or {})
     claim = Claim.of("a", {"study": "paper", "claim": "It is so.", **claim})

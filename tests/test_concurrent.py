@@ -13,7 +13,6 @@ from constructed import table
 from parbench import strategies
 from parbench.errors import ParbenchError
 from parbench.measure import energy, metrics_json, provenance
-from parbench.measure.metrics import METRICS
 from parbench.plan import config, expansion
 from parbench.plan.state import code_digest
 from parbench.plan.study import Study, Table
@@ -22,12 +21,20 @@ from parbench.strategies import eager
 from parbench.training import train
 from parbench.training.progress import Heartbeat
 from parbench.verdicts import claims, evidence, incomplete, words
-from parbench.verdicts.groups import Group, groups_of
+from parbench.verdicts.groups import groups_of
 from parbench.verdicts.published import Source
 from parbench.verdicts.selection import Claim
 from test_checkpoint import often, state
 from test_report import collect
-from test_tables import NOTHING, make_group, make_hardware, make_plan, make_published, make_runs
+from test_tables import (
+    make_group,
+    make_hardware,
+    make_plan,
+    make_published,
+    make_runs,
+    one_group,
+    row,
+)
 from training import SMALL_SWIN, cell
 
 __all__ = ["state"]  # a fixture
@@ -367,14 +374,13 @@ def test_throughput_over_the_baselines():
 
 def test_a_published_memory_is_that_of_the_device():
     source = make_published({"metric": "peak_memory_mib", "unit": "MiB", "value": 2002.72})
-    group = make_group(published={"model": "resnet50"})
-    found = Source("paper", source).find(Group.of(group, (), ()), METRICS["peak_memory_device_mib"])
-    assert found.value == 2002.72
+    found = one_group(source, published={"model": "resnet50"})
+    assert row(found, "peak_memory_device_mib")["published"] == 2002.72
 
 
 def test_a_claim_of_a_total_is_of_both_models_and_no_other_is():
     plan, runs = study_of()
-    groups, source = tuple(groups_of(plan, runs).values()), Source("laharsh", NOTHING)
+    groups, source = tuple(groups_of(plan, runs).values()), Source("laharsh", [])
     both = claims.Rebuilt("both", plan["study"]["tolerance"], source, groups, {})
     stated = config.claims(config.ROOT / "studies" / "published" / "claims.yaml")
     judged = claims.judge(Claim.all_of(stated), {"laharsh": [both]}, [])

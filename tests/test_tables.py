@@ -453,11 +453,10 @@ def test_a_selection_that_means_nothing_is_refused():
         (None, "no such file"),
         ("study,table\n", "lacks the column.* devices_per_node, hardware"),
         (
-            "study,table,hardware,nodes,devices_per_node,metric,value,unit\n"
-            "a,b,c,1,1,d,1,s\na,b,c,1,1,d,ninety,s\n",
+            "study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,unit\n"
+            "a,b,m,s,c,1,1,d,1,s\na,b,m,s,c,1,1,d,ninety,s\n",
             "line 3: value is 'ninety', not a number",
         ),
-        ('"', "cannot be read as CSV"),
     ],
 )
 def test_broken_published_file_is_named(tmp_path, content, message):
@@ -472,7 +471,7 @@ def test_a_source_is_looked_up_in_every_file_and_stands_in_one(tmp_path):
     paths = [tmp_path / name for name in ("a.csv", "b.csv")]
     make_published({}, {"study": "other"}).to_csv(paths[0], index=False)
     make_published({"study": "fifth", "value": 0.7}).to_csv(paths[1], index=False)
-    assert Source.read("fifth", paths).frame["value"].tolist() == [0.7]
+    assert [row.value for row in Source.read("fifth", paths).rows] == [0.7]
     with pytest.raises(ParbenchError, match="published: 'papier': no row of .*a.csv, .*b.csv has"):
         Source.read("papier", paths)
     make_published({"study": "fifth"}, {}).to_csv(paths[1], index=False)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import pandas as pd
 
 from parbench.plan import config
 from parbench.printable import printable
@@ -25,10 +24,10 @@ from parbench.reporting.text import (
     mapping_text,
     ratio_text,
 )
-from parbench.verdicts import audit, claims, printed, words
+from parbench.verdicts import audit, claims, words
 from parbench.verdicts.claims import Comparison, Judged, Rebuilt
 from parbench.verdicts.estimates import Estimate
-from parbench.verdicts.published import Source, read_published
+from parbench.verdicts.published import Published, Source, read_published
 from parbench.verdicts.selection import Claim
 
 TONES = {words.HOLDS: "good", words.FAILS: "bad"}
@@ -55,17 +54,17 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
     with_source = [study for study in studies if study.has_source]
     if claimed is None or not published or not with_source:
         return None
-    frame = pd.concat(map(read_published, published))
+    rows = {path: read_published(path) for path in published}
+    of_all = list(itertools.chain.from_iterable(rows.values()))
     all_claims = config.claims(claimed)
     rebuilt: dict[str, list[Rebuilt]] = {}
     for study in with_source:
-        rebuilt.setdefault(study.study["published"], []).append(_rebuilt(study, frame))
+        rebuilt.setdefault(study.study["published"], []).append(_rebuilt(study, of_all))
     task = audit.Task()
     found = []
-    for path in published:
-        rows = printed.read(path)
-        said = audit.of_claims(Claim.all_of(all_claims), rows)
-        for each in (*audit.contradictions(rows, task), *said):
+    for path, own in rows.items():
+        said = audit.of_claims(Claim.all_of(all_claims), own)
+        for each in (*audit.contradictions(own, task), *said):
             found += [(path, each)] if each.study in rebuilt else []
     judged = claims.judge(Claim.all_of(printable(all_claims)), rebuilt, [each for _, each in found])
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
@@ -76,7 +75,7 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
     }
 
 
-def _rebuilt(study: Study, published: pd.DataFrame) -> Rebuilt:
+def _rebuilt(study: Study, published: list[Published]) -> Rebuilt:
     means = {key: row.mean for key, row in study.rows.items() if row.mean is not None}
     source = Source(study.study["published"], published)
     return Rebuilt(study.name, study.study["tolerance"], source, tuple(study.groups), means)

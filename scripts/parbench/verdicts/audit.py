@@ -12,14 +12,14 @@ import itertools
 import math
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from parbench.errors import ParbenchError
 from parbench.files import write_json
 from parbench.plan import config
-from parbench.verdicts.printed import Printed, faster, grouped, read
+from parbench.verdicts.published import Published, read_published
 from parbench.verdicts.selection import Claim, Configuration, Selection, Test, across_models
 
 TIMES = ("train_seconds", "total_seconds")
@@ -52,24 +52,53 @@ class Contradiction:
     lines: tuple[int, ...]
 
 
-def _against(check: str, rows: Iterable[Printed], says: str) -> Contradiction:
+def _against(check: str, rows: Iterable[Published], says: str) -> Contradiction:
     """What ``rows`` say; the first names the study."""
     rows = list(rows)
     return Contradiction(check, rows[0].study, says, tuple(dict.fromkeys(r.line for r in rows)))
 
 
-Rows = Collection[Printed]
+Rows = Collection[Published]
 Found = Iterator[Contradiction]
 
 
-def _of(rows: Rows, *metrics: str) -> list[Printed]:
+def _of(rows: Rows, *metrics: str) -> list[Published]:
     return [row for row in rows if row.metric in metrics]
 
 
-def _by_configuration(rows: Rows) -> Iterator[dict[str, Printed]]:
+def _grouped(rows: Rows, key: Callable[[Published], Hashable]) -> Iterable[list[Published]]:
+    """The rows with the same ``key`` together, in the order of the file."""
+    found: dict[Hashable, list[Published]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found.values()
+
+
+def _by_configuration(rows: Rows) -> Iterator[dict[str, Published]]:
     """The values of each configuration by metric."""
-    for each in grouped(rows, lambda row: row.configuration):
+    for each in _grouped(rows, lambda row: row.configuration):
         yield {row.metric: row for row in each}
+
+
+@dataclass(frozen=True)
+class Faster:
+    """Two values of one metric, of few devices and of more.
+
+    ``ratio``: how many times as fast the second is, and at ``least`` is, if rounding was kind.
+    """
+
+    few: Published
+    many: Published
+    ratio: float
+    least: float
+
+
+def _faster(rows: Rows) -> Iterator[Faster]:
+    """Each two of ``rows``."""
+    for few, many in itertools.permutations(rows, 2):
+        if few.devices < many.devices and min(few.value, many.value) > 0:
+            slow, quick = (few, many) if few.unit == "s" else (many, few)
+            yield Faster(few, many, slow.value / quick.value, slow.least / quick.most)
 
 
 # ---------------------------------------------------------------- the checks
@@ -79,8 +108,8 @@ def faster_than_its_devices(rows: Rows, task: Task) -> Found:
     """n times the devices are at most n times as fast."""
     check = "faster than its devices"
     for metrics in (*((time,) for time in TIMES), RATIOS["throughput_ratio"]):
-        for each in grouped(_of(rows, *metrics), lambda row: row.setting):
-            for pair in faster(each):
+        for each in _grouped(_of(rows, *metrics), lambda row: row.setting):
+            for pair in _faster(each):
                 few, many = pair.few, pair.many
                 bound = many.devices / few.devices
                 if pair.least > bound:
@@ -99,8 +128,8 @@ def faster_than_its_devices(rows: Rows, task: Task) -> Found:
 
 def another_number_of_devices(rows: Rows, task: Task) -> Found:
     """A note that counts other devices than the columns: what the times would be with those."""
-    for each in grouped(_of(rows, *TIMES), lambda row: row.setting):
-        for pair in faster(each):
+    for each in _grouped(_of(rows, *TIMES), lambda row: row.setting):
+        for pair in _faster(each):
             few, many = pair.few, pair.many
             counted = re.search(r"\b(\d+) (?:GPU|CPU|device|accelerator)s?\b", many.note)
             told = int(counted[1]) if counted else many.devices
@@ -116,7 +145,7 @@ def another_number_of_devices(rows: Rows, task: Task) -> Found:
 
 def two_values(rows: Rows, task: Task) -> Found:
     """One configuration has one value of a metric."""
-    for each in grouped(rows, lambda row: (row.configuration, row.metric)):
+    for each in _grouped(rows, lambda row: (row.configuration, row.metric)):
         different = list({row.value: row for row in reversed(each)}.values())[::-1]
         if len(different) > 1:
             values = " and ".join(f"{row.shown} ({row.table})" for row in different)
@@ -129,7 +158,7 @@ def ratio_of_its_numbers(rows: Rows, task: Task) -> Found:
     for row in _of(rows, *RATIOS):
         same = [each for each in _of(rows, *RATIOS[row.metric]) if each.setting == row.setting]
         layout = (row.devices, row.strategy)
-        made = [each for each in faster(same) if (each.many.devices, each.many.strategy) == layout]
+        made = [each for each in _faster(same) if (each.many.devices, each.many.strategy) == layout]
         # The times are rounded, too, and some print the ratio of rounded ones.
         near = {"rel_tol": 0.01, "abs_tol": 2 * row.rounding}
         if made and not any(math.isclose(each.ratio, row.value, **near) for each in made):
@@ -161,8 +190,8 @@ def efficiency(rows: Rows, task: Task) -> Found:
 def equal_accuracies(rows: Rows, task: Task) -> Found:
     """Different runs do not end with the same accuracy to the last digit."""
     precise = [row for row in _of(rows, "test_accuracy") if row.rounding < 10.0**-DIGITS]
-    for each in grouped(precise, lambda row: (row.study, row.model, row.value)):
-        different = [first for first, *_ in grouped(each, lambda row: row.configuration)]
+    for each in _grouped(precise, lambda row: (row.study, row.model, row.value)):
+        different = [first for first, *_ in _grouped(each, lambda row: row.configuration)]
         if len(different) > 1:
             told = " and of ".join(map(str, different))
             says = f"test accuracy {different[0].value:g} of {told}"
@@ -202,38 +231,33 @@ def scores(rows: Rows, task: Task) -> Found:
             )
 
 
-def _agree(one: Printed, other: Printed) -> bool:
+def _agree(one: Published, other: Published) -> bool:
     slack = one.rounding + other.rounding
     return abs(one.value - other.value) <= 1.01 * slack  # the last digits of a float
 
 
 def epochs(rows: Rows, task: Task) -> Found:
     """Throughput times training time is the stated epochs times the training set."""
-    for each in grouped(rows, lambda row: row.configuration):
-        found = {row.metric: row for row in each}
+    for found in _by_configuration(rows):
         time, rate = found.get("train_seconds"), found.get("samples_per_second")
-        stated = next(filter(None, map(_stated_epochs, each)), None)
+        notes = " ".join(row.note for row in found.values())
+        stated = re.search(r"\b(\d+) epochs?\b", notes)
         if time is None or rate is None or stated is None:
             continue
-        samples, due = time.value * rate.value, stated * task.train_samples
+        samples, due = time.value * rate.value, int(stated[1]) * task.train_samples
         if not 1 / EPOCHS_WITHIN <= samples / due <= EPOCHS_WITHIN:
             yield _against(
                 "throughput times time",
                 (time, rate),
                 f"{time}: {rate.shown} for {time.shown} are {samples:,.0f} samples, "
                 f"{samples / task.train_samples:.1f} epochs of {task.train_samples:,}; "
-                f"{stated:g} are stated",
+                f"{stated[1]} are stated",
             )
-
-
-def _stated_epochs(row: Printed) -> float | None:
-    stated = re.search(r"\b(\d+) epochs?\b", row.note)
-    return row.epochs if row.epochs is not None else stated and float(stated[1])
 
 
 def operators(rows: Rows, task: Task) -> Found:
     """Times of operators add up, and those of an accelerator are not the host's."""
-    for each in grouped(rows, lambda row: row.configuration):
+    for each in _grouped(rows, lambda row: row.configuration):
         own = [row for row in each if row.metric.startswith("operator_self_seconds:")]
         total, rounding = sum(row.value for row in own), sum(row.rounding for row in own)
         whole = next(iter(_of(each, "profile_self_seconds")), None)
@@ -289,8 +313,8 @@ def of_claims(claims: Iterable[Claim], rows: Rows) -> list[Contradiction]:
 class OwnRatio:
     """A published value over another; ``least`` and ``most`` are what rounding allows."""
 
-    over: Printed
-    under: Printed
+    over: Published
+    under: Published
 
     @property
     def value(self) -> float:
@@ -349,7 +373,7 @@ def denied_by_its_numbers(claim: Claim, rows: Rows) -> Found:
 def _own_ratios(test: Test, rows: Rows) -> Iterator[OwnRatio]:
     """Of rows that a claim's test compares, alike in all that it does not name."""
 
-    def unnamed(row: Printed) -> tuple:
+    def unnamed(row: Published) -> tuple:
         batch = "" if "batch_size" in test.named else row.batch_size
         way = () if test.is_of_layouts else (*row.way, row.devices_per_node)
         return row.model, row.hardware, row.precision, batch, way
@@ -360,7 +384,7 @@ def _own_ratios(test: Test, rows: Rows) -> Iterator[OwnRatio]:
             yield OwnRatio(over, under)
 
 
-def _chosen(row: Printed, side: Selection) -> bool:
+def _chosen(row: Published, side: Selection) -> bool:
     return side.fits(Configuration.of_row(row))
 
 
@@ -424,7 +448,7 @@ def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     options = _arguments(arguments)
     task = Task(options.classes, options.train_samples, not options.unbalanced)
-    rows = read(options.csv)
+    rows = read_published(options.csv)
     found = contradictions(rows, task)
     beside = options.csv.with_name("claims.yaml")
     claims = options.claims or (beside if beside.is_file() else None)

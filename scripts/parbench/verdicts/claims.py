@@ -414,7 +414,7 @@ def decide(op: str, value: float, found: Estimate, band: Band | None) -> tuple[s
 
 def _largest(metric: str, study: Rebuilt) -> list[Comparison]:
     """The largest part of a metric in each group that measures it, and in the source."""
-    printed = {name for name in study.source.frame["metric"] if name.startswith(f"{metric}:")}
+    printed = {row.metric for row in study.source.rows if row.metric.startswith(f"{metric}:")}
     made = []
     for group in study.groups:
         own = {name: mean for (of, name), mean in study.means.items() if of == group.id}

@@ -83,14 +83,10 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 def read_rows(path: Path, fix: str = "delete it and run again") -> list[Row]:
     """The rows that `write_rows` wrote, one or more; ParbenchError with ``fix`` for other files."""
     try:
-        text = printable(path.read_text(encoding="utf-8"))
-        rows = [_row(texts) for texts in csv.DictReader(io.StringIO(text))]
-        if rows:
-            return rows
-        why = "no row"
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        why = repr(error)
-    raise ParbenchError(f"{path}: not a table of parbench ({why}); {fix}")
+        head, first, *more = csv.reader(io.StringIO(printable(path.read_text(encoding="utf-8"))))
+        return [_row(dict(zip(head, line, strict=True))) for line in (first, *more)]
+    except (OSError, KeyError, ValueError) as error:
+        raise ParbenchError(f"{path}: not a table of parbench ({error!r}); {fix}") from None
 
 
 def _row(texts: dict[str, str]) -> Row:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from parbench.verdicts.groups import Group
-from parbench.verdicts.printed import Printed
+from parbench.verdicts.published import Published
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Configuration:
         return cls(group.model, group.strategy, options, device, *layout, group.batch)
 
     @classmethod
-    def of_row(cls, row: Printed) -> Configuration:
+    def of_row(cls, row: Published) -> Configuration:
         """Of a published value, whose options are a text like "balance=[1,1], chunks=4"."""
         parts = re.split(r"[,;](?![^\[]*\])", row.options.replace(" ", ""))
         options = {key: text for key, _, text in (part.partition("=") for part in parts)}
