@@ -13,7 +13,7 @@ from parbench.measure import provenance
 SCRIPTS = provenance.SCRIPTS
 # Below parbench.
 REACHED = """
-    cell data data.loader data.pil_input data.pretrained errors files machine measure
+    by_schema cell data data.loader data.pil_input data.pretrained errors files machine measure
     measure.clocks measure.cores measure.energy measure.environment measure.memory
     measure.metrics_json measure.profiling measure.profiling.none measure.provenance
     measure.scores models models._cuts models._resnet models.resnet18 packages printable
@@ -48,7 +48,7 @@ def test_closure_holds_loop_strategy_and_model_only():
     for other in (
         "strategies.ddp",
         "models.resnet18",
-        "plan.cells",
+        "plan.expansion",
         "data.dataset",
         "launch.launch",
     ):

@@ -65,7 +65,7 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Settings of the loop; rules/schemas/settings.schema.yaml describes each."""
+    """Settings of the loop; parbench/plan/settings.py describes each."""
 
     epochs: int
     global_batch: int

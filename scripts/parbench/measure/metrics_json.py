@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parbench import by_schema
 from parbench.cell import Cell
 from parbench.errors import ParbenchError
 from parbench.files import read_json, write_json
@@ -17,7 +17,6 @@ from parbench.measure import clocks, environment, scores
 if TYPE_CHECKING:
     import torch
 
-SCHEMA = Path(__file__).resolve().parents[3] / "rules" / "schemas" / "metrics.schema.yaml"
 SCHEMA_VERSION = 1
 
 
@@ -67,33 +66,24 @@ def learned(metrics: Mapping[str, Any]) -> dict:
     return kept
 
 
-@functools.cache
-def _validator():
-    import jsonschema
-    import yaml
-
-    return jsonschema.Draft202012Validator(yaml.safe_load(SCHEMA.read_text()))
-
-
-def _check(value: Any, path: Path) -> None:
-    error = next(iter(_validator().iter_errors(value)), None)
-    if error is not None:
-        raise ParbenchError(
-            f"{path}: {error.json_path}: {error.message}; delete the file and run the cell again"
-        )
+def _check(value: Any, path: str | os.PathLike) -> None:
+    try:
+        by_schema.check(value, "metrics", str(path))
+    except ParbenchError as error:
+        raise ParbenchError(f"{error}; delete the file and run the cell again") from None
 
 
 def read(path: str | os.PathLike) -> dict:
     """Read metrics.json, checked by its schema."""
     metrics = read_json(path)
-    _check(metrics, Path(path))
+    _check(metrics, path)
     return metrics
 
 
 def write(path: str | os.PathLike, metrics: dict) -> None:
     """Write metrics.json whole or not at all, checked by its schema."""
     metrics = {"schema_version": SCHEMA_VERSION, **metrics}
-    _check(metrics, Path(path))
+    _check(metrics, path)
     write_json(path, metrics)
 
 

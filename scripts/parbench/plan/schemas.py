@@ -9,7 +9,6 @@ from parbench.plan import places
 from parbench.plan.configuration import Config
 from parbench.plan.model import json_schema
 from parbench.plan.published import Claims
-from parbench.plan.settings import Settings
 from parbench.plan.study import Study
 
 MADE: dict[str, tuple[type[pydantic.BaseModel], str]] = {
@@ -19,7 +18,6 @@ MADE: dict[str, tuple[type[pydantic.BaseModel], str]] = {
         Claims,
         "studies/published/claims.yaml, what sources say in words, by a name of one's own",
     ),
-    "settings": (Settings, "`training` of cell.json, settings of the loop, each explicit"),
 }
 
 

@@ -19,11 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from parbench import files, machine
+from parbench import by_schema, files, machine
 from parbench.errors import ParbenchError
 from parbench.files import canonical_json
 from parbench.measure import metrics_json
-from parbench.plan import by_schema
 from parbench.verdicts import certificate
 from parbench.verdicts.incomplete import cut
 from parbench.verdicts.words import NOT_MEASURED

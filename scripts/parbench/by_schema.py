@@ -1,0 +1,30 @@
+"""Checks files of results by rules/schemas/<name>.schema.yaml."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parbench.errors import ParbenchError
+
+if TYPE_CHECKING:
+    import jsonschema
+
+SCHEMAS = Path(__file__).resolve().parents[2] / "rules" / "schemas"
+
+
+@functools.cache
+def _validator(name: str) -> jsonschema.protocols.Validator:
+    import jsonschema  # takes half a second, and no plan needs it
+    import yaml
+
+    schema = yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text(encoding="utf-8"))
+    return jsonschema.Draft202012Validator(schema)
+
+
+def check(value: Any, name: str, where: str) -> None:
+    """Check ``value`` by the schema ``name``; ParbenchError names ``where``, key and value."""
+    error = next(_validator(name).iter_errors(value), None)
+    if error is not None:
+        raise ParbenchError(f"{where}: {error.json_path}: {error.message[:300]}")
