@@ -1,106 +1,60 @@
 """Batches as most published code makes them: PIL images and torchvision's transforms.
 
-A sample at a time, by a DataLoader without workers: in the process that trains, on its one core,
-while the device waits. Crop and flip of a sample are those of loader.Augment, so that both inputs
-differ in their cost and in rounding alone: PIL resizes bytes, not floats.
+A sample at a time, as a DataLoader without workers makes them: in the process that trains, on its
+one core, while the device waits. Crop and flip of a sample are those of loader.Augment, so that
+both inputs differ in their cost and in rounding alone: PIL resizes bytes, not floats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
-
 import torch
-from torch.utils.data import DataLoader, Dataset
 
 from parbench.data import loader
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-
-class _Asked:
-    """A sampler of batches that gives the one that was asked for last, as often as it is asked."""
-
-    def __init__(self) -> None:
-        self.keys: list[tuple[int, ...]] = []
-
-    def __iter__(self) -> Iterator[list[tuple[int, ...]]]:
-        while True:
-            yield self.keys
-
-
-class _Samples(Dataset):
-    """Samples of one part of a dataset by (index, what ``change`` needs to know of it).
-
-    As torchvision's CIFAR-10 holds them: pixels side by side, each made a PIL image when it is
-    asked for.
-    """
-
-    def __init__(
-        self,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        change: Callable[..., Image.Image],
-        finish: Callable[[Image.Image], torch.Tensor],
-    ) -> None:
-        self._images = images.permute(0, 2, 3, 1).contiguous().cpu().numpy()
-        self._labels = labels.tolist()
-        self._change, self._finish = change, finish
-
-    def __getitem__(self, key: tuple[int, ...]) -> tuple[torch.Tensor, int]:
-        from PIL import Image
-
-        index, *drawn = key
-        image = Image.fromarray(self._images[index])
-        return self._finish(self._change(image, *drawn)), self._labels[index]
 
 
 class PilInput:
     """What loader.Augment is, with the same arguments, made of PIL images one by one."""
 
     def __init__(self, dataset: loader.Dataset, seed: int, image_size: int, augment: bool) -> None:
-        from torchvision.transforms import functional
-
-        self._device = dataset.train_labels.device
+        self._data = dataset
         self._seed = seed
+        self._side = [image_size, image_size]
         self._augment = augment
-        side = [image_size, image_size]
-
-        def finish(image: Image.Image) -> torch.Tensor:
-            if [image.height, image.width] != side:
-                image = functional.resize(image, side)  # bilinear
-            return functional.normalize(functional.to_tensor(image), dataset.mean, dataset.std)
-
-        def crop_and_flip(image: Image.Image, *drawn: int) -> Image.Image:
-            if not drawn:
-                return image
-            (top, left, flip), (width, height) = drawn, image.size
-            image = functional.pad(image, [loader.PADDING])
-            image = functional.crop(image, top, left, height, width)
-            return functional.hflip(image) if flip else image
-
-        self._parts = {}
-        for part in ("train", "test"):
-            images, labels = (getattr(dataset, f"{part}_{what}") for what in ("images", "labels"))
-            samples, asked = _Samples(images, labels, crop_and_flip, finish), _Asked()
-            # A generator of its own: a DataLoader draws a number, and dropout must not notice.
-            batches = DataLoader(samples, batch_sampler=asked, generator=torch.Generator())
-            self._parts[part] = asked, iter(batches)
+        # As torchvision's CIFAR-10 holds them: the colours of a pixel side by side.
+        self._train, self._test = (
+            images.permute(0, 2, 3, 1).contiguous().cpu().numpy()
+            for images in (dataset.train_images, dataset.test_images)
+        )
 
     def train_batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
         """As loader.Augment's, of at least one sample."""
-        keys = [indices.cpu()]
+        indices = indices.cpu()
+        images = [self._train[index] for index in indices.tolist()]
+        drawn = []
         if self._augment:
-            keys += loader.draws(self._seed, epoch, keys[0])
-        return self._batch("train", torch.stack(keys, 1))
+            drawn = torch.stack(loader.draws(self._seed, epoch, indices), 1).tolist()
+        labels = self._data.train_labels
+        return self._batch(images, drawn), labels.index_select(0, indices.to(labels.device))
 
     def test_batch(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """As loader.Augment's, of at least one sample."""
-        return self._batch("test", torch.arange(start, stop)[:, None])
+        return self._batch(self._test[start:stop], []), self._data.test_labels[start:stop]
 
-    def _batch(self, part: str, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        asked, batches = self._parts[part]
-        asked.keys = keys.tolist()
-        images, labels = next(batches)
-        return images.to(self._device), labels.to(self._device)
+    def _batch(self, images, drawn: list[list[int]]) -> torch.Tensor:
+        """Float32 [B, 3, S, S] of ``images``, uint8 [H, W, 3] each, and what is drawn for each."""
+        from PIL import Image
+        from torchvision.transforms import functional
+
+        made = []
+        for at, pixels in enumerate(images):
+            image = Image.fromarray(pixels)
+            if drawn:
+                (top, left, flip), (width, height) = drawn[at], image.size
+                image = functional.pad(image, [loader.PADDING])
+                image = functional.crop(image, top, left, height, width)
+                image = functional.hflip(image) if flip else image
+            if [image.height, image.width] != self._side:
+                image = functional.resize(image, self._side)  # bilinear
+            tensor = functional.to_tensor(image)
+            made.append(functional.normalize(tensor, self._data.mean, self._data.std))
+        return torch.stack(made).to(self._data.train_labels.device)
