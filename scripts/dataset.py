@@ -1,7 +1,7 @@
-"""Download, verify and convert one dataset: an entry of config.yaml's ``datasets`` table in,"""
+"""Download, verify and convert one dataset."""
 
-from parbench.data.dataset import main
+from parbench.data import command, dataset
 from parbench.errors import run_main
 
 if __name__ == "__main__":
-    run_main(main)
+    run_main(lambda: command.run(dataset.prepare, __doc__))

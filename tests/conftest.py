@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -38,20 +36,12 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory) -> Path:
-    """The converted digits dataset, made once by the project's own program."""
+    """The converted digits dataset, made once."""
+    from parbench.data import dataset  # here: a test copies this file alone
+
     folder = tmp_path_factory.mktemp("data") / "digits"
-    subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "scripts/dataset.py"),
-            "--name=digits",
-            '--spec={"kind": "digits"}',
-            f"--out={folder / 'data.safetensors'}",
-            f"--digest={folder / 'digest.json'}",
-        ],
-        check=True,
-        capture_output=True,
-    )
+    data, digest = folder / "data.safetensors", folder / "digest.json"
+    dataset.prepare("digits", {"kind": "digits"}, data, digest)
     return folder
 
 

@@ -8,20 +8,15 @@ machine.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import hashlib
 import json
 import math
-import os
-import signal
 import struct
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parbench import files
-from parbench.data import download, source
+from parbench.cache import say
+from parbench.data import source
 from parbench.data.source import Images
 from parbench.errors import ParbenchError
 
@@ -35,16 +30,9 @@ CONVERSION = 1
 
 def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     """Bring the dataset ``name``, whose entry is ``spec``, to ``out`` and ``digest``."""
-    entry = source.parse(name, spec)
-    try:
-        found = convert(name, entry.kind, entry.read(), out, digest)
-    except OSError as error:
-        raise ParbenchError(f"{error.filename or out}: {error.strerror or error}") from error
-    except MemoryError:
-        raise ParbenchError(
-            f"{name}: its images are more than this machine's memory; use smaller or fewer images"
-        ) from None
-    download.say(f"{name}: {found['train']:,} training and {found['test']:,} test images in {out}")
+    images = source.load(spec["kind"])(**spec).read()
+    found = convert(name, spec["kind"], images, out, digest)
+    say(f"{name}: {found['train']:,} training and {found['test']:,} test images in {out}")
 
 
 def convert(name: str, kind: str, images: Images, out: Path, digest: Path) -> dict:
@@ -148,53 +136,18 @@ def local_digest(spec: dict, kept: Path, digest: Path) -> str | None:
 
     Reading a folder takes long: ``kept`` is the file that keeps the answer until a name, a size or
     a time in the folder changes. For a folder that is gone it is what ``digest``, the description
-    of the converted data, says; for one that cannot be read it is the reason.
+    of the converted data, says.
     """
-    root = source.local_path(spec["path"])
-    try:
-        if not root.is_dir():
-            made = files.read_json(digest)["source_sha256"] if digest.is_file() else None
-            return made if made != spec.get("sha256") else None
-        stamp = _stamp(root)
-        with contextlib.suppress(ParbenchError, KeyError, TypeError):
-            known = files.read_json(kept)
-            if known["stamp"] == stamp:
-                return known["sha256"]
-        found = source.parse(kept.name.partition(".")[0], spec).identify()
-        with contextlib.suppress(OSError):  # it is then asked again
-            files.write_json(kept, {"stamp": stamp, "sha256": found})
-        return found
-    except (ParbenchError, OSError, KeyError, TypeError) as error:
-        return str(error)  # a value like any other: the rule then runs, and says it
-
-
-def _stamp(root: Path) -> str:
-    """Digest of the names, sizes and times of all that lies below ``root``; links stay links."""
-    found = []
-    for folder, folders, names in os.walk(root):
-        for path in (os.path.join(folder, name) for name in (*folders, *names)):
-            status = os.lstat(path)
-            found.append((path, status.st_size, status.st_mtime_ns))
-    return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Download, verify and convert one dataset.")
-    parser.add_argument("--name", required=True, help="the dataset's key in config.yaml")
-    entry = parser.add_mutually_exclusive_group(required=True)
-    entry.add_argument("--spec", help="its entry there, as JSON")
-    entry.add_argument("--datasets", type=Path, help="JSON file of all entries, by key")
-    parser.add_argument("--out", required=True, type=Path, help="data.safetensors to write")
-    parser.add_argument("--digest", required=True, type=Path, help="digest.json to write")
-    arguments = parser.parse_args()
-    if arguments.datasets is not None:
-        spec = files.read_json(arguments.datasets)[arguments.name]
-    else:
-        try:
-            spec = json.loads(arguments.spec)
-        except json.JSONDecodeError as error:
-            raise ParbenchError(f"--spec: not valid JSON ({error}): {arguments.spec}") from None
-    # A scheduler ends a job with SIGTERM: leave as on any error, temporary files deleted.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    prepare(arguments.name, spec, arguments.out, arguments.digest)
+    entry = source.load(spec["kind"])(**spec)
+    root = entry.folder()
+    if root is None:
+        return None
+    if not root.is_dir():
+        return files.read_json(digest)["source_sha256"] if digest.is_file() else None
+    found = [(str(path), path.lstat()) for path in sorted(root.rglob("*"))]
+    stamp = files.digest([[path, status.st_size, status.st_mtime_ns] for path, status in found])
+    known = files.read_json(kept) if kept.is_file() else {"stamp": None}
+    if known["stamp"] != stamp:
+        known = {"stamp": stamp, "sha256": entry.identify()}
+        files.write_json(kept, known)
+    return known["sha256"]

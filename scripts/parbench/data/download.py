@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import ssl
-import sys
 import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,20 +12,14 @@ from urllib.parse import urlsplit
 from tqdm import tqdm
 
 from parbench import cache, files
+from parbench.cache import say
 from parbench.errors import ParbenchError
-from parbench.printable import printable
 
 # An address has no user name, which would end up in reports.
 ADDRESS = r"^(https?://[^/@]+/|file:///)."
 TIMEOUT = 30  # seconds without a byte, after which a mirror counts as stalled
 
-# A job's output goes to its log, too: there a bar is drawn seldom.
-bar = functools.partial(tqdm, mininterval=0.2 if sys.stderr.isatty() else 5)
-
-
-def say(message: str) -> None:
-    """Print one line of progress where the log of the job goes."""
-    print(printable(message), file=sys.stderr, flush=True)
+bar = functools.partial(tqdm, mininterval=5, delay=1)  # drawn seldom: a job's output is its log
 
 
 def fetch(urls: list[str], size: int, sha256: str) -> Path:
@@ -41,7 +34,7 @@ def fetch(urls: list[str], size: int, sha256: str) -> Path:
                 local = Path(urllib.request.url2pathname(urlsplit(url).path))
                 return verify(local, size, sha256)
             return _download(url, size, sha256)
-        except ValueError as error:
+        except (ValueError, OSError) as error:  # OSError: also all that requests raises
             reasons.append(f"{url}: {error}")
             say(reasons[-1])
     raise ParbenchError(
@@ -63,58 +56,19 @@ def verify(path: Path, size: int, sha256: str) -> Path:
 
 
 def _download(url: str, size: int, sha256: str) -> Path:
-    """Bring the file at an http(s) address into the cache; ValueError says why it did not come.
+    """Bring the file at an http(s) address into the cache, where one that is whole stays.
 
-    pooch writes it aside, compares its SHA-256 and renames it; what lies there whole stays.
+    ValueError for other bytes, OSError for what the network or the disk refuses.
     """
     import pooch
-    import requests
 
-    def download(address: str, path: str, _: pooch.Pooch) -> None:
-        paths = ssl.get_default_verify_paths()  # of this machine, not only those of certifi
-        with _Bar(Path(path), size) as shown:
-            fetching = pooch.HTTPDownloader(
-                progressbar=shown,
-                chunk_size=1 << 18,
-                timeout=TIMEOUT,
-                headers={"Accept-Encoding": "identity"},
-                verify=os.environ.get("REQUESTS_CA_BUNDLE") or paths.cafile or paths.capath or True,
-            )
-            fetching(address, path, None)
-        if Path(path).stat().st_size < size:
-            raise ValueError(f"sends less than the {size:,} bytes that are expected")
-
+    paths = ssl.get_default_verify_paths()  # of this machine, not only those of certifi
+    downloader = pooch.HTTPDownloader(
+        progressbar=bar(total=size, desc="download", unit="B", unit_scale=True),
+        chunk_size=1 << 18,
+        timeout=TIMEOUT,
+        headers={"Accept-Encoding": "identity"},
+        verify=os.environ.get("REQUESTS_CA_BUNDLE") or paths.cafile or paths.capath or True,
+    )
     folder = cache.folder() / "downloads"
-    pinned = {"registry": {sha256: f"sha256:{sha256}"}, "urls": {sha256: url}}
-    known = pooch.create(folder, "", **pinned, retry_if_failed=1)
-    try:
-        return Path(known.fetch(sha256, downloader=download))
-    except (ValueError, requests.RequestException) as error:
-        while error.__context__ is not None:  # its innermost cause is the one that a reader knows
-            error = error.__context__
-        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
-    except OSError as error:  # the user's disk, never the mirror's fault
-        raise ParbenchError(
-            f"{folder}: {error.strerror}; free some space, or set PARBENCH_CACHE to another place"
-        ) from None
-
-
-class _Bar(tqdm):
-    """pooch's progress bar, which refuses a file that is not as long as it should be."""
-
-    def __init__(self, path: Path, size: int) -> None:
-        super().__init__(total=size, desc="download", unit="B", unit_scale=True, **bar.keywords)
-        self.path, self.size = path, size
-
-    def __bool__(self) -> bool:
-        return True  # pooch asks it; tqdm would deny where the mirror announces no length
-
-    def update(self, _: int) -> None:
-        """Show how much is there: pooch counts in whole blocks."""
-        have = self.path.stat().st_size
-        announced = self.total or self.size  # pooch sets it to what the mirror announces
-        if announced != self.size:
-            raise ValueError(f"announces {announced:,} bytes, {self.size:,} are expected")
-        if have > self.size:
-            raise ValueError(f"sends more than the {self.size:,} bytes that are expected")
-        super().update(have - self.n)
+    return Path(pooch.retrieve(url, f"sha256:{sha256}", sha256, folder, downloader=downloader))

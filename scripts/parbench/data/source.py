@@ -7,14 +7,11 @@ with it, so that numpy is imported only where images are read.
 from __future__ import annotations
 
 import importlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pydantic
-
-from parbench.errors import ParbenchError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,8 +38,12 @@ class Source(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
 
     kind: str
 
-    def identify(self) -> str | None:
-        """SHA-256 of what ``read`` would read now; None when that is gone."""
+    def folder(self) -> Path | None:
+        """The folder of this machine that is read; None where the entry itself pins the bytes."""
+        return None
+
+    def identify(self) -> str:
+        """SHA-256 of what the folder holds now."""
         raise NotImplementedError
 
     def read(self) -> Images:
@@ -59,22 +60,3 @@ def kinds() -> list[str]:
 def load(kind: str) -> type[Source]:
     """The class of one of ``kinds``."""
     return importlib.import_module(f"parbench.data.kinds.{kind.replace('-', '_')}").Kind
-
-
-def parse(name: str, spec: dict) -> Source:
-    """The entry ``spec`` of the dataset ``name``. ParbenchError names the key and its value."""
-    kind = spec.get("kind")
-    if kind not in kinds():
-        raise ParbenchError(f"datasets.{name}.kind: {kind!r} is not one of {', '.join(kinds())}")
-    try:
-        return load(kind)(**spec)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(["datasets", name, *map(str, first["loc"])])
-        said = first["msg"].removeprefix("Value error, ")
-        raise ParbenchError(f"{key}: {said} (value {first['input']!r})") from None
-
-
-def local_path(path: str) -> Path:
-    """``path`` as a file of this machine; a ~ that is nobody's home folder stands for itself."""
-    return Path(os.path.expanduser(path))

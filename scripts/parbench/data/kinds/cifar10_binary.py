@@ -1,33 +1,34 @@
 """CIFAR-10 as its authors publish it for C programs: fixed records in a tar.gz, without pickle.
 
-The archive is never unpacked to disk: the members that it must have are checked and read.
+The archive is never unpacked to disk: the members that it must have are read.
 """
 
 from __future__ import annotations
 
-import gzip
+import os
 import tarfile
 import zlib
 from pathlib import Path
-from typing import Annotated, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from parbench import files
 from parbench.data import download
-from parbench.data.source import Images, Source, local_path
+from parbench.data.source import Images, Source
 from parbench.errors import ParbenchError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FOLDER = "cifar-10-batches-bin"
 TRAIN = [f"data_batch_{number}.bin" for number in range(1, 6)]
 TEST = "test_batch.bin"
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-RECORDS = 10_000  # in each of the six files
 RECORD = 1 + 3 * 32 * 32  # bytes: the label, then the red, green and blue planes
 
 
 class Kind(Source):
-    """The archive from a mirror or on this machine, or the folder unpacked from it."""
+    """The archive, from a mirror or on this machine."""
 
     kind: Literal["cifar10-binary"]
     urls: list[Annotated[str, Field(pattern=download.ADDRESS)]] = Field(
@@ -41,10 +42,7 @@ class Kind(Source):
         pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the archive, in lower-case hexadecimal"
     )
     path: str = Field(
-        default="",
-        min_length=1,
-        description=f"instead of a download: the archive on this machine, or the folder {FOLDER} "
-        "unpacked from it",
+        default="", min_length=1, description="instead of a download: the archive on this machine"
     )
 
     @model_validator(mode="after")
@@ -53,113 +51,53 @@ class Kind(Source):
             raise ValueError("the key 'urls' (mirrors of the archive) is missing; add it, or path")
         return self
 
-    def identify(self) -> str | None:
-        """The archive's SHA-256; of an unpacked folder, one over its files'."""
-        path = local_path(self.path)
-        if not self.path or not path.is_dir():
-            return self.sha256
-        records = [path / name for name in [*TRAIN, TEST]]
-        if not all(each.is_file() for each in records):
-            return None
-        return files.digest([[each.name, files.sha256_file(each)] for each in records])
-
     def read(self) -> Images:
-        """Read the records of the archive or the folder."""
-        path = local_path(self.path) if self.path else None
-        if path is None:
-            path = download.fetch(self.urls, self.size, self.sha256)
-        elif not path.is_dir():
-            try:
-                download.verify(path, self.size, self.sha256)
-            except ValueError as reason:
-                raise ParbenchError(
-                    f"{path}: {reason}; give the official cifar-10-binary.tar.gz, the folder "
-                    f"{FOLDER} unpacked from it, or leave `path` out to download it"
-                ) from None
-        contents = _read_folder(path) if path.is_dir() else _read_archive(path)
-        return _images(contents, path, self.path or self.urls[0], self.identify())
+        """Read the records of the archive, once it is verified."""
+        import numpy as np
 
-
-def _read_folder(folder: Path) -> dict[str, bytes]:
-    """The files of an unpacked folder, by name."""
-    for name in [*TRAIN, TEST]:
-        if not (folder / name).is_file():
-            raise ParbenchError(
-                f"{folder}: it has no file {name}; `path` must be the folder {FOLDER} "
-                "itself, unpacked from cifar-10-binary.tar.gz"
-            )
-        _check_size(folder / name, (folder / name).stat().st_size)
-    return {name: (folder / name).read_bytes() for name in [*TRAIN, TEST]}
-
-
-class _Capped:
-    """A readable stream that refuses to give more than ``limit`` bytes: no archive is a bomb."""
-
-    def __init__(self, stream: BinaryIO, limit: int) -> None:
-        self._stream, self._left = stream, limit
-
-    def read(self, count: int) -> bytes:
-        block = self._stream.read(count)
-        self._left -= len(block)
-        if self._left < 0:
-            raise tarfile.ReadError("it unpacks to more than it should hold")
-        return block
-
-
-def _read_archive(path: Path) -> dict[str, bytes]:
-    """The six files of a verified archive, by name; no other member is looked at."""
-    limit = (len(TRAIN) + 1) * RECORDS * RECORD + (1 << 20)  # with headers, texts and padding
-    contents = {}
-    try:
-        with (
-            gzip.open(path) as stream,
-            tarfile.open(fileobj=_Capped(stream, limit), mode="r|") as archive,
-        ):
-            for member in archive:
-                folder, _, name = member.name.rpartition("/")
-                if folder != FOLDER or name not in [*TRAIN, TEST]:
-                    continue
-                if not member.isreg() or member.issparse():
-                    raise ParbenchError(f"{path}: {member.name} is not a plain file")
-                _check_size(path / member.name, member.size)
-                contents[name] = archive.extractfile(member).read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise ParbenchError(f"{path}: not a readable tar.gz archive ({error})") from None
-    if missing := [name for name in [*TRAIN, TEST] if name not in contents]:
-        raise ParbenchError(f"{path}: {FOLDER}/{missing[0]} is missing from the archive")
-    return contents
-
-
-def _check_size(path: Path, size: int) -> None:
-    """ParbenchError when a file of ``size`` bytes cannot hold exactly RECORDS records."""
-    if size != RECORDS * RECORD:
-        raise ParbenchError(
-            f"{path}: it has {size:,} bytes; {RECORDS:,} records of {RECORD} bytes are "
-            f"{RECORDS * RECORD:,}"
+        archive = self._archive()
+        try:
+            parts = _read(archive)
+        except (tarfile.TarError, KeyError, ValueError, OSError, EOFError, zlib.error) as error:
+            raise ParbenchError(f"{archive}: not CIFAR-10's binary archive ({error})") from None
+        images, labels = {}, {}
+        for name, table in parts.items():
+            images[name] = table[:, 1:].reshape(-1, 3, 32, 32)
+            labels[name] = table[:, 0].astype(np.int64)
+        return Images(
+            train_images=np.concatenate([images[name] for name in TRAIN]),
+            train_labels=np.concatenate([labels[name] for name in TRAIN]),
+            test_images=images[TEST],
+            test_labels=labels[TEST],
+            classes=CLASSES,
+            source=self.path or self.urls[0],
+            source_sha256=self.sha256,
         )
 
+    def _archive(self) -> Path:
+        if not self.path:
+            return download.fetch(self.urls, self.size, self.sha256)
+        path = Path(os.path.expanduser(self.path))
+        try:
+            return download.verify(path, self.size, self.sha256)
+        except ValueError as reason:
+            raise ParbenchError(
+                f"{path}: {reason}; give the official cifar-10-binary.tar.gz, or leave `path` out "
+                "to download it"
+            ) from None
 
-def _images(contents: dict[str, bytes], place: Path, source: str, sha256: str) -> Images:
-    """The dataset from the bytes of its files, by name."""
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    """The records of the six files of an archive, uint8 [N, RECORD], by the file's name."""
     import numpy as np
 
-    images, labels = {}, {}
-    for name in [*TRAIN, TEST]:
-        table = np.frombuffer(contents[name], dtype=np.uint8).reshape(RECORDS, RECORD)
-        images[name] = table[:, 1:].reshape(RECORDS, 3, 32, 32)
-        labels[name] = table[:, 0].astype(np.int64)
-        if (wrong := labels[name] >= len(CLASSES)).any():
-            record = int(wrong.argmax())
-            raise ParbenchError(
-                f"{place}/{name}: record {record} has the label {labels[name][record]}; "
-                "CIFAR-10 has 0 to 9"
-            )
-    return Images(
-        train_images=np.concatenate([images[name] for name in TRAIN]),
-        train_labels=np.concatenate([labels[name] for name in TRAIN]),
-        test_images=images[TEST],
-        test_labels=labels[TEST],
-        classes=CLASSES,
-        source=source,
-        source_sha256=sha256,
-    )
+    wanted = {f"{FOLDER}/{name}": name for name in [*TRAIN, TEST]}
+    found = {}
+    with tarfile.open(path, "r|gz") as archive:
+        for member in archive:
+            if member.name in wanted:
+                content = archive.extractfile(member).read()
+                found[wanted[member.name]] = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
+    if missing := sorted(set(wanted.values()) - set(found)):
+        raise ValueError(f"{missing[0]} is missing")
+    return found

@@ -24,10 +24,6 @@ class Kind(Source):
 
     kind: Literal["digits"]
 
-    def identify(self) -> str:
-        """The pinned SHA-256 of scikit-learn's arrays."""
-        return SHA256
-
     def read(self) -> Images:
         """Read, check, enlarge and split scikit-learn's digits."""
         import numpy as np

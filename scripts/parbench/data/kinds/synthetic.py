@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from parbench import files
 from parbench.data.source import Images, Source
-from parbench.errors import ParbenchError
 
 
 class Kind(Source):
@@ -28,23 +27,20 @@ class Kind(Source):
         ge=0, lt=2**32, description="seed of the draw; the same one gives the same bytes everywhere"
     )
 
-    def identify(self) -> str:
-        """SHA-256 of what is drawn, as the entry states it."""
-        return files.digest(["synthetic", self.model_dump()])
+    @model_validator(mode="after")
+    def _has_every_class(self) -> Kind:
+        if min(self.train_samples, self.test_samples) < self.classes:
+            raise ValueError(
+                f"train_samples and test_samples must be {self.classes} or more, one a class"
+            )
+        return self
 
     def read(self) -> Images:
         """Draw the images."""
         import numpy as np
 
-        sizes = {"train_samples": self.train_samples, "test_samples": self.test_samples}
-        for key, count in sizes.items():
-            if count < self.classes:
-                raise ParbenchError(
-                    f"dataset kind synthetic: {key} {count} are fewer than the {self.classes} "
-                    f"classes; ask for {self.classes} or more"
-                )
         drawn = []
-        for part, count in enumerate(sizes.values()):
+        for part, count in enumerate((self.train_samples, self.test_samples)):
             # The raw stream of a bit generator is promised to stay as it is; methods that draw
             # numbers of a range from it are not.
             stream = np.random.PCG64(np.random.SeedSequence([self.seed, part]))
@@ -58,5 +54,5 @@ class Kind(Source):
             test_labels=np.arange(self.test_samples) % self.classes,
             classes=[str(at) for at in range(self.classes)],
             source=f"drawn at random, seed {self.seed}",
-            source_sha256=self.identify(),
+            source_sha256=files.digest(["synthetic", self.model_dump()]),
         )

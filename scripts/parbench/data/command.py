@@ -1,0 +1,30 @@
+"""The command line of scripts/dataset.py and scripts/weights.py."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from parbench import files
+from parbench.errors import ParbenchError
+
+
+def run(prepare: Callable[[str, dict, Path, Path], None], description: str) -> None:
+    """Call ``prepare`` with a name, its entry of config.yaml and the two files to write."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--name", required=True, help="the entry's key in config.yaml")
+    parser.add_argument("--entries", required=True, type=Path, help="JSON file of all entries")
+    parser.add_argument("--out", required=True, type=Path, help="the .safetensors file to write")
+    parser.add_argument("--digest", required=True, type=Path, help="digest.json to write")
+    arguments = parser.parse_args()
+    # A scheduler ends a job with SIGTERM: leave as on any error, temporary files deleted.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    spec = files.read_json(arguments.entries)[arguments.name]
+    try:
+        prepare(arguments.name, spec, arguments.out, arguments.digest)
+    except OSError as error:
+        where = error.filename or arguments.out
+        raise ParbenchError(f"{where}: {error.strerror or error}") from error
