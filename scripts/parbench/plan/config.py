@@ -98,13 +98,12 @@ def checked(
     try:
         Config.model_validate(config)
     except pydantic.ValidationError as error:
-        problem = Problem(error, Config)
+        problem = Problem(error, Config, config)
         gone = problem.type == "missing" or problem.path[-1] == "[key]"
         key = problem.path[:-1] if gone else problem.path
         raise ParbenchError(f"{where(key)}: {problem.sentence()}") from None
     for name, spec in config["datasets"].items():
         _check_dataset(name, spec, where(["datasets", name]))
-    _check_images(config["images"], files)
     return config
 
 
@@ -116,35 +115,6 @@ def _check_dataset(name: str, spec: dict, where: str) -> None:
     if spec["kind"] not in source.kinds():
         raise ParbenchError(f"{where}: {none_of((*keys, 'kind'), spec['kind'], source.kinds())}")
     validated(source.load(spec["kind"]), spec, where, keys)
-
-
-def _check_images(images: dict, files: list[Path]) -> None:
-    """What would otherwise be left unread, or fail after minutes of building."""
-    given, arguments = images["given"], images["arguments"]
-    recipes = sorted(path.stem for path in (places.ROOT / "containers").glob("*.def"))
-    for name in given:
-        if name not in recipes:
-            where = holder(files, ["images", "given", name])
-            near = nearest(name, recipes)
-            raise ParbenchError(
-                f"{where}: images.given.{name}: containers/ has no {name}.def{near}"
-            )
-    docker = arguments.get("bootstrap") == "docker"
-    problem = None
-    if docker and "from" not in arguments:
-        key, problem = "bootstrap", "docker needs `from`, an image of a registry by its digest"
-    elif "from" in arguments and not docker:
-        key, problem = "from", "is read with bootstrap: docker alone; add it, or take this out"
-    elif (
-        arguments.get("gpu") == "nccl"
-        and not docker
-        and not {"base", "torch", "horovod"} & {*given}
-    ):
-        key = "gpu"
-        problem = "nccl needs a CUDA development image as base: bootstrap: docker and `from`"
-    if problem:
-        where = holder(files, ["images", "arguments", key])
-        raise ParbenchError(f"{where}: images.arguments.{key}: {problem} (docs/images.md)")
 
 
 def holder(files: list[Path], key: list) -> str:

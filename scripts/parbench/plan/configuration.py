@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from parbench.cell import Hardware
+from parbench.plan import places
 from parbench.plan.model import (
     AS_WRITTEN,
     Distinct,
@@ -15,8 +16,10 @@ from parbench.plan.model import (
     Seed,
     Whole,
     stated_part,
+    wrong,
 )
 from parbench.plan.settings import Layer
+from parbench.words import nearest
 
 YEAR = 31_536_000  # in seconds
 Seconds = Annotated[float, Field(gt=0, le=YEAR), AS_WRITTEN]
@@ -45,6 +48,21 @@ class BuildArguments(Model):
         description="Horovod between GPUs: none or nccl (needs a CUDA development base)",
     )
 
+    @model_validator(mode="after")
+    def _begins(self) -> BuildArguments:
+        docker = self.bootstrap == "docker"
+        if docker and self.from_ is None:
+            raise wrong(
+                "bootstrap",
+                "docker needs `from`, an image of a registry by its digest (docs/images.md)",
+            )
+        if self.from_ is not None and not docker:
+            raise wrong(
+                "from",
+                "is read with bootstrap: docker alone; add it, or take this out (docs/images.md)",
+            )
+        return self
+
 
 class Images(Model):
     """Images of the deployment apptainer (docs/images.md)."""
@@ -61,6 +79,22 @@ class Images(Model):
     public_key: str | None = Field(
         description="PEM file of the key that must have signed every image; null: none must"
     )
+
+    @model_validator(mode="after")
+    def _can_be_built(self) -> Images:
+        recipes = sorted(path.stem for path in (places.ROOT / "containers").glob("*.def"))
+        for name in self.given:
+            if name not in recipes:
+                near = nearest(name, recipes)
+                raise wrong(f"given.{name}", f"containers/ has no {name}.def{near}")
+        own_base = {"base", "torch", "horovod"}.isdisjoint(self.given)
+        if self.arguments.gpu == "nccl" and self.arguments.bootstrap != "docker" and own_base:
+            raise wrong(
+                "arguments.gpu",
+                "nccl needs a CUDA development image as base: bootstrap: docker and `from` "
+                "(docs/images.md)",
+            )
+        return self
 
 
 class Nodes(Model):

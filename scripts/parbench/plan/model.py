@@ -22,7 +22,8 @@ class Model(pydantic.BaseModel):
 
     def stated(self) -> dict:
         """It as its file has it: what is not stated there is left out."""
-        return self.model_dump(by_alias=True, exclude_unset=True)
+        # A whole number is as good as 2.0 and stays as it was written.
+        return self.model_dump(by_alias=True, exclude_unset=True, warnings=False)
 
 
 AnyModel = TypeVar("AnyModel", bound=pydantic.BaseModel)
@@ -78,32 +79,38 @@ def lacking(key: str) -> PydanticCustomError:
     return PydanticCustomError("missing", "is missing", {"key": key})
 
 
+def wrong(key: str, said: str) -> PydanticCustomError:
+    """The error of a model about a ``key`` of its own, dotted where it lies deeper, that is
+    ``said`` in a sentence."""
+    return PydanticCustomError("value_error", "{said}", {"key": key, "said": said})
+
+
 def validated(kind: type[AnyModel], value: Any, where: str, keys: tuple = ()) -> AnyModel:
     """``value`` as a ``kind``; ParbenchError begins with ``where``, and names key, value, fix."""
     try:
         return kind.model_validate(value)
     except pydantic.ValidationError as error:
-        raise ParbenchError(f"{where}: {Problem(error, kind).sentence(keys)}") from None
+        raise ParbenchError(f"{where}: {Problem(error, kind, value).sentence(keys)}") from None
 
 
 class Problem:
-    """The first of what pydantic found wrong: the shallowest, an unknown key before all else."""
+    """The first of what pydantic found wrong in ``value``: the shallowest, an unknown key before
+    all else."""
 
-    def __init__(self, error: pydantic.ValidationError, kind: type[pydantic.BaseModel]) -> None:
+    def __init__(
+        self, error: pydantic.ValidationError, kind: type[pydantic.BaseModel], value: Any
+    ) -> None:
         order = {"extra_forbidden": 0, "missing": 1}
         found = min(
             error.errors(include_url=False),
             key=lambda each: (len(each["loc"]), order.get(each["type"], 2)),
         )
         self.type, self.value, self.message = found["type"], found["input"], found["msg"]
-        # A tag of a union is no key of the file.
-        path = [part for part in found["loc"] if not str(part).startswith("=")]
-        key = found.get("ctx", {}).get("key")
-        if key is not None:
-            path.append(key)
-            self.value = self.value.get(key)
-        self.path = path
-        self._siblings, self._description = _field(kind, path)
+        self.path = _keys(found["loc"], value, self.type == "missing")
+        if key := found.get("ctx", {}).get("key"):
+            self.path += key.split(".")
+            self.value = self.value.get(key) if isinstance(self.value, dict) else self.value
+        self._siblings, self._description = _field(kind, self.path)
 
     def sentence(self, keys: tuple = ()) -> str:
         """Key, value, what it is and what mends it; ``keys`` lead to what was checked."""
@@ -123,6 +130,20 @@ class Problem:
         if path[-1:] == ["[key]"]:
             return unfit(path[:-2], self.value, f" as a key {_said(self.message)}", None)
         return unfit(path, self.value, f" {_said(self.message)}", description)
+
+
+def _keys(place: tuple, value: Any, missing: bool) -> list:
+    """The keys of pydantic's ``place`` in ``value``: it names kinds of a union among them. The
+    last may be a ``missing`` one."""
+    keys = []
+    for part in place:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            if part != "[key]" and not (missing and part == place[-1]):
+                continue
+        keys.append(part)
+    return keys
 
 
 def _said(message: str) -> str:

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import pydantic
-from pydantic import (
-    ConfigDict,
-    Field,
-    PlainValidator,
-    RootModel,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import Field, RootModel, model_validator
 from pydantic_core import PydanticCustomError
 
-from parbench.errors import ParbenchError
 from parbench.plan import places
 from parbench.plan.model import (
     Distinct,
     Model,
-    Problem,
+    Names,
+    Number,
+    Positive,
     Whole,
     lacking,
     unwanted,
@@ -32,93 +25,30 @@ from parbench.plan.model import (
 from parbench.plan.yaml_file import read_yaml
 
 
-class Published(pydantic.BaseModel):
-    """A row of published values: one number, as its column and in its unit."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=False)
-
-    study: str
-    document: str = ""
-    table: str
-    model: str = ""
-    strategy: str = ""
-    options: str = ""
-    hardware: str
-    nodes: int
-    devices_per_node: int
-    batch_size: str = ""
-    precision: str = ""
-    metric: str
-    value: float
-    unit: str
-    published_value: str = ""
-    published_unit: str = ""
-    note: str = ""
-
-    def is_one_of(self, selection: Mapping[str, Any]) -> bool:
-        """Whether every column that ``selection`` names has its value, or one of several."""
-        return all(
-            str(getattr(self, column, None))
-            in [str(each) for each in (value if isinstance(value, list) else [value])]
-            for column, value in selection.items()
-        )
+def rows(study: str) -> list[dict[str, str]]:
+    """The published values of the source ``study``, by column, as they are written."""
+    found = []
+    for path in places.published_files():
+        with open(path, encoding="utf-8", newline="") as file:
+            found += [row for row in csv.DictReader(file) if row["study"] == study]
+    return found
 
 
-def rows(path: Path, **columns: str) -> Iterator[Published]:
-    """The rows of a CSV file whose ``columns`` hold these texts; ParbenchError names the line."""
-    with open(path, encoding="utf-8", newline="") as file:
-        for number, row in enumerate(csv.DictReader(file), start=2):
-            if all(row.get(key) == text for key, text in columns.items()):
-                try:
-                    yield Published.model_validate(row)
-                except pydantic.ValidationError as error:
-                    sentence = Problem(error, Published).sentence()
-                    raise ParbenchError(f"{path}: line {number}: {sentence}") from None
+def is_one_of(row: Mapping[str, str], selection: Mapping[str, Any]) -> bool:
+    """Whether every column that ``selection`` names has its value, or one of several."""
+    return all(
+        row.get(column) in [str(each) for each in (value if isinstance(value, list) else [value])]
+        for column, value in selection.items()
+    )
 
 
 # --- claims ---
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _ratio(value: Any) -> Any:
-    """A number; or one by model, by model and batch, or by strategy."""
-    parts = value.values() if isinstance(value, dict) else [value]
-    for part in parts:
-        by_batch = isinstance(part, dict) and all(key.isdecimal() for key in part)
-        if not all(map(_number, part.values() if by_batch else [part])):
-            raise PydanticCustomError(
-                "ratio", "should be a number, or numbers by model and batch, or by strategy"
-            )
-    return value
-
-
-def _bound(value: Any) -> Any:
-    if value != "published" and not (_number(value) and value > 0):
-        raise PydanticCustomError("bound", "should be a number above 0, or `published`")
-    return value
-
-
-def _strategies(value: Any) -> Any:
-    several = value if isinstance(value, list) else [value]
-    if not several or not all(isinstance(each, str) for each in several):
-        raise PydanticCustomError("strategies", "should be a name, or a list of names")
-    return value
-
-
-_NUMBERS = {"type": ["number", "object"], "additionalProperties": {"type": "number"}}
-
-
 class Cells(Model):
     """Which cells; what is not named is free."""
 
-    strategy: Annotated[
-        Any,
-        PlainValidator(_strategies),
-        WithJsonSchema({"type": ["string", "array"], "minItems": 1, "items": {"type": "string"}}),
-    ] = Field(None, description="one or several")
+    strategy: str | Names | None = Field(None, description="one or several")
     options: dict[str, Any] | None = Field(None, description="of the strategy")
     model: str | None = Field(None, description="a file scripts/parbench/models/<name>.py")
     device: Literal["cpu", "gpu"] | None = Field(None, description="kind of device")
@@ -157,13 +87,9 @@ class ClaimTest(Model):
         description="what the ratio must be; `report` only tells it, and `largest` which part of "
         "the metric is the largest"
     )
-    value: Annotated[
-        Any,
-        PlainValidator(_bound),
-        WithJsonSchema(
-            {"type": ["number", "string"], "exclusiveMinimum": 0, "pattern": "^published$"}
-        ),
-    ] = Field(None, description="of > and <; `published`: what the claim states")
+    value: Positive | Literal["published"] | None = Field(
+        None, description="of > and <; `published`: what the claim states"
+    )
 
     @model_validator(mode="after")
     def _fits_its_op(self) -> ClaimTest:
@@ -171,7 +97,7 @@ class ClaimTest(Model):
         wanted = {"value": one_sided, "against": self.op == "equal"}
         wanted |= {"numerator": ratio, "denominator": ratio}
         for key, needed in wanted.items():
-            if needed and key not in self.model_fields_set:
+            if needed and getattr(self, key) is None:
                 raise lacking(key)
         for key, allowed in {**wanted, "models": ratio}.items():
             if not allowed and key in self.model_fields_set:
@@ -189,7 +115,7 @@ class Claim(Model):
         description="a metric of the numerator's cells over that of the denominator's: same model, "
         "dataset, seed, and whatever else neither of the two names",
     )
-    published: Annotated[Any, PlainValidator(_ratio), WithJsonSchema(_NUMBERS)] = Field(
+    published: Number | dict[str, Number | dict[str, Number]] | None = Field(
         None,
         description="the ratio as the source's numbers give it: one number, or one by model, by "
         "model and batch, or by strategy; where it is not stated it is computed from the published "

@@ -4,46 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from parbench.measure.metrics import METRICS
 from parbench.plan.configuration import Seeds
-from parbench.plan.model import Distinct, Model, Name, Names, Positive
+from parbench.plan.model import Distinct, Model, Name, Names, Number, Positive
 from parbench.plan.settings import Layer
 
-
-def _selected(value: Any) -> Any:
-    """A value of a column, or one of several."""
-    several = value if isinstance(value, list) else [value]
-    if not several or not all(type(each) in (str, int, float) for each in several):
-        raise PydanticCustomError("selection", "should be a text, a number, or a list of these")
-    return value
-
-
 # Which published rows: column = value, or one of several values.
-Selection = dict[
-    str,
-    Annotated[
-        Any,
-        PlainValidator(_selected),
-        WithJsonSchema(
-            {
-                "type": ["string", "number", "array"],
-                "items": {"type": ["string", "number"]},
-                "minItems": 1,
-            }
-        ),
-    ],
-]
-
-
-def _asked(value: Any) -> bool | str:
-    if not isinstance(value, (bool, str)):
-        raise PydanticCustomError("asked", "should be true, false or a name")
-    return value
-
-
+_Value = str | int | Number
+Selection = dict[str, _Value | Annotated[list[_Value], Field(min_length=1)]]
 Metric = Literal[tuple(METRICS)]
 
 
@@ -69,11 +39,7 @@ class ModelEntry(Model):
     """A model of the grid."""
 
     options: dict[str, Any] = Field({}, description="options of the model file")
-    pretrained: Annotated[
-        Any,
-        PlainValidator(_asked),
-        WithJsonSchema({"type": ["boolean", "string"]}),
-    ] = Field(
+    pretrained: bool | str = Field(
         False,
         description="whether it starts from published weights: true takes those under `weights` in "
         "config.yaml that are of this model with these options, a name one of several; default: "
