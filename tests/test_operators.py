@@ -213,7 +213,7 @@ def test_the_report_shows_operators_and_what_is_not_yet_there(study):
         if [row[0]["text"], row[1]["text"]] == ["vit", "operators-cpu"]
     ]
     assert operators_shown[0] == [
-        *("vit", "operators-cpu", "1 CPU core", "aten::bmm", "671.137", "671.708"),
+        *("vit", "operators-cpu", "1 CPU core", "aten::bmm", "671.137", "671.708", "38.2 %"),
         *("60.0 (1)", "120 (1)", "60.0 %", "60", "60.0 %"),
     ]
     assert {row[3]["text"] for row in shown["Not yet"]["rows"]} >= {"Self time of aten::mm (s)"}
@@ -224,13 +224,10 @@ def test_the_report_shows_operators_and_what_is_not_yet_there(study):
     assert "<b>&" not in html
     drawn = {f["id"].rpartition("-")[2]: f for f in data["studies"][0]["figures"]}
     assert "Least training time: one for vit (100 (1) s; next two" in drawn["time"]["caption"]
-    assert "resnet50 on 1 CPU core 940 at 8 and 940 at 128" in drawn["batches"]["caption"]
-    figure = next(f for f in data["studies"][0]["figures"] if f["id"].endswith("operators"))
-    assert "aten::bmm for vit, operators-cpu (60 %)" in figure["caption"]
     assert pdf.startswith(b"%PDF")
 
 
-def test_a_gpu_is_shown_by_both_clocks(tmp_path):
+def test_a_gpu_is_shown_by_its_own_clock(tmp_path):
     data, _ = collected(tmp_path, "kamoji", cpu=4, cuda={"H200": 1})
     shown = {
         table["title"]: [
@@ -242,8 +239,3 @@ def test_a_gpu_is_shown_by_both_clocks(tmp_path):
     }
     *_, share, own, training = shown["Operators that take the time"][0]
     assert (share, own, training) == ("75.0 %", "150", "75.0 %")
-    beside = shown["Operators that take the processor's time beside an accelerator"]
-    assert [row[2:] for row in beside] == [
-        ["cudaLaunchKernel", "40", "40.0 %", "40", "40.0 %"],
-        ["aten::mm", "5", "5.0 %", "5", "5.0 %"],
-    ]

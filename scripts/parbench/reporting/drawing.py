@@ -1,20 +1,23 @@
-"""What all figures share: style, colours, pages of panels, and their place in report.json.
+"""What all figures share: style, colours, one SVG a model, and their place in report.json.
 
 matplotlib is imported where something is drawn: laying out a finished report needs none of it.
 """
 
 from __future__ import annotations
 
-import math
+import html
+import io
+import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from parbench.reporting.study import Study
-from parbench.reporting.svg import INK, svg_part
 from parbench.reporting.text import anchor, cut, hardware_text
 from parbench.verdicts.groups import Group
 from parbench.verdicts.rows import Row
 
+INK = "#010203"  # becomes currentColor, so that a figure is read in the dark and on paper
 COLOURS = (  # each with a contrast of 3 or more on white and on the dark page
     "#3b7dd8",
     "#d0700d",
@@ -27,8 +30,6 @@ COLOURS = (  # each with a contrast of 3 or more on white and on the dark page
 )
 DASHES = ("-", "--", ":", "-.")
 WIDTH = 6.3  # inches, the text width of an A4 page
-HEIGHT = 8.2  # inches; what is taller is continued in another part
-PAIR_HEIGHT = 1.8  # inches of a row of two plots; their legend and margin take the rest
 STYLE = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # a model's name is no formula
@@ -47,7 +48,7 @@ STYLE = {
     "axes.facecolor": "none",
     "legend.frameon": False,
     "xtick.major.width": 0.6,
-    "ytick.major.width": 0.0,
+    "ytick.major.width": 0.6,
     "text.color": INK,
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -59,15 +60,81 @@ STYLE = {
 WHISKERS = {"capsize": 2.5, "lw": 0.9}
 
 Bar = tuple[Group, Row]  # a group and its row of the metric that is drawn
-Draw = Callable[[Any, list], None]  # (axes, bars)
+Bars = Mapping[str, list[Bar]]  # by model
 
 
-def figure_json(study: Study, name: str, title: str, caption: str, parts: list[dict]) -> dict:
-    """A figure: its question, its answer, its SVG parts."""
+def figure_json(
+    study: Study,
+    name: str,
+    title: str,
+    caption: str,
+    models: Iterable[str],
+    draw: Callable[[str, str], str],
+    columns: int = 1,
+) -> dict:
+    """A figure: its question, its answer, and a part a model.
+
+    ``draw(model, alt)`` gives its SVG; ``alt`` is what a screen reader says for it.
+    """
     kinds = {group.hardware.device for group in study.groups if not group.not_run}
     if len(kinds) > 1:
         caption += " CPU and GPU cells stand side by side here: compare within a kind only."
-    return {"id": anchor("f", study.name, name), "title": title, "caption": caption, "parts": parts}
+    alts = {model: f"{title} {model}" for model in models}
+    return {
+        "id": anchor("f", study.name, name),
+        "title": title,
+        "caption": caption,
+        "columns": columns,
+        "parts": [{"svg": draw(model, alt), "alt": alt} for model, alt in alts.items()],
+    }
+
+
+def svg(
+    name: str,
+    alt: str,
+    height: float,
+    draw: Callable[..., None],
+    width: float = WIDTH,
+    across: int = 1,
+) -> str:
+    """One drawing of ``width`` x ``height`` inches, which ``draw(figure, *axes)`` fills.
+
+    Text stays text. Its ids are its own, by ``name``, which differs from all others in the report.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    text = io.StringIO()
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}), warnings.catch_warnings():
+        # The reader's fonts draw whatever DejaVu lacks.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure = Figure(figsize=(width, height), layout="constrained")
+        draw(figure, *figure.subplots(1, across, squeeze=False, sharey=True)[0])
+        blank = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(text, format="svg", metadata=blank)
+    return _embeddable(text.getvalue(), alt)
+
+
+def _embeddable(drawn: str, alt: str) -> str:
+    """What matplotlib drew, for a place in a page with others: in the page's ink, and small."""
+    drawn = drawn[drawn.index("<svg") :].replace(INK, "currentColor").replace("xlink:href", "href")
+    drawn = drawn.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
+    drawn = re.sub(r"<defs>\s*<style.*?</defs>", "", drawn, flags=re.DOTALL)
+    used = set(re.findall(r'#([^")]+)', drawn))
+    drawn = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in used else "", drawn)
+    drawn = re.sub(r' (d|x|y|transform|points)="[^"]+"', _rounded, drawn)
+    drawn = re.sub(r"font-family: [^;]+; ", "", drawn)  # of each text: said once, below
+    said = f'role="img" aria-label="{html.escape(alt)}" font-family="DejaVu Sans, sans-serif"'
+    drawn = drawn.replace("<svg ", f'<svg {said} stroke-linejoin="round" ', 1)
+    return re.sub(r">\s+<", "><", drawn)
+
+
+def _rounded(attribute: re.Match) -> str:
+    """Its numbers to a tenth of a point."""
+    return re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.1f}", attribute[0])
+
+
+# ---------------------------------------------------------------- bars
 
 
 def bar_label(study: Study, group: Group) -> str:
@@ -87,7 +154,7 @@ def colours(study: Study) -> dict[str, tuple[str, str]]:
     }
 
 
-def measured(study: Study, metric: str, failed: bool = False) -> dict[str, list[Bar]]:
+def measured(study: Study, metric: str, failed: bool = False) -> Bars:
     """Every group with a number of the metric, by model.
 
     With ``failed`` also those that ran and have none: the mean of their row is None. Instrumented
@@ -103,123 +170,36 @@ def measured(study: Study, metric: str, failed: bool = False) -> dict[str, list[
     return panels
 
 
-# ---------------------------------------------------------------- pages
+def rows_of_bars(axes: Any, title: str, labels: list[str], xlabel: str) -> None:
+    """Prepare a plot for a row of each label, the first on top."""
+    axes.set_title(cut(title, 40))
+    axes.set_yticks(range(len(labels)), labels)
+    axes.tick_params(axis="y", width=0)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.grid(visible=True, axis="x")
+    axes.set_xlabel(xlabel)
 
 
-def paged(sizes: Mapping[str, float], room: float = HEIGHT) -> list[list[str]]:
-    """Names of panels, by height in inches, page by page in their order."""
-    pages: list[list[str]] = [[]]
-    for name, size in sizes.items():
-        if pages[-1] and sum(sizes[other] for other in pages[-1]) + size > room:
-            pages.append([])
-        pages[-1].append(name)
-    return pages
-
-
-def draw_part(
-    name: str,
-    alt: str,
-    heights: list[float],
-    across: int,
-    draw: Callable[[Any, Any], None],
-    *,
-    legend: float = 0.0,
-    **more: Any,
-) -> dict:
-    """One SVG part: ``draw(figure, grid)`` fills rows of ``heights`` inches, ``across`` in each.
-
-    ``legend``: inches below them; ``more``: settings of ``STYLE`` and, as `sharey`, of the grid.
-    """
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    sharey = more.pop("sharey", False)
-    with matplotlib.rc_context(STYLE | more):
-        figure = Figure(figsize=(WIDTH, sum(heights) + legend), layout="constrained")
-        grid = figure.subplots(
-            len(heights), across, squeeze=False, sharey=sharey, height_ratios=heights
-        )
-        draw(figure, grid)
-        return svg_part(figure, name, alt)
-
-
-def draw_panels(
-    study: Study, name: str, alt: str, panels: Mapping[str, list], draw: Draw, xlabel: str
-) -> list[dict]:
-    """Small multiples, a panel a model, in as many parts as pages need.
-
-    A panel is a list of bars, whose first member is a group.
-    """
-    longest = max(len(bar_label(study, bar[0])) for bars in panels.values() for bar in bars)
-    across = 1 if len(panels) == 1 or longest > 16 else 2
-    models = list(panels)
-    lines = {models[i]: models[i : i + across] for i in range(0, len(models), across)}
-    sizes = {
-        first: max(len(panels[model]) for model in line) * 0.27 + 0.75
-        for first, line in lines.items()
-    }
-
-    def fill(axes: Any, model: str) -> None:
-        bars = panels[model]
-        axes.set_title(cut(model, 60 // across))
-        axes.set_yticks(range(len(bars)), [bar_label(study, bar[0]) for bar in bars])
-        axes.set_ylim(len(bars) - 0.4, -0.6)
-        axes.grid(visible=True, axis="x")
-        axes.set_xlabel(xlabel)
-        draw(axes, bars)
-
-    parts = []
-    for number, page in enumerate(paged(sizes), 1):
-
-        def draw_page(figure: Any, grid: Any, page: list[str] = page) -> None:
-            for row, first in zip(grid, page, strict=True):
-                for axes in row[len(lines[first]) :]:
-                    axes.set_axis_off()
-                for axes, model in zip(row, lines[first], strict=False):
-                    fill(axes, model)
-
-        heights = [sizes[first] for first in page]
-        parts.append(draw_part(f"{study.name}-{name}-{number}", alt, heights, across, draw_page))
-    return parts
-
-
-def draw_pairs(
+def bar_figure(
     study: Study,
     name: str,
-    alt: str,
-    models: list[str],
-    names_of: Callable[[str], Iterable[str]],
-    draw: Callable[[Any, Any, str, dict], None],
-    **more: Any,
-) -> list[dict]:
-    """Two plots side by side, a row a model, with one legend below.
+    title: str,
+    caption: str,
+    panels: Bars,
+    draw: Callable[[Any, list[Bar]], None],
+    xlabel: str,
+) -> dict:
+    """A figure of a panel a model, in two columns where labels are short: ``draw(axes, bars)``."""
+    labels = {model: [bar_label(study, bar[0]) for bar in bars] for model, bars in panels.items()}
+    longest = max(len(label) for each in labels.values() for label in each)
+    columns = 1 if len(panels) == 1 or longest > 16 else 2
 
-    ``draw(left, right, model, handles)`` adds to ``handles`` what the legend shows; ``names_of`` a
-    model says how many entries to leave room for.
-    """
-    each = max(1, int(HEIGHT / (PAIR_HEIGHT + 0.1)) - 1)
-    parts = []
-    for number, start in enumerate(range(0, len(models), each), 1):
-        page = models[start : start + each]
+    def panel(model: str, alt: str) -> str:
+        def fill(figure: Any, axes: Any) -> None:
+            rows_of_bars(axes, model, labels[model], xlabel)
+            draw(axes, panels[model])
 
-        def draw_page(figure: Any, grid: Any, page: list[str] = page) -> None:
-            handles: dict[str, Any] = {}
-            for (left, right), model in zip(grid, page, strict=True):
-                draw(left, right, model, handles)
-                for axes in (left, right):
-                    axes.grid(visible=True)
-            figure.legend(handles.values(), handles, loc="outside lower left", ncols=3)
+        height = len(labels[model]) * 0.27 + 0.75
+        return svg(f"{study.name}-{name}-{model}", alt, height, fill, WIDTH / columns)
 
-        names = {label for model in page for label in names_of(model)}
-        parts.append(
-            draw_part(
-                f"{study.name}-{name}-{number}",
-                alt,
-                [PAIR_HEIGHT] * len(page),
-                2,
-                draw_page,
-                legend=0.2 * math.ceil(len(names) / 3) + 0.15,
-                **{"ytick.major.width": 0.6, **more},
-            )
-        )
-    return parts
+    return figure_json(study, name, title, caption, panels, panel, columns)

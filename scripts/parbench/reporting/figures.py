@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any
 
 from parbench.reporting.drawing import (
+    INK,
     WHISKERS,
     Bar,
+    Bars,
+    bar_figure,
     bar_label,
     colours,
-    draw_pairs,
-    draw_panels,
     figure_json,
     measured,
+    svg,
 )
 from parbench.reporting.study import Study, bound
-from parbench.reporting.svg import INK
 from parbench.reporting.text import convert, cut, heading, listed, ratio_text, unit_text
 from parbench.verdicts.words import DECIDE_FROM, OK, too_few
-
-Bars = dict[str, list[Bar]]  # by model
 
 
 def figures(study: Study) -> list[dict]:
@@ -45,8 +45,7 @@ def time_figure(study: Study) -> dict | None:
     answers = [f"{_fastest(study, bars, model, unit)})" for model, bars in panels.items()]
     caption = f"Least training time: {listed(answers)}."
     panels = _of_whole_epochs(measured(study, metric, failed=True))
-    parts = _draw_bars(study, "time", caption, panels, metric)
-    return figure_json(study, "time", "Which strategy trains fastest?", caption, parts)
+    return _lengths(study, "time", "Which strategy trains fastest?", caption, panels, metric)
 
 
 def _fastest(study: Study, bars: list[Bar], model: str, unit: str) -> str:
@@ -98,8 +97,7 @@ def speedup_figure(study: Study) -> dict | None:
         axes.axvline(1, color=INK, lw=0.7, ls=":")
         axes.set_xlim(0, top * 1.06)
 
-    parts = draw_panels(study, "speedup", caption, panels, draw, "Speedup (×)")
-    return figure_json(study, "speedup", "Does it scale?", caption, parts)
+    return bar_figure(study, "speedup", "Does it scale?", caption, panels, draw, "Speedup (×)")
 
 
 def learning_figure(study: Study) -> dict | None:
@@ -118,8 +116,8 @@ def learning_figure(study: Study) -> dict | None:
         for model, bars in measured(study, "test_accuracy").items()
     ]
     caption = f"Final accuracy ({unit_text(unit)}): {listed(answers)}. Lines: mean over seeds."
-    parts = _draw_curves(study, caption, curves, unit)
-    return figure_json(study, "learning", "Does it learn the same?", caption, parts)
+    panel = _curves(study, curves, unit)
+    return figure_json(study, "learning", "Does it learn the same?", caption, curves, panel)
 
 
 def memory_figure(study: Study) -> dict | None:
@@ -136,8 +134,7 @@ def memory_figure(study: Study) -> dict | None:
         f"for {model} {_span(study, bars, unit, 'needed')}" for model, bars in panels.items()
     ]
     caption = f"Highest memory {where} ({unit_text(unit)}): {listed(answers)}."
-    parts = _draw_bars(study, "memory", caption, panels, metric)
-    return figure_json(study, "memory", "What does it cost in memory?", caption, parts)
+    return _lengths(study, "memory", "What does it cost in memory?", caption, panels, metric)
 
 
 # ---------------------------------------------------------------- bars in words
@@ -199,7 +196,7 @@ def _mean_epoch(entries: tuple[dict, ...]) -> dict:
 # ---------------------------------------------------------------- drawing
 
 
-def _draw_bars(study: Study, name: str, alt: str, panels: Bars, metric: str) -> list[dict]:
+def _lengths(study: Study, name: str, title: str, caption: str, panels: Bars, metric: str) -> dict:
     """Bars from zero with the standard deviation and, at the end, the number or why none."""
     palette, unit = colours(study), study.unit(metric)
 
@@ -223,28 +220,32 @@ def _draw_bars(study: Study, name: str, alt: str, panels: Bars, metric: str) -> 
             axes.text(end + longest * 0.03, place, text, va="center", fontsize=7.5)
         axes.set_xlim(0, longest * 1.62)
 
-    return draw_panels(study, name, alt, panels, draw, heading(metric, unit))
+    return bar_figure(study, name, title, caption, panels, draw, heading(metric, unit))
 
 
-def _draw_curves(study: Study, alt: str, curves: Mapping[str, list], unit: str) -> list[dict]:
-    """Accuracy over epochs (left) and over training time (right), a row a model."""
+def _curves(study: Study, curves: Mapping[str, list], unit: str) -> Callable[[str, str], str]:
+    """What draws a model's accuracy over epochs (left) and over training time (right)."""
     palette, time_unit = colours(study), study.unit("train_seconds") or "s"
 
-    def draw(left: Any, right: Any, model: str, handles: dict) -> None:
-        for name, points in curves[model]:
-            heights = [convert(p["test_accuracy"], "fraction", unit) for p in points]
-            times = [convert(p["elapsed_seconds"], "s", time_unit) for p in points]
-            look = dict(zip(("color", "ls"), palette[name], strict=True))
-            look |= {"lw": 1.4, "ms": 2.6, "marker": "o" if len(points) < 16 else ""}
-            (handles[name],) = left.plot([p["epoch"] for p in points], heights, **look)
-            right.plot(times, heights, **look)
-        left.set_title(cut(model, 30))
-        left.set_ylabel(heading("test_accuracy", unit))
-        left.set_xlabel("Epoch")
-        left.xaxis.get_major_locator().set_params(integer=True)
-        right.set_xlabel(f"Training time ({unit_text(time_unit)})")
+    def panel(model: str, alt: str) -> str:
+        def fill(figure: Any, left: Any, right: Any) -> None:
+            for name, points in curves[model]:
+                heights = [convert(p["test_accuracy"], "fraction", unit) for p in points]
+                times = [convert(p["elapsed_seconds"], "s", time_unit) for p in points]
+                look = dict(zip(("color", "ls"), palette[name], strict=True))
+                look |= {"lw": 1.4, "ms": 2.6, "marker": "o" if len(points) < 16 else ""}
+                left.plot([p["epoch"] for p in points], heights, label=name, **look)
+                right.plot(times, heights, **look)
+            for axes in (left, right):
+                axes.grid(visible=True)
+            left.set_title(cut(model, 30))
+            left.set_ylabel(heading("test_accuracy", unit))
+            left.set_xlabel("Epoch")
+            left.xaxis.get_major_locator().set_params(integer=True)
+            right.set_xlabel(f"Training time ({unit_text(time_unit)})")
+            figure.legend(loc="outside lower left", ncols=3)
 
-    def names_of(model: str) -> list[str]:
-        return [name for name, _ in curves[model]]
+        height = 1.95 + 0.2 * math.ceil(len(curves[model]) / 3)
+        return svg(f"{study.name}-learning-{model}", alt, height, fill, across=2)
 
-    return draw_pairs(study, "learning", alt, list(curves), names_of, draw, sharey="row")
+    return panel

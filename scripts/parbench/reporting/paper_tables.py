@@ -1,11 +1,11 @@
-"""The tables of a study: published beside reproduced, speedups, everything measured, verdicts."""
+"""The tables of a study: published beside reproduced, speedups, and all verdicts."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from parbench.measure.metrics import METRICS, TO_PUBLISHED
+from parbench.measure.metrics import METRICS
 from parbench.reporting.study import Study, bound
 from parbench.reporting.table import Cell, Notes, absent, make_table, number
 from parbench.reporting.text import (
@@ -27,7 +27,6 @@ from parbench.verdicts.words import DECIDE_FROM
 
 KEYS = ["Model", "Variant", "Hardware"]
 FOUR = ["Published", "Reproduced", "Ratio", "Verdict"]
-APART = ("speedup", TO_PUBLISHED.name)  # metrics with a table of their own
 TONES = {
     words.REPRODUCED: "good",
     words.WITHIN_NOISE: "good",
@@ -220,38 +219,6 @@ def _interval(study: Study, row: Row, unit: str) -> Cell:
         return absent("needs at least two seeds")
     ends = [study.show(row, end, unit) for end in ("ci_low", "ci_high")]
     return number(row.ci_low, " to ".join(ends))
-
-
-def every_metric_table(study: Study) -> dict | None:
-    """All that was measured, a row a group; but for what has a table of its own."""
-    have = {key for key, row in study.rows.items() if row.mean is not None}
-    measured, ran = {metric for _, metric in have}, {group for group, _ in have}
-    named = dict.fromkeys(metric for _, metric in study.rows)
-    # Operators have a table of their own, too.
-    shown = [m for m in named if m in measured and m not in APART and ":" not in m]
-    units = {metric: study.unit(metric) for metric in shown}
-    groups = [group for group in study.groups if group.id in ran]
-    if not units or not groups:
-        return None
-    notes = Notes()
-    rows = [
-        key_cells(group, notes.mark(_instrument(group)))
-        + [outcome_cell(study, group, study.row(group, m), unit) for m, unit in units.items()]
-        for group in groups
-    ]
-    return make_table(
-        f"t-{study.name}-all",
-        "Everything measured",
-        [("", KEYS)] + [("", [heading(metric, unit)]) for metric, unit in units.items()],
-        rows,
-        context=context(study, groups),
-        notes=notes,
-    )
-
-
-def _instrument(group: Group) -> str:
-    profile = group.training.profile
-    return "" if profile == "none" else f"instrumented ({profile}): its times are not judged"
 
 
 def verdict_table(studies: list[Study]) -> dict:

@@ -7,12 +7,11 @@ from statistics import fmean, stdev
 from typing import Any
 
 from parbench.measure.metrics import Run
-from parbench.reporting.drawing import COLOURS, bar_label, draw_part, figure_json, paged
+from parbench.reporting.drawing import COLOURS, bar_label, figure_json, rows_of_bars, svg
 from parbench.reporting.paper_tables import KEYS, context, key_cells
 from parbench.reporting.study import Study
-from parbench.reporting.svg import INK
 from parbench.reporting.table import Cell, Notes, absent, make_table, number
-from parbench.reporting.text import cut, decimals, fixed, listed, ratio_text
+from parbench.reporting.text import decimals, fixed, listed, ratio_text
 from parbench.verdicts.groups import Group
 from parbench.verdicts.words import DECIDE_FROM
 
@@ -79,7 +78,18 @@ def phases_figure(study: Study) -> dict | None:
         return None
     told = [f"{bar_label(study, each)} for {each.model} {_said(each)}" for each in groups]
     caption = f"Of an epoch, {listed(told)}. Mean over ranks and seeds. {_apart(study)}"
-    return figure_json(study, "phases", TITLE, caption, _draw(study, groups, caption))
+    models: dict[str, list[Group]] = {}
+    for group in groups:
+        models.setdefault(group.model, []).append(group)
+
+    def panel(model: str, alt: str) -> str:
+        def fill(figure: Any, axes: Any) -> None:
+            _draw_bars(axes, study, model, models[model])
+            figure.legend(loc="outside lower left", ncols=len(PHASES))
+
+        return svg(f"{study.name}-phases-{model}", alt, len(models[model]) * 0.3 + 1.1, fill)
+
+    return figure_json(study, "phases", TITLE, caption, models, panel)
 
 
 def instrumented(study: Study) -> list[Group]:
@@ -168,32 +178,8 @@ def _number(values: list[float], places: int) -> Cell:
 # ---------------------------------------------------------------- drawing
 
 
-def _draw(study: Study, groups: list[Group], alt: str) -> list[dict]:
-    """Small multiples, a panel a model, in as many parts as pages need."""
-    models: dict[str, list[Group]] = {}
-    for group in groups:
-        models.setdefault(group.model, []).append(group)
-    heights = {model: _height(bars) for model, bars in models.items()}
-    parts = []
-    for place, page in enumerate(paged(heights), 1):
-
-        def draw(figure: Any, grid: Any, page: list[str] = page) -> None:
-            for (axes,), model in zip(grid, page, strict=True):
-                _draw_bars(axes, study, models[model])
-                axes.set_title(cut(model, 60))
-            handles, names = grid[0][0].get_legend_handles_labels()
-            figure.legend(handles, names, loc="outside lower left", ncols=len(PHASES))
-
-        name, sizes = f"{study.name}-phases-{place}", [heights[model] for model in page]
-        parts.append(draw_part(name, alt, sizes, 1, draw, legend=0.35))
-    return parts
-
-
-def _height(bars: list[Group]) -> float:
-    return len(bars) * 0.3 + 0.75
-
-
-def _draw_bars(axes: Any, study: Study, bars: list[Group]) -> None:
+def _draw_bars(axes: Any, study: Study, model: str, bars: list[Group]) -> None:
+    rows_of_bars(axes, model, [bar_label(study, each) for each in bars], "Seconds of an epoch")
     ends = [0.0] * len(bars)
     shares = [mean(group) for group in bars]
     for name, colour in zip(PHASES, COLOURS, strict=False):
@@ -203,8 +189,4 @@ def _draw_bars(axes: Any, study: Study, bars: list[Group]) -> None:
     places = decimals(ends, "s")
     for place, end in enumerate(ends):
         axes.text(end + max(ends) * 0.015, place, fixed(end, places), va="center", fontsize=7.5)
-    axes.set_yticks(range(len(bars)), [bar_label(study, group) for group in bars])
-    axes.set_ylim(len(bars) - 0.4, -0.6)
     axes.set_xlim(0, max(ends) * 1.16)
-    axes.grid(visible=True, axis="x", color=INK)
-    axes.set_xlabel("Seconds of an epoch")

@@ -8,7 +8,6 @@ import json
 from pathlib import Path
 
 from parbench.errors import ParbenchError
-from parbench.reporting.svg import inline
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "reports"
 
@@ -27,8 +26,6 @@ def render_html(data: dict) -> str:
     )
     script = (TEMPLATES / "table.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    # ElementTree wrote these: what they hold of a study's text is escaped.
-    environment.filters["inline_svg"] = lambda svg: Markup(inline(svg))  # noqa: S704
     return environment.get_template("template.html.j2").render(
         **data,
         style=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),  # noqa: S704

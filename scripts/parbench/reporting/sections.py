@@ -6,15 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 
 from parbench.reporting import time_to_accuracy
-from parbench.reporting.batches import batches_figure
 from parbench.reporting.figures import figures
 from parbench.reporting.not_yet import not_yet_table
-from parbench.reporting.operators import operators_figure, operators_table, processor_table
+from parbench.reporting.operators import operators_table
 from parbench.reporting.panels import every_run
 from parbench.reporting.paper_tables import (
     TONES,
     counted_verdicts,
-    every_metric_table,
     paper_table,
     speedup_table,
 )
@@ -62,9 +60,7 @@ def study_section(study: Study) -> dict:
         speedup_table,
         time_to_accuracy.table,
         operators_table,
-        processor_table,
         phases_table,
-        every_metric_table,
         not_yet_table,
     )
     tables += filter(None, (make(study) for make in more))
@@ -81,17 +77,13 @@ def study_section(study: Study) -> dict:
             ["Groups", f"{len(study.groups)}: {counted(states)}" if study.groups else "none"],
             ["Stack", study.stack],
             ["Deployment", deployment_text(study.deployment)],
+            ["All numbers", str(study.table_path)],
             *([["Tolerance", mapping_text(text["tolerance"])]] if study.has_source else []),
         ],
         "settings": settings_pairs(text["settings"]),
         "assumed": settings_pairs(text["assumed"]),
         "tables": tables,
-        "figures": [
-            *figures(study),
-            *filter(
-                None, (make(study) for make in (batches_figure, operators_figure, phases_figure))
-            ),
-        ],
+        "figures": [*figures(study), *filter(None, [phases_figure(study)])],
     }
 
 
@@ -114,7 +106,8 @@ def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
         + (" with uncommitted changes" if env["git_dirty"] else "")
         for env in environments
     )
-    facts = [
+    differs = sorted({text for env in environments for text in env["lock_mismatch"]})
+    return [
         ["Studies", listed([study.name for study in studies])],
         ["Groups", f"{states.total()}: {counted(states)}"],
         ["Cells", str(len(runs))],
@@ -123,12 +116,8 @@ def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
         ["Deployment", _several(deployment_text(study.deployment) for study in studies)],
         ["Runs", f"{moment(started)} to {moment(finished)} UTC" if runs else "none"],
         ["Code", _several(commits)],
+        *([["Differs from the lock", ", ".join(differs)]] if differs else []),
     ]
-    used = sorted({env["image"] for env in environments if env["image"]})
-    if used:
-        facts.insert(6, ["Images", ", ".join(used)])
-    differs = sorted({text for env in environments for text in env["lock_mismatch"]})
-    return facts + ([["Differs from the lock", ", ".join(differs)]] if differs else [])
 
 
 def _several(texts: Iterable[str]) -> str:

@@ -97,12 +97,8 @@ class Study:
 
     def cell_command(self, cell: str) -> str:
         """What trains a cell: again, or, where it is known from evidence, here."""
-        path = self.metrics_path(cell)
-        return self.command(path if self.evidence is None else TRAINED / cell / path.name)
-
-    def metrics_path(self, cell: str) -> Path:
-        """Where a cell's metrics.json lies; its log lies beside it."""
-        return self.cells_folder / cell / "metrics.json"
+        folder = self.cells_folder if self.evidence is None else TRAINED
+        return self.command(folder / cell / "metrics.json")
 
     def panel(self, group: Group) -> str | None:
         """The anchor of a group's details; None when it has no cell."""

@@ -156,18 +156,6 @@ def deployment_text(deployment: str) -> str:
     return DEPLOYMENTS.get(deployment, deployment)
 
 
-def image_pairs(environment: dict) -> list[list[str]]:
-    """What a cell ran in, by the ``environment`` of its metrics: image and digest, or the host."""
-    if environment["image"] is None:
-        host = environment["deployment"] == "host"
-        return [["image", f"none: {DEPLOYMENTS['host']}" if host else "unknown: trained by hand"]]
-    digest = environment["image_digest"]
-    return [
-        ["image", environment["image"]],
-        ["image digest", f"sha256:{digest}" if digest else "unknown"],
-    ]
-
-
 def hardware_text(hardware: Hardware) -> str:
     """Hardware in words: on a CPU a device is one core, or as many as it has threads."""
     devices, threads = hardware.devices, hardware.threads
