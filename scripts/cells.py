@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from pathlib import Path
 
 from parbench.deploy import deployment, images
 from parbench.errors import ParbenchError, run_main
@@ -42,11 +41,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--configfile", action="append", default=[], help="laid over config.yaml")
     parser.add_argument("--study", action="append", help="instead of `studies` in config.yaml")
-    parser.add_argument("--slurm", action="store_true", help="of a cluster, not of this machine")
     commands = parser.add_subparsers(dest="action", required=True)
     commands.add_parser("list", help="all cells with their state")
     for name, text in (
-        ("why", "why a cell would run, or what a finished one was run with"),
+        ("why", "why a cell would run again"),
         ("command", "the command that trains a cell, to paste"),
     ):
         commands.add_parser(name, help=text).add_argument("cell", help="id, or a unique part of it")
@@ -56,12 +54,7 @@ def main() -> None:
         config["studies"] = arguments.study
     files = [places.ROOT / "config.yaml", *arguments.configfile]
     settled = deployment.settle(configuration.checked(config, files))
-    lacking = None
-    if arguments.slurm:
-        from parbench.launch import slurm, slurm_cluster
-
-        lacking = slurm.lacking(slurm_cluster.ask(), settled, list(map(Path, files)))
-    plan = expansion.plan(settled, arguments.configfile, lacking=lacking)
+    plan = expansion.plan(settled, arguments.configfile)
     if arguments.action == "list":
         telling.show_all(plan)
     else:

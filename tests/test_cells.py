@@ -237,19 +237,10 @@ def test_results_of_before_the_modules_got_new_names_say_so_once(trained):
 
 def test_a_run_says_what_it_will_train_and_how_long(trained):
     names = list(trained.plan.cells)
-    assert forecast(trained.plan, names).startswith(
-        "30 cells to train: 1 again (asked for), 29 for the first time; by"
-    )
-    trained.leave(code={"train.py": "0" * 64})
-    for cell in names[1:3]:
-        trained.write(trained.path_of(trained.plan.cells[cell]), "half")
-    made = json.loads(trained.path.read_text())
-    made |= {"started": "2026-11-22T10:00:00+00:00", "finished": "2026-11-22T10:30:00+00:00"}
-    trained.write(trained.path, made)
+    trained.write(trained.path.with_name("wall.json"), {"seconds": 1800})
     assert forecast(trained.plan, names[:4]) == (
-        "4 cells to train: 1 again (trained by parbench before its modules got new names), 3 for "
-        "the first time; by earlier runs some 1.5 hours of training one after the other, and 1 "
-        "for which it is unknown"
+        "4 cells to train, 1 of them again (`cells.py why <cell>` says why); by earlier runs some "
+        "1.5 hours of training one after the other, and 1 for which it is unknown"
     )
     assert forecast(trained.plan, names[-1:]) == (
         "1 cell to train; how long is unknown, since nothing like it has run here"
@@ -307,11 +298,3 @@ def test_what_a_user_asks_of_cells(tmp_path):
     done = work.run("scripts/cells.py", *words)
     assert "scripts/train.py" in done.stdout or "scripts/launch.py" in done.stdout
     assert "first: snakemake results/data/digits/digest.json --configfile mine.yaml" in done.stderr
-
-
-def test_why_of_a_finished_cell_tells_what_it_was_run_with(trained, capsys):
-    telling.show_why(trained.cell.id, trained.plan)
-    out = capsys.readouterr().out
-    assert "It would not run" in out
-    assert "torch 2.15.0" in out
-    assert "learning_rate" in out

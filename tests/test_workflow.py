@@ -205,7 +205,7 @@ def test_a_finished_cell_tells_what_it_was_run_with(work):
     assert "6 cells: 6 done" in out
     out = work.run("scripts/cells.py", "why", "swin.ddp.cpu2").stdout
     assert "done" in out
-    assert "bucket_cap_mb" in out
+    assert "metrics.json" in out
 
 
 def test_another_work_folder_with_the_same_code_asks_for_the_same_cells(work, tmp_path):

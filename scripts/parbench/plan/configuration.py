@@ -165,6 +165,19 @@ class HardwareEntry(Model):
         None, description="laid over the common `slurm`"
     )
 
+    @model_validator(mode="after")
+    def _fits_its_device(self) -> HardwareEntry:
+        if self.device != "cpu" and self.threads > 1:
+            raise ValueError(
+                f"threads {self.threads} on device {self.device}; remove it: threads are those of "
+                "devices of kind cpu"
+            )
+        if self.device == "cpu" and self.gpu_model:
+            raise ValueError(
+                f"gpu_model {self.gpu_model!r} on device cpu; remove it or choose device: cuda"
+            )
+        return self
+
     def called(self, name: str) -> Hardware:
         """The `hardware` of a cell on this entry of config.yaml."""
         return Hardware(name, self.device, self.devices, self.threads, self.nodes, self.gpu_model)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 
 from parbench import models, strategies
-from parbench.cell import Cell, Hardware, Training
+from parbench.cell import Cell, Training
 from parbench.errors import ParbenchError
 from parbench.measure import profiling
 from parbench.plan.options import starts_published
@@ -102,7 +102,6 @@ def check_cell(cell: Cell, study: Study, where: str, model: str) -> None:
         raise ParbenchError(f"{whole}: {error}") from None
     pieces = strategy.data_parallel_size * strategy.micro_batches
     _check_batches(cell.training, pieces, cell.strategy.name, whole)
-    _check_hardware(cell.hardware)
     if cell.training.precision == "fp16" and cell.hardware.device == "cpu":
         raise ParbenchError(
             f"{whole}: precision fp16 needs an accelerator; choose bf16 or fp32 on CPU devices"
@@ -130,18 +129,4 @@ def _check_batches(training: Training, pieces: int, strategy: str, where: str) -
         raise ParbenchError(
             f"{where}: min_tail {training.min_tail} is larger than global_batch "
             f"{training.global_batch}; choose at most {training.global_batch}"
-        )
-
-
-def _check_hardware(hardware: Hardware) -> None:
-    where = f"config.yaml: hardware.{hardware.name}"
-    if hardware.device != "cpu" and hardware.threads > 1:
-        raise ParbenchError(
-            f"{where}: threads {hardware.threads} on device {hardware.device}; remove it: threads "
-            "are those of devices of kind cpu"
-        )
-    if hardware.device == "cpu" and hardware.gpu_model:
-        raise ParbenchError(
-            f"{where}: gpu_model {hardware.gpu_model!r} on device cpu; remove it or choose "
-            "device: cuda"
         )

@@ -6,7 +6,6 @@ import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from parbench.cell import Cell
 from parbench.data import pretrained
@@ -17,22 +16,6 @@ from parbench.measure import metrics_json, provenance
 from parbench.plan import places
 from parbench.plan.expansion import Plan
 from parbench.plan.places import folder
-
-# Modules got their names when the code became a package; before, digests were those of files.
-OLD_NAMES = "trained by parbench before its modules got new names"
-
-
-class Reason(NamedTuple):
-    """Why a cell would be trained again: in few words, alike for many cells, and in a sentence."""
-
-    short: str
-    sentence: str
-
-
-def has_old_names(code: Mapping[str, str]) -> bool:
-    """Whether ``code``, of metrics.json or of a file of evidence, was told before modules got new
-    names: all its digests have changed then, and say nothing of the code."""
-    return any(name.endswith(".py") for name in code)
 
 
 def code_digest(cell: Cell) -> str:
@@ -62,46 +45,42 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
         return "unreadable", [str(error)]
     if found is None:
         return "missing", ["it has not been trained yet"]
-    reasons = [reason.sentence for reason in changes(cell, found["environment"], data, plan)]
+    reasons = _changes(cell, found["environment"], data, plan)
     return ("stale" if reasons else "done"), reasons
 
 
-def changes(cell: Cell, environment: Mapping, data: dict | None, plan: Plan) -> list[Reason]:
+def _changes(cell: Cell, environment: Mapping, data: dict | None, plan: Plan) -> list[str]:
     """What changed since ``cell`` was trained in ``environment`` (that of its metrics.json);
     ``data`` describes its dataset as it is now."""
     found = _changed_code(cell, environment["code"])
     image = image_of(cell, plan)
     if image is not None and image.label != environment["image"]:
-        then, now = environment["image"], image.label
-        sentence = f"the image {image.name} changed ({then} to {now})"
-        found.append(Reason("the image changed", sentence))
+        found.append(f"the image {image.name} changed ({environment['image']} to {image.label})")
     for path in lacking_weights(cell):
-        sentence = f"its published weights are not there ({path})"
-        found.append(Reason("published weights are not there", sentence))
+        found.append(f"its published weights are not there ({path})")
     name, then = cell.dataset.name, environment["dataset_digest"]
-    changed = "the dataset changed"
     if data is None:
-        sentence = f"the dataset {name} is not there ({data_path(cell)})"
-        found.append(Reason("the dataset is not there", sentence))
+        found.append(f"the dataset {name} is not there ({data_path(cell)})")
     elif data["sha256"] != then:
-        sentence = f"the dataset {name} changed ({then[:12]} to {data['sha256'][:12]})"
-        found.append(Reason(changed, sentence))
+        found.append(f"the dataset {name} changed ({then[:12]} to {data['sha256'][:12]})")
     elif source_digest(name, plan) not in (None, data.get("source_sha256")):
-        sentence = f"the files in {plan.datasets[name]['path']} changed (dataset {name})"
-        found.append(Reason(changed, sentence))
+        found.append(f"the files in {plan.datasets[name]['path']} changed (dataset {name})")
     return found
 
 
-def _changed_code(cell: Cell, then: Mapping[str, str]) -> list[Reason]:
-    if has_old_names(then):
-        return [Reason(OLD_NAMES, f"it was {OLD_NAMES}: every cell is trained again once")]
+def _changed_code(cell: Cell, then: Mapping[str, str]) -> list[str]:
+    if any(name.endswith(".py") for name in then):  # digests were those of files
+        return [
+            "it was trained by parbench before its modules got new names: every cell is trained "
+            "again once"
+        ]
     now = provenance.code_of(cell)
     reasons = []
     for module in sorted(set(now) | set(then)):
         old, new = then.get(module), now.get(module)
         if old != new:
             what = "is new" if old is None else "is no longer used" if new is None else "changed"
-            reasons.append(Reason("the code changed", f"{module} {what} since it was trained"))
+            reasons.append(f"{module} {what} since it was trained")
     return reasons
 
 

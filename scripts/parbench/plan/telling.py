@@ -47,7 +47,7 @@ def show_all(plan: Plan) -> None:
 
 
 def show_why(cell_id: str, plan: Plan) -> None:
-    """Print why a cell would run, and what a finished one was run with."""
+    """Print why a cell would run, and where a finished one tells what it was run with."""
     word, reasons = state(cell_id, plan)
     print(f"{cell_id}: {word}")
     if word == "done":
@@ -63,9 +63,9 @@ def show_why(cell_id: str, plan: Plan) -> None:
             print(f"  - {reason}")
     if word == "missing":
         _show_nearest(cell_id, plan)
-    found = metrics(cell_id)
-    if found is not None:
-        _show_provenance(found)
+    if found := metrics(cell_id):
+        print(f"It was run {found['started']} to {found['finished']}, status {found['status']}:")
+        print(f"  {folder(cell_id) / 'metrics.json'}")
 
 
 def _show_nearest(cell_id: str, plan: Plan) -> None:
@@ -97,20 +97,3 @@ def _differences(then: Any, now: Any, key: str = "") -> list[str]:
             for line in _differences(then.get(part), now.get(part), f"{key}.{part}".lstrip("."))
         ]
     return [] if then == now else [f"{key}: {then} became {now}"]
-
-
-def _show_provenance(found: dict) -> None:
-    environment = found["environment"]
-    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
-    dirty = " with uncommitted changes" if environment["git_dirty"] else ""
-    place, code = environment["machine"], environment["code_digest"][:12]
-    print(f"It was run {found['started']} to {found['finished']}, status {found['status']}:")
-    print(f"  machine     {place.get('cpu')} ({place['fingerprint']})")
-    where = environment["image"] or "the host"
-    print(f"  software    stack {environment['stack']} in {where}: {packages}")
-    print(f"  code        commit {environment['git_commit']}{dirty}, {code}")
-    print(f"  data        {found['cell']['dataset']['name']}, {environment['dataset_digest'][:12]}")
-    for key, value in found["cell"]["training"].items():
-        print(f"  {key:<18} {value}")
-    for key, value in found["cell"]["strategy"]["options"].items():
-        print(f"  {key:<18} {value}")
