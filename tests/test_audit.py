@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from parbench.errors import ParbenchError
+from parbench.plan.published import Claims
+from parbench.plan.published import rows as rows_of
 from parbench.verdicts import audit
-from parbench.verdicts.published import read_published
-from parbench.verdicts.selection import Claim
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "studies" / "published" / "published_results.csv"
@@ -29,7 +28,7 @@ def found(tmp_path, *rows: str, task=TASK) -> dict[str, list[audit.Contradiction
     path = tmp_path / "published.csv"
     path.write_text("\n".join([HEAD, *(f"paper,Table 1,net,{row}" for row in rows)]))
     by: dict[str, list[audit.Contradiction]] = {}
-    for finding in audit.contradictions(read_published(path), task):
+    for finding in audit.contradictions(rows_of(path), task):
         by.setdefault(finding.check, []).append(finding)
     return by
 
@@ -197,7 +196,7 @@ def test_what_a_source_says_is_held_against_its_numbers(tmp_path, claims, second
     path = tmp_path / "published.csv"
     rows = [ONE, f"ddp,X,1,2,train_seconds,{seconds},s,{seconds},"]
     path.write_text("\n".join([HEAD, *(f"paper,Table 1,net,{row}" for row in rows)]))
-    made = audit.of_claims(Claim.all_of(claims), read_published(path))
+    made = audit.of_claims(Claims(claims).root, rows_of(path))
     assert [finding.check for finding in made] == checks
     assert all(finding.says.startswith("mine ") and finding.lines for finding in made)
 
@@ -221,7 +220,7 @@ def test_an_option_is_known_by_its_whole_name_and_value(tmp_path, options, key, 
     head = HEAD.replace("model,strategy", "model,options,strategy")
     path.write_text("\n".join([head, *text]))
     told = claim({"strategy": "eager"}, {"strategy": "ddp", "options": {key: value}})
-    assert bool(audit.of_claims(Claim.all_of(told), read_published(path))) is has
+    assert bool(audit.of_claims(Claims(told).root, rows_of(path))) is has
 
 
 def test_the_program(tmp_path):
@@ -233,18 +232,3 @@ def test_the_program(tmp_path):
     assert done.stdout.splitlines()[-1].startswith(f"210 values, {len(told['findings'])} findings")
     assert told["claims"] == "claims.yaml"
     assert max(map(len, done.stdout.splitlines()[:-1])) <= 100
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("study,table\na,b\n", "lacks the column"),
-        (f"{HEAD}\np,T,net,ddp,X,1,2,speedup,fast,ratio,fast,\n", "value is 'fast', not a number"),
-    ],
-)
-def test_a_broken_file_is_named(tmp_path, content, words):
-    path = tmp_path / "mine.csv"
-    path.write_text(content)
-    with pytest.raises(ParbenchError, match=words) as caught:
-        read_published(path)
-    assert "mine.csv" in str(caught.value)

@@ -13,14 +13,15 @@ import pytest
 
 import constructed
 from constructed import CPU1, CPU2, TRAINING, WORK, make_cell, make_hardware, make_metrics
+from parbench.plan.published import Claim
+from parbench.plan.published import rows as rows_of
 from parbench.reporting import report
 from parbench.verdicts import claims
 from parbench.verdicts.audit import Contradiction
 from parbench.verdicts.claims import Rebuilt
 from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.groups import Group
-from parbench.verdicts.published import Source, read_published
-from parbench.verdicts.selection import Claim
+from parbench.verdicts.published import Source
 from parbench.verdicts.words import FAILS, HOLDS, REPORTED, UNDECIDED, UNTESTED
 from test_report import HOSTILE, Page, pdf_text, render, squeezed
 
@@ -123,11 +124,11 @@ def judged(claim: dict, *groups: Group, rows=(), found=(), means=None):
     with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
         file.write("\n".join([HEAD, *(f"paper,Table 1,{row}" for row in rows)]))
         file.flush()
-        source = Source("paper", read_published(file.name))
+        source = Source("paper", rows_of(file.name))
     tolerance = {"relative": 0.05, "accuracy": 0.01}
     study = Rebuilt("paper-cpu", tolerance, source, groups, means or {})
-    claim = Claim.of("a", {"study": "paper", "claim": "It is so.", **claim})
-    return claims.judge([claim], {"paper": [study]}, found)[0]
+    claim = Claim(study="paper", claim="It is so.", **claim)
+    return claims.judge({"a": claim}, {"paper": [study]}, found)[0]
 
 
 def ratio(over: dict, under: dict, op=">", metric="train_seconds", **more) -> dict:

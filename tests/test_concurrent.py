@@ -13,7 +13,7 @@ from constructed import table
 from parbench import strategies
 from parbench.errors import ParbenchError
 from parbench.measure import energy, metrics_json, provenance
-from parbench.plan import config, expansion
+from parbench.plan import config, expansion, published
 from parbench.plan.state import code_digest
 from parbench.plan.study import Study, Table
 from parbench.reporting import report, unfinished
@@ -23,7 +23,6 @@ from parbench.training.progress import Heartbeat
 from parbench.verdicts import claims, evidence, incomplete, words
 from parbench.verdicts.groups import groups_of
 from parbench.verdicts.published import Source
-from parbench.verdicts.selection import Claim
 from test_checkpoint import often, state
 from test_report import collect
 from test_tables import (
@@ -382,9 +381,9 @@ def test_a_claim_of_a_total_is_of_both_models_and_no_other_is():
     plan, runs = study_of()
     groups, source = tuple(groups_of(plan, runs).values()), Source("laharsh", [])
     both = claims.Rebuilt("both", plan["study"]["tolerance"], source, groups, {})
-    stated = config.claims(config.ROOT / "studies" / "published" / "claims.yaml")
-    judged = claims.judge(Claim.all_of(stated), {"laharsh": [both]}, [])
-    made = {each.claim.name: each for each in judged}
+    stated = published.claims(config.ROOT / "studies" / "published" / "claims.yaml")
+    judged = claims.judge(stated, {"laharsh": [both]}, [])
+    made = {each.name: each for each in judged}
     total, each = made["laharsh-total-speedup"], made["laharsh-vit-speedup"]
     assert [found.ratios[0].over.model for found in total.comparisons] == ["cnn+vit"]
     assert total.comparisons[0].measured.max == pytest.approx(46 / 32.5)

@@ -13,11 +13,10 @@ import yaml
 import gpu
 from parbench import machine
 from parbench.errors import ParbenchError
-from parbench.plan import config, expansion
+from parbench.plan import config, expansion, published
 from parbench.verdicts import claims, words
 from parbench.verdicts.groups import Group
 from parbench.verdicts.published import Source
-from parbench.verdicts.selection import Claim
 from test_tables import EAGER, TIME, one_group, row
 from workspace import ROOT, Workspace
 
@@ -105,8 +104,8 @@ def test_claims_about_two_gpus_say_what_they_need(plan, monkeypatch):
     source = Source.read("gorantla2024", ["studies/published/published_results.csv"])
     study = claims.Rebuilt("gorantla2024", content["study"]["tolerance"], source, groups, {})
     name = "gorantla-horovod-speedup"
-    claim = Claim.of(name, config.claims("studies/published/claims.yaml")[name])
-    (made,) = claims.judge([claim], {"gorantla2024": [study]}, [])
+    claim = published.claims("studies/published/claims.yaml")[name]
+    (made,) = claims.judge({name: claim}, {"gorantla2024": [study]}, [])
     assert made.reason == "needs 2 GPUs"
 
 

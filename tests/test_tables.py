@@ -450,12 +450,12 @@ def test_a_selection_that_means_nothing_is_refused():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "no such file"),
-        ("study,table\n", "lacks the column.* devices_per_node, hardware"),
+        (None, "cannot be read as CSV .*No such file"),
+        ("study,table\na,b\n", "line 2: the key 'model' is missing; add it"),
         (
             "study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,unit\n"
             "a,b,m,s,c,1,1,d,1,s\na,b,m,s,c,1,1,d,ninety,s\n",
-            "line 3: value is 'ninety', not a number",
+            "line 3: value: value ninety should be a valid number",
         ),
     ],
 )

@@ -27,7 +27,7 @@ from parbench.errors import ParbenchError
 from parbench.launch import slurm, slurm_cluster
 from parbench.measure import provenance
 from parbench.plan import config as configuration
-from parbench.plan import expansion, remaining, state, writing
+from parbench.plan import expansion, published, remaining, state, writing
 from parbench.plan.forecast import forecast
 from parbench.plan.places import ROOT, folder
 from parbench.reporting import unfinished
@@ -121,7 +121,7 @@ class Run:
             lacking = expansion.lacking_as_planned(self.config["studies"])
         self.plan = expansion.plan(self.config, called.files[1:], called.changes, lacking)
         # The report reads them, after hours of training: a typo is told now.
-        configuration.claims("studies/published/claims.yaml")
+        published.claims("studies/published/claims.yaml")
         self.requests = slurm.Requests(self.plan, self.config, self.cluster, self.left)
         self.preparing = slurm.preparing(self.config, self.cluster)
         # Read now: the plugin takes it out of the environment.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from parbench.errors import ParbenchError
-from parbench.plan import published
+from parbench.plan import places, published
 from parbench.plan.configuration import Override
 from parbench.plan.study import NotYet, Study, Together, Tolerance
 from parbench.plan.study_plan import About, Group, NotYetPart
@@ -52,15 +52,19 @@ def _shown_settings(study: Study, override: Override) -> dict[str, Any]:
 def _not_yet(entry: NotYet, study: Study, where: str) -> NotYetPart:
     """A part of the source without cells, with its published numbers."""
     selection = entry.published or {}
-    rows = published.rows(study.published) if selection else []
-    rows = [row for row in rows if published.is_one_of(row, selection)]
+    rows = [
+        row
+        for path in (places.published_files() if selection else [])
+        for row in published.rows(path)
+        if row.is_one_of({"study": study.published, **selection})
+    ]
     if selection and not rows:
         raise ParbenchError(
             f"{where}: not_yet: {brief(entry.what)!r}: published selects no row of source "
             f"{study.published!r}; correct it, or remove it where there is no published number"
         )
-    kept = ("table", "model", "hardware", "metric", "unit")
-    numbers = [{**{key: row[key] for key in kept}, "value": float(row["value"])} for row in rows]
+    kept = ("table", "model", "hardware", "metric", "unit", "value")
+    numbers = [{key: getattr(row, key) for key in kept} for row in rows]
     return NotYetPart(what=entry.what, reason=entry.reason, published=numbers)
 
 

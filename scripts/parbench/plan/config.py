@@ -16,7 +16,7 @@ from parbench.cell import Hardware
 from parbench.data import source
 from parbench.errors import ParbenchError
 from parbench.files import canonical_json
-from parbench.plan import places, published
+from parbench.plan import places
 from parbench.plan.configuration import Config, HardwareEntry
 from parbench.plan.model import Problem, validated
 from parbench.plan.places import ROOT, shown  # noqa: F401 (ROOT: for the rules)
@@ -156,8 +156,3 @@ def study(name: str) -> Study:
 def hardware(name: str, config: dict) -> Hardware:
     """What a cell runs on, for a name in config.yaml."""
     return HardwareEntry.model_validate(config["hardware"][name]).called(name)
-
-
-def claims(path: str | Path) -> dict[str, dict]:
-    """What the sources say in words, by name. ParbenchError names file, key, value, fix."""
-    return {name: claim.stated() for name, claim in published.claims(path).items()}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, RootModel, model_validator
+import pydantic
+from pydantic import ConfigDict, Field, RootModel, model_validator
 from pydantic_core import PydanticCustomError
 
+from parbench.errors import ParbenchError
 from parbench.plan import places
 from parbench.plan.model import (
     Distinct,
@@ -25,21 +28,110 @@ from parbench.plan.model import (
 from parbench.plan.yaml_file import read_yaml
 
 
-def rows(study: str) -> list[dict[str, str]]:
-    """The published values of the source ``study``, by column, as they are written."""
-    found = []
-    for path in places.published_files():
+class Published(pydantic.BaseModel):
+    """A row of published values: one number, as its column and in its unit."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, str_strip_whitespace=True)
+
+    study: str
+    document: str = ""
+    table: str
+    model: str
+    strategy: str
+    options: str = ""
+    hardware: str
+    nodes: int
+    devices_per_node: int
+    batch_size: str = ""
+    precision: str = ""
+    metric: str
+    value: pydantic.FiniteFloat
+    unit: str
+    published_value: str = ""
+    note: str = ""
+    line: int  # of the file
+
+    @property
+    def devices(self) -> int:
+        """Of all nodes."""
+        return self.nodes * self.devices_per_node
+
+    @property
+    def rounding(self) -> float:
+        """Half a unit of the last printed digit, in the unit of ``value``."""
+        digits = re.fullmatch(r"-?\d+(?:\.(\d+))?", self.published_value)
+        if digits is None or float(self.published_value) == 0:
+            return 0.0
+        unit = abs(self.value / float(self.published_value))
+        return 0.5 * 10 ** -len(digits[1] or "") * unit
+
+    @property
+    def least(self) -> float:
+        """The smallest number that is printed so."""
+        return self.value - self.rounding
+
+    @property
+    def most(self) -> float:
+        """The largest one."""
+        return self.value + self.rounding
+
+    @property
+    def setting(self) -> tuple:
+        """What is trained on what. Where a row says nothing, that is a value like any other."""
+        return self.study, self.model, self.hardware, self.batch_size, self.precision
+
+    @property
+    def way(self) -> tuple:
+        """How it is trained."""
+        return self.strategy, self.options, self.nodes, self.devices
+
+    @property
+    def configuration(self) -> tuple:
+        """Both: what has one value of each metric."""
+        return (*self.setting, *self.way)
+
+    @property
+    def shown(self) -> str:
+        """``39.2 s``."""
+        return f"{self.value:g} {self.unit}"
+
+    @property
+    def where(self) -> str:
+        """Where in the file it stands, and what."""
+        place = ", ".join(filter(None, (self.document, self.table)))
+        return f"line {self.line} ({place}: {self.value} {self.unit})"
+
+    def __str__(self) -> str:
+        """The configuration in words."""
+        parts = [self.model, self.strategy, self.options]
+        parts += [f"batch {self.batch_size}"] if self.batch_size else []
+        return " ".join(filter(None, [*parts, f"on {self.devices}x {self.hardware}"]))
+
+    def is_one_of(self, selection: Mapping[str, Any]) -> bool:
+        """Whether every column that ``selection`` names has its value, or one of several."""
+        return all(
+            _spelling(getattr(self, column, None))
+            in [_spelling(each) for each in (value if isinstance(value, list) else [value])]
+            for column, value in selection.items()
+        )
+
+
+def _spelling(value: Any) -> str | float:
+    """One spelling of a column's value, so that 16, 16.0 and "16" agree."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return "" if value is None else str(value)
+
+
+def rows(path: str | Path) -> list[Published]:
+    """The rows of a CSV file of published values; ParbenchError names line, column and value."""
+    try:
         with open(path, encoding="utf-8", newline="") as file:
-            found += [row for row in csv.DictReader(file) if row["study"] == study]
-    return found
-
-
-def is_one_of(row: Mapping[str, str], selection: Mapping[str, Any]) -> bool:
-    """Whether every column that ``selection`` names has its value, or one of several."""
-    return all(
-        row.get(column) in [str(each) for each in (value if isinstance(value, list) else [value])]
-        for column, value in selection.items()
-    )
+            lines = [{**row, "line": n} for n, row in enumerate(csv.DictReader(file), start=2)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParbenchError(f"{path}: cannot be read as CSV ({error})") from None
+    return [validated(Published, line, f"{path}: line {line['line']}") for line in lines]
 
 
 # --- claims ---
@@ -63,6 +155,11 @@ class Cells(Model):
         if not self.model_fields_set:
             raise PydanticCustomError("nothing", "should name something")
         return self
+
+    def __str__(self) -> str:
+        """``strategy gpipe, checkpoint always``."""
+        wanted = {**self.stated(), **(self.options or {})}
+        return ", ".join(f"{key} {value}" for key, value in wanted.items() if key != "options")
 
 
 class ClaimTest(Model):
@@ -103,6 +200,26 @@ class ClaimTest(Model):
             if not allowed and key in self.model_fields_set:
                 raise unwanted(key)
         return self
+
+    @property
+    def sides(self) -> tuple[Cells, Cells]:
+        """What is compared with what, of a test of a ratio."""
+        return self.numerator, self.denominator
+
+    @property
+    def named(self) -> set[str]:
+        """The keys that either side names: in these the two may differ."""
+        return {key for side in self.sides for key in side.model_fields_set}
+
+    @property
+    def named_options(self) -> set[str]:
+        """The options that either side names."""
+        return {key for side in self.sides for key in side.options or {}}
+
+    @property
+    def is_of_layouts(self) -> bool:
+        """Whether the two may differ in how they are trained."""
+        return bool(self.named & {"strategy", "devices", "nodes", "options"})
 
 
 class Claim(Model):

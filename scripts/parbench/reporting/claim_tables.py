@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from parbench.plan import config
+from parbench.plan.published import Published
+from parbench.plan.published import claims as read_claims
+from parbench.plan.published import rows as read_rows
 from parbench.printable import printable
 from parbench.reporting.study import Study
 from parbench.reporting.table import Cell, Notes, absent, make_table
@@ -27,8 +29,7 @@ from parbench.reporting.text import (
 from parbench.verdicts import audit, claims, words
 from parbench.verdicts.claims import Comparison, Judged, Rebuilt
 from parbench.verdicts.estimates import Estimate
-from parbench.verdicts.published import Published, Source, read_published
-from parbench.verdicts.selection import Claim
+from parbench.verdicts.published import Source
 
 TONES = {words.HOLDS: "good", words.FAILS: "bad"}
 OPS = {
@@ -54,19 +55,19 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
     with_source = [study for study in studies if study.has_source]
     if claimed is None or not published or not with_source:
         return None
-    rows = {path: read_published(path) for path in published}
+    rows = {path: read_rows(path) for path in published}
     of_all = list(itertools.chain.from_iterable(rows.values()))
-    all_claims = config.claims(claimed)
+    all_claims = read_claims(claimed)
     rebuilt: dict[str, list[Rebuilt]] = {}
     for study in with_source:
         rebuilt.setdefault(study.study["published"], []).append(_rebuilt(study, of_all))
     task = audit.Task()
     found = []
     for path, own in rows.items():
-        said = audit.of_claims(Claim.all_of(all_claims), own)
+        said = audit.of_claims(all_claims, own)
         for each in (*audit.contradictions(own, task), *said):
             found += [(path, each)] if each.study in rebuilt else []
-    judged = claims.judge(Claim.all_of(printable(all_claims)), rebuilt, [each for _, each in found])
+    judged = claims.judge(all_claims, rebuilt, [each for _, each in found])
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
     return {
         "table": _first_page(judged),
@@ -114,7 +115,7 @@ def _claim_row(each: Judged, notes: Notes) -> list[Cell]:
         outcome = Cell(each.reason)
     return [
         Cell(each.claim.study),
-        Cell(each.claim.text),
+        Cell(printable(each.claim.claim)),
         Cell(published) if published else absent("no number"),
         outcome,
         _verdict(each.verdict, notes.mark(each.reason) if tested else []),
@@ -217,7 +218,7 @@ def _one_by_one(judged: list[Judged], panels: Panels) -> dict:
 
 def _comparison_row(judged: Judged, each: Comparison, panels: Panels, notes: Notes) -> list[Cell]:
     test = judged.claim.test
-    keys = [judged.claim.name, each.study, _compared(each) or ABSENT]
+    keys = [judged.name, each.study, _compared(each) or ABSENT]
     op = OPS[test.op].format(mapping_text(test.value))
     over = f" over {label(test.against)}" if test.against else ""
     row = [*map(Cell, keys), Cell(f"{label(test.metric)}{over}: {op}")]
@@ -230,7 +231,7 @@ def _comparison_row(judged: Judged, each: Comparison, panels: Panels, notes: Not
         group = each.group or each.ratios[0].over
         row.append(replace(_cell(each.measured), link=panels[each.study, group.id]))
         row += [_interval(each.measured), _noise(each)]
-    return [*row, _verdict(each.verdict, notes.mark(*why, judged.claim.note or ""))]
+    return [*row, _verdict(each.verdict, notes.mark(*why, printable(judged.claim.note or "")))]
 
 
 def _cell(value: Value) -> Cell:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from parbench.errors import ParbenchError
 from parbench.files import write_json
-from parbench.plan import config
-from parbench.verdicts.published import Published, read_published
-from parbench.verdicts.selection import Claim, Configuration, Selection, Test, across_models
+from parbench.plan import published
+from parbench.plan.published import Cells, Claim, ClaimTest, Published
+from parbench.verdicts.selection import Configuration, across_models
 
 TIMES = ("train_seconds", "total_seconds")
 # Ratios that a source prints, and the metrics they are made of: time before over time after, or
@@ -298,14 +298,15 @@ def contradictions(rows: Rows, task: Task) -> list[Contradiction]:
 # ---------------------------------------------------------------- what a source says in words
 
 
-def of_claims(claims: Iterable[Claim], rows: Rows) -> list[Contradiction]:
+def of_claims(claims: Mapping[str, Claim], rows: Rows) -> list[Contradiction]:
     """What a source's own numbers say against its ``claims``."""
     found = []
-    for claim in claims:
+    for name, claim in claims.items():
         mine = [row for row in rows if row.study == claim.study]
-        if mine and claim.test and claim.test.numerator.wanted:
+        if mine and claim.test and claim.test.numerator:
             of_it = _of(mine, claim.test.metric)
-            found += [*denied_by_its_numbers(claim, of_it), *promised_above_devices(claim, of_it)]
+            found += denied_by_its_numbers(name, claim, of_it)
+            found += promised_above_devices(name, claim, of_it)
     return found
 
 
@@ -345,7 +346,7 @@ class OwnRatio:
         )
 
 
-def denied_by_its_numbers(claim: Claim, rows: Rows) -> Found:
+def denied_by_its_numbers(name: str, claim: Claim, rows: Rows) -> Found:
     """The claim's own test, of the source's own numbers: where it fails, all in one."""
     test = claim.test
     value = test.value
@@ -365,12 +366,12 @@ def denied_by_its_numbers(claim: Claim, rows: Rows) -> Found:
         yield _against(
             "denied by its own numbers",
             against,
-            f"{claim.name} claims a ratio of {test.metric} {test.op} {value:g}; the source's own "
+            f"{name} claims a ratio of {test.metric} {test.op} {value:g}; the source's own "
             f"numbers give {shown}",
         )
 
 
-def _own_ratios(test: Test, rows: Rows) -> Iterator[OwnRatio]:
+def _own_ratios(test: ClaimTest, rows: Rows) -> Iterator[OwnRatio]:
     """Of rows that a claim's test compares, alike in all that it does not name."""
 
     def unnamed(row: Published) -> tuple:
@@ -384,18 +385,17 @@ def _own_ratios(test: Test, rows: Rows) -> Iterator[OwnRatio]:
             yield OwnRatio(over, under)
 
 
-def _chosen(row: Published, side: Selection) -> bool:
-    return side.fits(Configuration.of_row(row))
+def _chosen(row: Published, side: Cells) -> bool:
+    return Configuration.of_row(row).is_among(side)
 
 
-def promised_above_devices(claim: Claim, rows: Rows) -> Found:
+def promised_above_devices(name: str, claim: Claim, rows: Rows) -> Found:
     """A speedup of more than the devices, whoever measured it."""
-    test, over, under = claim.test, claim.test.numerator.wanted, claim.test.denominator.wanted
-    one = over.get("devices") == 1 and over.get("nodes", 1) == 1
-    alone = over.get("strategy") == "eager" or one
-    if test.metric not in TIMES or test.op != ">" or not alone or "devices" not in under:
+    test, over, under = claim.test, *claim.test.sides
+    alone = over.strategy == "eager" or (over.devices == 1 and over.nodes in (None, 1))
+    if test.metric not in TIMES or test.op != ">" or not alone or under.devices is None:
         return
-    devices = under["devices"] * under.get("nodes", 1)
+    devices = under.devices * (under.nodes or 1)
     stated = claim.published if test.value == "published" else test.value
     parts = stated if isinstance(stated, Mapping) else {"": stated}
     numbers = {of: value for of, value in parts.items() if isinstance(value, int | float)}
@@ -404,7 +404,7 @@ def promised_above_devices(claim: Claim, rows: Rows) -> Found:
         yield Contradiction(
             "promised above its devices",
             claim.study,
-            f"{claim.name} asks for more than {', '.join(above)} times on {devices} devices, "
+            f"{name} asks for more than {', '.join(above)} times on {devices} devices, "
             f"which make at most {devices}",
             tuple(row.line for row in rows if _chosen(row, test.denominator)),
         )
@@ -448,12 +448,12 @@ def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     options = _arguments(arguments)
     task = Task(options.classes, options.train_samples, not options.unbalanced)
-    rows = read_published(options.csv)
+    rows = published.rows(options.csv)
     found = contradictions(rows, task)
     beside = options.csv.with_name("claims.yaml")
     claims = options.claims or (beside if beside.is_file() else None)
     if claims is not None:
-        found += of_claims(Claim.all_of(config.claims(claims)), rows)
+        found += of_claims(published.claims(claims), rows)
     if options.out:
         told = {"file": options.csv.name, "claims": claims and claims.name, "rows": len(rows)}
         told |= {"task": asdict(task), "findings": [asdict(each) for each in found]}

@@ -14,12 +14,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from parbench.measure.metrics import METRICS, Metric
+from parbench.plan.published import Claim, ClaimTest
 from parbench.verdicts import paired
 from parbench.verdicts.audit import Contradiction
 from parbench.verdicts.estimates import Estimate, estimate
 from parbench.verdicts.groups import Group
 from parbench.verdicts.published import Source
-from parbench.verdicts.selection import Claim, Configuration, Test, across_models
+from parbench.verdicts.selection import Configuration, across_models
 from parbench.verdicts.words import (
     CLAIM_VERDICTS,
     FAILS,
@@ -111,8 +112,9 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with its verdict, what it follows from, and why in one sentence."""
+    """The claim ``name`` with its verdict, what it follows from, and why in one sentence."""
 
+    name: str
     claim: Claim
     verdict: str
     reason: str
@@ -120,17 +122,19 @@ class Judged:
 
 
 def judge(
-    claims: Iterable[Claim], studies: Mapping[str, list[Rebuilt]], found: Collection[Contradiction]
+    claims: Mapping[str, Claim],
+    studies: Mapping[str, list[Rebuilt]],
+    found: Collection[Contradiction],
 ) -> list[Judged]:
     """Every claim of the sources that ``studies`` rebuild, by source; ``found`` by their audit."""
     judged = []
-    for claim in claims:
+    for name, claim in claims.items():
         mine = studies.get(claim.study)
         if not mine:
             continue
         made = [each for one in mine for each in _comparisons(claim, one)] if claim.test else []
         verdict, reason = _whole(made) if claim.test else _by_audit(claim, found)
-        judged.append(Judged(claim, verdict, reason, tuple(made)))
+        judged.append(Judged(name, claim, verdict, reason, tuple(made)))
     return judged
 
 
@@ -190,17 +194,17 @@ def _measuring(groups: Iterable[Group], name: str) -> list[Group]:
     ]
 
 
-def _lacks(test: Test, groups: Collection[Group]) -> str:
+def _lacks(test: ClaimTest, groups: Collection[Group]) -> str:
     """Why a test compares none of ``groups``, which measure its metric."""
     if not groups:
         return f"no cell that measures {test.metric}"
     for side in test.sides:
-        if not any(side.fits(Configuration.of_group(group)) for group in groups):
+        if not any(Configuration.of_group(group).is_among(side) for group in groups):
             return f"no cell with {side}"
     return "no two cells that differ in this alone"
 
 
-def _pairs(test: Test, groups: Collection[Group]) -> Iterator[tuple[Group, Group]]:
+def _pairs(test: ClaimTest, groups: Collection[Group]) -> Iterator[tuple[Group, Group]]:
     """The pairs of groups that a test compares, models and variants in the study's order.
 
     Where several have the same models and batches, those count that stand for most published rows:
@@ -209,7 +213,7 @@ def _pairs(test: Test, groups: Collection[Group]) -> Iterator[tuple[Group, Group
     """
     alike: dict[tuple, list[tuple[Group, Group]]] = {}
     overs, unders = (
-        [group for group in groups if side.fits(Configuration.of_group(group))]
+        [group for group in groups if Configuration.of_group(group).is_among(side)]
         for side in test.sides
     )
     for over in overs:
@@ -228,7 +232,7 @@ def _published_rows(pair: Iterable[Group]) -> int:
     return sum(group.published is not None for group in pair)
 
 
-def _alike(over: Group, under: Group, test: Test) -> bool:
+def _alike(over: Group, under: Group, test: ClaimTest) -> bool:
     """Whether two groups agree in all that the test does not name."""
     ours, theirs = (_unnamed(group, test) for group in (over, under))
     if over.strategy != under.strategy:
@@ -239,7 +243,7 @@ def _alike(over: Group, under: Group, test: Test) -> bool:
     return ours == theirs
 
 
-def _unnamed(group: Group, test: Test) -> dict[str, Any]:
+def _unnamed(group: Group, test: ClaimTest) -> dict[str, Any]:
     """What of a group, but its strategy, the test does not name."""
     hardware, training = asdict(group.hardware), asdict(group.training)
     del hardware["name"]
@@ -274,7 +278,7 @@ def _ratio(claim: Claim, study: Rebuilt, over: Group, under: Group) -> Ratio:
         missing = [f"no cell measures {test.metric}"]
     elif not missing:
         missing = _cautions(metric, over, under)
-        but = {"global_batch"} if "batch_size" in test.numerator.wanted else set()
+        but = {"global_batch"} if test.numerator.batch_size else set()
         by_seed, reasons = paired.ratios(metric, over, under, but)
         reasons = [*over.failures(), *under.failures(), *reasons]
         band = _band(metric, test.op, over, under, study.tolerance)
@@ -344,7 +348,7 @@ def _printed(metric: Metric, over: Group, under: Group, source: Source) -> float
 # ---------------------------------------------------------------- verdicts
 
 
-def _compared(test: Test, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Comparison:
+def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Comparison:
     """The verdict on one ratio, or on the first of two over the second."""
     missing = tuple(dict.fromkeys(reason for ratio in ratios for reason in ratio.missing))
     printed = [ratio.published for ratio in ratios]
@@ -439,7 +443,7 @@ def _largest(metric: str, study: Rebuilt) -> list[Comparison]:
     return made or [_untested(study, f"no cell of {study.name} measures {metric}")]
 
 
-def _equal(test: Test, study: Rebuilt) -> list[Comparison]:
+def _equal(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
     """A metric over another that it equals, run by run, in each group that the source has, too."""
     for name in (test.metric, test.against):
         if name not in METRICS or METRICS[name].read is None:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from parbench.measure.metrics import Metric, is_operator
+from parbench.plan.published import Published
 from parbench.verdicts.estimates import Estimate, at_most
 from parbench.verdicts.groups import Group
 from parbench.verdicts.paired import few_steps
-from parbench.verdicts.published import Published
+from parbench.verdicts.published import described_hardware, has_hardware, has_layout
 from parbench.verdicts.words import (
     NO_PUBLISHED_VALUE,
     NOT_COMPARABLE,
@@ -92,7 +93,7 @@ def _why_not_comparable(
     if group.differs:
         reasons.append(f"differs from the source: {group.differs}")
     if metric.kind == "ratio":
-        if not published.has_layout_of(group):
+        if not has_layout(published, group):
             reasons += _hardware_difference(group, published)
         return reasons
     reasons += scale_difference(group, study)
@@ -128,6 +129,6 @@ def _assumptions(study: Mapping) -> list[str]:
 
 
 def _hardware_difference(group: Group, published: Published) -> list[str]:
-    if published.has_hardware_of(group):
+    if has_hardware(published, group):
         return []
-    return [f"published on {published.described_hardware}, here on {group.describe_hardware()}"]
+    return [f"published on {described_hardware(published)}, here on {group.describe_hardware()}"]
