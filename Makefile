@@ -14,7 +14,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench certificate bundle evidence gpu-evidence system doctor slurm-up slurm-down chaos clean lock .python .gpu
+.PHONY: help env report test lint format bench certificate bundle evidence gpu-evidence system doctor slurm-up slurm-down clean lock .python .gpu
 # A target's parts follow each other, also under `make -j`: Snakemake is what runs jobs at once.
 .NOTPARALLEL:
 
@@ -81,9 +81,6 @@ slurm-up: .python ## start a Slurm cluster of this machine's own, to try things;
 
 slurm-down: .python ## end it, with all of its jobs
 	@$(ENTER) -- python tests/cluster.py down $(ARGS)
-
-chaos: .python ## kill 50 times what runs a small study, compare its results; ARGS='--kills 5 --seed 1'
-	@$(ENTER) --horovod -- python tests/chaos.py $(ARGS)
 
 clean: ## delete results and reports; never the cache, nor data that came in a bundle
 	@rm -f -- reports/final.html reports/final.pdf reports/evidence.html reports/evidence.pdf

@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 
-from parbench.deploy import deployment, images
+from parbench.deploy import deployment
 from parbench.errors import ParbenchError, run_main
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places, state, telling, writing
@@ -19,7 +19,7 @@ def command(cell_id: str, plan: expansion.Plan) -> None:
     if cell_id in plan.not_run:
         raise ParbenchError(f"{cell_id} is not run here: {plan.not_run[cell_id]}")
     cell = plan.cells[cell_id]
-    writing.write_cell(cell)
+    writing.write(plan)
     missing = [] if state.described_data(cell) else [state.data_path(cell)]
     missing += state.lacking_weights(cell)
     # Not among the command's own words: they are there to be piped and pasted.
@@ -27,13 +27,9 @@ def command(cell_id: str, plan: expansion.Plan) -> None:
         asked = next(each.arguments for each in plan.studies.values() if cell_id in each.runnable())
         make = shlex.join(["snakemake", *map(str, missing), *asked])
         print(f"its data are not there yet; first: {make}", file=sys.stderr)
-    image = state.image_of(cell, plan)
-    if image is not None and images.known(image) is None:
-        make = shlex.join(["snakemake", f"results/images/{image.label}.json"])
-        print(f"its image is not there yet; first: {make}", file=sys.stderr)
-    home = places.folder(cell_id)
-    paths = {"cell_path": home / "cell.json", "out": home / "metrics.json"}
-    print(commands.shown(cell, **paths, data=state.data_path(cell).parent, wanted=image))
+    home, data = places.folder(cell_id), places.RESULTS / "data" / cell.dataset.name
+    files = [home / name for name in ("metrics.json", "log.txt")]
+    print(commands.Task(cell, home / "cell.json", data, *files).typed())
 
 
 def main() -> None:

@@ -237,7 +237,8 @@ def test_results_of_before_the_modules_got_new_names_say_so_once(trained):
 
 def test_a_run_says_what_it_will_train_and_how_long(trained):
     names = list(trained.plan.cells)
-    trained.write(trained.path.with_name("wall.json"), {"seconds": 1800})
+    times = {"started": "2030-01-01T07:00:00Z", "finished": "2030-01-01T07:30:00Z"}
+    trained.write(trained.path, json.loads(trained.path.read_text()) | times)
     assert forecast(trained.plan, names[:4]) == (
         "4 cells to train, 1 of them again (`cells.py why <cell>` says why); by earlier runs some "
         "1.5 hours of training one after the other, and 1 for which it is unknown"

@@ -57,7 +57,7 @@ def wait_for_epochs(work, process):
 
 
 def test_interrupted_in_the_middle_of_a_cell_and_started_again(work):
-    """By Ctrl-C; tests/chaos.py has worse."""
+    """By Ctrl-C; tests/test_kills.py has worse."""
     first = start(work)
     wait_for_epochs(work, first)
     os.killpg(first.pid, signal.SIGINT)

@@ -173,7 +173,8 @@ def test_a_step_that_alone_is_asked_to_end_keeps_a_checkpoint(cell):
 def test_a_job_goes_on_before_the_end_of_its_walltime(cell):
     it = cell(epochs=5000, run={"grace_seconds": 5})
     job = it.submit("--time=2")  # its ranks are asked 25 s before that
-    wait_for(lambda: (it.folder / "stopped.json").exists())
+    said = it.folder / "slurm.txt"
+    wait_for(lambda: said.exists() and "stopped before" in said.read_text())
     it.value = training.altered(it.value, training={"epochs": 2})
     files.write_json(it.folder / "cell.json", it.value.json())
     said = it.wait(job, 400)

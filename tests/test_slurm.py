@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from datetime import UTC, datetime
 
 import pytest
 
@@ -235,7 +236,9 @@ def planned(monkeypatch, tmp_path) -> expansion.Plan:
 
 
 def took(name: str, seconds: float) -> None:
-    write_json(places.folder(name) / "wall.json", {"seconds": seconds})
+    times = [datetime.fromtimestamp(each, UTC).isoformat() for each in (0, seconds)]
+    found = dict(zip(("started", "finished"), times, strict=True))
+    write_json(places.folder(name) / "metrics.json", found)
 
 
 def test_the_walltime_of_a_cell(planned, config):

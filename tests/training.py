@@ -91,7 +91,7 @@ def start(
         "--out",
         str(out),
     ]
-    usual = {"OMP_NUM_THREADS": "1", "PARBENCH_PROGRESS": "lines"}
+    usual = {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         command,
         cwd=ROOT,

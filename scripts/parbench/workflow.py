@@ -27,7 +27,7 @@ from parbench.errors import ParbenchError
 from parbench.launch import slurm, slurm_cluster
 from parbench.measure import provenance
 from parbench.plan import config as configuration
-from parbench.plan import expansion, published, remaining, state, writing
+from parbench.plan import expansion, published, state, writing
 from parbench.plan.forecast import forecast
 from parbench.plan.places import ROOT, folder
 from parbench.reporting import unfinished
@@ -288,7 +288,7 @@ class Run:
         writing.write(self.plan)
         deployment.keep(self.config, self.called.apptainer)
         trained = self._to_train()
-        remaining.write_progress(trained)
+        writing.write_progress(trained)
         self._forget_finished()
         if self.inside_job and self.prepares_here:
             print(

@@ -1,10 +1,8 @@
 """What came of a run of a cell, in words, and what it leaves beside metrics.json.
 
 - ``failed.json``: why the last run gave no result; gone when there is one,
-- ``stopped.json``: where a run that was asked to end has stopped, with a checkpoint kept,
 - ``finished.json``: the result once more, for a workflow that was killed before it took it:
-  Snakemake deletes metrics.json before it runs a job again,
-- ``wall.json``: how long the cell took in all.
+  Snakemake deletes metrics.json before it runs a job again.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from parbench.errors import ParbenchError
 from parbench.files import read_json, write_json
 from parbench.launch.ranks import Ended
 from parbench.measure import metrics_json, provenance
-from parbench.plan.remaining import duration
 from parbench.printable import printable
 
 CHECKPOINTS = "checkpoints"
@@ -31,26 +28,21 @@ LINES, MOST_BYTES = 15, 65536
 # launcher's knowledge of the death by no more than this.
 SLACK_SECONDS = 1.0
 # srun's own words on how a task ended.
-TASK = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<rank>\d+)[^:]*: (?P<how>.+)")
+TASK = re.compile(r"^srun: error: (?P<node>\S+): tasks? (?P<rank>\d+)[^:]*: (?P<how>.+)", re.M)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a cell failed: a sentence, the last lines of a log, and where that lies.
-
-    ``out_of_memory``: that is a result, then.
-    """
+    """Why a cell failed. ``out_of_memory``: that is a result, then."""
 
     sentence: str
-    lines: tuple[str, ...] = ()
-    log: str | None = None
     out_of_memory: bool = False
 
 
 # ---------------------------------------------------------------- why
 
 
-def why(ended: Ended, count: int, output: list[str], nodes: int = 1) -> Failure | None:
+def why(ended: Ended, count: int, log: Path, nodes: int = 1) -> Failure | None:
     """What went wrong in a run of ``count`` ranks on ``nodes``; None where nothing did.
 
     The first rank to fail is the one that counts: others lose their connections to it.
@@ -61,6 +53,7 @@ def why(ended: Ended, count: int, output: list[str], nodes: int = 1) -> Failure 
         if error["kind"] == "out_of_memory":
             return Failure(_said(number, count, error), out_of_memory=True)
     spoken = min(ended.errors.items(), key=lambda item: item[1][0], default=None)
+    killed = ended.kernel_killed and nodes == 1  # of several, this one's kernel cannot tell
     silent = [death for death in ended.deaths if death[1] not in ended.errors]
     # Aborting is what libraries do about another rank's failure; nobody is killed for one.
     silent.sort(key=lambda death: (death[2] == -signal.SIGABRT, death[0]))
@@ -69,30 +62,26 @@ def why(ended: Ended, count: int, output: list[str], nodes: int = 1) -> Failure 
         slack = 0.0 if code == -signal.SIGABRT else SLACK_SECONDS
         if spoken is None or when <= spoken[1][0] + slack:
             sentence = f"rank {number} of {count} died: {_died_of(code)}"
-            # Of several nodes, this one's kernel cannot tell.
-            if code == -signal.SIGKILL and ended.kernel_killed and nodes == 1:
+            if killed and code == -signal.SIGKILL:
                 return Failure(f"{sentence} by the kernel, for lack of memory", out_of_memory=True)
             return Failure(sentence)
-    task = next(filter(None, map(TASK.match, output)), None)
-    if task and spoken is None:
-        sentence = f"rank {task['rank']} of {count} died on {task['node']}: {task['how']}"
-        return Failure(sentence, out_of_memory=ended.kernel_killed and nodes == 1)
     if spoken is not None:
         return Failure(_said(spoken[0], count, spoken[1][1]))
+    if task := TASK.search(end_of(log)):
+        sentence = f"rank {task['rank']} of {count} died on {task['node']}: {task['how']}"
+        return Failure(sentence, out_of_memory=killed)
     if ended.status:
-        last = " / ".join(line for line in output[-5:] if line)
+        last = " / ".join(end_of(log).splitlines()[-5:])
         return Failure(f"srun: {_died_of(ended.status)}; its last lines: {last}")
     return None
 
 
 def _said(number: int, count: int, error: dict) -> str:
-    return f"rank {number} of {count}: {error.get('message', 'no message')}"
+    return f"rank {number} of {count}: {error['message']}"
 
 
 def _died_of(code: int) -> str:
-    if code < 0:
-        return f"killed by signal {-code} ({signal_name(-code)})"
-    return f"exit status {code}"
+    return f"killed by signal {-code} ({signal_name(-code)})" if code < 0 else f"exit status {code}"
 
 
 def signal_name(number: int) -> str:
@@ -101,6 +90,14 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def end_of(log: Path) -> str:
+    """The end of a log, which may be long; empty where it cannot be read."""
+    with contextlib.suppress(OSError), open(log, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_BYTES))
+        return file.read(MOST_BYTES).decode(errors="replace")
+    return ""
 
 
 def result(metrics: dict) -> str:
@@ -114,65 +111,46 @@ def result(metrics: dict) -> str:
     return f"ok, {told}, trained in {spent}"
 
 
-# ---------------------------------------------------------------- failed.json
+def duration(seconds: float) -> str:
+    """45 s, 2 min 10 s, 3 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+# ---------------------------------------------------------------- beside metrics.json
 
 
 def failed(folder: Path, sentence: str, log: Path, stopped: bool = False) -> None:
     """Leave the reason, where it can be written. ``stopped``: somebody asked for the end."""
-    value = {"sentence": sentence, "log": str(log), "lines": _last_lines(log), "stopped": stopped}
+    lines = end_of(log).splitlines()[-LINES:]
+    value = {"sentence": sentence, "log": str(log), "lines": lines, "stopped": stopped}
     with contextlib.suppress(OSError):
         write_json(folder / "failed.json", value)
 
 
-def _last_lines(log: Path) -> list[str]:
-    """The end of a log, which may be long."""
-    with contextlib.suppress(OSError), open(log, "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_BYTES))
-        return file.read(MOST_BYTES).decode(errors="replace").splitlines()[-LINES:]
-    return []
+def kept(folder: Path, stopped: dict | None) -> str:
+    """What a run that was asked to end has left in the cell's ``folder``, in words.
 
-
-# ---------------------------------------------------------------- stopped.json, finished.json
-
-
-def stopped(folder: Path, where: dict | None, seconds: float) -> str:
-    """Note where a run stopped (None: nowhere in training) and how long it took until there.
-
-    Returns what is kept, in words.
+    ``stopped``: where its training stopped, None where it did not in time.
     """
-    if where is not None:
-        write_json(folder / "stopped.json", {**where, "seconds": round(spent(folder) + seconds, 3)})
+    if stopped is not None:
         return (
-            f"a checkpoint at epoch {where['epoch']} step {where['step']} is kept, and the same "
-            "command goes on from there"
+            f"a checkpoint at epoch {stopped['epoch']} step {stopped['step']} is kept, and the "
+            "same command goes on from there"
         )
-    if checkpoints(folder):
+    if any((folder / CHECKPOINTS).glob("*.json")):
         return "its last checkpoint is kept, and the same command goes on from there"
     return "before its first checkpoint; the same command starts it anew"
 
 
-def checkpoints(folder: Path) -> set[tuple[str, int]]:
-    """What tells checkpoints from those of another moment: their names and times."""
-    with contextlib.suppress(OSError):
-        found = (folder / CHECKPOINTS).glob("*.json")
-        return {(path.name, path.stat().st_mtime_ns) for path in found}
-    return set()
-
-
-def spent(folder: Path) -> float:
-    """Seconds that runs before this one took, until they stopped."""
-    try:
-        return float(read_json(folder / "stopped.json")["seconds"])
-    except (ParbenchError, LookupError, TypeError, ValueError):  # it tells walltimes, no result
-        return 0.0
-
-
-def finished(folder: Path, out: Path, seconds: float) -> None:
+def finished(folder: Path, out: Path) -> None:
     """Note that the cell has its result, and forget what was kept for going on."""
-    write_json(folder / "wall.json", {"seconds": round(spent(folder) + seconds, 3)})
     write_json(folder / "finished.json", read_json(out))
-    for name in ("stopped.json", "failed.json"):
-        (folder / name).unlink(missing_ok=True)
+    (folder / "failed.json").unlink(missing_ok=True)
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 

@@ -22,8 +22,7 @@ from parbench.launch.slurm_cluster import Cluster, Node, features, run
 from parbench.plan import config as configuration
 from parbench.plan import state
 from parbench.plan.expansion import Lacking, Plan
-from parbench.plan.places import folder
-from parbench.plan.remaining import wall_seconds
+from parbench.plan.forecast import took
 from parbench.words import nearest
 
 # Of a cell's walltime, beside its training: starting from a cold network disk, and a reserve.
@@ -302,7 +301,7 @@ class Requests:
         asked = settings(self.config, cell.hardware.name)
         if asked["minutes"] is not None:
             return asked["minutes"]
-        if taken := [took for each in self._like[name] if (took := wall_seconds(folder(each)))]:
+        if taken := [seconds for each in self._like[name] if (seconds := took(each))]:
             return math.ceil(max(taken) / 60 * RESERVE) + FIXED_MINUTES
         described = None
         with contextlib.suppress(ParbenchError):  # the cell itself will name what is damaged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections import Counter
@@ -106,10 +107,14 @@ def _scontrol(what: str) -> str:
 
 
 def run(*words: str) -> str:
-    """The output of one of Slurm's programs; ParbenchError with its own words where it fails."""
+    """The output of one of Slurm's programs; ParbenchError with its own words where it fails.
+
+    Times in it are seconds since 1970.
+    """
+    own = {"env": {**os.environ, "SLURM_TIME_FORMAT": "%s"}, "stdin": subprocess.DEVNULL}
     try:
         done = subprocess.run(
-            words, capture_output=True, text=True, timeout=ASK_SECONDS, check=False
+            words, capture_output=True, text=True, timeout=ASK_SECONDS, check=False, **own
         )
     except FileNotFoundError:
         raise ParbenchError(
@@ -130,33 +135,32 @@ def parsed(partitions: str, nodes: str, config: str) -> Cluster:
     """The cluster that the three outputs of `scontrol --oneliner show` describe."""
     return Cluster(
         partitions={
-            fields["PartitionName"]: Partition(
-                name=fields["PartitionName"],
-                default=fields.get("Default") == "YES",
-                minutes=minutes(fields.get("MaxTime", "")),
-                nodes=int(most) if (most := fields.get("MaxNodes", "")).isdigit() else None,
+            told["PartitionName"]: Partition(
+                name=told["PartitionName"],
+                default=told["Default"] == "YES",
+                minutes=minutes(told["MaxTime"]),
+                nodes=int(told["MaxNodes"]) if told["MaxNodes"].isdigit() else None,
             )
-            for fields in map(_fields, partitions.splitlines())
-            if "PartitionName" in fields
+            for told in map(fields, partitions.splitlines())
         },
         nodes=tuple(
             Node(
-                name=fields["NodeName"],
-                cores=int(fields.get("CPUEfctv") or fields.get("CPUTot") or 1),
+                name=told["NodeName"],
+                cores=int(told.get("CPUEfctv") or told["CPUTot"]),
                 # Slurm's own default is 1.
-                memory_mib=memory if (memory := int(fields.get("RealMemory", 1))) > 1 else 0,
-                gpus=_gpus(fields.get("Gres", "")),
-                features=features(fields.get("AvailableFeatures")),
-                partitions=frozenset(fields.get("Partitions", "").split(",")) - {""},
+                memory_mib=memory if (memory := int(told["RealMemory"])) > 1 else 0,
+                gpus=_gpus(told["Gres"]),
+                features=features(told["AvailableFeatures"]),
+                partitions=frozenset(told.get("Partitions", "").split(",")) - {""},
             )
-            for fields in map(_fields, nodes.splitlines())
-            if "NodeName" in fields
+            for told in map(fields, nodes.splitlines())
         ),
         config=dict(re.findall(r"^(\S+)\s*= (.*?)\s*$", config, re.MULTILINE)),
     )
 
 
-def _fields(line: str) -> dict[str, str]:
+def fields(line: str) -> dict[str, str]:
+    """What a line of `scontrol --oneliner show` says, by its names."""
     return dict(re.findall(r"(?:^|\s)([A-Za-z][\w:/]*)=(\S*)", line))
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from parbench.cell import Cell
@@ -20,9 +18,7 @@ from parbench.errors import ParbenchError
 from parbench.files import write_json
 from parbench.launch.command import SCRIPTS, Command
 from parbench.launch.ranks import Program
-
-SECONDS = 60  # for an answer: a controller may be busy, or just starting again
-TRIES = 5
+from parbench.launch.slurm_cluster import fields, run
 
 
 @dataclass(frozen=True)
@@ -33,17 +29,20 @@ class Job:
     """
 
     number: int
-    nodes: tuple[str, ...] = ()
-    ends: float | None = None
-    cpus_per_task: int = 1
-    restarts: int = 0
-    made_for: str = ""
-    hosts: Mapping[str, str] = field(default_factory=dict)
-    address: str = ""
+    ends: float | None
+    cpus_per_task: int
+    made_for: str
+    hosts: Mapping[str, str]
+    address: str
+
+    @property
+    def nodes(self) -> list[str]:
+        """Its nodes; this process runs on the first one."""
+        return list(self.hosts)
 
     @property
     def here(self) -> list[str]:
-        """Its nodes that are the machine of the first one, where this process runs."""
+        """Its nodes that are the machine of the first one."""
         return [node for node in self.nodes if self.hosts[node] == self.hosts[self.nodes[0]]]
 
 
@@ -52,51 +51,38 @@ def current() -> Job | None:
     told = os.environ.get("SLURM_JOB_ID", "")
     if not told.isdigit() or shutil.which("srun") is None:
         return None
-    status, text = _ask("scontrol", "show", "job", told, "--oneliner")
-    fields = _fields(text)
-    if status != 0 or "NodeList" not in fields:
-        raise ParbenchError(
-            f"this is job {told} of Slurm, of which scontrol says: {text.strip()}; run it again"
-        )
-    listed = fields["NodeList"]
-    nodes = {}
-    for line in _ask("scontrol", "show", "node", listed, "--oneliner")[1].splitlines():
-        node = _fields(line)
-        nodes[node["NodeName"]] = node
-    first = next(iter(nodes.values()))
+    job = _job(int(told))
+    said = run("scontrol", "show", "node", job["NodeList"], "--oneliner")
+    nodes = [fields(line) for line in said.splitlines()]
     return Job(
-        int(told),
-        tuple(nodes),
-        _seconds(fields),
-        int(re.match(r"\d*", fields.get("CPUs/Task", ""))[0] or 1),
-        int(fields.get("Restarts", "0")),
-        fields.get("Comment", ""),
-        {name: node.get("NodeHostName", name) for name, node in nodes.items()},
-        first.get("NodeAddr", first["NodeName"]),
+        number=int(told),
+        ends=float(job["EndTime"]) if job["EndTime"].isdigit() else None,
+        cpus_per_task=int(re.match(r"\d*", job.get("CPUs/Task", ""))[0] or 1),
+        made_for=job.get("Comment", ""),
+        hosts={node["NodeName"]: node["NodeHostName"] for node in nodes},
+        address=nodes[0]["NodeAddr"],
     )
 
 
-def programs(
-    job: Job, cell: Cell, per_node: int, made: Command, state: Path, environment: Mapping[str, str]
-) -> dict[int, Program]:
+def programs(job: Job, cell: Cell, per_node: int, made: Command, state: Path) -> dict[int, Program]:
     """The one program that starts all ranks of ``cell``: srun, one task a rank.
 
     Each task enters the image by itself, as scripts/rank.py (``made.words``), and finds what it
-    is in a file in ``state``. Nodes that are this machine share the cores in ``environment``.
+    is in a file in ``state``. Nodes that are this machine share the cores that ``made`` names.
     """
     nodes = cell.hardware.nodes
     world_size = nodes * per_node
     name = f"{made.prefix}PARBENCH_CORES"
-    lent = environment.get(name, "").split(",")
+    lent = made.environment[name].split(",")
     each = max(1, len(lent) // len(job.here[:nodes]))
     variables = []
     for rank in range(world_size):
         own = made.of_rank(rank, per_node, world_size)
-        node = job.nodes[rank // per_node]
         if nodes > 1:  # on other machines Slurm's own binding counts
-            index = job.here.index(node) if node in job.here else None
-            first = 0 if index is None else index * each % len(lent)
-            own[name] = "" if index is None else ",".join(lent[first : first + each])
+            node, own[name] = job.nodes[rank // per_node], ""
+            if node in job.here:
+                first = job.here.index(node) * each % len(lent)
+                own[name] = ",".join(lent[first : first + each])
         variables.append(own)
     write_json(state / "ranks.json", {"words": made.words, "variables": variables})
     cpus = max(1, job.cpus_per_task // per_node)
@@ -110,14 +96,9 @@ def programs(
     words += ["--mem=0", "--overlap", "--mpi=none", "--kill-on-bad-exit=1", "--wait=0"]
     words += [sys.executable, str(SCRIPTS / "rank.py"), str(state / "ranks.json"), made.prefix]
     # What the job was asked for is not what this step is.
-    kept = {k: v for k, v in environment.items() if not re.match(r"SLURM_(?!CONF$)|SRUN_", k)}
+    environment = made.environment.items()
+    kept = {k: v for k, v in environment if not re.match(r"SLURM_(?!CONF$)|SRUN_", k)}
     return {-1: Program(words, kept)}
-
-
-def ends(job: Job) -> float | None:
-    """time.time() at the end of the job's walltime, as it stands now: it may have been extended."""
-    status, text = _ask("scontrol", "show", "job", str(job.number), "--oneliner")
-    return _seconds(_fields(text)) if status == 0 else job.ends
 
 
 def preempted(job: Job) -> bool:
@@ -125,45 +106,19 @@ def preempted(job: Job) -> bool:
 
     If it ends by itself meanwhile, Slurm takes it for done.
     """
-    fields = _fields(_ask("scontrol", "show", "job", str(job.number), "--oneliner")[1])
-    told = fields.get("PreemptTime", "None")
-    return fields.get("JobState") == "RUNNING" and told not in ("None", "Unknown", "N/A", "0")
+    told = _job(job.number)
+    return told["JobState"] == "RUNNING" and told.get("PreemptTime", "").strip("0").isdigit()
 
 
 def requeue(job: Job) -> str | None:
     """Have the job run again, from its beginning; None, or why Slurm does not."""
-    status, text = _ask("scontrol", "requeue", str(job.number))
-    return None if status == 0 else text.strip() or f"scontrol ended with status {status}"
+    try:
+        run("scontrol", "requeue", str(job.number))
+    except ParbenchError as error:
+        return str(error)
+    return None
 
 
-def _fields(text: str) -> dict[str, str]:
-    return dict(re.findall(r"(?:^|\s)([\w/:]+)=(\S*)", text))
-
-
-def _seconds(fields: Mapping[str, str]) -> float | None:
-    told = fields.get("EndTime", "")
-    return float(told) if told.isdigit() else None
-
-
-def _ask(*words: str) -> tuple[int, str]:
-    """A program of Slurm: its status, and what it printed; asked again while nobody answers."""
-    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
-    for _ in range(TRIES):
-        try:
-            done = subprocess.run(
-                words,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            continue
-        if done.returncode == 0:
-            return 0, done.stdout
-        if not re.search("contact|communication", done.stderr, re.I):  # a controller that restarts
-            return done.returncode, done.stderr
-        time.sleep(1.0)
-    return 1, f"{words[0]}: no answer from Slurm"
+def _job(number: int) -> dict[str, str]:
+    """A job's fields, times as seconds since 1970."""
+    return fields(run("scontrol", "show", "job", str(number), "--oneliner"))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection
+from datetime import datetime
 
+from parbench.errors import ParbenchError
+from parbench.files import read_json
 from parbench.plan.expansion import Plan
 from parbench.plan.places import folder
-from parbench.plan.remaining import wall_seconds
 
 
 def forecast(plan: Plan, cells: Collection[str]) -> str:
@@ -25,9 +27,9 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
     """What ``cells`` take by earlier runs of their groups."""
     expected, wanted = [], set(cells)
     for group in (group for study in plan.studies.values() for group in study.groups):
-        took = [seconds for cell in group.cells if (seconds := wall_seconds(folder(cell)))]
-        if took:
-            expected += [statistics.mean(took)] * len(wanted.intersection(group.cells))
+        known = [seconds for cell in group.cells if (seconds := took(cell))]
+        if known:
+            expected += [statistics.mean(known)] * len(wanted.intersection(group.cells))
     if not expected:
         return "how long is unknown, since nothing like it has run here"
     total = sum(expected)
@@ -35,3 +37,13 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
     unknown = len(cells) - len(expected)
     rest = f", and {unknown} for which it is unknown" if unknown else ""
     return f"by earlier runs some {spelled} of training one after the other{rest}"
+
+
+def took(cell: str) -> float | None:
+    """Seconds that a cell took from its start to its end; None where it has no result."""
+    try:
+        found = read_json(folder(cell) / "metrics.json")
+        started, finished = (datetime.fromisoformat(found[key]) for key in ("started", "finished"))
+    except (ParbenchError, KeyError, TypeError, ValueError):
+        return None
+    return (finished - started).total_seconds()

@@ -81,8 +81,7 @@ class Display:
         self.shown = shown
         self.epochs = epochs
         self.samples = samples
-        mode = os.environ.get("PARBENCH_PROGRESS") or ("bar" if sys.stderr.isatty() else "lines")
-        self.has_bar = shown and mode == "bar"
+        self.has_bar = shown and sys.stderr.isatty()
         self._bar = tqdm(
             total=epochs * steps_per_epoch,
             unit="step",
@@ -122,10 +121,8 @@ class Display:
             f"{accuracy}{entry['seconds']:.1f} s  "
             f"{entry['samples_per_second']:,.0f} images/s  about {left_seconds:.0f} s left"
         )
-        if self.has_bar:
-            self._bar.write(line, file=sys.stderr)
-        else:
-            print(line, flush=True)
+        self._bar.write(line)  # above the bar, if there is one
+        sys.stdout.flush()
 
     def close(self) -> None:
         """Take the bar away."""

@@ -90,13 +90,12 @@ def _launched(program: Path, todo: list[dict], indices: list[int], work: Path) -
         rank: ranks.Program(words, {**os.environ, **alone, **command.place(rank, count, count)})
         for rank in range(count)
     }
-    output = ranks.Output(state / "log.txt")
-    ended = ranks.run(programs, count, state, output, LIMIT_SECONDS, 0.0)
-    output.close()
-    failure = outcome.why(ended, count, list(output.lines))
+    log = state / "log.txt"
+    ended = ranks.run(programs, count, state, log, LIMIT_SECONDS)
+    failure = outcome.why(ended, count, log)
     found = files.read_json(out) if out.exists() else []
     if failure is not None or len(found) < len(indices):
-        lines = [line for line in output.lines if "Error: " in line]
+        lines = [line for line in outcome.end_of(log).splitlines() if "Error: " in line]
         why = failure.sentence if failure else "no result"
         found += [{"trouble": lines[-1].strip() if lines else why}] * (len(indices) - len(found))
     return dict(zip(indices, found, strict=True))
