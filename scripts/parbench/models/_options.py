@@ -25,13 +25,15 @@ def share(description: str, default: float) -> dict:
     }
 
 
-def four(description: str, maximum: int, default: list[int]) -> dict:
-    """Four whole numbers from 1 to ``maximum``: one for each resolution."""
+def numbers(
+    description: str, maximum: int, default: list[int], least: int = 4, most: int = 4
+) -> dict:
+    """``least`` to ``most`` whole numbers from 1 to ``maximum``: one for each resolution."""
     return {
         "description": description,
         "type": "array",
         "items": {"type": "integer", "minimum": 1, "maximum": maximum},
-        "minItems": 4,
-        "maxItems": 4,
+        "minItems": least,
+        "maxItems": most,
         "default": default,
     }

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from parbench.errors import ParbenchError
 from parbench.models import _cuts
-from parbench.models._options import four, number, share
+from parbench.models._options import number, numbers, share
 
 if TYPE_CHECKING:
     from torch import nn
 
 OPTIONS: dict[str, dict] = {
     "patch_size": number("side of a patch of the stem, in pixels", 4, 1024),
-    "depths": four("blocks of each resolution", 1000, [3, 3, 9, 3]),
-    "dims": four("width of each resolution", 65536, [96, 192, 384, 768]),
+    "depths": numbers("blocks of each resolution", 1000, [3, 3, 9, 3]),
+    "dims": numbers("width of each resolution", 65536, [96, 192, 384, 768]),
     "stochastic_depth": share(
         "probability that the last block is skipped; rising from 0 at the first", 0
     ),

@@ -8,13 +8,13 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from parbench.models import _cuts
-from parbench.models._options import four, number
+from parbench.models._options import number, numbers
 
 if TYPE_CHECKING:
     from torch import nn
 
 OPTIONS: dict[str, dict] = {
-    "depths": four("residual blocks of each of the four layers", 100, [2, 2, 2, 2]),
+    "depths": numbers("residual blocks of each of the four layers", 100, [2, 2, 2, 2]),
     "width": number("channels of the first layer; they double in each of the next", 64, 4096),
 }
 SMALL = {"width": 8, "depths": [1, 1, 1, 1]}

@@ -18,11 +18,7 @@ OPTIONS: dict[str, dict] = {
 SMALL = {"width_per_group": 4}
 
 # A layer halves the side of its images and doubles their channels: each block costs about the same.
-BLOCKS = [
-    f"layer{layer}_{index}"
-    for layer, depth in enumerate((3, 4, 23, 3), 1)
-    for index in range(depth)
-]
+BLOCKS = _cuts.names("layer", [3, 4, 23, 3])
 
 
 def cuts(stages: int, options: dict) -> list[str]:

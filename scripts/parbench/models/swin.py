@@ -7,46 +7,17 @@ from typing import TYPE_CHECKING
 
 from parbench.errors import ParbenchError
 from parbench.models import _cuts
-from parbench.models._options import share
+from parbench.models._options import number, numbers, share
 
 if TYPE_CHECKING:
     from torch import nn
 
 OPTIONS: dict[str, dict] = {
-    "patch_size": {
-        "description": "side of a patch, in pixels",
-        "type": "integer",
-        "minimum": 1,
-        "default": 4,
-    },
-    "embed_dim": {
-        "description": "width of the first stage; it doubles at each patch merging",
-        "type": "integer",
-        "minimum": 1,
-        "default": 96,
-    },
-    "depths": {
-        "description": "transformer blocks of each resolution",
-        "type": "array",
-        "items": {"type": "integer", "minimum": 1, "maximum": 1000},
-        "minItems": 1,
-        "maxItems": 16,
-        "default": [2, 2, 6, 2],
-    },
-    "num_heads": {
-        "description": "attention heads of each resolution",
-        "type": "array",
-        "items": {"type": "integer", "minimum": 1},
-        "minItems": 1,
-        "maxItems": 16,
-        "default": [3, 6, 12, 24],
-    },
-    "window_size": {
-        "description": "side of an attention window, in patches",
-        "type": "integer",
-        "minimum": 1,
-        "default": 7,
-    },
+    "patch_size": number("side of a patch, in pixels", 4, 1024),
+    "embed_dim": number("width of the first stage; it doubles at each patch merging", 96, 16384),
+    "depths": numbers("transformer blocks of each resolution", 1000, [2, 2, 6, 2], 1, 16),
+    "num_heads": numbers("attention heads of each resolution", 1024, [3, 6, 12, 24], 1, 16),
+    "window_size": number("side of an attention window, in patches", 7, 1024),
     "stochastic_depth": share(
         "probability that the last block is skipped; rising from 0 at the first", 0.2
     ),
@@ -54,44 +25,37 @@ OPTIONS: dict[str, dict] = {
 SMALL = {"embed_dim": 12, "depths": [2, 2], "num_heads": [2, 2], "window_size": 4}
 
 
-def _check(options: dict) -> None:
-    """ParbenchError for options that contradict each other."""
+def cuts(stages: int, options: dict) -> list[str]:
+    """Names of the blocks that begin the 2nd, 3rd, ... stage.
+
+    Every transformer block costs about the same (a merging quarters the patches and doubles the
+    width), so that equal numbers of blocks are balanced. ParbenchError when there are fewer blocks
+    than stages and for options that contradict each other.
+    """
     depths, heads = options["depths"], options["num_heads"]
     if len(depths) != len(heads):
         raise ParbenchError(
             f"model swin: depths {depths} and num_heads {heads} have different lengths; "
             "give one number of heads for each depth"
         )
-    if any((options["embed_dim"] * 2**stage) % number for stage, number in enumerate(heads)):
+    if any((options["embed_dim"] * 2**stage) % each for stage, each in enumerate(heads)):
         raise ParbenchError(
             f"model swin: embed_dim {options['embed_dim']} (doubling each stage) is not divisible "
             f"by num_heads {heads}; choose divisors"
         )
-
-
-def cuts(stages: int, options: dict) -> list[str]:
-    """Names of the blocks that begin the 2nd, 3rd, ... stage.
-
-    Every transformer block costs about the same (a merging quarters the patches and doubles the
-    width), so that equal numbers of blocks are balanced. ParbenchError when there are fewer blocks
-    than stages.
-    """
-    _check(options)
-    name = f"swin with depths {options['depths']}"
-    return _cuts.even(name, "transformer blocks", _cuts.names("stage", options["depths"]), stages)
+    name = f"swin with depths {depths}"
+    return _cuts.even(name, "transformer blocks", _cuts.names("stage", depths), stages)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """[B, 3, S, S] float -> [B, num_classes] logits. ParbenchError when the options do not fit."""
-    _check(options)
-    depths = options["depths"]
+    """[B, 3, S, S] float -> [B, num_classes] logits."""
     from torch import nn
     from torchvision.models.swin_transformer import SwinTransformer
 
     model = SwinTransformer(
         patch_size=[options["patch_size"]] * 2,
         embed_dim=options["embed_dim"],
-        depths=depths,
+        depths=options["depths"],
         num_heads=options["num_heads"],
         window_size=[options["window_size"]] * 2,
         stochastic_depth_prob=options["stochastic_depth"],
@@ -99,7 +63,7 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
     )
     # torchvision keeps [embedding, blocks, merging, blocks, ...] in `features`.
     row = OrderedDict(embedding=model.features[0])
-    for stage in range(1, len(depths) + 1):
+    for stage in range(1, len(options["depths"]) + 1):
         if stage > 1:
             row[f"merging{stage - 1}"] = model.features[2 * stage - 2]
         for index, block in enumerate(model.features[2 * stage - 1]):
