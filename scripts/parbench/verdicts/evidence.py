@@ -15,7 +15,7 @@ import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ FOLDER = Path("reports/evidence")
 
 # A path from the root or from somebody's home, and its last name.
 _PATH = re.compile(r"""(?:file://|(?<![\w:/.]))[~/][^\s'",;:()\[\]{}]*/([^\s'",;:/()\[\]{}]+)/?""")
-_HOME = re.compile(r"/(home|Users|root)/[^\s/'\"]+")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -83,17 +82,15 @@ def gather(study: str, results: Path, partial: bool = False) -> dict:
         "study": study,
         "machine": machine_name(runs.values()),
         "date": max(run["finished"] for run in runs.values())[:10],
-        "plan": _without_places(plan),
+        "plan": _plain(plan),
         "missing": missing,
         "settings": settings.values,
-        "environments": environments.values,
+        "environments": _plain(environments.values),
         "code": code,
-        "cells": cells,
+        "cells": _plain(cells),
         "certificates": proofs,
     }
-    made["digest"] = files.digest(made)
-    _refuse_homes(made, study)
-    return made
+    return made | {"digest": files.digest(made)}
 
 
 def _certificates(runs: Iterable[Mapping], folder: Path, partial: bool) -> list[dict]:
@@ -115,7 +112,6 @@ def _packed(run: Mapping, settings: _Shared, environments: _Shared, code: dict) 
     own = {key: cell.pop(key) for key in ("id", "seed")}
     return {
         **{key: value for key, value in run.items() if key not in ("cell", "environment")},
-        "reason": _plain(run["reason"]),
         "seed": own["seed"],
         "settings": settings.place(cell),
         "environment": environments.place(environment),
@@ -145,41 +141,18 @@ def _machine_name(described: Mapping, gpus: bool) -> str:
     return f"{'-'.join(words)[:40].rstrip('-') or 'unknown'}-x{number}"
 
 
-def _without_places(plan: Mapping) -> dict:
-    """The plan without the paths and the host's name that its free texts may hold."""
-    told = {
-        part: [{**group, "not_run": _plain(group["not_run"])} for group in plan[part]]
-        for part in ("groups", "together")
-    }
-    return {**plan, **told, "arguments": [_plain(word) for word in plan["arguments"]]}
-
-
-def _plain(text: str | None) -> str | None:
-    """``text`` with the last name of each absolute path only, and without this host's name."""
-    if text is None:
-        return None
+def _plain(value: Any) -> Any:
+    """``value``, of JSON, with the last name of each absolute path only, and no host's name."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    if not isinstance(value, str):
+        return value
     host = socket.gethostname()
-    for name in filter(None, (host, host.partition(".")[0])):
-        text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "this machine", text)
-    return _PATH.sub(r"\1", text)
-
-
-def _refuse_homes(made: dict, study: str) -> None:
-    for keys, text in _texts(made):
-        if found := _HOME.search(text):
-            raise ParbenchError(
-                f"evidence of {study}: {'.'.join(map(str, keys))} tells of {found[0]!r}, which is "
-                "nobody's business; take the path out of the study or configuration and run again"
-            )
-
-
-def _texts(value: Any, keys: tuple = ()) -> Iterator[tuple[tuple, str]]:
-    """Every text in ``value``, with the keys that lead there."""
-    if isinstance(value, str):
-        yield keys, value
-    elif isinstance(value, (dict, list)):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _texts(part, (*keys, key))
+    for name in (host, host.partition(".")[0]):
+        value = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "this machine", value)
+    return _PATH.sub(r"\1", value)
 
 
 def write(made: dict, folder: Path) -> Path:
@@ -193,24 +166,14 @@ def write(made: dict, folder: Path) -> Path:
         raise ParbenchError(
             f"{path}: holds other evidence of that machine and day; move or delete it first"
         )
-    files.write_atomically(path, _text(made))
+    # A line for each part: small.
+    parts = (f"{json.dumps(key)}:{_short(part)}" for key, part in made.items())
+    files.write_atomically(path, "{" + ",\n".join(parts) + "}\n")
     return path
 
 
-def _text(made: Mapping) -> str:
-    """JSON with a line for each part and each cell: small, and a difference can be read."""
-
-    def short(value: Any) -> str:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-
-    def lines(value: Any) -> str:
-        if isinstance(value, dict) and value:
-            return "{\n  " + ",\n  ".join(f"{short(k)}:{short(v)}" for k, v in value.items()) + "}"
-        if isinstance(value, list) and value:
-            return "[\n  " + ",\n  ".join(map(short, value)) + "]"
-        return short(value)
-
-    return "{\n " + ",\n ".join(f"{short(k)}:{lines(v)}" for k, v in made.items()) + "\n}\n"
+def _short(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -306,14 +269,8 @@ def main(arguments: list[str] | None = None) -> None:
     if options.action == "unpack":
         unpack(options.file, options.folder)
         return
-    troubles = []
     for study in options.study or _reported(options.results):
-        try:
-            _keep(study, options)
-        except ParbenchError as error:  # the others are kept all the same
-            troubles.append(str(error))
-    if troubles:
-        raise ParbenchError("\n".join(troubles))
+        _keep(study, options)
 
 
 def _reported(results: Path) -> list[str]:
