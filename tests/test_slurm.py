@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from datetime import UTC, datetime
 
 import pytest
@@ -50,6 +49,7 @@ def config() -> dict:
         "cpu2t4": {"device": "cpu", "devices": 2, "threads": 4, "slurm": {"partition": "cpu"}},
         "apple": {"device": "mps", "devices": 1},
         "2x2": {"device": "cuda", "devices": 2, "nodes": 2, "gpu_model": "A100"},
+        "3x1": {"device": "cpu", "devices": 1, "nodes": 3},
         "2x1": {"device": "cpu", "devices": 1, "nodes": 2, "slurm": {"partition": "cpu"}},
         "h200x4": {
             "device": "cuda",
@@ -76,87 +76,69 @@ def missing(config: dict, name: str, **asked) -> str | None:
 # ---------------------------------------------------------------- resources
 
 
-def test_a_cell_on_cores_asks_for_a_task_with_as_many(config):
-    assert line(config, "cpu8") == (
-        "sbatch -p cpu --mem 48000 --nodes=1 --requeue --ntasks=1 --cpus-per-task=8"
-        " --open-mode=append"
-    )
+TWO_NODES = (
+    "sbatch -p gpu --nodes=2 --requeue --ntasks=2 --cpus-per-task=8 --open-mode=append"
+    " --ntasks-per-node=1"
+)
+GPU = "sbatch -p gpu --nodes=1 --requeue --cpus-per-task=8 --open-mode=append"
+LINES = [
+    ("cpu8", {}, "sbatch -p cpu --mem 48000 --nodes=1 --requeue --ntasks=1 --cpus-per-task=8 "),
+    ("cpu2t4", {}, "--ntasks=1 --cpus-per-task=8"),
+    # Memory is left out: these nodes state none, and Slurm would refuse any.
+    ("a100x2", {}, f"{GPU} --gpus=a100:2"),
+    ("a100x2", {"gpus": "gres"}, f"{GPU} --gres=gpu:a100:2"),
+    ("gpu2", {}, "--gpus=2"),
+    ("h200x4", {}, "--gpus=4"),  # GPUs without a type are known by a feature
+    ("2x2", {}, f"{TWO_NODES} --gpus-per-node=a100:2"),
+    ("2x2", {"gpus": "gres"}, f"{TWO_NODES} --gres=gpu:a100:2"),
+    ("2x1", {}, "--nodes=2 --requeue --ntasks=2 --cpus-per-task=1"),
+    ("a100x1", {"account": "phys", "qos": "long"}, "-A phys -p gpu --qos=long"),
+    ("a100x1", {"constraint": "ib&rome", "exclusive": True}, "-C 'ib&rome'"),
+    ("a100x1", {"exclusive": True}, "--exclusive"),
+]
 
 
-def test_threads_of_a_device_are_cores_of_its_task(config):
-    assert "--ntasks=1 --cpus-per-task=8" in line(config, "cpu2t4")
-    assert missing(config, "cpu2t4", partition="cpu") is None
-
-
-def test_gpus_are_asked_for_as_the_site_spells_them(config):
-    """Memory is left out: these nodes state none, and Slurm would refuse any."""
-    assert line(config, "a100x2") == (
-        "sbatch -p gpu --nodes=1 --requeue --cpus-per-task=8 --open-mode=append --gpus=a100:2"
-    )
-    assert line(config, "gpu2").endswith("--gpus=2")
-
-
-def test_gpus_by_gres(config):
-    assert line(config, "a100x2", gpus="gres") == (
-        "sbatch -p gpu --nodes=1 --requeue --cpus-per-task=8 --open-mode=append --gres=gpu:a100:2"
-    )
-
-
-def test_two_nodes_are_two_tasks_with_gpus_on_each(config):
-    start = "sbatch -p gpu --nodes=2 --requeue"
-    end = "--ntasks=2 --cpus-per-task=8 --open-mode=append --ntasks-per-node=1"
-    assert line(config, "2x2") == f"{start} {end} --gpus-per-node=a100:2"
-    assert line(config, "2x2", gpus="gres") == f"{start} {end} --gres=gpu:a100:2"
-    assert "--nodes=2 --requeue --ntasks=2 --cpus-per-task=1" in line(config, "2x1")
-
-
-def test_what_the_site_wants_to_be_named(config):
-    asked = {"account": "phys", "qos": "long", "constraint": "ib&rome", "exclusive": True}
-    words = line(config, "a100x1", **asked)
-    for option in ("-A phys", "--qos=long", "-C 'ib&rome'", "--exclusive"):
-        assert option in words
-
-
-def test_gpus_without_a_type_are_known_by_a_feature(config):
-    assert missing(config, "h200x4") is None
-    assert line(config, "h200x4").endswith("--gpus=4")
-    assert missing(config, "h200x4", constraint=None) is not None
+@pytest.mark.parametrize(("name", "asked", "words"), LINES)
+def test_what_a_cell_asks_for(config, name, asked, words):
+    assert words in line(config, name, **asked)
 
 
 # ---------------------------------------------------------------- what the cluster lacks
 
 
-@pytest.mark.parametrize(
-    ("name", "asked", "reason"),
-    [
-        ("2x2", {}, None),
-        ("a30x2", {}, "needs 2x A30 (partition gpu has nodes: "),
-        (
-            "2x2",
-            {"constraint": "ib"},
-            "needs 2 nodes with 2x A100 (partition gpu has nodes of that",
-        ),
-        ("gpu2", {"constraint": "h200"}, None),
-        (
-            "2x1",
-            {"partition": "gpu", "constraint": "h200"},
-            "needs 2 cores: 2 nodes with 1 cores (",
-        ),
-        ("gpu1", {"partition": "cpu"}, "needs 1 GPU (partition cpu has nodes: 2 with 62 cores"),
-        ("a100x2", {"cpus_per_gpu": 20}, "needs 2x A100 and 40 cores (partition gpu"),
-        ("apple", {}, "needs an Apple GPU"),
-        ("cpu8", {"memory_mib": 40_000}, "needs 8 cores and 320000 MiB of memory (partition cpu"),
-    ],
-)
+LACKING = [
+    ("2x2", {}, None),
+    ("h200x4", {}, None),
+    ("h200x4", {"constraint": None}, "needs 4x H200, 16 cores (partition gpu has nodes: "),
+    ("a30x2", {}, "needs 2x A30, 8 cores (partition gpu has nodes: "),
+    (
+        "2x2",
+        {"constraint": "ib"},
+        "needs 2 nodes with 2x A100, 8 cores (partition gpu has nodes of",
+    ),
+    ("gpu2", {"constraint": "h200"}, None),
+    (
+        "2x1",
+        {"partition": "gpu", "constraint": "h200"},
+        "needs 2 nodes with 1 cores (partition gpu",
+    ),
+    ("gpu1", {"partition": "cpu"}, "needs 1x GPU, 4 cores, 6000 MiB of memory (partition cpu has"),
+    ("a100x2", {"cpus_per_gpu": 20}, "needs 2x A100, 40 cores (partition gpu"),
+    ("apple", {}, "needs an Apple GPU"),
+    ("cpu8", {"memory_mib": 40_000}, "needs 8 cores, 320000 MiB of memory (partition cpu has"),
+    (
+        "3x1",
+        {"partition": "gpu"},
+        "needs 3 nodes with 1 cores (partition gpu gives a job at most 2)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "asked", "reason"), LACKING)
 def test_hardware_that_no_nodes_of_the_partition_have_is_not_run(config, name, asked, reason):
     """A node that is down counts: it comes back."""
     found = missing(config, name, **asked)
     assert found is None if reason is None else found.startswith(reason)
-
-
-def test_a_partition_that_gives_few_nodes_to_a_job(config):
-    config["hardware"]["2x1"]["nodes"] = 3
-    assert missing(config, "2x1", partition="gpu").endswith("(partition gpu gives a job at most 2)")
 
 
 @pytest.mark.parametrize(
@@ -164,8 +146,6 @@ def test_a_partition_that_gives_few_nodes_to_a_job(config):
     [
         ({"partition": "gpus"}, "slurm.partition: there is no partition 'gpus'; did you mean 'gpu"),
         ({"constraint": "ibx"}, "no node of partition gpu has the feature 'ibx'"),
-        ({"account": "phys"}, "slurm.account: 'phys', but this cluster keeps no accounts"),
-        ({"qos": "long"}, "slurm.qos: 'long', but without accounting a cluster has none; say null"),
         ({"prepare": "login"}, "slurm.prepare: neither `submit` nor a partition: 'login'"),
     ],
 )  # fmt: skip
@@ -182,37 +162,6 @@ def test_the_key_of_a_hardware_is_named_where_it_is_that_one(config, tmp_path):
     config["hardware"]["cpu8"]["slurm"]["partition"] = "nope"
     with pytest.raises(ParbenchError, match="mine.yaml: hardware.cpu8.slurm.partition: there is"):
         slurm.check(SITE, config, [ROOT / "config.yaml", own], "cpu8")
-
-
-def test_a_gpu_that_was_configured_for_this_cluster_must_be_there(config):
-    """That of a paper, without a `slurm` of its own, is a row "not run"."""
-    slurm.check(SITE, config, [ROOT / "config.yaml"], "a30x2")
-    config["hardware"]["a30x2"]["slurm"] = {"partition": "gpu"}
-    with pytest.raises(ParbenchError, match=r"a30x2.gpu_model: no node .* has a GPU 'A30'.*a100"):
-        slurm.check(SITE, config, [ROOT / "config.yaml"], "a30x2")
-
-
-def test_with_accounting_names_are_compared_with_the_users_own(config, monkeypatch, tmp_path):
-    """sacctmgr stands in for a site's: there is no database here."""
-    program = tmp_path / "sacctmgr"
-    program.write_text(
-        '#!/bin/sh\ncase "$*" in *assoc*) echo phys; echo chem;; *) echo normal;; esac'
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    site = slurm_cluster.parsed(PARTITIONS, NODES, CONFIG.replace("/none", "/slurmdbd"))
-    for ask in (slurm.accounts, slurm.qualities):
-        ask.cache_clear()
-    config["slurm"] |= {"account": "Phys", "qos": "normal"}
-    slurm.check(site, config, [ROOT / "config.yaml"], "a100x2")
-    config["slurm"] |= {"account": "phis"}
-    with pytest.raises(ParbenchError, match=r"may not use 'phis'; did you mean 'phys'\?"):
-        slurm.check(site, config, [ROOT / "config.yaml"], "a100x2")
-    config["slurm"] |= {"account": None, "qos": "norml"}
-    with pytest.raises(ParbenchError, match=r"slurm.qos: there is no 'norml'; did you mean"):
-        slurm.check(site, config, [ROOT / "config.yaml"], "a100x2")
-    for ask in (slurm.accounts, slurm.qualities):
-        ask.cache_clear()
 
 
 @pytest.mark.parametrize(

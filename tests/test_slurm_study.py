@@ -172,7 +172,10 @@ def trained(work, cluster):
 @pytest.mark.whole
 def test_jobs_of_a_killed_submitter_are_not_doubled(work, trained):
     eager, two, left, said = trained
-    assert "1 cell on a30x1 not run: needs 1x A30 (partition main has" in said
+    assert (
+        "1 cell on a30x1 not run: needs 1x A30, 4 cores, 1000 MiB of memory (partition main has"
+        in said
+    )
     assert "2 cells to train" in said
     assert f"{eager}: job {left} of an earlier run is still there" in said
     assert f"--dependency=afterany:{left}" in work.seen.read_text()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import getpass
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -78,50 +77,40 @@ def missing(cluster: Cluster, hardware: Hardware, asked: dict) -> str | None:
 
     Nodes that are down or busy count: they come back.
     """
-    partition = cluster.partition(asked["partition"])
-    wanted = resources(hardware, asked, cluster)
-    devices, nodes, model = hardware.devices, hardware.nodes, hardware.gpu_model
     if hardware.device == "mps":
-        return machine.missing(hardware, {"nodes": nodes})
-    fitting = cluster.nodes_of(asked)
-    needs = []
+        return machine.missing(hardware, {"nodes": hardware.nodes})
+    partition, offered = cluster.partition(asked["partition"]), cluster.nodes_of(asked)
+    wanted = resources(hardware, asked, cluster)
+    cores, memory = wanted["cpus_per_task"], wanted.get("mem_mb", 0)
+    needs = [f"{cores} cores"] + ([f"{memory} MiB of memory"] if memory else [])
+    fitting = [node for node in offered if node.cores >= cores and node.memory_mib >= memory]
     if hardware.device == "cuda":
-        needs.append(f"{devices}x {model}" if model else f"{devices} GPU{'s' * (devices > 1)}")
+        needs.insert(0, f"{hardware.devices}x {hardware.gpu_model or 'GPU'}")
         # A job names one type: two spellings of a model never add up.
-        kind = _kind(fitting, hardware, asked["constraint"]) or ""
-        held = [node.holds(model, asked["constraint"]) for node in fitting]
-        counts = [gpus.get(kind, 0) if model else sum(gpus.values()) for gpus in held]
-        fitting = [node for node, count in zip(fitting, counts, strict=True) if count >= devices]
+        kind = _kind(offered, hardware, asked["constraint"])
+        fitting = [node for node in fitting if _gpus(node, hardware, asked, kind)]
+    if len(fitting) < hardware.nodes:
+        there = f"has {cluster.shapes(asked)}"
+    elif partition.nodes is not None and partition.nodes < hardware.nodes:
+        there = f"gives a job at most {partition.nodes}"
     else:
-        needs.append(f"{wanted['cpus_per_task']} cores")
-    # Named only where it is what is missing: nobody asks for cores beside GPUs in their mind.
-    for key, unit in (("cpus_per_task", "cores"), ("mem_mb", "MiB of memory")):
-        least = wanted.get(key, 0)
-        large = [
-            node
-            for node in fitting
-            if (node.cores if key == "cpus_per_task" else node.memory_mib) >= least
-        ]
-        if len(large) < nodes <= len(fitting) and f"{least} {unit}" not in needs:
-            needs.append(f"{least} {unit}")
-        fitting = large
-    most = partition.nodes if partition else None
-    if len(fitting) >= nodes and (most is None or most >= nodes):
         return None
-    what = " and ".join(needs)
-    name = partition.name if partition else asked["partition"]
-    there = f"partition {name} has {cluster.shapes(asked)}"
-    if len(fitting) >= nodes:
-        there = f"partition {name} gives a job at most {most}"
-    if nodes > 1:
-        what = f"{nodes} nodes with {what}"
-        if hardware.device == "cpu":
-            what = f"{nodes * wanted['cpus_per_task']} cores: {what}"
-    return f"needs {what} ({there})"
+    nodes = f"{hardware.nodes} nodes with " if hardware.nodes > 1 else ""
+    return f"needs {nodes}{', '.join(needs)} (partition {partition.name} {there})"
+
+
+def _gpus(node: Node, hardware: Hardware, asked: dict, kind: str | None) -> bool:
+    """Whether ``node`` has as many accelerators of the type ``kind``."""
+    held = node.holds(hardware.gpu_model, asked["constraint"])
+    found = held.get(kind or "", 0) if hardware.gpu_model else sum(held.values())
+    return found >= hardware.devices
 
 
 def check(cluster: Cluster, config: dict, files: list[Path], name: str) -> None:
-    """Check the names that cells on the hardware ``name`` give Slurm; ParbenchError has the key."""
+    """Check the names that cells on the hardware ``name`` give Slurm; ParbenchError has the key.
+
+    Accounts and qualities of service Slurm knows best: `doctor.py --slurm` asks it.
+    """
     asked, hardware = settings(config, name), config["hardware"][name]
 
     def wrong(key: str, problem: str) -> ParbenchError:
@@ -129,67 +118,22 @@ def check(cluster: Cluster, config: dict, files: list[Path], name: str) -> None:
         path = ["hardware", name, "slurm", key] if own else ["slurm", key]
         return ParbenchError(f"{configuration.holder(files, path)}: {'.'.join(path)}: {problem}")
 
-    partitions = list(cluster.partitions)
-    if cluster.partition(asked["partition"]) is None:
-        value = asked["partition"]
-        known = nearest(value or "", partitions)
-        problem = f"there is no partition {value!r}{known}"
-        if value is None:
-            problem = f"this cluster has no default partition; name one: {', '.join(partitions)}"
-        raise wrong("partition", problem)
+    partitions, value = list(cluster.partitions), asked["partition"]
+    partition = cluster.partition(value)
+    if partition is None and value is None:
+        named = ", ".join(partitions)
+        raise wrong("partition", f"this cluster has no default partition; name one: {named}")
+    if partition is None:
+        raise wrong("partition", f"there is no partition {value!r}{nearest(value, partitions)}")
     if asked["prepare"] not in ("submit", *partitions):
         known = nearest(asked["prepare"], partitions)
         raise wrong("prepare", f"neither `submit` nor a partition: {asked['prepare']!r}{known}")
     there = cluster.nodes_of({**asked, "constraint": None})
     offered = sorted(frozenset().union(*(node.features for node in there)))
-    for feature in sorted(features(asked["constraint"])):
-        if feature not in offered:
-            known = nearest(feature, offered) or "; its nodes have no features"
-            where = cluster.partition(asked["partition"]).name
-            raise wrong(
-                "constraint", f"no node of partition {where} has the feature {feature!r}{known}"
-            )
-    if (account := asked["account"]) is not None:
-        if not cluster.accounting:
-            raise wrong("account", f"{account!r}, but this cluster keeps no accounts; say null")
-        if (mine := accounts()) and account.lower() not in mine:
-            known = nearest(account, mine)
-            raise wrong("account", f"{getpass.getuser()} may not use {account!r}{known}")
-    if (qos := asked["qos"]) is not None:
-        if not cluster.accounting:
-            raise wrong("qos", f"{qos!r}, but without accounting a cluster has none; say null")
-        if (known_qos := qualities()) and qos.lower() not in known_qos:
-            raise wrong("qos", f"there is no {qos!r}{nearest(qos, known_qos)}")
-    model = hardware.get("gpu_model")
-    # The hardware of a paper that this cluster does not have is a row "not run"; what was written
-    # for this cluster is meant to be there.
-    if hardware["device"] == "cuda" and model and "slurm" in hardware:
-        kinds = sorted({kind for node in there for kind in node.gpus if kind})
-        if not any(node.holds(model, asked["constraint"]) for node in there):
-            where = cluster.partition(asked["partition"]).name
-            known = nearest(model, kinds) or "; it has no GPUs with a name"
-            path = ["hardware", name, "gpu_model"]
-            raise ParbenchError(
-                f"{configuration.holder(files, path)}: {'.'.join(path)}: no node of partition "
-                f"{where} has a GPU {model!r}{known}"
-            )
-
-
-@functools.cache
-def accounts() -> list[str]:
-    """The accounts that this user may use, in small letters; empty where the site tells nobody."""
-    return _listed("show", "associations", f"user={getpass.getuser()}", "format=Account")
-
-
-@functools.cache
-def qualities() -> list[str]:
-    """The qualities of service that the site has, in small letters."""
-    return _listed("show", "qos", "format=Name")
-
-
-def _listed(*words: str) -> list[str]:
-    said = run("sacctmgr", "--noheader", "--parsable2", *words)
-    return sorted({line.strip().lower() for line in said.splitlines()} - {""})
+    for feature in sorted(features(asked["constraint"]) - set(offered)):
+        known = nearest(feature, offered) or "; its nodes have no features"
+        problem = f"no node of partition {partition.name} has the feature {feature!r}{known}"
+        raise wrong("constraint", problem)
 
 
 # ---------------------------------------------------------------- what a cell asks for

@@ -61,8 +61,8 @@ def _site(cluster: slurm_cluster.Cluster, config: dict) -> Iterator[Check]:
         yield Check(f"partition {partition.name}", OK, _partition(cluster, partition))
     yield _gpus(cluster, config)
     if cluster.accounting:
-        mine = ", ".join(slurm.accounts()) or "none that it names"
-        yield Check("accounting", OK, f"on; `slurm: {{account: ...}}` may be: {mine}")
+        mine = "sacctmgr show associations user=$USER format=Account"
+        yield Check("accounting", OK, f"on; `slurm: {{account: ...}}` may be one of: {mine}")
     else:
         yield Check("accounting", OK, "off: leave `account` and `qos` null")
     yield _job_age(cluster)
