@@ -47,25 +47,22 @@ def lent(cell: Cell, nodes: int = 1) -> Iterator[Lent]:
     Waits until they are free. ParbenchError when this process may not use as many.
     """
     hardware = cell.hardware
-    if hardware.device == "cpu":
-        number = nodes * hardware.devices * hardware.threads
-        with cores(number, cell.id) as lent_cores:
-            yield Lent(lent_cores, lent_cores, len(set(lent_cores)) < number)
-        return
     number = nodes * hardware.devices
+    if hardware.device == "cpu":
+        number *= hardware.threads
+        with _cores(number, cell.id) as cores:
+            yield Lent(cores, cores, len(set(cores)) < number)
+        return
     # GPUs first, always: nobody who waits for a core then holds one that a holder of GPUs wants.
     with (
-        _gpus(number, hardware.gpu_model, cell.id) as lent_gpus,
-        cores(min(number, len(machine.usable_cores())), cell.id) as lent_cores,
+        _gpus(number, hardware.gpu_model, cell.id) as gpus,
+        _cores(min(number, len(machine.usable_cores())), cell.id) as cores,
     ):
-        yield Lent(lent_gpus, lent_cores)
-
-
-# ---------------------------------------------------------------- cores
+        yield Lent(gpus, cores)
 
 
 @contextlib.contextmanager
-def cores(number: int, holder: str) -> Iterator[tuple[str, ...]]:
+def _cores(number: int, holder: str) -> Iterator[tuple[str, ...]]:
     """Lend ``number`` cores out of those that this process may use, to ``holder`` (a cell's id).
 
     ParbenchError when it may not use as many, except with PARBENCH_OVERSUBSCRIBE=1 (tests), where
@@ -73,23 +70,14 @@ def cores(number: int, holder: str) -> Iterator[tuple[str, ...]]:
     """
     usable = machine.usable_cores()
     taken = min(number, len(usable))
-    if taken < number:
-        if os.environ.get("PARBENCH_OVERSUBSCRIBE") != "1":
-            raise ParbenchError(
-                f"{holder}: needs {number} cores and this process may use {len(usable)} "
-                f"({', '.join(map(str, sorted(usable)))}); run it where it may use more, or choose "
-                "hardware with fewer devices or threads"
-            )
-        print(
-            f"{holder}: {number} devices share {taken} cores: its times mean nothing",
-            file=sys.stderr,
+    if taken < number and os.environ.get("PARBENCH_OVERSUBSCRIBE") != "1":
+        raise ParbenchError(
+            f"{holder}: needs {number} cores and this process may use {len(usable)} "
+            f"({', '.join(map(str, sorted(usable)))}); run it where it may use more, or choose "
+            "hardware with fewer devices or threads"
         )
-    files = {f"core-{core}": str(core) for core in usable}
-    with _locked(taken, files, holder) as lent_cores:
-        yield tuple(lent_cores[index % taken] for index in range(number))
-
-
-# ---------------------------------------------------------------- GPUs
+    with _locked(taken, {f"core-{core}": str(core) for core in usable}, holder) as cores:
+        yield tuple(cores[index % taken] for index in range(number))
 
 
 def _gpus(
@@ -111,9 +99,6 @@ def _gpus(
     return _locked(number, {f"gpu-{uuid.replace('/', '_')}": uuid for uuid in usable}, holder)
 
 
-# ---------------------------------------------------------------- locks
-
-
 @contextlib.contextmanager
 def _locked(number: int, files: dict[str, str], holder: str) -> Iterator[tuple[str, ...]]:
     """Hold ``number`` of the locks ``files`` ({file name: device}, best first), all or none.
@@ -132,7 +117,12 @@ def _locked(number: int, files: dict[str, str], holder: str) -> Iterator[tuple[s
                 return
         if not said:
             said = True
-            print(_why_waiting(number, files, folder, holder), file=sys.stderr, flush=True)
+            print(
+                f"{holder}: waiting for {number} of {', '.join(files)}, which other cells use "
+                f"(`lslocks` names the processes that hold {folder}/*)",
+                file=sys.stderr,
+                flush=True,
+            )
         # Not in step with others who wait.
         time.sleep(POLL_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
 
@@ -145,41 +135,17 @@ def _try(path: Path, stack: contextlib.ExitStack) -> bool:
     except Timeout:
         return False
     except OSError as error:
-        raise _unusable(path, error) from None
+        raise ParbenchError(
+            f"{path}: {error.strerror}; delete it, or set PARBENCH_LEASES to a folder that all "
+            "users of this machine may write to"
+        ) from None
     return True
 
 
 def _folder() -> Path:
     """The folder that all users share; made when it is missing."""
     path = Path(os.environ.get("PARBENCH_LEASES", DEFAULT_FOLDER))
-    try:
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(parents=True)
-            path.chmod(0o1777)  # whatever the umask
-        if path.is_symlink() or not path.is_dir():
-            raise NotADirectoryError(0, "not a folder")
-    except OSError as error:
-        raise _unusable(path, error) from None
+    with contextlib.suppress(OSError):  # it is there, or its locks say what is wrong with it
+        path.mkdir(parents=True)
+        path.chmod(0o1777)  # whatever the umask
     return path
-
-
-def _unusable(path: Path, error: OSError) -> ParbenchError:
-    return ParbenchError(
-        f"{path}: {error.strerror}; delete it, or set PARBENCH_LEASES to a folder that all users "
-        "of this machine may write to"
-    )
-
-
-def _why_waiting(number: int, files: dict[str, str], folder: Path, holder: str) -> str:
-    """A sentence, with the processes that have the locks as /proc/locks tells them."""
-    pids = {}
-    for line in machine.read("/proc/locks").splitlines():
-        words = line.split()
-        if words[1] == "FLOCK":
-            pids[int(words[5].rpartition(":")[2])] = words[4]
-    taken = []
-    for name, device in files.items():
-        with contextlib.suppress(OSError, KeyError):
-            taken.append(f"{device} is held by process {pids[(folder / name).stat().st_ino]}")
-    wanted = f"{number} {next(iter(files)).partition('-')[0]}{'s' * (number > 1)}"
-    return f"{holder}: waiting for {wanted} of {len(files)}: {'; '.join(taken)}"
