@@ -234,19 +234,6 @@ def test_not_run_group_has_default_rows_with_published_values_or_those_of_its_ta
     assert list(frame["metric"]) == ["test_f1_macro", "epoch_seconds"]  # no baseline: no speedup
 
 
-def test_what_a_plan_cannot_mean_is_refused():
-    with pytest.raises(ParbenchError, match=r"table 'One' names the metric 'acuracy'; known: test"):
-        one_group(study={"tables": [{"title": "One", "variants": [], "metrics": ["acuracy"]}]})
-    with pytest.raises(ParbenchError, match=r"baseline 'nobody' is no group"):
-        one_group(baseline="nobody")
-    group = make_group(seeds=[0, 1])
-    metrics = make_runs(group)
-    first, second = group["cells"]
-    metrics[first] = metrics[second]
-    with pytest.raises(ParbenchError, match=f"cell {first} holds a run of {second}"):
-        table(make_plan(group), metrics)
-
-
 # ---------------------------------------------------------------- time to the published accuracy
 
 

@@ -200,28 +200,13 @@ def groups_of(plan: Mapping, runs: Mapping[str, Run]) -> dict[str, Group]:
     """
     groups = {}
     for each in plan["groups"]:
-        own = [] if each["not_run"] else [_run(plan, cell, runs) for cell in each["cells"]]
+        own = [] if each["not_run"] else [runs[cell] for cell in each["cells"]]
         groups[each["id"]] = Group.of(each, own, own)
     for each in plan["together"]:
         members = [] if each["not_run"] else [groups[name] for name in each["members"]]
         own = [run for member in members for run in member.runs]
         groups[each["id"]] = Group.of(each, _together(members), own)
     return groups
-
-
-def _run(plan: Mapping, cell: str, runs: Mapping[str, Run]) -> Run:
-    if cell not in runs:
-        raise _no_metrics(Path("results/cells") / cell / "metrics.json", plan)
-    if (other := runs[cell]["cell"]["id"]) != cell:
-        raise ParbenchError(
-            f"metrics.json of cell {cell} holds a run of {other}; delete it and run again"
-        )
-    return runs[cell]
-
-
-def _no_metrics(path: Path, plan: Mapping) -> ParbenchError:
-    command = shlex.join(["snakemake", str(path), *plan["arguments"]])
-    return ParbenchError(f"{path}: no such file; make it with: {command}")
 
 
 def _together(members: list[Group]) -> list[Run]:
@@ -273,6 +258,7 @@ def read_runs(plan: Mapping, folder: str | Path) -> dict[str, Run]:
         for cell in [] if group["not_run"] else group["cells"]:
             path = Path(folder) / cell / "metrics.json"
             if not path.exists():
-                raise _no_metrics(path, plan)
+                command = shlex.join(["snakemake", str(path), *plan["arguments"]])
+                raise ParbenchError(f"{path}: no such file; make it with: {command}")
             runs[cell] = metrics_json.read(path)
     return runs

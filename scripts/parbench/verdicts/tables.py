@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from parbench import files
-from parbench.errors import ParbenchError
 from parbench.measure.metrics import (
     DEFAULT_METRICS,
     METRICS,
     TO_PUBLISHED,
     Metric,
-    Run,
     operator_metric,
     profiled_operators,
     self_seconds,
@@ -37,34 +35,11 @@ SHOWN_OPERATORS = 5  # those with the largest self time, beside the published on
 
 @dataclass(frozen=True)
 class Measured:
-    """What rows are made of: a plan, its groups with their runs, the source's values.
-
-    Raises ParbenchError for a cell without metrics or with those of another cell, for an unknown
-    metric in the study's tables, and for a baseline that is no group.
-    """
+    """What rows are made of: a plan, its groups with their runs, the source's values."""
 
     plan: Mapping
     groups: Mapping[str, Group]
     source: Source
-
-    @classmethod
-    def of(cls, plan: Mapping, runs: Mapping[str, Run], source: Source) -> Measured:
-        """The study of ``plan`` with metrics.json of its cells by id."""
-        study = plan["study"]
-        for table in study["tables"]:
-            for name in table["metrics"]:
-                if name not in METRICS:
-                    raise ParbenchError(
-                        f"study {study['name']}: table {table['title']!r} names the metric "
-                        f"{name!r}; known: {', '.join(METRICS)}"
-                    )
-        groups = groups_of(plan, runs)
-        for group in groups.values():
-            if group.baseline is not None and group.baseline not in groups:
-                raise ParbenchError(
-                    f"plan: group {group.id}: baseline {group.baseline!r} is no group"
-                )
-        return cls(plan, groups, source)
 
     def baseline(self, group: Group) -> Group | None:
         """What a group's speedup is measured against."""
@@ -208,5 +183,5 @@ def main(arguments: list[str] | None = None) -> None:
     plan = files.read_json(options.plan)
     certificates = Certificates(options.certificate) if options.certificate is not None else None
     source = Source.read(plan["study"]["published"], options.published)
-    study = Measured.of(plan, read_runs(plan, options.cells), source)
+    study = Measured(plan, groups_of(plan, read_runs(plan, options.cells)), source)
     write_rows(options.out, table(study, certificates))
