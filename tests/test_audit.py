@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -221,14 +218,3 @@ def test_an_option_is_known_by_its_whole_name_and_value(tmp_path, options, key, 
     path.write_text("\n".join([head, *text]))
     told = claim({"strategy": "eager"}, {"strategy": "ddp", "options": {key: value}})
     assert bool(audit.of_claims(Claims(told).root, rows_of(path))) is has
-
-
-def test_the_program(tmp_path):
-    out = tmp_path / "findings.json"
-    words = [sys.executable, "scripts/audit.py", str(PUBLISHED), "--out", str(out)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(out.read_text())
-    assert done.stdout.splitlines()[-1].startswith(f"210 values, {len(told['findings'])} findings")
-    assert told["claims"] == "claims.yaml"
-    assert max(map(len, done.stdout.splitlines()[:-1])) <= 100

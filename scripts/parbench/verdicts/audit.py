@@ -13,11 +13,10 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from parbench.errors import ParbenchError
-from parbench.files import write_json
 from parbench.plan import published
 from parbench.plan.published import Cells, Claim, ClaimTest, Published
 from parbench.verdicts.selection import Configuration, across_models
@@ -426,7 +425,8 @@ def show(found: Iterable[Contradiction]) -> str:
     return "\n".join(parts)
 
 
-def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("csv", type=Path, help="published values, one a row")
     parser.add_argument("--classes", type=int, default=Task.classes)
@@ -434,30 +434,15 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--unbalanced", action="store_true", help="test classes differ in size: no check of scores"
     )
-    parser.add_argument(
-        "--claims", type=Path, help="what the sources say in words; by default claims.yaml beside"
-    )
-    parser.add_argument("--out", type=Path, help="write the findings as JSON, too")
     options = parser.parse_args(arguments)
     if options.classes < 2 or options.train_samples < 1:
         raise ParbenchError("--classes must be at least 2, --train-samples at least 1")
-    return options
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
-    options = _arguments(arguments)
     task = Task(options.classes, options.train_samples, not options.unbalanced)
     rows = published.rows(options.csv)
     found = contradictions(rows, task)
-    beside = options.csv.with_name("claims.yaml")
-    claims = options.claims or (beside if beside.is_file() else None)
-    if claims is not None:
+    claims = options.csv.with_name("claims.yaml")
+    if claims.is_file():
         found += of_claims(published.claims(claims), rows)
-    if options.out:
-        told = {"file": options.csv.name, "claims": claims and claims.name, "rows": len(rows)}
-        told |= {"task": asdict(task), "findings": [asdict(each) for each in found]}
-        write_json(options.out, told)
     if found:
         print(show(found))
     balance = "balanced" if task.balanced else "not balanced"
