@@ -21,6 +21,7 @@ from parbench.reporting.text import (
     decimals,
     fixed,
     hardware_text,
+    joined_ends,
     label,
     listed,
     mapping_text,
@@ -135,8 +136,7 @@ def _several(models: list[str], names: list[str], values: list[Value]) -> str:
 
 
 def _range(numbers: list[float]) -> str:
-    ends = dict.fromkeys(map(ratio_text, (min(numbers), max(numbers))))
-    return " to ".join(ends)
+    return joined_ends(map(ratio_text, (min(numbers), max(numbers))))
 
 
 def _text(value: Value) -> str:
@@ -146,7 +146,7 @@ def _text(value: Value) -> str:
     places = decimals([value.mean], "x", [value.std])
     text = f"{fixed(value.mean, places)} ± {fixed(value.std, places)}"
     if words.too_few(value.n):
-        text = " to ".join(dict.fromkeys(fixed(end, places) for end in (value.min, value.max)))
+        text = joined_ends(fixed(end, places) for end in (value.min, value.max))
     return f"{text} ({value.n})"
 
 

@@ -17,7 +17,7 @@ from parbench.reporting.text import (
     deployment_text,
     fixed,
     hardware_text,
-    label,
+    heading,
     listed,
     machine_text,
     mapping_text,
@@ -31,16 +31,6 @@ from parbench.verdicts.groups import Group
 LOG_LINES = 20  # of a cell that failed
 CONFUSION_CLASSES = 20  # a larger matrix nobody reads
 
-CELL_NUMBERS = (
-    "train_seconds",
-    "samples_per_second",
-    "startup_seconds",
-    "test_accuracy",
-    "test_precision_macro",
-    "test_recall_macro",
-    "test_f1_macro",
-    "test_specificity_macro",
-)
 HISTORY = {  # what is shown of an epoch, and how
     "epoch": "d",
     "train_loss": ".4f",
@@ -239,23 +229,15 @@ def _cell_panel(study: Study, cell: str, known: Environments) -> dict:
 
 
 def _cell_numbers(run: Run) -> list[list[str]]:
+    """Every metric that the run has by itself."""
     numbers = []
-    for key in CELL_NUMBERS:
-        unit = METRICS[key].unit
-        if run[key] is not None:
-            text = fixed(run[key], decimals([run[key]], unit))
-            numbers.append([label(key), text if unit == "fraction" else f"{text} {unit}"])
-    for place in ("processes", "devices"):
-        peaks = [fixed(entry["mib"], 1) for entry in run["peak_memory_mib"][place]]
-        if peaks:
-            numbers.append([f"Peak memory, {place}", ", ".join(peaks) + " MiB"])
-    if (inference := run["inference"]) is not None:
-        samples, seconds = inference["samples"], fixed(inference["seconds"], 3)
-        of_input = fixed(inference["input_seconds"], 3)
-        told = f"{samples} samples in {seconds} s, {of_input} s of it to prepare them"
-        numbers.append(["Inference", told])
+    for metric in METRICS.values():
+        value = metric.read(run) if metric.read and metric.of == "one" else None
+        if value is not None:
+            text = fixed(value, decimals([value], metric.unit))
+            numbers.append([heading(metric.name, metric.unit), text])
     if run["energy_joules"] is not None:
-        numbers.append(["Energy", f"{fixed(run['energy_joules'], 1)} J"])
+        numbers.append(["Energy (J)", fixed(run["energy_joules"], 1)])
     if run["steps_per_epoch"] is not None:
         steps = f"{run['steps_per_epoch']} an epoch, {run['warmup_steps']} warm-up"
         numbers.append(["Steps", steps])

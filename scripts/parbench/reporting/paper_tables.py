@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from parbench.measure.metrics import METRICS
+from parbench.measure.metrics import METRICS, TO_PUBLISHED
 from parbench.reporting.study import Study, bound
 from parbench.reporting.table import Cell, Notes, absent, make_table, number
 from parbench.reporting.text import (
@@ -111,22 +111,50 @@ def metric_cells(study: Study, group: Group, metric: str, unit: str, notes: Note
 
 def paper_table(study: Study, index: int, table: dict) -> dict:
     """One of the paper's tables, in its own shape."""
-    notes, rows = Notes(), []
     units = {m: table.get("units", {}).get(m) or study.unit(m) for m in table["metrics"]}
-    groups = study.table_groups(table)
+    caption = table.get("caption", "")
+    return _metrics_table(
+        study, str(index), table["title"], caption, study.table_groups(table), units
+    )
+
+
+def time_to_accuracy(study: Study) -> dict | None:
+    """How long training took to the published accuracy; None where none is published."""
+    name = TO_PUBLISHED.name
+    groups = [group for group in study.groups if group.cell_runs and study.row(group, name)]
+    units = {"test_accuracy": study.unit("test_accuracy"), name: study.unit("train_seconds")}
+    caption = (
+        "Seconds of training, evaluation not counted, at the end of the first epoch after which "
+        "the test accuracy was at least the published one. Where a seed never got there, there is "
+        "no mean: it would leave out the slowest."
+    )
+    made = ("time-to-accuracy", "Time to the published accuracy", caption)
+    return _metrics_table(study, *made, groups, units) if groups else None
+
+
+def _metrics_table(
+    study: Study,
+    identity: str,
+    title: str,
+    caption: str,
+    groups: list[Group],
+    units: dict[str, str],
+) -> dict:
+    """A row a group; of each metric, in its unit, what is published beside what came out here."""
+    notes, rows = Notes(), []
     for group in groups:
         scaled = "scaled: " + ", ".join(group.scaled) if group.scaled else ""
         row = key_cells(group, notes.mark(scaled))
         for metric, unit in units.items():
             row += metric_cells(study, group, metric, unit, notes)
         rows.append(row)
+    heads = [_metric_head(study, heading(metric, unit)) for metric, unit in units.items()]
     return make_table(
-        f"t-{study.name}-{index}",
-        table["title"],
-        [("", KEYS)]
-        + [_metric_head(study, heading(metric, unit)) for metric, unit in units.items()],
+        f"t-{study.name}-{identity}",
+        title,
+        [("", KEYS), *heads],
         rows,
-        caption=table.get("caption", ""),
+        caption=caption,
         context=context(study, groups),
         notes=notes,
         empty="The plan has no group of this table.",

@@ -11,7 +11,7 @@ from parbench.reporting.drawing import COLOURS, bar_label, figure_json, rows_of_
 from parbench.reporting.paper_tables import KEYS, context, key_cells
 from parbench.reporting.study import Study
 from parbench.reporting.table import Cell, Notes, absent, make_table, number
-from parbench.reporting.text import decimals, fixed, listed, ratio_text
+from parbench.reporting.text import decimals, fixed, joined_ends, listed
 from parbench.verdicts.groups import Group
 from parbench.verdicts.words import DECIDE_FROM
 
@@ -23,6 +23,10 @@ DEFINED = (
     "gradients cross the network and nothing is left to compute. Waiting: for a rank that comes "
     "late. Bubble: a device of a pipeline has nothing to do while another works. Other: the loop "
     "itself."
+)
+APART = (
+    "Instrumented cells stand apart from the timed ones, beside which they are set where there are "
+    "any: that is what the instrument costs."
 )
 BLIND = "over several machines waiting cannot be told from communication, which holds it"
 
@@ -65,7 +69,7 @@ def phases_table(study: Study) -> dict | None:
         TITLE,
         heads,
         rows,
-        caption=f"{DEFINED} Means over seeds. {_apart(study)}",
+        caption=f"{DEFINED} Means over seeds. {APART}",
         context=context(study, groups),
         notes=notes,
     )
@@ -77,7 +81,7 @@ def phases_figure(study: Study) -> dict | None:
     if not groups:
         return None
     told = [f"{bar_label(study, each)} for {each.model} {_said(each)}" for each in groups]
-    caption = f"Of an epoch, {listed(told)}. Mean over ranks and seeds. {_apart(study)}"
+    caption = f"Of an epoch, {listed(told)}. Mean over ranks and seeds."
     models: dict[str, list[Group]] = {}
     for group in groups:
         models.setdefault(group.model, []).append(group)
@@ -150,16 +154,6 @@ def _against_twin(study: Study, group: Group) -> Cell:
     return _number(ratios, 2) if ratios else absent("no timed cell to compare with")
 
 
-def _apart(study: Study) -> str:
-    """What the instrument costs, in words."""
-    ratios = [fmean(found) for group in instrumented(study) if (found := _ratios(study, group))]
-    text = "Instrumented cells stand apart from the timed ones"
-    if not ratios:
-        return f"{text}; of none is there a timed one beside it, so that nobody knows their cost."
-    ends = " to ".join(dict.fromkeys(ratio_text(end) for end in (min(ratios), max(ratios))))
-    return f"{text}: they took {ends} times as long as the same cells without the instrument."
-
-
 def _mean(values: list[float], places: int) -> Cell:
     return number(fmean(values), fixed(fmean(values), places))
 
@@ -170,8 +164,7 @@ def _number(values: list[float], places: int) -> Cell:
     if len(values) >= DECIDE_FROM:
         text = f"{fixed(middle, places)} ± {fixed(stdev(values), places)}"
     else:
-        ends = (fixed(end, places) for end in (min(values), max(values)))
-        text = " to ".join(dict.fromkeys(ends))
+        text = joined_ends(fixed(end, places) for end in (min(values), max(values)))
     return number(middle, text)
 
 

@@ -12,7 +12,6 @@ import argparse
 from datetime import datetime
 from pathlib import Path
 
-from parbench.errors import ParbenchError
 from parbench.files import read_json, write_atomically, write_json
 from parbench.reporting import (
     certificates,
@@ -25,8 +24,6 @@ from parbench.reporting import (
 from parbench.reporting.study import Study
 from parbench.verdicts.certificate import Certificates
 
-SCHEMA_VERSION = 6  # of report.json
-
 
 def collect(
     plans: list[Path],
@@ -38,22 +35,15 @@ def collect(
 ) -> dict:
     """All that the report shows, formatted, as JSON. ParbenchError for what is missing.
 
-    Plans of evidence bring ``cells`` and ``certified`` of their own.
-    Without ``claimed`` (claims.yaml) and ``published`` (CSV files) nothing is said of claims.
+    ``tables`` stand in the order of ``plans``; plans of evidence bring ``cells`` and ``certified``
+    of their own. Without ``claimed`` (claims.yaml) and ``published`` (CSV files) nothing is said
+    of claims.
     """
     proofs = Certificates(certified) if certified is not None else None
-    by_name = {path.stem: path for path in tables}
-    studies = []
-    for plan in plans:
-        if plan.stem not in by_name:
-            raise ParbenchError(
-                f"{plan}: no table for study {plan.stem}; "
-                f"add --table results/tables/{plan.stem}.csv"
-            )
-        studies.append(Study(plan, by_name[plan.stem], cells, proofs))
+    pairs = zip(plans, tables, strict=True)
+    studies = [Study(plan, table, cells, proofs) for plan, table in pairs]
     environments = panels.environments(studies)
     return {
-        "schema_version": SCHEMA_VERSION,
         "title": "parbench: published and reproduced",
         "timestamp": timestamp(studies),
         "summary": sections.summary(studies),
@@ -73,14 +63,6 @@ def timestamp(studies: list[Study]) -> int:
     """Seconds since 1970 of the last run's end, the only date in a file; 0 without runs."""
     ends = [run["finished"] for study in studies for run in study.runs.values()]
     return int(datetime.fromisoformat(max(ends)).timestamp()) if ends else 0
-
-
-def read_report(path: Path) -> dict:
-    """What ``collect`` wrote. ParbenchError for anything else."""
-    data = read_json(path)
-    if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
-        raise ParbenchError(f"{path}: not a report.json of this version; delete it and run again")
-    return data
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -109,6 +91,6 @@ def main(argv: list[str] | None = None) -> None:
         read = (options.plan, options.table, options.cells, options.certificate)
         write_json(options.out, collect(*read, options.claims, options.published))
     elif options.command == "html":
-        write_atomically(options.out, render.render_html(read_report(options.data)))
+        write_atomically(options.out, render.render_html(read_json(options.data)))
     else:
-        write_atomically(options.out, render.render_pdf(read_report(options.data)))
+        write_atomically(options.out, render.render_pdf(read_json(options.data)))

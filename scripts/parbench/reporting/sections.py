@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from parbench.reporting import time_to_accuracy
 from parbench.reporting.figures import figures
 from parbench.reporting.not_yet import not_yet_table
 from parbench.reporting.operators import operators_table
@@ -15,6 +14,7 @@ from parbench.reporting.paper_tables import (
     counted_verdicts,
     paper_table,
     speedup_table,
+    time_to_accuracy,
 )
 from parbench.reporting.phases import phases_figure, phases_table
 from parbench.reporting.study import Study
@@ -58,7 +58,7 @@ def study_section(study: Study) -> dict:
     tables = [paper_table(study, index, table) for index, table in enumerate(text["tables"], 1)]
     more = (
         speedup_table,
-        time_to_accuracy.table,
+        time_to_accuracy,
         operators_table,
         phases_table,
         not_yet_table,

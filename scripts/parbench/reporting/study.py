@@ -8,13 +8,11 @@ from pathlib import Path
 
 from parbench.errors import ParbenchError
 from parbench.files import read_json
-from parbench.measure.metrics import METRICS
 from parbench.printable import printable
-from parbench.reporting.text import anchor, convert, decimals, fixed
+from parbench.reporting.text import anchor, convert, decimals, fixed, joined_ends
 from parbench.verdicts.certificate import Certificates
 from parbench.verdicts.groups import Group, groups_of, read_runs
 from parbench.verdicts.rows import Row, read_rows
-from parbench.verdicts.words import NOT_MEASURED, OK
 
 TRAINED = Path("results/cells")
 
@@ -54,40 +52,13 @@ class Study:
             # Those of several models together stand after those that have cells of their own.
             self.groups = list(self.by_id.values())
             self.own = self.groups[: len(plan["groups"])]
-            self.rows = self._read_table()
-            self._check_numbers()
         except (KeyError, TypeError) as error:
             raise ParbenchError(
                 f"{plan_path}: no key {error}; delete it and run again: make report"
             ) from None
+        rows = read_rows(table_path, f"rebuild it: {self.command(table_path)} --force")
+        self.rows = {(row.group, row.metric): row for row in rows}
         self._decimals: dict[tuple[str, str], int] = {}
-
-    def _rebuild(self) -> str:
-        return f"rebuild it: {self.command(self.table_path)} --force"
-
-    def _read_table(self) -> dict[tuple[str, str], Row]:
-        rows = read_rows(self.table_path, self._rebuild())
-        for row in rows:
-            if row.group not in self.by_id:
-                raise ParbenchError(
-                    f"{self.table_path}: group {row.group!r} is not in the plan; {self._rebuild()}"
-                )
-        return {(row.group, row.metric): row for row in rows}
-
-    def _check_numbers(self) -> None:
-        """Every number that the study's tables ask for exists, or a status says why not."""
-        for table in self.study["tables"]:
-            for group in self.table_groups(table):
-                for metric in table["metrics"]:
-                    row = self.row(group, metric)
-                    lacking = row is None or (
-                        row.status == OK and row.mean is None and row.verdict != NOT_MEASURED
-                    )
-                    if lacking and not METRICS[metric].may_lack and not group.not_run:
-                        raise ParbenchError(
-                            f"{self.table_path}: no number for metric {metric} of group "
-                            f"{group.id}; {self._rebuild()}"
-                        )
 
     # ---------------------------------------------------------------- files and anchors
 
@@ -152,10 +123,9 @@ class Study:
 
     def spread(self, row: Row, unit: str) -> str:
         """``12.00 ± 0.13``, mean and standard deviation; ``11.9 to 12.1`` of too few seeds."""
-        if not row.too_few:
-            return f"{self.show(row, 'mean', unit)} ± {self.show(row, 'std', unit)}"
-        ends = (self.show(row, end, unit) for end in ("min", "max"))
-        return " to ".join(dict.fromkeys(ends))
+        ends = ("min", "max") if row.too_few else ("mean", "std")
+        shown = (self.show(row, end, unit) for end in ends)
+        return joined_ends(shown) if row.too_few else " ± ".join(shown)
 
     def whiskers(self, row: Row, unit: str) -> tuple[float, float]:
         """How far the spread reaches below and above the mean, in the unit ``unit``."""

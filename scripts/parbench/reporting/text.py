@@ -79,6 +79,11 @@ def ratio_text(value: float) -> str:
     return fixed(value, 2) if abs(value) >= 0.095 or value == 0 else f"{value:.2g}"
 
 
+def joined_ends(ends: Iterable[str]) -> str:
+    """A range: ``11.9 to 12.1``, or one number where both ends read alike."""
+    return " to ".join(dict.fromkeys(ends))
+
+
 def band_text(band: tuple[float, float] | None) -> str:
     """A noise band: ``0.95 to 1.05``."""
     return "unknown" if band is None else f"{fixed(band[0], 2)} to {fixed(band[1], 2)}"
