@@ -14,7 +14,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench certificate bundle evidence gpu-evidence system doctor slurm-up slurm-down clean lock .python .gpu
+.PHONY: help env report test lint format bench certificate bundle evidence gpu-evidence system doctor slurm clean lock .python .gpu
 # A target's parts follow each other, also under `make -j`: Snakemake is what runs jobs at once.
 .NOTPARALLEL:
 
@@ -76,11 +76,8 @@ system: ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, 
 doctor: .python ## what this machine can run, and the command that mends what it cannot
 	@"$(PYTHON)" scripts/doctor.py $(ARGS)
 
-slurm-up: .python ## start a Slurm cluster of this machine's own, to try things; prints the line to type
-	@$(ENTER) -- python tests/cluster.py up $(ARGS)
-
-slurm-down: .python ## end it, with all of its jobs
-	@$(ENTER) -- python tests/cluster.py down $(ARGS)
+slurm: .python ## run a Slurm cluster of this machine's own until Ctrl-C, to try things; prints the line to type
+	@$(ENTER) -- python tests/cluster.py
 
 clean: ## delete results and reports; never the cache, nor data that came in a bundle
 	@rm -f -- reports/final.html reports/final.pdf reports/evidence.html reports/evidence.pdf

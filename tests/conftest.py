@@ -65,7 +65,7 @@ def cluster():
     require.require("slurm")
     from cluster import Cluster
 
-    cluster = Cluster(Path(tempfile.mkdtemp(prefix="slurm-")))  # pytest's folders are too deep
+    cluster = Cluster()
     try:
         cluster.up()
         yield cluster

@@ -28,14 +28,6 @@ def processes_of(temporary: Path) -> list[int]:
     return found
 
 
-def words_of(pid: int) -> list[str]:
-    """The command of a process; nothing where it has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return []
-
-
 def beats(temporary: Path) -> Iterator[dict]:
     """What ranks that live tell of themselves: {rank, pid, phase, epoch, step}.
 
