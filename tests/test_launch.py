@@ -224,7 +224,7 @@ def test_count_and_time_left(launch):
         shutil.rmtree(it.root / "results" / "plan")
     assert "[0/2]" in it.said
     assert "[1/2]" in it.said
-    assert re.search(r" \(about \d+ s left\)$", it.said)
+    assert re.search(r" \(about 00:\d\d left\)$", it.said)
 
 
 # ---------------------------------------------------------------- results that are failures

@@ -15,6 +15,8 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from tqdm import tqdm
+
 from parbench.cell import Cell
 from parbench.errors import ParbenchError
 from parbench.files import read_json, write_json
@@ -81,15 +83,9 @@ def _said(number: int, count: int, error: dict) -> str:
 
 
 def _died_of(code: int) -> str:
-    return f"killed by signal {-code} ({signal_name(-code)})" if code < 0 else f"exit status {code}"
-
-
-def signal_name(number: int) -> str:
-    """SIGKILL for 9."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    if code < 0:
+        return f"killed by signal {-code} ({signal.Signals(-code).name})"
+    return f"exit status {code}"
 
 
 def end_of(log: Path) -> str:
@@ -105,20 +101,10 @@ def result(metrics: dict) -> str:
     if metrics["status"] != "ok":
         return printable(f"{metrics['status']}: {metrics['reason']}")
     seconds = metrics["train_seconds"]
-    spent = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
+    spent = f"{seconds:.1f} s" if seconds < 60 else tqdm.format_interval(seconds)
     accuracy = metrics["test_accuracy"]
     told = "accuracy not measured" if accuracy is None else f"accuracy {accuracy:.3f}"
     return f"ok, {told}, trained in {spent}"
-
-
-def duration(seconds: float) -> str:
-    """45 s, 2 min 10 s, 3 h 5 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 # ---------------------------------------------------------------- beside metrics.json

@@ -224,7 +224,7 @@ def _told_deaths(state: Path) -> Iterator[tuple[float, int, int]]:
 
 def _exact(code: int) -> int:
     """An exit code, negative for a signal, whose number Apptainer gives as a shell does."""
-    return 128 - code if code > 128 else code
+    return 128 - code if 128 < code < 160 else code
 
 
 def last_words(state: Path) -> dict[int, tuple[float, dict]]:
