@@ -7,9 +7,9 @@ program takes exactly that release from the package registry (pip, by hash), pat
 that stand in the way, and builds it with Gloo, or with NCCL too (``--gpu nccl``). Its build tools
 (an older setuptools and CMake) come from the same lock file and never enter the environment.
 
-Standard library only: it runs on a host and inside an image's recipe. Progress goes to standard
-error, the whole output to <out>/build.log. Where it fails, standard output is the reason, on one
-line; the status is then 3 where something could not be fetched, else 1.
+Standard library only: it runs on a host and inside an image's recipe. The whole output goes to
+<out>/build.log. Where it fails, standard output is the reason, on one line; the status is then 1
+where the compiler failed, and 3 where something is lacking that can be mended.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
-import time
 from pathlib import Path
 
 VERSION = "0.28.1"
 GIB_PER_JOB = 1.5  # of memory, for one g++ on torch's headers
-SECONDS_BETWEEN_LINES = 10
 STANDARD = "set(CMAKE_CXX_STANDARD {})"
 # File, what stands there, and what takes its place. {standard} is what torch's headers ask for.
 PATCHES = [
@@ -73,7 +71,7 @@ class Failure(Exception):
 
 def require_compiler() -> None:
     """Raise Failure, with the package that mends it, for what compiling needs."""
-    compilers = [os.environ.get("CXX", "").split()[:1] or ["c++", "g++", "clang++"]][0]
+    compilers = os.environ.get("CXX", "").split()[:1] or ["c++", "g++", "clang++"]
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for there, what, package in (
@@ -82,126 +80,60 @@ def require_compiler() -> None:
         (header.is_file(), f"Python.h is not in {header.parent}", f"{version}-dev"),
     ):
         if not there:
-            raise Failure(f"{what} (Debian and Ubuntu: sudo apt install {package})")
+            raise Failure(f"{what} (Debian and Ubuntu: sudo apt install {package})", status=3)
 
 
 def torch_cxx_standard() -> int:
     """The C++ standard that torch's headers ask for: 17, or 20 from torch 2.15 on."""
     torch = importlib.util.find_spec("torch")
     if torch is None:
-        raise Failure(f"torch is not installed in the environment of {sys.executable}")
+        raise Failure(f"torch is not installed in the environment of {sys.executable}", status=3)
     header = "include/torch/csrc/api/include/torch/all.h"
     text = Path(torch.submodule_search_locations[0], header).read_text()
     # all.h refuses older compilers by itself: `__cplusplus < 202002L` means C++20.
     return max([17, *map(int, re.findall(r"__cplusplus < 20(\d\d)\d\dL", text))])
 
 
-class Build:
-    """One build in a folder of its own, ``work``, with its log and lines for people."""
+def run(words: list[str], log: Path, folder: Path | None = None, **variables: str) -> str:
+    """Run this Python with ``words``; its output, which the log keeps, too. CalledProcessError."""
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    with open(log, "a", encoding="utf-8") as file:
+        file.write(f"$ {' '.join(words)}\n{done.stdout}")
+    if done.returncode:
+        raise subprocess.CalledProcessError(done.returncode, words, done.stdout)
+    return done.stdout
 
-    def __init__(self, work: Path, log: Path):
-        self.work, self.log, self.tools = work, log, work / "tools"
-        self.started = self.said = time.monotonic()
 
-    def tell(self, text: str) -> None:
-        """A line for people."""
-        seconds = time.monotonic() - self.started
-        print(f"parbench: Horovod {VERSION}: {text} [{seconds:.0f} s]", file=sys.stderr, flush=True)
-
-    def run(self, words: list[str], folder: Path | None = None, **variables: str) -> list[str]:
-        """Run Python with ``words``. Returns the lines it printed, which the log keeps.
-
-        Raises CalledProcessError with them as its output.
-        """
-        command = [sys.executable, *words]
-        environment = {**os.environ, "PYTHONPATH": str(self.tools), **variables}
-        lines = []
-        with open(self.log, "a", encoding="utf-8") as log, subprocess.Popen(
-            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        ) as process:  # fmt: skip
-            log.write(f"$ {' '.join(command)}\n")
-            for line in process.stdout:
-                log.write(line)
-                lines.append(line.rstrip())
-                percent = re.match(r"\[\s*(\d+)%\]", line)
-                if percent and time.monotonic() - self.said >= SECONDS_BETWEEN_LINES:
-                    self.said = time.monotonic()
-                    self.tell(f"compiling, {percent[1]} %")
-        if process.returncode:
-            raise subprocess.CalledProcessError(process.returncode, command, "\n".join(lines))
-        return lines
-
-    def pip(self, *words: str) -> None:
-        """Fetch something, by hash."""
-        options = ["--no-deps", "--require-hashes", "--disable-pip-version-check"]
-        try:
-            self.run(["-m", "pip", *words, *options])
-        except subprocess.CalledProcessError as error:
-            lines = error.output.splitlines() or ["no message"]
-            told = next((line for line in lines if line.startswith("ERROR")), lines[-1])
-            raise Failure(f"pip: {told}", status=3) from None
-
-    def fetch(self, lock: Path) -> Path:
-        """Install the build tools aside, and unpack Horovod's source. Returns its folder."""
-        self.tell("fetching the build tools and the source archive")
-        entries = re.split(r"\n(?=[A-Za-z0-9])", "\n" + lock.read_text(encoding="utf-8"))
-        own = [entry for entry in entries if entry.startswith(f"horovod=={VERSION} ")]
-        others = [entry for entry in entries if "==" in entry and entry not in own]
-        (self.work / "horovod.txt").write_text("\n".join(own) + "\n")
-        (self.work / "tools.txt").write_text("\n".join(others) + "\n")
-        tools = ("--target", str(self.tools), "-r", str(self.work / "tools.txt"))
-        self.pip("install", "--only-binary=:all:", *tools)
-        # pip asks the archive for its metadata, which takes the older setuptools.
-        words = ("--no-binary=horovod", "--no-build-isolation", "--dest", str(self.work))
-        self.pip("download", *words, "-r", str(self.work / "horovod.txt"))
-        with tarfile.open(self.work / f"horovod-{VERSION}.tar.gz") as archive:
-            # Python 3.11.2 knows no filter yet; the archive's SHA-256 is the locked one.
-            known = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-            archive.extractall(self.work, **known)  # noqa: S202
-        return self.work / f"horovod-{VERSION}"
-
-    def compile(self, source: Path, gpu: str) -> Path:
-        """Build the wheel. Returns its path."""
-        standard = torch_cxx_standard()
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-        jobs = max(1, min(len(os.sched_getaffinity(0)), int(memory / GIB_PER_JOB)))
-        self.tell(f"compiling, C++{standard}, {jobs} job{'s' if jobs > 1 else ''}")
-        variables = {"HOROVOD_CMAKE": str(self.tools / "cmake" / "data" / "bin" / "cmake")}
-        variables |= {f"HOROVOD_WITHOUT_{name}": "1" for name in ("TENSORFLOW", "MXNET", "MPI")}
-        variables |= {"HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITH_GLOO": "1"}
-        variables |= {"HOROVOD_CPU_OPERATIONS": "GLOO", "MAKEFLAGS": f"-j{jobs}"}
-        if gpu == "nccl":
-            variables |= {"HOROVOD_GPU_OPERATIONS": "NCCL"} | self.nccl_of_torch()
-        try:
-            dist = str(self.work / "dist")
-            self.run(["setup.py", "bdist_wheel", "--dist-dir", dist], source, **variables)
-        except subprocess.CalledProcessError as error:
-            raise Failure(first_error(error.output.replace(f"{self.work}/", ""))) from None
-        (wheel,) = (self.work / "dist").glob("*.whl")
-        self.check(wheel, "nccl_built" if gpu == "nccl" else "gloo_built")
-        return wheel
-
-    def check(self, wheel: Path, test: str) -> None:
-        """Raise Failure for a wheel that cannot be loaded beside torch: it must not be kept."""
-        shutil.unpack_archive(wheel, self.work / "check", "zip")
-        code = f"import horovod.torch as hvd; assert hvd.{test}(), '{test} is false'"
-        try:
-            self.run(["-c", code], self.work, PYTHONPATH=str(self.work / "check"))
-        except subprocess.CalledProcessError as error:
-            told = error.output.splitlines()[-1:]
-            raise Failure(f"the wheel does not work: {' '.join(told)}") from None
-
-    def nccl_of_torch(self) -> dict[str, str]:
-        """NCCL as CMake expects it, of links into the package that torch itself uses."""
-        package = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "nccl"
-        library = package / "lib" / "libnccl.so.2"
-        if "HOROVOD_NCCL_HOME" in os.environ or not library.is_file():
-            return {}
-        (self.work / "nccl" / "lib").mkdir(parents=True)
-        (self.work / "nccl" / "include").symlink_to(package / "include")
-        (self.work / "nccl" / "lib" / "libnccl.so").symlink_to(library)
-        return {"HOROVOD_NCCL_HOME": str(self.work / "nccl")}
+def fetch(lock: Path, work: Path, log: Path) -> Path:
+    """Install the build tools into work/tools, and unpack Horovod's source. Returns its folder."""
+    entries = re.split(r"\n(?=[A-Za-z0-9])", "\n" + lock.read_text(encoding="utf-8"))
+    own = [entry for entry in entries if entry.startswith(f"horovod=={VERSION} ")]
+    others = [entry for entry in entries if "==" in entry and entry not in own]
+    (work / "horovod.txt").write_text("\n".join(own) + "\n")
+    (work / "tools.txt").write_text("\n".join(others) + "\n")
+    options = ["--no-deps", "--require-hashes", "--disable-pip-version-check"]
+    tools = ["--only-binary=:all:", "--target", str(work / "tools"), "-r", str(work / "tools.txt")]
+    # pip asks the archive for its metadata, which takes the older setuptools.
+    source = ["--no-binary=horovod", "--no-build-isolation", "--dest", str(work)]
+    source += ["-r", str(work / "horovod.txt")]
+    try:
+        run(["-m", "pip", "install", *options, *tools], log)
+        run(["-m", "pip", "download", *options, *source], log, PYTHONPATH=str(work / "tools"))
+    except subprocess.CalledProcessError as error:
+        raise Failure(f"pip: {first_error(error.output)}", status=3) from None
+    with tarfile.open(work / f"horovod-{VERSION}.tar.gz") as archive:
+        archive.extractall(work)  # noqa: S202  (its SHA-256 is the locked one)
+    return work / f"horovod-{VERSION}"
 
 
 def patch(source: Path, standard: int, gpu: str) -> None:
@@ -213,17 +145,46 @@ def patch(source: Path, standard: int, gpu: str) -> None:
         (source / name).write_text(text.replace(old, new.replace("{standard}", str(standard))))
 
 
+def compile_wheel(source: Path, work: Path, log: Path, gpu: str) -> Path:
+    """Build the wheel and load it beside torch. Returns its path."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    jobs = max(1, min(len(os.sched_getaffinity(0)), int(memory / GIB_PER_JOB)))
+    tools = work / "tools"
+    variables = {"HOROVOD_CMAKE": str(tools / "cmake" / "data" / "bin" / "cmake")}
+    variables |= {f"HOROVOD_WITHOUT_{name}": "1" for name in ("TENSORFLOW", "MXNET", "MPI")}
+    variables |= {"HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITH_GLOO": "1"}
+    variables |= {"HOROVOD_CPU_OPERATIONS": "GLOO", "MAKEFLAGS": f"-j{jobs}"}
+    if gpu == "nccl":
+        variables |= {"HOROVOD_GPU_OPERATIONS": "NCCL"} | nccl_of_torch(work)
+    words = ["setup.py", "bdist_wheel", "--dist-dir", str(work / "dist")]
+    check = f"import horovod.torch as h; assert h.{'nccl' if gpu == 'nccl' else 'gloo'}_built()"
+    try:
+        run(words, log, source, PYTHONPATH=str(tools), **variables)
+        (wheel,) = (work / "dist").glob("*.whl")
+        shutil.unpack_archive(wheel, work / "check", "zip")
+        run(["-c", check], log, work, PYTHONPATH=str(work / "check"))
+    except subprocess.CalledProcessError as error:
+        raise Failure(first_error(error.output.replace(f"{work}/", ""))) from None
+    return wheel
+
+
+def nccl_of_torch(work: Path) -> dict[str, str]:
+    """NCCL as CMake expects it, of links into the package that torch itself uses."""
+    package = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "nccl"
+    library = package / "lib" / "libnccl.so.2"
+    if "HOROVOD_NCCL_HOME" in os.environ or not library.is_file():
+        return {}
+    (work / "nccl" / "lib").mkdir(parents=True)
+    (work / "nccl" / "include").symlink_to(package / "include")
+    (work / "nccl" / "lib" / "libnccl.so").symlink_to(library)
+    return {"HOROVOD_NCCL_HOME": str(work / "nccl")}
+
+
 def first_error(log: str) -> str:
-    """The first line of a build's output that says why it failed."""
-    lines = [line.strip() for line in log.splitlines()] or ["the compiler said nothing"]
-    # collect2 only says that the linker failed; ld itself says why.
-    compiler, linker = r"(?<!collect2: )(fatal )?error: ", r"\bld(\.\w+)?: (?!warning)"
-    for pattern in (compiler, linker, r"CMake Error", r"[A-Za-z]*Error: ", r"\*\*\* "):
-        for number, line in enumerate(lines):
-            if re.search(pattern, line):  # CMake's message stands on the lines below
-                more = lines[number + 1 : number + 4] if pattern == "CMake Error" else []
-                return " ".join(" ".join([line, *more]).split())[:400]
-    return lines[-1]
+    """The first line of a program's output that says why it failed."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()] or ["it said nothing"]
+    pattern = r"\berror: |CMake Error|^ERROR|\b[A-Za-z]*Error\b|\*\*\* "
+    return next((line for line in lines if re.search(pattern, line)), lines[-1])[:400]
 
 
 def main() -> int:
@@ -236,18 +197,17 @@ def main() -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     log = arguments.out / "build.log"
     log.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(prefix="horovod-", dir=arguments.out) as work:
-        build = Build(Path(work).resolve(), log)
+    with tempfile.TemporaryDirectory(prefix="horovod-", dir=arguments.out) as folder:
+        work = Path(folder).resolve()
         try:
             require_compiler()
-            source = build.fetch(arguments.lock)
+            source = fetch(arguments.lock, work, log)
             patch(source, torch_cxx_standard(), arguments.gpu)
-            wheel = build.compile(source, arguments.gpu)
+            wheel = compile_wheel(source, work, log, arguments.gpu)
         except Failure as error:
             print(error)
             return error.status
         os.replace(wheel, arguments.out / wheel.name)
-    build.tell("wheel ready")
     return 0
 
 

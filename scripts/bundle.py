@@ -1,6 +1,6 @@
 """Write one archive for a machine without network: checkout, images, data and packages.
 
-    make bundle                                            # parbench-<version>-<stack>.tar, here
+    make bundle                                            # parbench-<version>.tar, here
     make bundle ARGS="--out /media/disk/x.tar --configfile mine.yaml"
 
 The archive holds the commit that is checked out, the images, converted datasets and published
@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from parbench.cache import say
 from parbench.deploy import bundle, deployment, images
 from parbench.errors import ParbenchError, run_main
 from parbench.plan import config as configuration
@@ -26,7 +24,9 @@ from parbench.plan import expansion, state
 ROOT = configuration.ROOT
 
 
-def needed(config: dict, plan: expansion.Plan, configfiles: dict[str, Path]) -> bundle.Contents:
+def needed(
+    config: dict, plan: expansion.Plan, stack: str, files: dict[str, Path]
+) -> bundle.Contents:
     """Images, datasets and published weights of all cells, also of those whose hardware only the
     other machine has.
     """
@@ -37,17 +37,16 @@ def needed(config: dict, plan: expansion.Plan, configfiles: dict[str, Path]) -> 
     started = (cell.model.pretrained for cell in plan.cells.values())
     folders |= {f"weights/{each.weights}" for each in started if each}
     ordered = sorted(wanted, key=lambda image: image.label)
-    return bundle.Contents(config["stack"], ordered, sorted(folders), configfiles)
+    return bundle.Contents(stack, ordered, sorted(folders), files)
 
 
 def prepare(contents: bundle.Contents, settings: dict, configfiles: list[str]) -> None:
     """Make data by the workflow, and images, where they are not there yet."""
-    say(f"data: {', '.join(contents.folders)}")
     command = [sys.executable, "-m", "snakemake", "--quiet", "all", "--rerun-incomplete"]
     command += [f"results/{folder}/digest.json" for folder in contents.folders]
     command += ["--configfile", *configfiles] if configfiles else []
     variables = {**os.environ, "PARBENCH_CLOSING": "make"}  # no results to print
-    if subprocess.run(command, cwd=ROOT, env=variables, check=False, stdout=sys.stderr).returncode:
+    if subprocess.run(command, cwd=ROOT, env=variables, check=False, stdout=2).returncode:
         raise ParbenchError("the data of the studies cannot be made; see the error above")
     for image in contents.images:
         images.file(image, settings)
@@ -55,47 +54,34 @@ def prepare(contents: bundle.Contents, settings: dict, configfiles: list[str]) -
 
 def travelling(configfiles: list[str]) -> dict[str, Path]:
     """Where files of --configfile go: those of this folder to their place, others beside it."""
-    found: dict[str, Path] = {}
-    for name in configfiles:
-        path = Path(name).absolute()
-        inside = path.is_relative_to(ROOT)
-        place = str(path.relative_to(ROOT)) if inside else path.name
-        if place in found or (not inside and (ROOT / place).exists()):
-            raise ParbenchError(f"{name}: {place} is taken in the archive; give it another name")
-        found[place] = path
-    return found
+    paths = [Path(name).absolute() for name in configfiles]
+    return {
+        str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name: path
+        for path in paths
+    }
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="default: parbench-<version>-<stack>.tar, here")
+    parser.add_argument("--out", type=Path, help="default: parbench-<version>.tar, here")
     parser.add_argument(
         "--configfile", "--configfiles", nargs="+", default=[], help="laid over config.yaml"
     )
-    parser.add_argument("--dirty", action="store_true", help="take tracked files as they are now")
     parser.add_argument("--environment", default="current", help="stack of the host environment")
     arguments = parser.parse_args()
-    # Ended by a scheduler or `timeout`: leave as on any error, nothing half left.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     files = travelling(arguments.configfile)
-    checked = configuration.checked(
-        configuration.load(*arguments.configfile),
-        [ROOT / "config.yaml", *map(Path, arguments.configfile)],
-    )
+    bundle.require_clean(files)
+    paths = [ROOT / "config.yaml", *map(Path, arguments.configfile)]
+    checked = configuration.checked(configuration.load(*arguments.configfile), paths)
     config = deployment.settle(checked)
-    bundle.require_clean(arguments.dirty, config["studies"], files)
-    contents = needed(config, expansion.plan(config, arguments.configfile), files)
-    name = f"parbench-{bundle.version()}-{contents.stack}.tar"  # git ignores it
+    plan = expansion.plan(config, arguments.configfile)
+    contents = needed(config, plan, arguments.environment, files)
+    name = f"parbench-{bundle.version()}.tar"  # git ignores it
     out = (arguments.out or Path(name)).absolute()
     out = out / name if out.is_dir() else out
-    if not out.parent.is_dir():
-        raise ParbenchError(f"--out {out}: there is no folder {out.parent}")
-    try:
-        prepare(contents, config["images"], arguments.configfile)
-        bundle.write(out, contents, arguments.environment, dirty=arguments.dirty)
-    except OSError as error:
-        raise bundle.sifted(error, out) from None
+    prepare(contents, config["images"], arguments.configfile)
+    bundle.write(out, contents)
     print(f"{out}  {out.stat().st_size / 1e9:.1f} GB")
 
 

@@ -1,13 +1,11 @@
 """What this machine can run, what each missing thing costs, and the command that mends it.
 
 python3 scripts/doctor.py            # also on a bare Python; status 1: not even the quickstart runs
-python3 scripts/doctor.py --slurm    # what this site's Slurm offers to each hardware of config.yaml
+python3 scripts/doctor.py --slurm    # what a cell on each hardware of config.yaml asks Slurm for
 """
 
 import argparse
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 if sys.hexversion < 0x030B0000:  # said before anything that an older Python cannot import
@@ -19,21 +17,17 @@ if sys.hexversion < 0x030B0000:  # said before anything that an older Python can
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -I` leaves it out
 
 from parbench.deploy import doctor, environment
-from parbench.errors import ParbenchError, run_main
+from parbench.errors import run_main
 
 
 def cluster(configfiles: list[str]) -> list[doctor.Check]:
-    """What this site's Slurm offers to each hardware of the configuration."""
+    """What cells on each hardware of the configuration ask this site's Slurm for."""
     found = doctor.slurm()
     if found.state != doctor.OK:
-        return [
-            doctor.Check(found.check, doctor.MISSING, found.found, found.costs, found.mend, True)
-        ]
+        return [doctor.Check("Slurm", doctor.MISSING, found.found, found.costs, found.mend, True)]
     folder = environment.environment_folder("current")
     if Path(sys.prefix) != folder:
-        if not environment.is_whole(folder):
-            raise ParbenchError("--slurm needs parbench's environment (stack current): make env")
-        environment.execute(folder, ["python", *sys.argv])
+        environment.execute(environment.ensure("current"), ["python", *sys.argv])
     from parbench.launch import slurm_site
 
     return list(slurm_site.examine(configfiles))
@@ -42,7 +36,6 @@ def cluster(configfiles: list[str]) -> list[doctor.Check]:
 def main() -> int:
     """Print what was found."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--json", action="store_true", help="for programs")
     parser.add_argument(
         "--slurm",
         action="store_true",
@@ -53,10 +46,7 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     checks = cluster(arguments.configfile) if arguments.slurm else list(doctor.examine())
-    if arguments.json:
-        print(json.dumps([asdict(each) for each in checks], indent=1))
-    else:
-        print(doctor.table(checks))
+    print(doctor.table(checks))
     return int(any(each.state == doctor.MISSING and each.essential for each in checks))
 
 

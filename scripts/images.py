@@ -2,21 +2,18 @@
 
 python scripts/images.py build                  # all images of the stack, unless they are there
 python scripts/images.py list                   # which are there, what they are made from
-python scripts/images.py verify                 # every byte and signature of those in the cache
 python scripts/images.py run report -- python3  # a program inside one
 """
 
 from __future__ import annotations
 
 import argparse
-import signal
 import subprocess
-import sys
+import tempfile
 from pathlib import Path
 
-from parbench.deploy import build, images
+from parbench.deploy import images
 from parbench.errors import ParbenchError, run_main
-from parbench.files import read_json, sha256_file
 from parbench.plan import config as configuration
 
 
@@ -31,28 +28,10 @@ def planned(arguments: argparse.Namespace) -> tuple[str, dict]:
 
 def show(one: images.Image) -> None:
     """A line about an image."""
-    facts = images.known(one)
-    state = "missing"
+    facts, state = images.known(one), "missing"
     if facts is not None:
         state = f"{one.path.stat().st_size / 2**20:,.0f} MiB, sha256 {facts['sha256'][:12]}"
     print(f"{one.label:<36} {state:<36} {one.path if facts else ''}".rstrip())
-
-
-def verify(one: images.Image, public_key: str | None) -> bool:
-    """Read every byte of an image and ask for its signature; False where it is damaged."""
-    if not one.path.is_file():
-        print(f"{one.label}: missing")
-        return True
-    if not one.beside(".json").is_file():
-        print(f"{one.label}: given, not used yet")
-        return True
-    facts = read_json(one.beside(".json"))
-    whole = sha256_file(one.path) == facts["sha256"]
-    print(f"{one.label}: {'whole' if whole else 'DAMAGED; delete ' + str(one.path)}")
-    if whole and public_key:
-        build.require_signature(one, {**facts, "verified": None}, public_key)
-        print(f"{one.label}: signed by {public_key}")
-    return whole
 
 
 def known_name(name: str) -> str:
@@ -75,31 +54,25 @@ def main() -> int:
     made.add_argument("names", nargs="*", help="default: all")
     made.add_argument("--out", type=Path, help="digest file to write, for one image")
     commands.add_parser("list", parents=[common], help="images and whether they are there")
-    commands.add_parser("verify", parents=[common], help="read every byte, ask for signatures")
     run = commands.add_parser("run", parents=[common], help="a program inside an image")
     run.add_argument("name")
     run.add_argument("program", nargs="+", help="-- program and its arguments")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a build ends as on any error
     stack, settings = planned(arguments)
     if arguments.action == "run":
         one = images.image(known_name(arguments.name), stack, settings)
-        with images.inside(one, settings, arguments.program) as (command, variables):
+        with tempfile.TemporaryDirectory(prefix="parbench-") as temporary:
+            command, variables = images.inside(one, settings, arguments.program, Path(temporary))
             return subprocess.run(command, env=variables, check=False).returncode
     asked = getattr(arguments, "names", None) or images.names()
-    wanted = [images.image(known_name(name), stack, settings) for name in asked]
-    if arguments.action == "list":
-        for one in wanted:
+    for one in [images.image(known_name(name), stack, settings) for name in asked]:
+        if arguments.action == "list":
             show(one)
-    elif arguments.action == "verify":
-        return int(not all([verify(one, settings["public_key"]) for one in wanted]))
-    else:
-        for one in wanted:
-            facts = images.ensure(one, settings)
-            if arguments.out is None:
-                print(facts["path"])
-            else:
-                images.write_digest(arguments.out, one)
+        elif arguments.out is None:
+            print(images.ensure(one, settings)["path"])
+        else:
+            images.ensure(one, settings)
+            images.write_digest(arguments.out, one)
     return 0
 
 

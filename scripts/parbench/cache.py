@@ -1,11 +1,12 @@
 """The cache: what is made once for all checkouts (environments, wheels, images, downloads).
 
-Standard library only, but for locks: scripts/environment.py imports it on a bare Python.
+Standard library only: scripts/environment.py imports it on a bare Python.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import sys
 from collections.abc import Iterator
@@ -28,27 +29,23 @@ def folder() -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file ``path``; says so where another process has it, who makes ``what``."""
-    import filelock
+    """Hold the lock file ``path``; says so where another process has it, who makes ``what``.
 
-    lock = filelock.FileLock(path)
+    By flock, as filelock does, which a bare Python has not.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=0)
-        except filelock.Timeout:
-            say(f"another process makes {what}; waiting for it")
-            lock.acquire()
+        file = open(path, "w", encoding="utf-8")  # noqa: SIM115
     except OSError as error:
-        raise ParbenchError(f"{path}: {error.strerror}; {mend()}") from None
-    with lock:
-        lock.release()  # `with` has counted a second time
+        mend = "point PARBENCH_CACHE at a folder of yours, on a local disk"
+        raise ParbenchError(f"{path}: {error.strerror}; {mend}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"another process makes {what}; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def mend() -> str:
-    """What helps where the cache may not be written."""
-    return "point PARBENCH_CACHE at a folder of yours, on a local disk"
 
 
 def say(text: str) -> None:

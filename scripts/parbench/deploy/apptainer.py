@@ -6,7 +6,6 @@ environment is cleared, no home, no host folders, /tmp is the run's own.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import re
@@ -15,151 +14,79 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from parbench import cache
 from parbench.errors import ParbenchError
-from parbench.files import read_json, write_json
 
 PYTHON = "/opt/parbench/bin/python"  # of every image, see containers/base.def
 NEEDED = (1, 2)  # the first with build arguments and SOURCE_DATE_EPOCH
-PREFIX = "/opt/parbench/apptainer"  # where containers/system.sh puts one that Debian lacks
 INSTALL = "sudo make system installs it (docs/images.md has the other ways)"
 SECONDS = 120
 SUBIDS = 65536  # of a user: Apptainer wants as many to build an image
 # A process must find its own machine's name, by which libraries that join processes go.
 NAMES = tuple(path for path in (Path("/etc/hosts"),) if path.exists())
-
 # Tried in turn. As root without all of root's rights only a user namespace works.
-WAYS: tuple[tuple[str, ...], ...] = ((), ("--userns",))
-
-# What the kernel or the machine's owner forbids, in Apptainer's words, and what mends it.
-MENDS = (
-    (
-        r"Requesting capability set",
-        "this root lacks rights that Apptainer asks for; run as an ordinary user, or allow user "
-        "namespaces: sysctl -w user.max_user_namespaces=15000",
-    ),
-    (
-        r"user namespace|unshare|newuidmap|CLONE_NEWUSER|Operation not permitted",
-        "user namespaces are not allowed here; root can allow them: sysctl -w "
-        "user.max_user_namespaces=15000 kernel.unprivileged_userns_clone=1 (Ubuntu 24.04: "
-        "kernel.apparmor_restrict_unprivileged_userns=0)",
-    ),
-    (
-        r"fuse|squashfuse",
-        "/dev/fuse may not be opened or squashfuse is missing: sudo apt install squashfuse fuse3; "
-        "sudo chmod 666 /dev/fuse",
-    ),
-)
+WAYS: tuple[tuple[str, ...], ...] = (("--userns",), ())
 
 
 @dataclass(frozen=True)
 class Apptainer:
     """How this machine runs an image.
 
-    ``flags`` come after `apptainer exec`. ``unpacked``: an image must be a folder, since nothing
-    mounts a file here. ``trouble`` is None, or why no image runs here, with what mends it, which
-    ``mend`` says alone.
+    ``flags`` come after `apptainer exec`. ``trouble`` is None, or why no image runs here, with what
+    mends it.
     """
 
     program: str | None
     version: str | None = None
     flags: tuple[str, ...] = ()
-    unpacked: bool = False
     trouble: str | None = None
-    mend: str = ""
 
 
 @functools.cache
 def probe() -> Apptainer:
-    """Run a tiny image in each way until one works. What was found is kept in the cache, for this
-    user, machine and version: a probe costs a second.
-    """
-    path, version, lack = _find()
+    """Find Apptainer and run a tiny image in each way until one works."""
+    path = os.environ.get("PARBENCH_APPTAINER") or shutil.which("apptainer")
     if path is None:
-        return Apptainer(None, trouble=f"{lack}; {INSTALL}", mend=INSTALL)
-    kept = cache.folder() / "apptainer" / "probe.json"
-    may_fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
-    question = [path, version, os.getuid(), os.uname().nodename, os.uname().release, may_fuse]
-    with contextlib.suppress(ParbenchError, KeyError, TypeError):
-        known = read_json(kept)
-        if known["question"] == question:
-            return Apptainer(**{**known["answer"], "flags": tuple(known["answer"]["flags"])})
-    found = _try_ways(path, version)
-    if found.trouble is None:  # what does not work is asked again each time: somebody may mend it
-        with contextlib.suppress(OSError):  # a cache that may only be read, or a full one
-            write_json(kept, {"question": question, "answer": asdict(found)})
-    return found
-
-
-def _find() -> tuple[str | None, str, str]:
-    """Path and version of an Apptainer that is new enough, else None and why there is none."""
-    prefix = os.environ.get("PARBENCH_APPTAINER_PREFIX") or PREFIX
-    named = os.environ.get("PARBENCH_APPTAINER")
-    on_path = shutil.which("apptainer")
-    # Whoever names one means no other.
-    for place in [named] if named else [on_path, f"{prefix}/usr/bin/apptainer"]:
-        if place and os.access(place, os.X_OK) and (said := _ask([place, "--version"])):
-            version = re.search(r"\d+(?:\.\d+)+", said.stdout if not said.returncode else "")
-            if version and tuple(map(int, version[0].split("."))) >= NEEDED:
-                return place, version[0], ""
-    wanted = ".".join(map(str, NEEDED))
-    if named:
-        return None, "", f"PARBENCH_APPTAINER is {named!r}, which is no Apptainer {wanted} or newer"
-    old = f"{on_path} is no Apptainer {wanted} or newer"
-    return None, "", old if on_path else "Apptainer is not installed"
-
-
-def _try_ways(path: str, version: str) -> Apptainer:
+        return Apptainer(None, trouble=f"Apptainer is not installed; {INSTALL}")
+    said = _ask([path, "--version"])
+    version = re.search(r"\d+(?:\.\d+)+", said.stdout)
+    if version is None or tuple(map(int, version[0].split("."))) < NEEDED:
+        wanted = ".".join(map(str, NEEDED))
+        return Apptainer(None, trouble=f"{path} is no Apptainer {wanted} or newer; {INSTALL}")
     problems = []
-    with tempfile.TemporaryDirectory(prefix="parbench-probe-") as work:
-        folder, image = Path(work) / "probe", Path(work) / "probe.sif"
-        _tiny(folder)
-        tried = [(image, [path, "build", str(image), str(folder)], None, False)]
-        # A file needs a mount, a folder does not.
-        for target, unpacked in ((image, False), (folder, True)):
-            for flags in WAYS:
-                words = [path, "exec", *flags, "--contain", str(target), "/bin/true"]
-                tried.append((target, words, flags, unpacked))
-        for target, words, flags, unpacked in tried:
-            if flags is not None and not target.exists():
-                continue
-            done = _ask(words)
-            if done is None:
-                problems.append(f"no answer within {SECONDS} s: {shlex.join(words)}")
-            elif done.returncode:
-                problems.append(last_error(done.stderr))
-            elif flags is not None:
-                return Apptainer(path, version, flags, unpacked)
+    with tempfile.TemporaryDirectory(prefix="parbench-probe-") as folder:
+        _tiny(Path(folder))
+        for flags in WAYS:
+            done = _ask([path, "exec", *flags, "--contain", folder, "/bin/true"])
+            if done.returncode == 0:
+                return Apptainer(path, version[0], flags)
+            problems.append(last_error(done.stderr))
     told = "; ".join(dict.fromkeys(problems))
-    mend = next((mend for pattern, mend in MENDS if re.search(pattern, told)), INSTALL)
-    return Apptainer(
-        path, version, trouble=f"Apptainer {version} runs no image here: {told}. {mend}", mend=mend
-    )
+    trouble = f"Apptainer {version[0]} runs no image here: {told}. docs/images.md: Trouble"
+    return Apptainer(path, version[0], trouble=trouble)
 
 
 def _tiny(folder: Path) -> None:
-    """A root folder that holds /bin/true of this machine, with the libraries that it names."""
+    """Fill a root folder with /bin/true of this machine and the libraries that it names."""
     true = os.path.realpath(shutil.which("true") or "/bin/true")
-    libraries = _ask(["ldd", true])  # none: a system with one static program for all
     for name in ("bin", "dev", "etc", "proc", "sys", "tmp", "var/tmp"):
         (folder / name).mkdir(parents=True)
-    for source in re.findall(r"/\S+", libraries.stdout if libraries else ""):
+    for source in re.findall(r"/\S+", _ask(["ldd", true]).stdout):
         target = folder / source.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
     shutil.copy(true, folder / "bin" / "true")
 
 
-def _ask(command: list[str]) -> subprocess.CompletedProcess[str] | None:
-    """Run a command; None where it does not start, or not end."""
+def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command; one that does not start, or not end, failed."""
     options = {"env": clean_environment(), "stdin": subprocess.DEVNULL, "timeout": SECONDS}
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, **options)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))
 
 
 def last_error(text: str) -> str:
@@ -187,9 +114,7 @@ def lacking_subids() -> str | None:
         text = path.read_text("utf-8", "replace") if path.exists() else ""
         lines = re.findall(r"^([^:\s]+):\d+:(\d+)\s*$", text, re.MULTILINE)
         if not any(who in (user, str(os.getuid())) and int(n) >= SUBIDS for who, n in lines):
-            mend = f"sudo make system, or: usermod --add-subuids 200000-{199_999 + SUBIDS}"
-            mend += f" --add-subgids 200000-{199_999 + SUBIDS} {user}"
-            return f"no range of ids for {user} in {path}; {mend}"
+            return f"no range of ids for {user} in {path}; sudo make system"
     return None
 
 
@@ -197,13 +122,12 @@ def clean_environment() -> dict[str, str]:
     """This process's variables without those that would bend what Apptainer does here.
 
     A user's APPTAINER_BIND would let folders in that nobody stated. Folders for temporary files
-    and keys, and registry logins, stay the user's.
+    and keys stay the user's.
     """
-    kept = ("TMPDIR", "CACHEDIR", "CONFIGDIR", "DOCKER_USERNAME", "DOCKER_PASSWORD")
+    kept = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR")
+    bending = re.compile(r"(APPTAINER|SINGULARITY)(ENV)?_")
     return {
-        name: value
-        for name, value in os.environ.items()
-        if not re.match(r"(APPTAINER|SINGULARITY)(ENV)?_", name) or name.split("_", 1)[1] in kept
+        name: value for name, value in os.environ.items() if name in kept or not bending.match(name)
     }
 
 

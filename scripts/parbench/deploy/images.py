@@ -2,8 +2,8 @@
 
 An image's name holds the digest of all that decides its content: its recipe
 (containers/<name>.def), lock file, build arguments and parent. It lies in
-`$PARBENCH_CACHE/images/`, with what it is (`.json`), its bill of materials (`.cdx.json`) and its
-build log beside it, and is never changed once it is there.
+`$PARBENCH_CACHE/images/`, with its bill of materials (`.cdx.json`) and its build log beside it, and
+is there when what it is (`.json`) is there.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import contextlib
 import functools
 import os
 import re
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from parbench import cache, strategies
 from parbench.cell import Cell
 from parbench.deploy import apptainer, build
 from parbench.errors import ParbenchError
-from parbench.files import digest, read_json, sha256_file, write_atomically, write_json
+from parbench.files import digest, read_json, sha256_file, write_json
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPES = ROOT / "containers"
@@ -41,9 +39,9 @@ def folder() -> Path:
 
 @dataclass(frozen=True)
 class Image:
-    """An image as its recipe, or as a file or address that stands in for it.
+    """An image as its recipe, or as a .sif file, ``given``, that stands in for it.
 
-    ``key``: SHA-256 of what decides its content. ``given``: a .sif file or an oras:// address.
+    ``key``: SHA-256 of what decides its content.
     """
 
     name: str
@@ -67,18 +65,13 @@ class Image:
     @property
     def path(self) -> Path:
         """The image's file."""
-        return Path(self.given) if self.is_file else self.beside(".sif")
-
-    @property
-    def is_file(self) -> bool:
-        """Whether the configuration names a file on this disk for it."""
-        return self.given is not None and not self.given.startswith("oras:")
+        return Path(self.given) if self.given else self.beside(".sif")
 
     @property
     def entry(self) -> Path:
         """What `apptainer exec` takes: the unpacked image where there is one, else the file."""
         unpacked = self.beside(".unpacked")
-        return unpacked if self.beside(".unpacked.sha256").is_file() else self.path
+        return unpacked if unpacked.is_dir() else self.path
 
     def beside(self, ending: str) -> Path:
         """A file about the image, in the cache, also where the image itself was given."""
@@ -142,42 +135,26 @@ def _meaning(recipe: str) -> str:
 
 
 def _key_of_given(name: str, given: str) -> str:
-    where = f"config.yaml: images.given.{name}"
-    if given.startswith("oras:"):
-        match = re.fullmatch(r"oras://\S+@sha256:([0-9a-f]{64})", given)
-        if not match:
-            raise ParbenchError(
-                f"{where}: {given!r} names no content; write oras://<registry>/<image>@sha256:"
-                "<its digest>, since a tag may mean another image tomorrow"
-            )
-        return match[1]
     path = Path(given)
     if not path.is_absolute() or not os.path.isfile(path):  # False also for a name that is too long
+        where = f"config.yaml: images.given.{name}"
         raise ParbenchError(f"{where}: {given!r} is no file; give the absolute path of a .sif")
     # A large file is read again only when its size or time changed.
+    stamp = [path.stat().st_size, path.stat().st_mtime_ns]
     kept = folder() / "given" / f"{digest(given)[:16]}.json"
     with contextlib.suppress(ParbenchError, KeyError, TypeError):
         known = read_json(kept)
-        if known["stamp"] == stamp(path):
+        if known["stamp"] == stamp:
             return known["sha256"]
     cache.say(f"reading {path} for its digest (once)")
-    write_json(kept, {"stamp": stamp(path), "sha256": (value := sha256_file(path))})
+    write_json(kept, {"stamp": stamp, "sha256": (value := sha256_file(path))})
     return value
-
-
-def stamp(path: Path) -> list[int]:
-    """Size and time of a file, as an archive keeps them, too."""
-    status = path.stat()
-    return [status.st_size, int(status.st_mtime)]
 
 
 def known(wanted: Image) -> dict | None:
     """What is known of an image that is there; None where it must be made first."""
-    try:
-        facts = read_json(wanted.beside(".json"))
-        return facts if facts["stamp"] == stamp(wanted.path) else None
-    except (ParbenchError, OSError, KeyError, TypeError):
-        return None
+    there = wanted.beside(".json").is_file() and wanted.path.is_file()
+    return read_json(wanted.beside(".json")) if there else None
 
 
 def obstacle(stack: str, settings: dict) -> str | None:
@@ -199,96 +176,53 @@ def obstacle(stack: str, settings: dict) -> str | None:
 
 
 def ensure(wanted: Image, settings: dict) -> dict:
-    """Build or fetch the image unless it is there, and return what it is.
+    """Build the image unless it is there, and return what it is.
 
     {label, key, path, sha256, python, packages, ...}: ``path`` is what `apptainer exec` takes, a
     file or a folder. Two at once build once. ParbenchError.
     """
     facts = file(wanted, settings)
-    unpack = apptainer.probe().unpacked or settings["unpack"]
-    path = _unpacked(wanted, facts) if unpack else wanted.path
+    # Every start decompresses a mounted file anew: importing torch takes 6.4 s instead of 2.8.
+    if settings["unpack"] and wanted.entry == wanted.path:
+        with cache.locked(wanted.beside(".lock"), f"the image {wanted.label}"):
+            if wanted.entry == wanted.path:
+                build.unpack(wanted)
+    path = wanted.entry if settings["unpack"] else wanted.path
     return {**facts, "path": str(path)}
 
 
 def file(wanted: Image, settings: dict) -> dict:
     """As ensure, for who does not want to run it: the file, not unpacked."""
     apptainer.require(apptainer.probe(), f"the image {wanted.label} is needed")
-    facts = _file(wanted, settings)
-    if settings["public_key"]:
-        build.require_signature(wanted, facts, settings["public_key"])
-    return facts
-
-
-def _file(wanted: Image, settings: dict) -> dict:
-    """The image's file, and what is known of it."""
-    facts = known(wanted)
-    if facts is None:
+    if known(wanted) is None:
         with cache.locked(wanted.beside(".lock"), f"the image {wanted.label}"):
-            facts = known(wanted) or _reread(wanted)
-            if facts is None:
+            if known(wanted) is None:
                 if wanted.parent is not None:
-                    _file(wanted.parent, settings)
-                facts = build.make(wanted, settings)
-                facts["stamp"] = stamp(wanted.path)
-                write_json(wanted.beside(".json"), facts)
-    return facts
-
-
-def _reread(wanted: Image) -> dict | None:
-    """An image whose time is not that of its making, if its bytes are (it was copied, say)."""
-    try:
-        facts = read_json(wanted.beside(".json"))
-        if sha256_file(wanted.path) != facts["sha256"]:
-            cache.say(f"{wanted.path} is damaged: its bytes are not those that were built; "
-                      "making it anew")  # fmt: skip
-            return None
-        facts["stamp"] = stamp(wanted.path)
-    except (ParbenchError, OSError, KeyError, TypeError):
-        return None
-    write_json(wanted.beside(".json"), facts)
-    return facts
-
-
-def _unpacked(wanted: Image, facts: dict) -> Path:
-    """The image as a folder, unpacked once: a mounted file is decompressed anew by every start
-    (importing torch: 6.4 s instead of 2.8), and some machines mount none.
-    """
-    target, done = wanted.beside(".unpacked"), wanted.beside(".unpacked.sha256")
-
-    def there() -> bool:
-        return done.is_file() and done.read_text() == facts["sha256"]
-
-    if not there():
-        with cache.locked(wanted.beside(".lock"), f"the image {wanted.label}"):
-            if not there():
-                cache.say(f"image {wanted.label}: unpacking it, so that every cell starts sooner")
-                done.unlink(missing_ok=True)
-                build.remove(target)
-                build.unpack(wanted, target)
-                write_atomically(done, facts["sha256"])
-    return target
+                    file(wanted.parent, settings)
+                build.make(wanted, settings)
+    return read_json(wanted.beside(".json"))
 
 
 # ---------------------------------------------------------------- inside
 
 
-@contextlib.contextmanager
 def inside(
-    wanted: Image, settings: dict, words: list[str]
-) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """The command that runs ``words`` in the image, in this folder, and its whole environment."""
-    facts = ensure(wanted, settings)
-    with tempfile.TemporaryDirectory(prefix="parbench-") as temporary:
-        command, outside = apptainer.enter(
-            apptainer.probe(),
-            Path(facts["path"]),
-            words,
-            binds=work_folders(),
-            variables={"MPLCONFIGDIR": "/tmp/matplotlib"},  # noqa: S108  (the image's own)
-            temporary=Path(temporary),
-            folder=Path.cwd(),
-        )
-        yield command, {**apptainer.clean_environment(), **outside}
+    wanted: Image, settings: dict, words: list[str], temporary: Path
+) -> tuple[list[str], dict[str, str]]:
+    """The command that runs ``words`` in the image, in this folder, and its whole environment.
+
+    ``temporary`` is the image's /tmp.
+    """
+    command, outside = apptainer.enter(
+        apptainer.probe(),
+        Path(ensure(wanted, settings)["path"]),
+        words,
+        binds=work_folders(),
+        variables={"MPLCONFIGDIR": "/tmp/matplotlib"},  # noqa: S108  (the image's own)
+        temporary=temporary,
+        folder=Path.cwd(),
+    )
+    return command, {**apptainer.clean_environment(), **outside}
 
 
 def work_folders(*more: Path) -> list[Path]:

@@ -69,15 +69,11 @@ class Images(Model):
 
     arguments: BuildArguments = Field(description="build arguments of the recipes in containers/")
     given: dict[str, Annotated[str, Field(min_length=1, max_length=1000)]] = Field(
-        description="an image in place of a recipe's, by name: the absolute path of a .sif, or "
-        "oras://<registry>/<image>@sha256:<digest>"
+        description="an image in place of a recipe's, by name: the absolute path of a .sif"
     )
     unpack: bool = Field(
         description="whether images are unpacked in the cache: cells start sooner, and it takes "
         "twice the disk"
-    )
-    public_key: str | None = Field(
-        description="PEM file of the key that must have signed every image; null: none must"
     )
 
     @model_validator(mode="after")
