@@ -20,7 +20,7 @@ ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .python:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer was found; Debian and Ubuntu: sudo apt" \
-		"install python3.11 python3.11-venv; or: make PYTHON=<its path> ..." >&2; exit 2; }
+		"install python3.11 python3-pip; or: make PYTHON=<its path> ..." >&2; exit 2; }
 
 .gpu: .python
 	@"$(PYTHON)" scripts/gpu.py

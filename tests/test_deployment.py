@@ -13,103 +13,81 @@ from parbench.errors import ParbenchError
 WORKS = apptainer.Apptainer("/usr/bin/apptainer", "1.4.5")
 ABSENT = apptainer.Apptainer(None, trouble="Apptainer is not installed; sudo make system")
 KEPT = Path("results/deployment.json")
+OBSTACLE = "this user cannot build images: no debootstrap; sudo make system"
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch, tmp_path) -> None:
-    """A fresh work folder on a machine where Apptainer runs and builds images."""
+def has(monkeypatch, tmp_path):
+    """A fresh work folder on a machine where Apptainer runs and builds images; changes that."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(apptainer, "probe", lambda: WORKS)
-    monkeypatch.setattr(images, "obstacle", lambda stack, settings: None)
+
+    def change(found: apptainer.Apptainer, obstacle: str | None = None) -> None:
+        monkeypatch.setattr(apptainer, "probe", lambda: found)
+        monkeypatch.setattr(images, "obstacle", lambda stack, settings: obstacle)
+
+    change(WORKS)
+    return change
 
 
 def config(asked: str = "auto") -> dict:
-    settings = {"arguments": {}, "given": {}, "public_key": None, "unpack": True}
+    settings = {"arguments": {}, "given": {}, "unpack": True}
     return {"deployment": asked, "stack": "current", "images": settings}
 
 
-def run(asked: str = "auto", typed: bool = False) -> dict:
+def run(asked: str = "auto", typed: bool = False) -> str:
     """Settle and keep, as the workflow does at the start of a run."""
     settled = deployment.settle(config(asked), typed)
     deployment.keep(settled, typed)
-    return settled
+    return settled["deployment"]
 
 
 def kept() -> dict:
     return json.loads(KEPT.read_text())
 
 
-def lose_apptainer(monkeypatch) -> None:
-    monkeypatch.setattr(apptainer, "probe", lambda: ABSENT)
-
-
 # ---------------------------------------------------------------- auto
 
 
-def test_auto_takes_images_where_they_work_and_keeps_that(capsys):
-    assert run()["deployment"] == "apptainer"
+def test_auto_takes_images_where_they_work_and_keeps_that(has, capsys):
+    deployment.settle(config())  # `snakemake -n`, `scripts/cells.py list`
+    assert not KEPT.exists()
+    assert run() == "apptainer"
     reason = "Apptainer 1.4.5 runs images here"
     assert kept() == {"deployment": "apptainer", "reason": reason}
     said = capsys.readouterr().out
     assert said == f"parbench: cells run in Apptainer images, stack current: {reason}\n"
-    assert run()["deployment"] == "apptainer"
+    assert run() == "apptainer"
     assert "results/deployment.json keeps that; delete it to look again" in capsys.readouterr().out
-
-
-def test_auto_takes_the_host_without_apptainer_and_says_why(monkeypatch, capsys):
-    lose_apptainer(monkeypatch)
-    assert run()["deployment"] == "host"
-    assert kept() == {"deployment": "host", "reason": ABSENT.trouble}
-    said = capsys.readouterr().out
-    assert said.startswith("parbench: cells run in this machine's own environment, stack current: ")
-    assert ABSENT.trouble in said
+    has(ABSENT)  # no fall back
+    with pytest.raises(ParbenchError, match=r"^this folder's cells run in images \(results/deploy"):
+        run()
 
 
 @pytest.mark.parametrize(
-    "obstacle",
-    [
-        "debootstrap, which builds images, is missing: sudo make system",
-        "this user cannot build images: no range of ids for me in /etc/subuid; sudo make system",
-    ],
+    ("found", "obstacle", "reason"),
+    [(ABSENT, None, ABSENT.trouble), (WORKS, OBSTACLE, OBSTACLE)],
+    ids=["no Apptainer", "no images"],
 )
-def test_auto_takes_the_host_where_images_cannot_be_built(monkeypatch, capsys, obstacle):
-    monkeypatch.setattr(images, "obstacle", lambda stack, settings: obstacle)
-    assert run()["deployment"] == "host"
-    assert obstacle in capsys.readouterr().out
-    assert kept()["reason"] == obstacle
-
-
-def test_settling_alone_keeps_nothing():
-    deployment.settle(config())  # `snakemake -n`, `scripts/cells.py list`
-    assert not KEPT.exists()
-
-
-def test_a_folder_of_the_host_stays_one_when_apptainer_is_installed(monkeypatch):
-    lose_apptainer(monkeypatch)
-    run()
-    before = kept()
-    monkeypatch.setattr(apptainer, "probe", lambda: WORKS)
-    assert run()["deployment"] == "host"
-    assert kept() == before
+def test_auto_takes_the_host_elsewhere_says_why_and_stays_there(
+    has, capsys, found, obstacle, reason
+):
+    has(found, obstacle)
+    assert run() == "host"
+    assert kept() == {"deployment": "host", "reason": reason}
+    assert f"this machine's own environment, stack current: {reason}" in capsys.readouterr().out
+    has(WORKS)
+    assert run() == "host"
+    assert run(typed=True) == "host"
+    assert "--sdm apptainer changes nothing in a folder whose cells" in capsys.readouterr().out
+    assert run("apptainer") == "apptainer"  # what config.yaml says goes before what was kept
     KEPT.unlink()
-    assert run()["deployment"] == "apptainer"
+    assert run() == "apptainer"
 
 
-def test_a_folder_of_images_does_not_fall_back_when_apptainer_goes(monkeypatch):
-    run()
-    lose_apptainer(monkeypatch)
-    with pytest.raises(ParbenchError) as error:
-        run()
-    message = str(error.value)
-    assert message.startswith("this folder's cells run in images (results/deployment.json), but ")
-    assert "sudo make system" in message
-    assert kept()["deployment"] == "apptainer"
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"deployment": "docker"}', "\udcff"])
+@pytest.mark.parametrize("content", ["{", "[]", '{"deployment": "docker"}'])
 def test_a_damaged_record_is_one_message_that_names_it(content):
     KEPT.parent.mkdir()
-    KEPT.write_bytes(content.encode(errors="surrogateescape"))
+    KEPT.write_text(content)
     with pytest.raises(ParbenchError, match=r"^results/deployment\.json: .*; delete it") as error:
         run()
     assert "\n" not in str(error.value)
@@ -119,58 +97,33 @@ def test_a_damaged_record_is_one_message_that_names_it(content):
 
 
 @pytest.mark.parametrize("asked", ["apptainer", "host"])
-def test_what_config_yaml_says_holds_and_is_not_kept(monkeypatch, capsys, asked):
-    monkeypatch.setattr(images, "obstacle", lambda stack, settings: pytest.fail("not asked"))
-    settled = run(asked)
-    assert (settled["deployment"], settled["reason"]) == (asked, "config.yaml says so")
+def test_what_config_yaml_says_holds_and_is_not_kept(has, capsys, asked):
+    has(WORKS, OBSTACLE)
+    assert run(asked) == asked
     assert "config.yaml says so" in capsys.readouterr().out
     assert not KEPT.exists()
 
 
-def test_what_config_yaml_says_goes_before_what_was_kept(monkeypatch):
-    lose_apptainer(monkeypatch)
-    run()
-    monkeypatch.setattr(apptainer, "probe", lambda: WORKS)
-    assert run("apptainer")["deployment"] == "apptainer"
-    assert kept()["deployment"] == "host"
-
-
-def test_images_that_were_asked_for_and_cannot_run_are_an_error_with_key_and_mend(monkeypatch):
-    lose_apptainer(monkeypatch)
-    with pytest.raises(ParbenchError) as error:
-        run("apptainer")
-    assert str(error.value) == f"config.yaml: deployment: apptainer, but {ABSENT.trouble}"
-    assert not KEPT.exists()
-
-
-# ---------------------------------------------------------------- --sdm apptainer
-
-
-def test_sdm_apptainer_in_a_fresh_folder_asks_for_images(monkeypatch):
-    obstacle = "debootstrap, which builds images, is missing: sudo make system"
-    monkeypatch.setattr(images, "obstacle", lambda stack, settings: obstacle)
-    assert run(typed=True)["deployment"] == "apptainer"
+def test_sdm_apptainer_in_a_fresh_folder_asks_for_images(has):
+    has(WORKS, OBSTACLE)
+    assert run(typed=True) == "apptainer"
     assert kept() == {"deployment": "apptainer", "reason": "--sdm apptainer was typed"}
-    assert run()["deployment"] == "apptainer"  # from now on without typing it
+    assert run() == "apptainer"  # from now on without typing it
 
 
-def test_sdm_apptainer_without_apptainer_is_an_error(monkeypatch):
-    lose_apptainer(monkeypatch)
+@pytest.mark.parametrize(
+    ("asked", "typed", "said"),
+    [
+        ("apptainer", False, "config.yaml: deployment: apptainer, but "),
+        ("auto", True, "--sdm apptainer, but "),
+    ],
+)
+def test_images_that_were_asked_for_and_cannot_run_are_an_error(has, asked, typed, said):
+    has(ABSENT)
     with pytest.raises(ParbenchError) as error:
-        run(typed=True)
-    assert str(error.value) == f"--sdm apptainer, but {ABSENT.trouble}"
+        run(asked, typed)
+    assert str(error.value) == said + ABSENT.trouble
     assert not KEPT.exists()
-
-
-def test_sdm_apptainer_changes_nothing_in_a_folder_of_the_host(monkeypatch, capsys):
-    lose_apptainer(monkeypatch)
-    run()
-    monkeypatch.setattr(apptainer, "probe", lambda: WORKS)
-    assert run(typed=True)["deployment"] == "host"
-    assert kept()["deployment"] == "host"
-    assert "--sdm apptainer changes nothing in a folder whose cells run on" in (
-        capsys.readouterr().out
-    )
 
 
 # ---------------------------------------------------------------- what cells find
@@ -180,13 +133,14 @@ def test_horovod_is_compiled_only_where_a_plan_asks_for_it_and_make_report_says_
     asked = []
     monkeypatch.setattr(environment, "ensure_horovod", asked.append)
     monkeypatch.delenv("PARBENCH_BUILD_HOROVOD", raising=False)
-    host = deployment.software(run("host"))
+    host = deployment.software(deployment.settle(config("host")))
     host.without_horovod()
     assert asked == []
     monkeypatch.setenv("PARBENCH_BUILD_HOROVOD", "current")
     host.without_horovod()
     assert asked == ["current"]
-    assert deployment.software(run("apptainer")).without_horovod() is None
+    in_images = deployment.software(deployment.settle(config("apptainer")))
+    assert in_images.without_horovod() is None
     assert asked == ["current"]
 
 
@@ -198,9 +152,7 @@ def test_the_real_obstacles_of_building(monkeypatch, tmp_path):
     lack = "no range of ids for me in /etc/subuid; sudo make system"
     monkeypatch.setattr(apptainer, "lacking_subids", lambda: lack)
     monkeypatch.setattr(build, "debootstrap", lambda: None)
-    assert images.obstacle("current", asked) == (
-        "this user cannot build images: no debootstrap; sudo make system"
-    )
+    assert images.obstacle("current", asked) == OBSTACLE
     other = {**asked, "arguments": {"bootstrap": "docker", "from": f"debian@sha256:{'0' * 64}"}}
     assert images.obstacle("current", other) == f"this user cannot build images: {lack}"
     # Who is given all images builds none.

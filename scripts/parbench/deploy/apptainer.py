@@ -51,7 +51,7 @@ def probe() -> Apptainer:
     if path is None:
         return Apptainer(None, trouble=f"Apptainer is not installed; {INSTALL}")
     said = _ask([path, "--version"])
-    version = re.search(r"\d+(?:\.\d+)+", said.stdout)
+    version = re.search(r"\d+(?:\.\d+)+", "" if said.returncode else said.stdout)
     if version is None or tuple(map(int, version[0].split("."))) < NEEDED:
         wanted = ".".join(map(str, NEEDED))
         return Apptainer(None, trouble=f"{path} is no Apptainer {wanted} or newer; {INSTALL}")

@@ -86,10 +86,11 @@ def _set_up(folder: Path, stack: str) -> None:
         wheels = str(cache.BUNDLE / "wheels")
         packages = ["--no-index", "--find-links", wheels, str(cache.BUNDLE / f"{stack}.txt")]
     program = uv.program(locks(stack) / "host.txt")
-    shutil.rmtree(folder, ignore_errors=True)  # its interpreter is gone
     work = folder.with_name(f".{folder.name}")
+    for left in (work, folder):  # of one that was killed; one whose interpreter is gone
+        shutil.rmtree(left, ignore_errors=True)
     # Its programs find their interpreter from where they lie: it is renamed when it is whole.
-    words = ["venv", "--quiet", "--relocatable", "--clear", "--prompt", "parbench"]
+    words = ["venv", "--quiet", "--relocatable", "--prompt", "parbench"]
     uv.run(program, [*words, "--python", sys.executable, str(work)])
     words = ["pip", "sync", "--require-hashes", "--python", str(work / "bin" / "python")]
     uv.run(program, [*words, *packages])

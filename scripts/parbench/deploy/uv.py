@@ -36,12 +36,12 @@ HELP = (
 )
 
 
-def pip_settings(python: str | Path = sys.executable) -> dict[str, str]:
-    """The settings for package indexes that the pip of ``python`` finds, by pip's own names.
+def pip_settings() -> dict[str, str]:
+    """The settings for package indexes that this Python's pip finds, by pip's own names.
 
     Places on this disk that are not there are left out: pip ignores them, and uv does not.
     """
-    command = [str(python), "-m", "pip", "config", "list"]
+    command = [sys.executable, "-m", "pip", "config", "list"]
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     found: dict[str, str] = {}
     for section in ("global", "install", ":env:"):
@@ -83,7 +83,7 @@ def clean_environment() -> dict[str, str]:
 
 def run(program: Path, words: list[str]) -> None:
     """Run uv, which says itself what it does. ParbenchError where it fails."""
-    settings = pip_settings(program.with_name("python"))
+    settings = pip_settings()
     # Beside the environments, whose files are hard links to it: a home may be small.
     own = {"UV_CACHE_DIR": str(cache.folder() / "uv" / "cache"), **variables(settings)}
     if words[0] == "pip" and settings.get("no-index", "0") not in ("0", "false", "no"):
@@ -106,22 +106,16 @@ def program(lock_file: Path) -> Path:
     if os.access(found, os.X_OK):
         return found
     cache.say(f"fetching uv {pin[1]}, which installs the packages")
-    if _run([sys.executable, "-m", "venv", str(place)]):
-        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-        raise ParbenchError(
-            f"{sys.executable} cannot make an environment with pip; the reason stands above "
-            f"(Debian and Ubuntu: sudo apt install {version}-venv)"
-        )
+    place.mkdir(parents=True, exist_ok=True)
     (place / "uv.txt").write_text(pin[0], "utf-8")
     words = ["install", "--quiet", "--disable-pip-version-check", "--require-hashes", "--no-deps"]
+    words += ["--upgrade", "--target", str(place), "--requirement", str(place / "uv.txt")]
     if cache.BUNDLE.is_dir():
         words += ["--no-index", "--find-links", str(cache.BUNDLE / "wheels")]
-    python = str(place / "bin" / "python")
-    if _run([python, "-m", "pip", *words, "--requirement", str(place / "uv.txt")]):
-        raise ParbenchError(f"uv {pin[1]}, which installs the packages, cannot be fetched; {HELP}")
+    command = [sys.executable, "-m", "pip", *words]
+    if subprocess.run(command, env=clean_environment(), stdout=2, check=False).returncode:
+        raise ParbenchError(
+            f"pip cannot fetch uv {pin[1]}, which installs the packages; {HELP}; no pip: sudo apt "
+            "install python3-pip"
+        )
     return found
-
-
-def _run(command: list[str]) -> int:
-    """Run a command whose whole output is for people; its status."""
-    return subprocess.run(command, env=clean_environment(), stdout=2, check=False).returncode
