@@ -219,9 +219,7 @@ def test_the_doctor_shows_each_line_and_what_slurm_makes_of_it(work, cluster):
     )
     assert "--cpus-per-task=1 --open-mode=append  # accepted: " in lines["cpu1, in use"]
     assert "--cpus-per-task=8 " in lines["cpu8, in use"]
-    assert "ask by `gpus: gpu`" in lines["GPUs"]
-    assert "off: leave `account`" in lines["accounting"]
     assert " limited " in lines["a30x1, in use"]
-    assert "config.yaml: hardware.a100x2: {..., slurm: {partition: gpu}}" in result.stdout
+    assert "config.yaml: hardware.a100x2: {..., slurm: {partition: ...}}" in result.stdout
     assert cluster.run("squeue", "--noheader") == ""
     assert result.returncode == 0
