@@ -447,23 +447,14 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     assert squeezed("What the published numbers alone contradict") in squeezed(pdf_text(pdf))
 
 
-def pair(seeds=(0, 1, 2)) -> list[constructed.Group]:
-    return [
-        constructed.Group("net", "eager", CPU1, 12, seeds=seeds),
-        constructed.Group("net", "ddp", CPU2, 8, seeds=seeds),
-    ]
-
-
-@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
-def test_few_seeds_are_told_as_their_range(tmp_path, seeds):
-    (row,) = texts(make_report(tmp_path, FASTER, pair(seeds))["claims"]["detail"])
-    assert row[-1] == UNDECIDED
-    assert row[5] == f"1.50 ({len(seeds)})"
-    assert (row[6] == "–") == (len(seeds) == 1)
+PAIR = [
+    constructed.Group("net", "eager", CPU1, 12),
+    constructed.Group("net", "ddp", CPU2, 8),
+]
 
 
 def test_markup_in_a_claim_is_shown_as_text(tmp_path):
-    make_report(tmp_path, {"claim": HOSTILE, "note": HOSTILE, **FASTER}, pair())
+    make_report(tmp_path, {"claim": HOSTILE, "note": HOSTILE, **FASTER}, PAIR)
     html, pdf = render(tmp_path, tmp_path / "results" / "report.json")
     page = Page(html)
     assert [tag for tag, _ in page.elements].count("script") == 1
@@ -472,5 +463,5 @@ def test_markup_in_a_claim_is_shown_as_text(tmp_path):
 
 
 def test_without_a_source_nothing_is_claimed(tmp_path):
-    data = make_report(tmp_path, FASTER, pair(), published=None, citation=None)
+    data = make_report(tmp_path, FASTER, PAIR, published=None, citation=None)
     assert data["claims"] is None

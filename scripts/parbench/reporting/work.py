@@ -6,11 +6,12 @@ The plan's ``work`` of a group tells what its settings come to on its hardware.
 from __future__ import annotations
 
 from parbench.cell import Training
+from parbench.plan.study_plan import Work
 from parbench.reporting.paper_tables import KEYS, key_cells
 from parbench.reporting.study import Study
 from parbench.reporting.table import Cell, make_table
 from parbench.reporting.text import mapping_text
-from parbench.verdicts.groups import Group, Work
+from parbench.verdicts.groups import Group
 
 # Settings that `work_pairs` tells, and which need not be listed again.
 TOLD = {

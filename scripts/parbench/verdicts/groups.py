@@ -12,18 +12,8 @@ from parbench.cell import Dataset, Hardware, Training
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
 from parbench.measure.metrics import Metric, Run
+from parbench.plan.study_plan import Work
 from parbench.verdicts.words import FAILURES, NOT_RUN, OK
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a group's settings come to on its hardware."""
-
-    ranks: int
-    micro_batches: int
-    learning_rate: float
-    batch_norm: str
-    pipeline_bound: float | None
 
 
 @dataclass(frozen=True, eq=False)
