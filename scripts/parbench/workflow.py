@@ -124,11 +124,8 @@ class Run:
         published.claims("studies/published/claims.yaml")
         self.requests = slurm.Requests(self.plan, self.config, self.cluster, self.left)
         self.preparing = slurm.preparing(self.config, self.cluster)
-        # Read now: the plugin takes it out of the environment.
-        self.inside_job = os.environ.get("SLURM_JOB_ID")
         self.asked: set[str] = set()  # the cells that Snakemake's own plan reaches
         self.started = time.time()
-        self._told = False
         if called.dry:
             atexit.register(self._foretell)
 
@@ -290,11 +287,6 @@ class Run:
         trained = self._to_train()
         writing.write_progress(trained)
         self._forget_finished()
-        if self.inside_job and self.prepares_here:
-            print(
-                f"parbench: inside Slurm's job {self.inside_job}: datasets, images, tables and "
-                "report are made on its nodes"
-            )
         self._say(trained)
         for cell in trained:
             if numbers := self.left.get(cell):

@@ -218,7 +218,7 @@ def preparing(config: dict, cluster: Cluster | None) -> dict[str, int | str]:
 
 
 class Requests:
-    """What the cells of ``plan`` ask for: the plugin's resources, by cell.
+    """What the cells of ``plan`` ask for: ``of`` a cell's name, the plugin's resources.
 
     ``left`` is what ``left_behind`` found. Every hardware and every earlier run is looked at once:
     there may be thousands of cells, and of nodes.
@@ -232,14 +232,10 @@ class Requests:
         left: Mapping[str, list[str]],
     ):
         self.plan, self.config, self.cluster, self.left = plan, config, cluster, left
-        self._found = functools.cache(self._of)
+        self.of = functools.cache(self._of)
         self._of_hardware = functools.cache(self._without_walltime)
 
-    def of(self, name: str) -> dict[str, int | str]:
-        """Of the cell ``name``."""
-        return self._found(name)
-
-    def walltime(self, name: str) -> int:
+    def _walltime(self, name: str) -> int:
         """Minutes that a cell may take: stated, from earlier runs of its like, or from its size."""
         cell = self.plan.cells[name]
         asked = settings(self.config, cell.hardware.name)
@@ -272,7 +268,7 @@ class Requests:
         wanted = dict(self._of_hardware(hardware))
         if self.cluster is None:
             return wanted
-        minutes = self.walltime(name)
+        minutes = self._walltime(name)
         partition = self.cluster.partition(wanted["slurm_partition"])
         wanted["runtime"] = min(minutes, partition.minutes or minutes)
         if name in self.left:

@@ -27,9 +27,10 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
     """What ``cells`` take by earlier runs of their groups."""
     expected, wanted = [], set(cells)
     for group in (group for study in plan.studies.values() for group in study.groups):
-        known = [seconds for cell in group.cells if (seconds := took(cell))]
+        number = len(wanted.intersection(group.cells))
+        known = [seconds for cell in group.cells if number and (seconds := took(cell))]
         if known:
-            expected += [statistics.mean(known)] * len(wanted.intersection(group.cells))
+            expected += [statistics.mean(known)] * number
     if not expected:
         return "how long is unknown, since nothing like it has run here"
     total = sum(expected)
