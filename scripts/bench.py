@@ -1,4 +1,4 @@
-"""Measure what parbench itself costs, beside programs by hand and beside another checkout.
+"""Measure what parbench itself costs, beside another checkout.
 
 docs/bench.md says what each row means.
 """

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-
-from parbench import files
 
 
 def processes_of(temporary: Path) -> list[int]:
@@ -43,8 +40,8 @@ def beats(temporary: Path) -> Iterator[dict]:
 
 
 def newest(cell: Path) -> Path | None:
-    """The JSON of the newest checkpoint of the cell in this folder."""
-    return max(cell.glob("checkpoints/*.json"), default=None)
+    """The newest checkpoint of the cell in this folder."""
+    return max(cell.glob("checkpoints/*.safetensors"), default=None)
 
 
 def truncate(path: Path, draw: random.Random) -> None:
@@ -60,27 +57,3 @@ def flip(path: Path, draw: random.Random) -> None:
         byte = file.read(1)[0]
         file.seek(place)
         file.write(bytes([byte ^ 1 << draw.randrange(8)]))
-
-
-class Payload:
-    """Leaves a file where it is unpickled."""
-
-    def __init__(self, mark: Path):
-        self.mark = mark
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.mark),)
-
-
-def forge_pickle(path: Path, mark: Path) -> None:
-    """Put a pickle in a checkpoint's place, with digests that are right; ``path`` is its JSON.
-
-    Whoever unpickles it makes the folder ``mark``.
-    """
-    tensors = path.with_suffix(".safetensors")
-    tensors.write_bytes(pickle.dumps(Payload(mark)))
-    record = json.loads(path.read_text())
-    del record["digest"]
-    record["sha256"] = files.sha256_file(tensors)
-    record["digest"] = files.digest(record)
-    path.write_text(json.dumps(record))

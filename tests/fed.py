@@ -30,7 +30,7 @@ def fed(cell: Cell, data: Path) -> dict:
     run = Run(cell, data, strategy, Heartbeat(strategy.rank))
     asked, images = watch(run)
     run.begin()
-    run.train(Display(False, cell.training.epochs, len(run.bounds), run.samples))
+    run.train(Display(False, cell.training.epochs, run.samples))
     rows = [[*told, image] for told, image in zip(asked, images, strict=True)]
     result = {"rank": strategy.rank, "rows": rows, "history": run.history}
     del run  # the wrapped model goes before its process group

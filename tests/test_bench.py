@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
 
+import bench
 from conftest import ROOT
 from parbench.bench import benchmarks, turns
+from parbench.errors import ParbenchError
 
 
 @pytest.fixture
@@ -23,11 +24,6 @@ def context(tmp_path, monkeypatch):
     monkeypatch.setenv("PARBENCH_LEASES", str(tmp_path / "leases"))
     monkeypatch.setenv("PARBENCH_OVERSUBSCRIBE", "1")
     return benchmarks.Context(tmp_path, {"this": ROOT}, 1)
-
-
-def program(*words: str) -> subprocess.CompletedProcess:
-    words = (sys.executable, str(ROOT / "scripts/bench.py"), *words)
-    return subprocess.run(words, capture_output=True, text=True)
 
 
 def test_rows_have_an_interval_and_a_verdict():
@@ -62,19 +58,15 @@ def test_sides_take_turns_so_that_a_drift_cancels():
     assert set(turns.ratio("constructed", found["a"], found["b"]).values) == {1.0}
 
 
-def test_the_start_of_cells(context):
-    rows = benchmarks.bench_start(context)
+def test_cells(context):
+    context.checkouts["the other"] = ROOT
+    rows = benchmarks.bench_train(context)
     assert [row.what for row in rows] == [
-        *("start of eager, this", "start of ddp, this", "start of ddp over that of eager, this")
+        *("training, eager, this", "training, ddp, this"),
+        *("training, eager, the other", "training, ddp, the other"),
+        *("images a second, eager, over the other", "images a second, ddp, over the other"),
     ]
     assert all(row.values[0] > 0 for row in rows)
-
-
-def test_the_loops_by_hand(digits, monkeypatch):
-    monkeypatch.setattr(benchmarks, "STEPS", 2)
-    monkeypatch.setattr(benchmarks, "BATCH", 4)
-    for ranks in (1, 2):
-        assert benchmarks.bare_loop(digits / "data.safetensors", ranks) > 0
 
 
 def test_the_workflow(context):
@@ -104,14 +96,23 @@ def test_planning_of_many_cells_by_two_checkouts(context):
     ]
 
 
-def test_the_program_writes_what_it_shows(tmp_path):
+def test_the_program_writes_what_it_shows(context, tmp_path, monkeypatch, capsys):
+    def program(*words):
+        monkeypatch.setattr(sys, "argv", ["bench.py", *map(str, words)])
+        bench.main()
+
     out = tmp_path / "a folder/bench.json"
-    done = program("checkpoint", "--pairs", "1", "--out", str(out))
-    assert "writing checkpoints, one every 300 s" in done.stdout, done.stderr
+    program("start", "--pairs", 1, "--out", out)
     result = json.loads(out.read_text())
     assert {"checkouts", "machine", "load", "rows"} <= set(result)
-    assert {"eager", "ddp", "start", "checkpoint", "quickstart", "cells5000"} == {
-        line.split()[0] for line in program("--list").stdout.splitlines()
-    }
-    assert "unknown benchmark 'eagr'; there are eager" in program("eagr").stderr
-    assert "no checkout of parbench" in program("--against", str(tmp_path)).stderr
+    assert [row["what"] for row in result["rows"]] == [
+        *("start, eager, this", "start, ddp, this", "start of ddp over that of eager, this")
+    ]
+    assert "start, eager, this" in capsys.readouterr().out
+    program("--list")
+    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+    assert listed == {"train", "start", "quickstart", "cells5000"}
+    with pytest.raises(ParbenchError, match="unknown benchmark 'trian'; there are train"):
+        program("trian")
+    with pytest.raises(ParbenchError, match="no checkout of parbench"):
+        program("--against", tmp_path)

@@ -12,7 +12,7 @@ import constructed
 from constructed import table
 from parbench import strategies
 from parbench.errors import ParbenchError
-from parbench.measure import energy, metrics_json, provenance
+from parbench.measure import metrics_json, provenance
 from parbench.plan import config, expansion, published
 from parbench.plan.state import code_digest
 from parbench.plan.study import Study, Table
@@ -73,9 +73,6 @@ def test_the_code_of_a_cell_is_that_of_all_its_models(monkeypatch):
     assert code_digest(value) not in (alone, code_digest(cell()))
 
 
-# ---------------------------------------------------------------- in processes
-
-
 # ---------------------------------------------------------------- with others that are scripted
 
 
@@ -83,11 +80,8 @@ class Scripted(eager.Strategy):
     """One process of two; of the other one, ``late`` looks at its end find nothing."""
 
     late, seconds, trouble = 2, 30.0, None
-    found = 5  # the other one's checkpoint
 
     def meet(self, what, mine=None):
-        if what == "found":
-            return [mine, {"model": "vit", "found": self.found}]
         if what == "trained" and self.late > 0:
             return None
         return [mine, *self.other()]
@@ -127,44 +121,6 @@ def test_a_failure_of_another_one_is_the_cells(digits, tmp_path, late, epochs):
     assert metrics["status"] == "diverged"
     assert metrics["reason"] == f"vit, trained at the same time: {strategy.trouble}"
     assert len(metrics["history"]) == epochs
-
-
-def test_all_start_afresh_where_one_has_no_checkpoint(digits, tmp_path, capsys):
-    value = often(mode="deterministic")
-    whole = trained(Scripted(value), digits, tmp_path)
-    assert list((tmp_path / "checkpoints").glob("*.json"))
-    strategy = Scripted(value)
-    strategy.found = None
-    capsys.readouterr()
-    again = trained(strategy, digits, tmp_path)
-    words = "checkpoint: swin starts afresh: there is none of vit, trained at the same time"
-    assert words in capsys.readouterr().out
-    assert again["resumed_from"] is None
-    assert metrics_json.learned(again) == metrics_json.learned(whole)
-    assert trained(Scripted(value), digits, tmp_path)["resumed_from"] is not None
-
-
-def test_waiting_for_another_one_uses_no_energy(digits, tmp_path, monkeypatch):
-    """Each look at the other one's end, and at its leaving, is a joule of a device that idles."""
-
-    class Idle:
-        used = 0.0
-
-        def __init__(self, devices):
-            self._start = self.used
-
-        def joules(self):
-            return self.used - self._start + 1.0
-
-    class Waiting(Scripted):
-        late = 5
-
-        def meet(self, what, mine=None):
-            Idle.used += 100.0 * (what in ("trained", "left"))
-            return super().meet(what, mine)
-
-    monkeypatch.setattr(energy, "Energy", Idle)
-    assert trained(Waiting(cell()), digits, tmp_path)["energy_joules"] == 2.0  # until and after
 
 
 def test_a_run_that_waits_can_be_stopped_and_goes_on(digits, tmp_path, state):

@@ -19,7 +19,7 @@ from parbench.reporting import report
 from parbench.training import train
 from parbench.training.progress import Heartbeat
 from parbench.verdicts import tables
-from training import altered, cell
+from training import cell
 
 SMALL = {"train_samples": 64, "test_samples": 33, "global_batch": 16, "epochs": 1}
 
@@ -57,16 +57,6 @@ def test_operators_of_training_and_of_inference(profiled):
         assert 0.7 * part["cpu_self_seconds"] < sum(own) <= part["cpu_self_seconds"] * 1.000001
         assert part["device_self_seconds"] is None
         assert all(e["cpu_self_seconds"] <= e["cpu_total_seconds"] for e in part["operators"])
-
-
-def test_threads_that_an_old_profiler_does_not_see_are_no_profile():
-    value = cell("gpipe", balance=[2], profile="operators")
-    assert not list(operators.Profile.check(value))
-    old = altered(value, stack="paper")
-    (problem,) = operators.Profile.check(old)
-    assert problem.startswith("profile: operators: gpipe computes in threads of its own")
-    assert "stack paper has 2.1.2" in problem
-    assert not list(operators.Profile.check(altered(cell(), stack="paper")))
 
 
 class Event:

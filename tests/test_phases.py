@@ -16,7 +16,7 @@ from constructed import CPU1, CPU2, Group
 from parbench import strategies
 from parbench.measure.profiling import phases
 from parbench.reporting import render, report
-from parbench.strategies import _base, gpipe
+from parbench.strategies import gpipe
 from parbench.training.loop import Run
 from parbench.training.progress import Display, Heartbeat
 from training import altered, cell, run
@@ -32,7 +32,7 @@ def trained(value, data, plant=lambda run: None):
     plant(made)
     made.begin()
     with made.profile:
-        made.train(Display(False, value.training.epochs, len(made.bounds), made.samples))
+        made.train(Display(False, value.training.epochs, made.samples))
     return made.profile.result(), sum(entry["seconds"] for entry in made.history), made
 
 
@@ -164,18 +164,6 @@ def test_over_several_machines_nobody_knows_who_was_late(monkeypatch):
     assert not result["waiting_known"]
     assert result["mean"]["waiting"] == 0
     assert result["mean"]["communication"] == 16 + 3
-
-
-def test_a_strategy_that_tells_nothing_is_refused(monkeypatch):
-    class Silent(_base.Strategy):
-        """Nobody knows when it exchanges."""
-
-    value = instrumented(cell())
-    assert not list(phases.Profile.check(value))
-    beside = cell("concurrent", 2, beside={"simple_cnn": {}})
-    assert not list(phases.Profile.check(instrumented(beside)))
-    monkeypatch.setattr(strategies, "load", lambda name: Silent)
-    assert "strategy eager does not tell when it exchanges" in next(phases.Profile.check(value))
 
 
 # --- strategies -----------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ def rates(digits, rule, schedule, world_size):
     run.warm_up(1)  # at a rate of its own, and undone
     used.clear()
     run.begin()
-    run.train(Display(False, 2, len(run.bounds), run.samples))
+    run.train(Display(False, 2, run.samples))
     return used, [entry["learning_rate"] for entry in run.history]
 
 

@@ -57,6 +57,7 @@ def test_several_nodes_are_more_ranks_and_gpus_a_pipeline():
         (cell("ddp", 2, backend="nccl"), "choose backend: gloo or auto"),
         (cell("gpipe", 1, balance=[1, 1]), "make the two agree"),
         (cell("gpipe", balance=[2], batch_norm="synchronized"), "deferred_batch_norm: true"),
+        (cell("gpipe", balance=[2], profile="operators"), "choose none or phases"),
         (cell("horovod", 3, mode="deterministic"), "needs fusion_threshold_mb: 0, not 128"),
         (cell("pipeline", 1), "needs two devices or more"),
         (cell("pipeline", 2, batch_norm="synchronized"), "choose local, or chunks: 1"),

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from safetensors import safe_open
+
 from parbench import strategies
 from parbench.cell import Cell, Dataset, Hardware, Model, Run, Strategy, Training
 from parbench.plan.settings import defaults
@@ -116,8 +118,9 @@ def run(value: Cell, data: Path, folder: Path, check: bool = True, **variables: 
 def kept(folder: Path) -> dict | None:
     """The place of the newest checkpoint that stands in a cell's folder."""
     with contextlib.suppress(OSError, ValueError):
-        newest = max((folder / "checkpoints").glob("*.json"))
-        return json.loads(newest.read_text())["state"]["kept"]
+        newest = max((folder / "checkpoints").glob("*.safetensors"))
+        with safe_open(newest, framework="pt") as file:
+            return json.loads(file.metadata()["record"])["state"]["kept"]
     return None
 
 

@@ -146,15 +146,11 @@ class Cell:
 def read(path: str | os.PathLike) -> Cell:
     """The cell in the file ``path``. ParbenchError when it holds none of this version."""
     content = read_json(Path(path))
-    version = content.get("schema_version") if isinstance(content, dict) else None
-    if version != SCHEMA_VERSION:
-        raise ParbenchError(
-            f"{path}: schema_version {version!r}; this parbench writes {SCHEMA_VERSION}: run the "
-            "workflow again, which writes it anew"
-        )
     try:
+        if content["schema_version"] != SCHEMA_VERSION:
+            raise ValueError(f"schema_version {content['schema_version']}, not {SCHEMA_VERSION}")
         return Cell.of(content)
-    except (KeyError, TypeError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise ParbenchError(
             f"{path}: no cell of this version ({error}); run the workflow again, which writes it "
             "anew"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import glob
 import hashlib
 import json
 import os
-import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,48 +16,15 @@ from parbench.errors import ParbenchError
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; it becomes ``path``, or nothing on failure.
-
-    Deletes what earlier writers of ``path`` left behind when they were killed.
-    """
+    """Yield a temporary path beside ``path``; it becomes ``path``, or nothing on failure."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _delete_leftovers(path)
-    handle, temporary = _locked_temporary(path)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
         yield temporary
-        # mkstemp makes files private; a result is as readable as any file the user writes.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
         os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)  # so that the new name outlives a power cut
-        os.close(folder)
     finally:
         temporary.unlink(missing_ok=True)
-        os.close(handle)
-
-
-def _locked_temporary(path: Path) -> tuple[int, Path]:
-    """Make a file beside ``path``, locked while its descriptor is open: until its writer ends."""
-    while True:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        with contextlib.suppress(OSError):  # some file systems have no locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        if os.path.exists(name):
-            return handle, Path(name)
-        os.close(handle)  # another writer took it for left behind before it was locked
-
-
-def _delete_leftovers(path: Path) -> None:
-    """Delete temporary files of ``path`` that no process has locked."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        with contextlib.suppress(OSError), open(left, "rb+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            left.unlink()
 
 
 def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from parbench.cell import Hardware
 
+CGROUPS = "/sys/fs/cgroup"
 PROBE_SECONDS = 120  # importing torch from a cold network disk takes its time
 
 # For a fresh interpreter: importing torch here would cost each start of the workflow seconds.
@@ -45,7 +46,7 @@ def describe() -> dict:
         "fingerprint": _fingerprint(_cpu_model(), os.cpu_count() or 1, _memory_mib(), cards),
         "cpu": _cpu_model(),
         "cores": _within_quota(os.cpu_count() or 1),
-        "memory_mib": min(filter(None, (_memory_mib(), _memory_limit_mib())), default=0),
+        "memory_mib": _memory_mib(),
         "os": operating_system(),
         "kernel": platform.release(),
         "accelerators": cards,
@@ -87,9 +88,7 @@ def available(config_override: dict | str | None = None) -> dict:
 
 def cores() -> int:
     """Processor cores that this process may use: its affinity, within a container's CPU limit."""
-    if hasattr(os, "sched_getaffinity"):
-        return _within_quota(len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
+    return _within_quota(len(os.sched_getaffinity(0)))
 
 
 def cores_of(hardware: Hardware) -> int:
@@ -202,43 +201,15 @@ def _memory_mib() -> int:
         return 0
 
 
-def _memory_limit_mib() -> int | None:
-    """A container's or job's memory limit, in MiB."""
-    limits = [int(text) for text in cgroup("memory.max", "memory") if text.isdigit()]
-    limits += [int(text) for text in cgroup("memory.limit_in_bytes", "memory") if text.isdigit()]
-    return min(limits) // 2**20 if limits else None
-
-
 def _within_quota(count: int) -> int:
-    """``count`` cores, or fewer where a cgroup grants less time than that."""
-    quotas = []
-    for text in cgroup("cpu.max", "cpu"):
-        words = text.split()
-        if len(words) == 2 and words[0].isdigit():
-            quotas.append(int(words[0]) / int(words[1]))
-    for quota, period in zip(
-        cgroup("cpu.cfs_quota_us", "cpu"), cgroup("cpu.cfs_period_us", "cpu"), strict=False
-    ):
-        if quota.isdigit() and period.isdigit():  # "-1": no limit
-            quotas.append(int(quota) / int(period))
-    return max(1, min([count, *(math.floor(quota + 0.01) for quota in quotas)]))
-
-
-def cgroup(file: str, controller: str) -> list[str]:
-    """A control file's contents in this process's cgroup and those above it (versions 1, 2)."""
-    found = []
-    for line in read("/proc/self/cgroup").splitlines():
-        _, names, path = line.split(":", 2)
-        if names and controller not in names.split(","):
-            continue
-        root = Path("/sys/fs/cgroup") / (names and controller)
-        folder = root / path.lstrip("/")
-        while folder.is_relative_to(root):
-            text = read(folder / file).strip()
-            if text:
-                found.append(text)
-            folder = folder.parent
-    return found
+    """``count`` cores, or fewer where this process's cgroup, or one above it, grants less time."""
+    path = re.search(r"^0::/(.*)$", read("/proc/self/cgroup"), re.MULTILINE)
+    folder = Path(CGROUPS, path[1] if path else "")
+    for each in (folder, *folder.parents):
+        quota, _, period = read(each / "cpu.max").partition(" ")
+        if quota.isdigit():  # "max": no limit
+            count = min(count, math.floor(int(quota) / int(period) + 0.01))
+    return max(1, count)
 
 
 def operating_system() -> str:
@@ -263,54 +234,20 @@ def read(path: str | os.PathLike) -> str:
 @functools.cache
 def accelerators() -> tuple[dict, ...]:
     """NVIDIA's accelerators: {name, memory_mib, driver, uuid}, in the order of their bus."""
-    # Asked first because loading the driver's library costs time that most machines need not spend.
     if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
         return ()
-    try:
-        return tuple(_from_nvml())
-    except Exception:  # no pynvml, no driver, an old one: every failure means "ask nvidia-smi"
-        return tuple(_from_nvidia_smi())
-
-
-def _from_nvml() -> list[dict]:
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        driver = _text(pynvml.nvmlSystemGetDriverVersion())
-        handles = [
-            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
-        ]
-        return [
-            {
-                "name": _text(pynvml.nvmlDeviceGetName(handle)),
-                "memory_mib": pynvml.nvmlDeviceGetMemoryInfo(handle).total // 2**20,
-                "driver": driver,
-                "uuid": _text(pynvml.nvmlDeviceGetUUID(handle)),
-            }
-            for handle in handles
-        ]
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def _from_nvidia_smi() -> list[dict]:
     query = "--query-gpu=name,memory.total,driver_version,uuid"
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
-        return []
+        return ()
     found = []
     for line in done.stdout.splitlines():
         name, memory, driver, uuid = (word.strip() for word in line.rsplit(",", 3))
         memory_mib = int(memory) if memory.isdigit() else 0
         found.append({"name": name, "memory_mib": memory_mib, "driver": driver, "uuid": uuid})
-    return found
+    return tuple(found)
 
 
 def visible(accelerators: tuple[dict, ...]) -> list[dict]:
@@ -323,7 +260,8 @@ def visible(accelerators: tuple[dict, ...]) -> list[dict]:
         if entry.isdigit() and int(entry) < len(accelerators):
             found.append(accelerators[int(entry)])
         elif entry.startswith("MIG-") and accelerators:
-            found.append(accelerators[0])  # a slice; machines that are sliced have one model
+            # A slice, which must stay one; machines that are sliced have one model.
+            found.append({**accelerators[0], "uuid": entry})
         elif entry and (match := [gpu for gpu in accelerators if gpu["uuid"].startswith(entry)]):
             found.append(match[0])
         else:
@@ -342,29 +280,15 @@ def usable_cores() -> list[int]:
 
 
 def _thread(core: int) -> int:
-    """0 for the first hardware thread of a physical core, 1 for its second, ..."""
-    path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
-    try:
-        text = path.read_text()
-    except OSError:
-        return 0
-    siblings: list[int] = []
-    for part in text.strip().split(","):  # "0,64" or "0-1"
-        first, _, last = part.partition("-")
-        siblings.extend(range(int(first), int(last or first) + 1))
-    return siblings.index(core) if core in siblings else 0
+    """0 for the first hardware thread of a physical core, more for its others."""
+    siblings = read(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+    first = re.match(r"\d+", siblings)  # of "0,64" or "0-1"
+    return core - int(first[0]) if first else 0
 
 
 def usable_gpus(model: str | None = None) -> list[str]:
     """UUIDs of the GPUs that this process may use, all of one model."""
-    shown = visible(accelerators())
-    # An entry that names a slice must stay one: the UUID of its GPU would mean another slice.
-    entries = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    entries += [""] * (len(shown) - len(entries))
-    found = [
-        (entry if entry.startswith("MIG-") else gpu["uuid"], gpu["name"])
-        for entry, gpu in zip(entries, shown, strict=False)
-    ]
+    found = [(gpu["uuid"], gpu["name"]) for gpu in visible(accelerators())]
     if model:
         return [uuid for uuid, name in found if is_model(name, model)]
     most = Counter(name for _, name in found).most_common(1)
@@ -372,8 +296,6 @@ def usable_gpus(model: str | None = None) -> list[str]:
 
 
 def oom_kills() -> int:
-    """How often the kernel has killed for lack of memory: on this machine and in our cgroups."""
-    texts = [read("/proc/vmstat")]
-    texts += cgroup("memory.events", "memory")
-    texts += cgroup("memory.oom_control", "memory")
-    return sum(int(n) for text in texts for n in re.findall(r"^oom_kill (\d+)$", text, re.M))
+    """How often the kernel of this machine has killed for lack of memory, in cgroups, too."""
+    found = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat"), re.MULTILINE)
+    return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""What is measured: cells beside a loop by hand, their start, the workflow beside a bare one."""
+"""What is measured: cells, their start, the workflow beside a bare one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from parbench.bench.turns import Row, means, ratio, take_turns
+from parbench.bench.turns import Pairs, Row, means, ratio, take_turns
 from parbench.errors import ParbenchError
 from parbench.files import read_json
 
@@ -128,72 +128,33 @@ class Cells:
         return read_json(out)[key]
 
 
-def bare_loop(data: Path, ranks: int) -> float:
-    """Seconds of the loop by hand over the same images."""
-    program = str(Path(__file__).with_name("bare.py"))
-    words = [sys.executable, program, str(data), *map(str, (ranks, BATCH, STEPS))]
-    return float(run(words, ROOT).split()[-1])
-
-
-def _beside_a_loop(context: Context, strategy: str) -> list[Row]:
-    """Images a second of this checkout's cell over the other's and over the loop by hand."""
-    contenders = {}
-    for name, checkout in context.checkouts.items():
-        cells = Cells(checkout, context.folder / name)
-        contenders[name] = partial(cells.train, "resnet50", strategy, "train_seconds")
-        data = cells.data / "data.safetensors"
-    ranks = {"eager": 1, "ddp": 2}[strategy]
-    contenders["a loop by hand"] = lambda: bare_loop(data, ranks)
-    seconds = take_turns(contenders, context.pairs)
-    ours = seconds.pop("this")
-    return [
-        ratio(f"{strategy}, images a second over {name}", theirs, ours, reaches=0.98)
-        for name, theirs in seconds.items()
-    ]
-
-
-def bench_eager(context: Context) -> list[Row]:
-    """images a second of an eager ResNet-50 cell over a loop by hand"""
-    return _beside_a_loop(context, "eager")
-
-
-def bench_ddp(context: Context) -> list[Row]:
-    """images a second of a ddp ResNet-50 cell of 2 ranks over a loop by hand"""
-    return _beside_a_loop(context, "ddp")
-
-
-def bench_start(context: Context) -> list[Row]:
-    """seconds from the launcher's start to the first timed step, ddp beside eager"""
+def cells_in_turns(context: Context, model: str, key: str) -> dict[str, Pairs]:
+    """The number ``key`` of the cells of ``model``, eager and ddp, of every checkout."""
     contenders = {}
     for name, checkout in context.checkouts.items():
         cells = Cells(checkout, context.folder / name)
         for strategy in ("eager", "ddp"):
-            start = partial(cells.train, "resnet18", strategy, "startup_seconds")
-            contenders[f"start of {strategy}, {name}"] = start
-    seconds = take_turns(contenders, context.pairs)
-    eager, ddp = seconds["start of eager, this"], seconds["start of ddp, this"]
-    rows = [Row(name, "s", means(pairs)) for name, pairs in seconds.items()]
+            contenders[f"{strategy}, {name}"] = partial(cells.train, model, strategy, key)
+    return take_turns(contenders, context.pairs)
+
+
+def bench_train(context: Context) -> list[Row]:
+    """seconds of ResNet-50 cells, eager and ddp of 2 ranks; the other checkout's over this one's"""
+    seconds = cells_in_turns(context, "resnet50", "train_seconds")
+    rows = [Row(f"training, {name}", "s", means(pairs)) for name, pairs in seconds.items()]
+    for strategy in ("eager", "ddp"):
+        if theirs := seconds.get(f"{strategy}, the other"):
+            what, ours = f"images a second, {strategy}", seconds[f"{strategy}, this"]
+            rows.append(ratio(f"{what}, over the other", theirs, ours, reaches=0.98))
+    return rows
+
+
+def bench_start(context: Context) -> list[Row]:
+    """seconds from the launcher's start to the first timed step, ddp beside eager"""
+    seconds = cells_in_turns(context, "resnet18", "startup_seconds")
+    rows = [Row(f"start, {name}", "s", means(pairs)) for name, pairs in seconds.items()]
+    eager, ddp = seconds["eager, this"], seconds["ddp, this"]
     return [*rows, ratio("start of ddp over that of eager, this", ddp, eager, at_most=1.2)]
-
-
-def bench_checkpoint(context: Context) -> list[Row]:
-    """percent of its time that a cell of ResNet-50 with AdamW spends writing checkpoints"""
-    import torch
-    from torchvision.models import resnet50
-
-    from parbench.training import checkpoint
-
-    # Weights, and the two averages of each that AdamW keeps.
-    weights = resnet50(num_classes=10).parameters()
-    state = {f"{at}": torch.stack([each.data] * 3) for at, each in enumerate(weights)}
-    every = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))["checkpoint_seconds"]
-    store, percent = checkpoint.Store(context.folder, {}), []
-    for number in range(2 * context.pairs):
-        begun = time.perf_counter()
-        store.write(number, state, {})
-        seconds = time.perf_counter() - begun
-        percent.append(100 * seconds / (every + seconds))
-    return [Row(f"writing checkpoints, one every {every} s", "%", percent, at_most=2)]
 
 
 # ---------------------------------------------------------------- the workflow

@@ -99,7 +99,7 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
             _tell(task, failure.sentence)
             return 1
         if failure is not None:
-            metrics_json.write_unfinished(
+            metrics_json.write_run(
                 task.out,
                 task.cell,
                 "out_of_memory",

@@ -128,7 +128,7 @@ def kept(folder: Path, stopped: dict | None) -> str:
             f"a checkpoint at epoch {stopped['epoch']} step {stopped['step']} is kept, and the "
             "same command goes on from there"
         )
-    if any((folder / CHECKPOINTS).glob("*.json")):
+    if any((folder / CHECKPOINTS).glob("*.safetensors")):
         return "its last checkpoint is kept, and the same command goes on from there"
     return "before its first checkpoint; the same command starts it anew"
 

@@ -16,7 +16,7 @@ class Energy:
     """
 
     def __init__(self, devices: list[torch.device]):
-        self._uuids = _gpu_uuids(devices)
+        self._devices = [device for device in devices if device.type == "cuda"]
         self._start = self._read()
 
     def joules(self) -> float | None:
@@ -25,28 +25,15 @@ class Energy:
         return None if self._start is None or end is None else (end - self._start) / 1000
 
     def _read(self) -> int | None:
-        if not self._uuids:
+        if not self._devices:
             return None
-        try:
-            import pynvml
-        except ImportError:
-            return None
+        import pynvml
+        import torch
+
         try:
             pynvml.nvmlInit()
-            handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in self._uuids]
-            return sum(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in handles)
-        except pynvml.NVMLError:  # old GPUs and virtual ones have no counter
+            uuids = [torch.cuda.get_device_properties(device).uuid for device in self._devices]
+            handles = [pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") for uuid in uuids]
+            return sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, handles))
+        except (AttributeError, pynvml.NVMLError):  # torch 2.1 tells no UUID; an old GPU, a slice
             return None
-
-
-def _gpu_uuids(devices: list[torch.device]) -> list[str]:
-    import torch
-
-    uuids = []
-    for device in devices:
-        if device.type == "cuda":
-            uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
-            if not uuid:  # torch 2.1 does not tell it
-                return []
-            uuids.append(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
-    return uuids

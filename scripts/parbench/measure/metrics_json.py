@@ -87,19 +87,19 @@ def write(path: str | os.PathLike, metrics: dict) -> None:
     write_json(path, metrics)
 
 
-def write_unfinished(
+def write_run(
     path: str | os.PathLike,
     cell: Cell,
     status: str,
-    reason: str,
+    reason: str | None,
     started: str,
     data_folder: str | os.PathLike,
     image: dict | None = None,
     **known: Any,
 ) -> None:
-    """Write the metrics of a run that ended out_of_memory or diverged: a failure is a result.
+    """Write what came of a run. That it ended out_of_memory or diverged is a result, too.
 
-    ``known`` holds what was measured until then; every other number is null.
+    ``known`` holds what was measured; every other number is null.
     """
     dataset = read_json(Path(data_folder) / "digest.json")
     if "environment" not in known:

@@ -111,7 +111,7 @@ def _module(name: str, file: Path, stamp: tuple[int, int]) -> tuple[str, tuple[s
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     imports = set(itertools.accumulate(package.split("."), "{}.{}".format)) - {name, ""}
     for node in _executed(tree):
-        imports.update(_imported(node, package, file))
+        imports.update(_imported(node, package))
     _drop_docstrings(tree)
     return hashlib.sha256(_spell(tree).encode()).hexdigest(), tuple(sorted(imports))
 
@@ -125,7 +125,7 @@ def _executed(node: ast.AST) -> Iterator[ast.AST]:
         yield from _executed(child)
 
 
-def _imported(node: ast.AST, package: str, file: Path) -> Iterator[str]:
+def _imported(node: ast.AST, package: str) -> Iterator[str]:
     """parbench's own modules that an import statement loads; any other node loads none."""
     if isinstance(node, ast.Import):
         for alias in node.names:
@@ -140,19 +140,6 @@ def _imported(node: ast.AST, package: str, file: Path) -> Iterator[str]:
             for alias in node.names:
                 if _file(f"{base}.{alias.name}") is not None:
                     yield f"{base}.{alias.name}"
-                elif not _defines(base, alias.name):
-                    where = f"{file}, line {node.lineno}"
-                    raise LookupError(f"{where}: {base} has no {alias.name} that could be followed")
-
-
-def _defines(module: str, name: str) -> bool:
-    """Whether ``module`` gives a meaning to ``name`` itself; what it imports, others import too."""
-    file = _file(module)
-    return file is not None and name in {
-        found
-        for node in ast.walk(ast.parse(file.read_bytes()))
-        for found in (getattr(node, "name", None), getattr(node, "id", None))
-    }
 
 
 def _drop_docstrings(tree: ast.AST) -> None:

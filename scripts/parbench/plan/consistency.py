@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from parbench import models, strategies
 from parbench.cell import Cell, Training
 from parbench.errors import ParbenchError
-from parbench.measure import profiling
 from parbench.plan.options import starts_published
 from parbench.plan.study import Study
 from parbench.words import brief, nearest
@@ -93,8 +92,7 @@ def check_cell(cell: Cell, study: Study, where: str, model: str) -> None:
     """Settings of a cell that contradict each other, its hardware or its strategy."""
     whole = f"{where} with model {model}"
     strategy = strategies.of(cell)
-    profile = profiling.load(cell.training.profile).Profile
-    for problem in itertools.chain(strategy.check(), profile.check(cell)):
+    for problem in strategy.check():
         raise ParbenchError(f"{whole}: {problem}")
     try:
         models.load(cell.model.name).cuts(strategy.stages, cell.model.options)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from parbench import models
 from parbench.cell import Cell, Model
+from parbench.errors import ParbenchError
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +34,6 @@ class Strategy:
 
     IMAGE = "torch"  # containers/torch.def
     OPTIONS: ClassVar[dict[str, dict]] = {}  # a JSON schema, with a default, for each option
-    in_threads = False  # whether it computes in threads that it starts itself
 
     def __init__(self, cell: Cell):
         self.cell = cell
@@ -172,9 +172,12 @@ class Strategy:
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
         """Tell ``phases`` (profiling/phases.py) when this rank waits for others, and what the
         stages of a pipeline are. Called for cells of that profile alone, before the first step.
-
-        A strategy without one of its own has no such cells.
         """
+        name = self.cell.strategy.name
+        raise ParbenchError(
+            f"{self.cell.id}: profile: phases: strategy {name} does not tell when it exchanges or "
+            f"idles (`watch` in scripts/parbench/strategies/{name}.py); choose profile: none"
+        )
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The whole model's tensors (weights, buffers, what belongs to them) by name, in its order,

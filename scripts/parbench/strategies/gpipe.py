@@ -41,7 +41,6 @@ class Strategy(_base.Strategy):
             "default": False,
         },
     }
-    in_threads = True
 
     @property
     def micro_batches(self) -> int:
@@ -81,6 +80,11 @@ class Strategy(_base.Strategy):
             yield (
                 f"balance {balance} places stages on {len(balance)} devices, but the hardware "
                 f"{hardware.name} has {hardware.devices}; make the two agree"
+            )
+        if self.cell.training.profile == "operators":
+            yield (
+                "profile operators: torchgpipe computes in threads of its own, which torch's "
+                "profiler does not see; choose none or phases"
             )
         if self.cell.training.batch_norm == "synchronized" and self.micro_batches > 1:
             yield (

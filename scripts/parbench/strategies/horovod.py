@@ -86,7 +86,7 @@ class Strategy(_data_parallel.DataParallel):
             port = _serve(address, nodes, each)
             _meeting.publish(f"{address} {port}")
         else:
-            address, port = _meeting.published(run)
+            address, port = _meeting.published()
             if nodes > 1:
                 _meeting.reach(run, address, port)
         return {

@@ -1,12 +1,11 @@
 """Checkpoints of a cell: where its training stands, so that a run that was ended can go on.
 
-safetensors and JSON: nothing is unpickled. A checkpoint counts once its JSON file stands, which is
-written last; both files are checked by digest when they are read.
+A checkpoint is one safetensors file with JSON in its metadata: nothing is unpickled. Its name has
+the number of steps and a digest, which is checked when it is read.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -23,7 +22,6 @@ from parbench.training import launched
 if TYPE_CHECKING:
     import torch
 
-ENDINGS = ("safetensors", "json")
 KEPT = 2  # the last one, and one more in case that it is damaged
 # How often the ranks look up from their work. The end of a run waits for this at most about twice.
 LOOK_SECONDS = 1.0
@@ -64,10 +62,6 @@ class Place:
         return {"epoch": self.epoch + 1, "step": self.step}
 
 
-class Damaged(Exception):
-    """A checkpoint is not what was written."""
-
-
 class Store:
     """The checkpoints in one folder, by number: the steps that are done.
 
@@ -85,96 +79,79 @@ class Store:
 
         # Contiguous and on the CPU: safetensors takes no other.
         tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        record = json.dumps({"key": self.key, "state": state})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        part = self.folder / "unfinished.part"
         try:
-            with files.atomic_path(self._path(number, "safetensors")) as path:
-                save_file(tensors, path)
-                digest = files.sha256_file(path)
+            save_file(tensors, part, {"record": record})
+            path = self.folder / f"{number:010d}.{_digest(part)}.safetensors"
+            part.replace(path)
         except SafetensorError as error:  # so it tells of a full disk
             raise OSError(str(error)) from None
-        record = {"key": self.key, "sha256": digest, "state": state}
-        record["digest"] = files.digest(record)
-        files.write_json(self._path(number, "json"), record)
-        self._delete_all_but(self._numbers()[-KEPT:])
+        finally:
+            part.unlink(missing_ok=True)
+        earlier = [other for other in self._paths() if _number(other) < number]
+        self._delete_all_but([*earlier[1 - KEPT :], path])
 
     def find(self) -> int | None:
         """The newest checkpoint that is whole and of this run; says aloud which are not."""
         trouble = None
-        for number in reversed(self._numbers()):
-            try:
-                record = self._record(number)
-            except Damaged as error:
-                trouble = str(error)
+        for path in reversed(self._paths()):
+            if path.name.split(".")[1] != _digest(path):
+                trouble = f"{path} is damaged"
                 print(f"checkpoint: {trouble}; the one before it is tried", flush=True)
                 continue
-            then = record["key"]
+            then = _record(path)["key"]
             changed = [name for name, value in self.key.items() if then.get(name) != value]
             if not changed:
-                self._delete_all_but([other for other in self._numbers() if other <= number])
-                return number
-            path = self._path(number, "json")
+                self._delete_all_but([other for other in self._paths() if other <= path])
+                return _number(path)
             trouble = f"{' and '.join(changed)} changed since {path} was written"
             break
         if trouble is not None:
             print(f"checkpoint: starts afresh: {trouble}", flush=True)
-        self.clear()
-        return None
-
-    def clear(self) -> None:
-        """Delete all checkpoints of this run."""
         self._delete_all_but([])
-        with contextlib.suppress(OSError):  # a companion's are in it
-            self.folder.rmdir()
+        return None
 
     def state(self, number: int) -> dict:
         """What was written beside the tensors of a checkpoint that ``find`` found."""
-        return files.read_json(self._path(number, "json"))["state"]
+        return _record(self._path(number))["state"]
 
     def tensors(self, number: int) -> dict[str, torch.Tensor]:
         """The tensors of a checkpoint that ``find`` found, on the CPU."""
         from safetensors.torch import load_file
 
         # Not mapped: the optimizer keeps these tensors, and the file is deleted under them.
-        return load_file(self._path(number, "safetensors"), backend="pread")
+        return load_file(self._path(number), backend="pread")
 
-    def _path(self, number: int, ending: str) -> Path:
-        return self.folder / f"{number:010d}.{ending}"
+    def _path(self, number: int) -> Path:
+        return next(path for path in self._paths() if _number(path) == number)
 
-    def _numbers(self) -> list[int]:
-        stems = [path.stem for path in self.folder.glob("*.json")]
-        return sorted(int(stem) for stem in stems if stem.isdecimal())
+    def _paths(self) -> list[Path]:
+        """From the first to the last."""
+        return sorted(self.folder.glob("*.safetensors"))
 
-    def _record(self, number: int) -> dict:
-        """The JSON of a checkpoint whose files are both as they were written, else Damaged."""
-        from safetensors import SafetensorError, safe_open
-
-        path = self._path(number, "json")
-        try:
-            record = json.loads(path.read_bytes())
-            told = record.pop("digest")
-            whole = told == files.digest(record)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as why:
-            raise Damaged(f"{path} cannot be read ({why})") from None
-        if not whole:
-            raise Damaged(f"{path} is damaged")
-        path = self._path(number, "safetensors")
-        try:
-            found = files.sha256_file(path)
-            if found != record["sha256"]:
-                raise Damaged(f"{path} is damaged")
-            with safe_open(path, framework="pt"):  # whoever put a pickle here may forge a digest
-                pass
-        except OSError as error:
-            raise Damaged(f"{path} cannot be read ({error.strerror})") from None
-        except SafetensorError as error:
-            raise Damaged(f"{path} holds no tensors ({error})") from None
-        return record
-
-    def _delete_all_but(self, numbers: list[int]) -> None:
+    def _delete_all_but(self, kept: list[Path]) -> None:
         """Also what a run that was killed while it wrote has left; but nothing of a companion's."""
-        kept = {self._path(number, ending) for number in numbers for ending in ENDINGS}
         for path in self.folder.glob("*"):
             if path not in kept and not path.is_dir():
                 path.unlink(missing_ok=True)
+
+
+def _number(path: Path) -> int:
+    return int(path.name.split(".")[0])
+
+
+def _digest(path: Path) -> str:
+    """As much of a file's SHA-256 as finds any damage."""
+    return files.sha256_file(path)[:16]
+
+
+def _record(path: Path) -> dict:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return json.loads(file.metadata()["record"])
 
 
 @dataclass

@@ -24,23 +24,6 @@ class Companions:
         self.run = run
         self.others: list[dict] = []  # what came of them, once all have ended
 
-    def agree(self, found: int | None) -> int | None:
-        """``found``, where the others have found a checkpoint, too.
-
-        Else all start afresh: they would be at the same time for a part only. Raises Stopped.
-        """
-        run, name = self.run, self.run.cell.model.name
-        told = self.meet("found", "start-up", {"model": name, "found": found})
-        without = [each["model"] for each in told if each["found"] is None]
-        if found is None or not without:
-            return found
-        if run.strategy.rank == 0 and run.store is not None:
-            names = f"{' and '.join(without)}, trained at the same time"
-            print(f"checkpoint: {name} starts afresh: there is none of {names}", flush=True)
-            run.store.clear()
-        run.kept = run.place.told()
-        return None
-
     def meet(self, what: str, phase: str, mine: Any = None) -> list:
         """Wait until all are at ``what``; returns what each of them told there, ``mine`` among it.
 
@@ -73,17 +56,8 @@ class Companions:
     def end_together(self, seconds: float) -> None:
         """After the last step: the devices of all are in use until all have done theirs.
 
-        Raises CompanionDiverged. What devices use while they wait is no energy of this model.
+        Raises CompanionDiverged.
         """
-        run = self.run
-        joules = run.meters.joules()
         told = self.meet("trained", "waiting", self.tell_end(seconds))
         self.heed()
-        self.others = [each for n, each in enumerate(told) if n != run.strategy.companion]
-        run.meters.go_on_from(joules)
-
-    def leave(self) -> None:
-        """The first process goes last: it may keep what they meet by."""
-        while self.run.strategy.meet("left") is None and not self.run.strategy.companion:
-            self.run.beat("waiting")
-            time.sleep(MEET_SECONDS)
+        self.others = [each for n, each in enumerate(told) if n != self.run.strategy.companion]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -303,7 +302,6 @@ class Run:
     def _train_until_due(self, order: torch.Tensor, display: Display) -> bool:
         """The epoch's steps until a checkpoint is due (True) or none is left."""
         place = self.place
-        first, begun = self.bounds[place.step][0], time.perf_counter()
         total = torch.tensor(place.loss, device=self.strategy.devices[-1])
         due = False
         for start, stop in self.bounds[place.step :]:
@@ -313,9 +311,7 @@ class Run:
             total = total + loss * (stop - start)
             place.step += 1
             self.beat("training")
-            asked = display.wants_loss()
-            speed = (stop - first) / (time.perf_counter() - begun)
-            display.step(place.epoch + 1, loss.item() if asked else None, speed)
+            display.step(place.epoch * self.samples + stop)
             due = self.lookout.due("training")
             if due:
                 break

@@ -25,10 +25,6 @@ class Meters:
         total, missing = self.strategy.reduced([mine or 0.0, float(mine is None)], "sum")
         return None if missing or self._joules is None else self._joules + total
 
-    def go_on_from(self, joules: float | None) -> None:
-        """Leave out what the devices have used since ``joules`` were read."""
-        self._joules, self._energy = joules, energy.Energy(self.strategy.devices)
-
     def peaks(self) -> list[list[float]]:
         """Peak memory in MiB of each rank: of its process, then of its accelerators."""
         process, accelerators = memory.peak_mib(self.strategy.devices)

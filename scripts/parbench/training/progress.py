@@ -75,39 +75,32 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class Display:
-    """A bar where there is a terminal, a line an epoch where there is none."""
+    """A bar where there is a terminal, a line an epoch where there is none.
 
-    def __init__(self, shown: bool, epochs: int, steps_per_epoch: int, samples: int):
+    ``done``: how many images an earlier run has taken, of ``samples`` an epoch.
+    """
+
+    def __init__(self, shown: bool, epochs: int, samples: int, done: int = 0):
         self.shown = shown
         self.epochs = epochs
-        self.samples = samples
-        self.has_bar = shown and sys.stderr.isatty()
         self._bar = tqdm(
-            total=epochs * steps_per_epoch,
-            unit="step",
-            disable=not self.has_bar,
+            total=epochs * samples,
+            initial=done,
+            unit=" images",
+            disable=not (shown and sys.stderr.isatty()),
             dynamic_ncols=True,
-            mininterval=0.2,
         )
-        self._asked = 0.0
 
-    def wants_loss(self) -> bool:
-        """Whether a loss should be read now: it waits for the device, so twice a second."""
-        if not self.has_bar or time.monotonic() - self._asked < 0.5:
-            return False
-        self._asked = time.monotonic()
-        return True
+    def __enter__(self) -> Display:
+        return self
 
-    def step(self, epoch: int, loss: float | None, samples_per_second: float) -> None:
-        """One more step; ``loss`` where it was asked for."""
-        if not self.has_bar:
-            return
-        if loss is not None:
-            self._bar.set_description(f"epoch {epoch}/{self.epochs}", refresh=False)
-            self._bar.set_postfix_str(
-                f"loss {loss:.3f}, {samples_per_second:,.0f} images/s", refresh=False
-            )
-        self._bar.update()
+    def __exit__(self, *exception: object) -> None:
+        """Take the bar away."""
+        self._bar.close()
+
+    def step(self, done: int) -> None:
+        """So many images are done, of all epochs."""
+        self._bar.update(done - self._bar.n)
 
     def epoch(self, entry: dict, left_seconds: float) -> None:
         """The line of an epoch that is done."""
@@ -123,7 +116,3 @@ class Display:
         )
         self._bar.write(line)  # above the bar, if there is one
         sys.stdout.flush()
-
-    def close(self) -> None:
-        """Take the bar away."""
-        self._bar.close()

@@ -14,7 +14,7 @@ import torch
 from parbench import strategies
 from parbench.cell import Cell
 from parbench.cell import read as read_cell
-from parbench.measure import clocks, cores, environment, metrics_json, scores
+from parbench.measure import cores, environment, metrics_json, scores
 from parbench.strategies._base import Strategy
 from parbench.training import checkpoint, launched
 from parbench.training.endings import CompanionDiverged, Diverged, Stopped
@@ -60,13 +60,10 @@ def train(
     except Stopped:
         if strategy.leads:
             heartbeat.stopped(run.kept)
-        run.companions.leave()
         return
     joules = run.meters.joules()
-    run.companions.leave()
     measured = {
         "epoch_seconds": [entry["seconds"] for entry in run.history],
-        "warmup_steps": cell.training.warmup_steps,
         "steps_per_epoch": len(run.bounds),
         "peak_memory_mib": run.meters.peak_memory(),
         "startup_seconds": startup,
@@ -78,12 +75,10 @@ def train(
     weights = strategy.whole(run.state())
     if not strategy.leads:
         return
+    status = "ok" if reason is None else "diverged"
     if reason is None:
-        _write(out, run, weights, joules, measured)
-    else:
-        metrics_json.write_unfinished(
-            out, cell, "diverged", reason, run.started, data_folder, **measured
-        )
+        measured |= _result(run, weights, joules, sum(measured["epoch_seconds"]))
+    metrics_json.write_run(out, cell, status, reason, run.started, data_folder, **measured)
 
 
 def _train_epochs(
@@ -94,57 +89,43 @@ def _train_epochs(
     Returns the seconds from ``launch_time`` to the first step and why the training diverged, if it
     did. Raises Stopped.
     """
-    training, display, startup = run.training, None, None
+    training, startup = run.training, None
     try:
-        found = run.companions.agree(found)
         # DDP builds its buckets in the first step, for good: they are as they were.
         repeated = found or training.mode == "deterministic"
         run.warm_up(max(training.warmup_steps, 1 if repeated else 0))
         run.begin(found)
         startup = run.strategy.reduced([time.time() - launch_time], "max")[0]
-        display = Display(run.strategy.shows, training.epochs, len(run.bounds), run.samples)
-        with run.profile:
+        done = run.place.epoch * run.samples
+        display = Display(run.strategy.shows, training.epochs, run.samples, done)
+        with display, run.profile:
             run.train(display)
     except Diverged as error:  # every rank sees the same reduced loss, and stops here together
         if not isinstance(error, CompanionDiverged):  # that is told already
             run.strategy.meet("trained", run.companions.tell_end(None, str(error)))
         return startup, str(error)
-    finally:
-        if display:
-            display.close()
     return startup, None
 
 
-def _write(
-    out: Path, run: Run, weights: dict[str, torch.Tensor], joules: float | None, measured: dict
-) -> None:
-    """metrics.json of a training that came to its end."""
-    seconds = sum(measured["epoch_seconds"])
+def _result(
+    run: Run, weights: dict[str, torch.Tensor], joules: float | None, seconds: float
+) -> dict:
+    """What metrics.json has of a training that came to its end, after so many ``seconds``."""
     tested = scores.NO_SCORES
     if run.training.steps is None:
         labels = run.data.test_labels.cpu().numpy()
         tested = scores.classification(labels, run.predictions.numpy(), len(run.data.classes))
-    metrics_json.write(
-        out,
-        {
-            "cell": run.cell.json(),
-            "status": "ok",
-            "reason": None,
-            "train_seconds": seconds,
-            "samples_per_second": run.samples * run.training.epochs / seconds,
-            "energy_joules": joules,
-            **tested,
-            "inference": run.inference,
-            "weights_sha256": metrics_json.weights_sha256(weights),
-            "beside": [
-                {key: each[key] for key in ("model", "train_seconds")}
-                for each in run.companions.others
-            ],
-            **measured,
-            "started": run.started,
-            "finished": clocks.now(),
-        },
-    )
+    return {
+        "train_seconds": seconds,
+        "samples_per_second": run.samples * run.training.epochs / seconds,
+        "energy_joules": joules,
+        **tested,
+        "inference": run.inference,
+        "weights_sha256": metrics_json.weights_sha256(weights),
+        "beside": [
+            {key: each[key] for key in ("model", "train_seconds")} for each in run.companions.others
+        ],
+    }
 
 
 def _all_cores(run: Run, own: list[int]) -> list[int]:

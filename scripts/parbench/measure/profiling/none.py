@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
-
-from parbench.cell import Cell
 
 NOTHING = nullcontext()
 
@@ -21,11 +18,6 @@ class Profile:
 
     def __init__(self, run: Any):
         self.run = run
-
-    @staticmethod
-    def check(cell: Cell) -> Iterator[str]:
-        """Sentences about why it cannot look into ``cell``. Must not need torch."""
-        yield from ()
 
     def __enter__(self) -> Profile:
         return self

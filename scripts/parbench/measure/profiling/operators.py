@@ -1,7 +1,7 @@
 """Operators that take the time, by torch.profiler: of some steps of training, and of inference.
 
-Of rank 0's process, all of its threads. Warm-up comes before either part, so that neither holds a
-first allocation or the choice of kernels.
+Of rank 0's process. Warm-up comes before either part, so that neither holds a first allocation or
+the choice of kernels.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from parbench import packages, strategies
-from parbench.cell import Cell
 from parbench.measure import clocks
 from parbench.measure.profiling import none
 
@@ -30,17 +28,6 @@ class Profile(none.Profile):
         self._found: dict[str, dict] = {}
         self._profiler: Any = None
         self._steps = 0
-
-    @staticmethod
-    def check(cell: Cell) -> Iterator[str]:
-        """What a strategy computes in threads of its own would be missing, and nobody would see."""
-        name, found = cell.strategy.name, packages.locked(cell.stack)["torch"]
-        if strategies.load(name).in_threads and not _sees_all_threads(found):
-            yield (
-                f"profile: operators: {name} computes in threads of its own, which torch's "
-                f"profiler sees since 2.7, and stack {cell.stack} has {found}; choose stack: "
-                "current in config.yaml, or profile: none"
-            )
 
     def phase(self, name: str) -> AbstractContextManager:
         """The whole loop holds the part of training; each batch tested is one of inference."""
@@ -116,26 +103,13 @@ class Profile(none.Profile):
 PARTS = ("training", "inference")
 
 
-def _sees_all_threads(version: str) -> bool:
-    """Whether the profiler of torch ``version`` sees more threads than torch's own."""
-    major, minor = version.split(".")[:2]
-    return (int(major), int(minor)) >= (2, 7)
-
-
 def _profiler(devices: list) -> Any:
-    """A profiler of all threads, as far as this torch has one."""
-    import torch
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU]
     if devices[0].type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    config = None
-    if _sees_all_threads(torch.__version__):
-        from torch._C._profiler import _ExperimentalConfig
-
-        config = _ExperimentalConfig(profile_all_threads=True)
-    return profile(activities=activities, experimental_config=config)
+    return profile(activities=activities)
 
 
 def summary(averages: Any, on_accelerator: bool) -> dict:

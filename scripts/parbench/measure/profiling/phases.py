@@ -13,10 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from parbench import strategies
-from parbench.cell import Cell
 from parbench.measure.profiling import none
-from parbench.strategies import _base
 
 if TYPE_CHECKING:
     import torch
@@ -53,16 +50,6 @@ class Profile(none.Profile):
         self._busy: dict[str, list[Interval]] = defaultdict(list)  # by device of a pipeline
         self._put_back = ExitStack()
         run.strategy.watch(self, run.model, run.optimizer)
-
-    @staticmethod
-    def check(cell: Cell) -> Iterator[str]:
-        """A strategy that tells nothing would seem to compute all the time."""
-        name = cell.strategy.name
-        if strategies.load(name).watch is _base.Strategy.watch:
-            yield (
-                f"profile: phases: strategy {name} does not tell when it exchanges or idles "
-                f"(`watch` in scripts/parbench/strategies/{name}.py); choose profile: none"
-            )
 
     def _forget(self) -> None:
         self._seconds: dict[str, float] = defaultdict(float)
