@@ -139,24 +139,17 @@ def test_model_name(name, model):
     assert machine.model_name(name) == model
 
 
-# ---------------------------------------------------------------- Horovod and NCCL
+# ---------------------------------------------------------------- Horovod
 
 
-def test_horovods_absence_has_the_compilers_reason(tmp_path, monkeypatch):
+def test_what_horovod_lacks_has_the_builds_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    state = {"available": False, "reason": "x.cc:1: error: no"}
+    state, software = {"available": False, "reason": "x.cc:1: error: no"}, machine.Software()
     (tmp_path / "horovod.json").write_text(json.dumps(state))
-    assert machine.horovod() == "Horovod could not be built: x.cc:1: error: no"
-
-
-@pytest.mark.parametrize(("answer", "is_missing"), [("True", False), ("False", True), ("", True)])
-def test_nccl_is_asked_for_in_another_process(monkeypatch, answer, is_missing):
-    monkeypatch.setitem(machine.NCCL_PROBES, "ddp", f"print('a warning'); print({answer!r})")
-    machine.nccl_missing.cache_clear()
-    try:
-        assert bool(machine.nccl_missing("ddp")) == is_missing
-    finally:
-        machine.nccl_missing.cache_clear()
+    assert software.without_horovod() == "Horovod could not be built: x.cc:1: error: no"
+    assert software.without_nccl().startswith("needs Horovod with NCCL")
+    (tmp_path / "horovod.json").write_text(json.dumps({"available": True, "gpu": "nccl"}))
+    assert software.without_nccl() is None
 
 
 def test_cores_are_parted_among_processes(monkeypatch):

@@ -21,17 +21,6 @@ from pathlib import Path
 from parbench.cell import Hardware
 
 CGROUPS = "/sys/fs/cgroup"
-PROBE_SECONDS = 120  # importing torch from a cold network disk takes its time
-
-# For a fresh interpreter: importing torch here would cost each start of the workflow seconds.
-NCCL_PROBES = {
-    "ddp": "import torch.distributed as d; print(d.is_available() and d.is_nccl_available())",
-    "horovod": "import horovod.torch as hvd; print(bool(hvd.nccl_built()))",
-}
-NCCL_FIXES = {
-    "ddp": "needs a CUDA build of torch with NCCL",
-    "horovod": "needs Horovod with NCCL: PARBENCH_HOROVOD_GPU=nccl make report",
-}
 
 
 def describe() -> dict:
@@ -134,7 +123,7 @@ def is_model(name: str, model: str) -> bool:
     return words(model) in words(name)
 
 
-# ---------------------------------------------------------------- Horovod and NCCL
+# ---------------------------------------------------------------- Horovod
 
 
 class Software:
@@ -142,41 +131,24 @@ class Software:
 
     def without_horovod(self) -> str | None:
         """Why cells have no Horovod; None where they have it."""
-        return horovod()
+        state = _horovod_state()
+        if state.get("available") is False:
+            return f"Horovod could not be built: {state.get('reason') or 'no reason recorded'}"
+        if importlib.util.find_spec("horovod") is None:
+            return "Horovod is not installed: python scripts/environment.py ensure"
+        return None
 
-    def without_nccl(self, strategy_name: str) -> str | None:
-        """Why ``strategy_name`` (ddp, horovod) cannot join GPUs; None where it can."""
-        return nccl_missing(strategy_name)
-
-
-def horovod() -> str | None:
-    """None when Horovod is installed here, else the reason why it is not."""
-    try:
-        state = json.loads((Path(sys.prefix) / "horovod.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        state = {}
-    if state.get("available") is False:
-        return f"Horovod could not be built: {state.get('reason') or 'no reason recorded'}"
-    if importlib.util.find_spec("horovod") is None:
-        return "Horovod is not installed: python scripts/environment.py ensure"
-    return None
+    def without_nccl(self) -> str | None:
+        """Why Horovod cannot join GPUs; None where it can."""
+        if _horovod_state().get("gpu") == "nccl":
+            return None
+        return "needs Horovod with NCCL: PARBENCH_HOROVOD_GPU=nccl make report"
 
 
-@functools.cache
-def nccl_missing(strategy_name: str) -> str | None:
-    """Why ``strategy_name`` (ddp, horovod) cannot join GPUs: its library lacks NCCL; else None.
-
-    Only to be asked about cells on GPUs: it imports the library, in a process of its own.
-    """
-    command = [sys.executable, "-c", NCCL_PROBES[strategy_name]]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return NCCL_FIXES[strategy_name]
-    words = done.stdout.split()
-    return None if words and words[-1] == "True" else NCCL_FIXES[strategy_name]
+def _horovod_state() -> dict:
+    """What scripts/environment.py has noted of the Horovod that it built: {available, gpu, ...}."""
+    path = Path(sys.prefix, "horovod.json")
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 # ---------------------------------------------------------------- processor, memory, system

@@ -257,8 +257,8 @@ class Software:
         """None: it is compiled into its image."""
         return None
 
-    def without_nccl(self, strategy_name: str) -> str | None:
-        """Why ``strategy_name`` cannot join GPUs; a given image is asked by train.py."""
-        if strategy_name == "horovod" and self.gpu != "nccl" and "horovod" not in self.given:
+    def without_nccl(self) -> str | None:
+        """Why Horovod cannot join GPUs; a given image is asked by train.py."""
+        if self.gpu != "nccl" and "horovod" not in self.given:
             return "needs an image of Horovod with NCCL: images.arguments.gpu: nccl in config.yaml"
         return None

@@ -25,7 +25,7 @@ class ProcessGroup(_base.Strategy):
         return self.cell.hardware.devices
 
     def unavailable(self, software: Software) -> str | None:
-        """A torch that is too old; between GPUs, one without NCCL."""
+        """A torch that is too old."""
         stack = self.cell.stack
         found = packages.locked(stack)["torch"]
         if self.LEAST_TORCH is not None and _numbers(found) < _numbers(self.LEAST_TORCH):
@@ -33,7 +33,7 @@ class ProcessGroup(_base.Strategy):
                 f"needs torch {self.LEAST_TORCH}, and stack {stack} has {found}: choose stack: "
                 "current"
             )
-        return None if self.cell.hardware.device == "cpu" else software.without_nccl("ddp")
+        return None
 
     def library(self) -> str:
         """What joins the devices of this cell."""

@@ -10,8 +10,6 @@ from parbench.strategies import _process_group
 if TYPE_CHECKING:
     from torch import nn
 
-    from parbench.machine import Software
-
 
 class Strategy(_process_group.DataParallelGroup):
     """One rank of a process group, with a model of its own."""
@@ -36,10 +34,6 @@ class Strategy(_process_group.DataParallelGroup):
             yield (
                 "backend nccl works between GPUs only; choose backend: gloo or auto for CPU devices"
             )
-
-    def unavailable(self, software: Software) -> str | None:
-        """GPUs need a torch with NCCL, unless the study asks for Gloo in so many words."""
-        return None if self.options["backend"] == "gloo" else super().unavailable(software)
 
     def library(self) -> str:
         """The study's choice."""

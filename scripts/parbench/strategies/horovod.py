@@ -48,7 +48,7 @@ class Strategy(_data_parallel.DataParallel):
         """Why Horovod is not here, in the compiler's words; GPUs need one with NCCL."""
         without = software.without_horovod()
         if without is None and self.cell.hardware.device == "cuda":
-            without = software.without_nccl("horovod")
+            without = software.without_nccl()
         return without
 
     def setup(self) -> None:
