@@ -20,7 +20,7 @@ from parbench.strategies import eager
 from parbench.training import checkpoint, train
 from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat
-from training import SMALL_SWIN, altered, cell, kept
+from training import SMALL_SWIN, altered, cell, kept, learned
 
 # Every step may be the last: a checkpoint after each.
 EACH_STEP = 1e-6
@@ -44,7 +44,7 @@ def last(folder):
 def assert_same(ours, theirs):
     """Two folders of runs: the same results, the same weights, to the last bit."""
     found, wanted = (json.loads((one / "metrics.json").read_text()) for one in (ours, theirs))
-    assert metrics_json.learned(found) == metrics_json.learned(wanted)
+    assert learned(found) == learned(wanted)
     (name, found), (other, wanted) = last(ours), last(theirs)
     assert name == other
     assert found.keys() == wanted.keys()

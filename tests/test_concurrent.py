@@ -34,7 +34,7 @@ from test_tables import (
     one_group,
     row,
 )
-from training import SMALL_SWIN, cell
+from training import SMALL_SWIN, cell, learned
 
 __all__ = ["state"]  # a fixture
 
@@ -139,7 +139,7 @@ def test_a_run_that_waits_can_be_stopped_and_goes_on(digits, tmp_path, state):
     (state / "stop").unlink()
     ended = trained(Scripted(value), digits, tmp_path / "ended")
     assert ended["resumed_from"][0]["step"] == 5
-    assert metrics_json.learned(ended) == metrics_json.learned(whole)
+    assert learned(ended) == learned(whole)
 
 
 # ---------------------------------------------------------------- several models together: the plan

@@ -13,11 +13,7 @@ import yaml
 import gpu
 from parbench import machine
 from parbench.errors import ParbenchError
-from parbench.plan import config, expansion, published
-from parbench.verdicts import claims, words
-from parbench.verdicts.groups import Group
-from parbench.verdicts.published import Source
-from test_tables import EAGER, TIME, one_group, row
+from parbench.plan import config, expansion
 from workspace import ROOT, Workspace
 
 PROFILE = ROOT / "profiles" / "gpu.yaml"
@@ -28,10 +24,6 @@ ONE_GPU = {"available": {"cpu": 4, "cuda": {"H200": 1}}, "deployment": "host"}
 def plan():
     value = config.load(PROFILE) | ONE_GPU
     return expansion.plan(config.checked(value, [ROOT / "config.yaml", PROFILE]), [PROFILE])
-
-
-def running(plan, study):
-    return [group for group in plan.studies[study].stated()["groups"] if group["not_run"] is None]
 
 
 def test_every_cell_for_one_gpu_is_planned_and_no_other_of_a_gpu(plan):
@@ -54,59 +46,6 @@ def test_every_cell_for_one_gpu_is_planned_and_no_other_of_a_gpu(plan):
     # Two models at once take a GPU each.
     told = {g.not_run for g in plan.studies["laharsh"].groups if g.variant == "concurrent"}
     assert told == {"needs 2 GPUs"}
-
-
-def test_what_one_gpu_is_to_show_is_among_them(plan):
-    found = running(plan, "gorantla2024")
-    for model in ("resnet50", "swin"):
-        own = [group for group in found if group["model"] == model]
-        eager = next(group for group in own if group["variant"] == "eager")
-        assert (eager["training"]["epochs"], eager["training"]["image_size"]) == (50, 224)
-        assert eager["dataset"] == {"name": "cifar10", "train_samples": None, "test_samples": None}
-        gpipe = [group["options"] for group in own if group["strategy"] == "gpipe"]
-        assert {tuple(options["balance"]) for options in gpipe} == {(2,)}
-        made = {(options["checkpoint"], options["chunks"]) for options in gpipe}
-        assert made >= {(mode, 4) for mode in ("never", "except_last", "always")}
-        assert made >= {("never", chunks) for chunks in (1, 2, 4, 8)}
-
-    def batches(study):
-        return {group["training"]["global_batch"] for group in running(plan, study)}
-
-    assert batches("rangoju2025") == {16, 64}
-    assert {group["training"]["precision"] for group in running(plan, "laharsh")} == {
-        "fp16",
-        "fp32",
-    }
-    devices = {"none": set(), "operators": set()}
-    for group in running(plan, "kamoji"):
-        devices[group["training"]["profile"]].add(group["hardware"]["device"])
-    assert devices == {"none": {"cpu", "cuda"}, "operators": {"cpu", "cuda"}}
-    assert all(len(group["seeds"]) == 3 for name in plan.studies for group in running(plan, name))
-
-
-def test_times_of_another_gpu_are_not_judged_and_accuracies_are(plan):
-    eager = running(plan, "gorantla2024")[0]
-    h200 = {"accelerators": [{"name": "NVIDIA H200", "memory_mib": 1, "driver": "1"}]}
-    study = {"override": plan.studies["gorantla2024"].stated()["study"]["override"]}
-    frame = one_group(TIME, study, h200, published=EAGER, hardware=eager["hardware"])
-    time, accuracy = (row(frame, name) for name in ("train_seconds", "test_accuracy"))
-    assert time["verdict"] == words.NOT_COMPARABLE
-    assert "published on 1x A100, here on 1x NVIDIA H200" in time["reason"]
-    assert accuracy["verdict"] == words.REPRODUCED
-    assert "seconds_to_published_accuracy" in set(frame["metric"])
-
-
-def test_claims_about_two_gpus_say_what_they_need(plan, monkeypatch):
-    """Both sides are moved alike, so that it is the hardware that is missing and not the cells."""
-    monkeypatch.chdir(ROOT)
-    content = plan.studies["gorantla2024"].stated()
-    groups = tuple(Group.of(each, (), ()) for each in content["groups"])
-    source = Source.read("gorantla2024", ["studies/published/published_results.csv"])
-    study = claims.Rebuilt("gorantla2024", content["study"]["tolerance"], source, groups, {})
-    name = "gorantla-horovod-speedup"
-    claim = published.claims("studies/published/claims.yaml")[name]
-    (made,) = claims.judge({name: claim}, {"gorantla2024": [study]}, [])
-    assert made.reason == "needs 2 GPUs"
 
 
 def test_without_a_gpu_it_ends_in_a_sentence_before_anything_else(monkeypatch):

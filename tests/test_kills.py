@@ -171,7 +171,7 @@ def test_a_cell_survives_all_kills(launched, digits, tmp_path, strategy):
     assert whole.wait(120) == 0, whole.stderr.read()
     whole.communicate()
     expected = metrics_json.read(tmp_path / "whole" / "metrics.json")
-    assert metrics_json.learned(metrics) == metrics_json.learned(expected)
+    assert training.learned(metrics) == training.learned(expected)
     assert (metrics["status"], len(metrics["weights_sha256"])) == ("ok", 64)
     left = {path.name for path in it.folder.iterdir()}
     assert not left & {"running.json", "failed.json", "stopped.json", "checkpoints"}

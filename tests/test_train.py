@@ -21,7 +21,7 @@ from parbench.strategies import eager
 from parbench.training import evaluation, train
 from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat, is_out_of_memory
-from training import altered, cell, kept, run, start, wait_for
+from training import altered, cell, kept, learned, run, start, wait_for
 
 # A line for each strategy. A checkpoint after each step: any of them may be the last.
 CASES = {
@@ -107,7 +107,7 @@ def test_stopped_and_killed_it_ends_as_in_one_go(runs, digits, tmp_path, name):
 
     metrics, _ = run(value, digits, tmp_path)
     assert len(metrics["resumed_from"]) == 2
-    assert metrics_json.learned(metrics) == metrics_json.learned(runs(name))
+    assert learned(metrics) == learned(runs(name))
     assert [each["model"] for each in metrics["beside"]] == strategies.of(value).companions
 
 

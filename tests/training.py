@@ -115,6 +115,12 @@ def run(value: Cell, data: Path, folder: Path, check: bool = True, **variables: 
     return (json.loads(out.read_text()) if out.exists() else None), result
 
 
+def learned(metrics: dict) -> dict:
+    """What a repeated run of a cell must give again in deterministic mode."""
+    losses = [(epoch["train_loss"], epoch["test_loss"]) for epoch in metrics["history"]]
+    return {"losses": losses, **{key: metrics[key] for key in ("weights_sha256", "confusion")}}
+
+
 def kept(folder: Path) -> dict | None:
     """The place of the newest checkpoint that stands in a cell's folder."""
     with contextlib.suppress(OSError, ValueError):

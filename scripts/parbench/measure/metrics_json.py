@@ -35,37 +35,6 @@ def weights_sha256(state: Mapping[str, torch.Tensor]) -> str:
     return total.hexdigest()
 
 
-# What differs between two runs of a cell that did the same.
-_OF_ONE_RUN = {
-    "train_seconds",
-    "epoch_seconds",
-    "samples_per_second",
-    "inference",
-    "startup_seconds",
-    "energy_joules",
-    "peak_memory_mib",
-    "started",
-    "finished",
-    "resumed_from",
-    "environment",
-    "beside",
-    "profile",
-}
-_OF_ONE_EPOCH = {"seconds", "elapsed_seconds", "samples_per_second"}
-
-
-def learned(metrics: Mapping[str, Any]) -> dict:
-    """What a repeated run of the cell must give again in deterministic mode: all but clocks,
-    memory, dates, places and interruptions.
-    """
-    kept = {key: value for key, value in metrics.items() if key not in _OF_ONE_RUN}
-    kept["history"] = [
-        {key: value for key, value in entry.items() if key not in _OF_ONE_EPOCH}
-        for entry in metrics["history"]
-    ]
-    return kept
-
-
 def _check(value: Any, path: str | os.PathLike) -> None:
     try:
         by_schema.check(value, "metrics", str(path))
