@@ -167,10 +167,7 @@ def _cpu_model() -> str:
 
 
 def _memory_mib() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
-    except (ValueError, OSError):
-        return 0
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
 
 
 def _within_quota(count: int) -> int:
@@ -206,6 +203,7 @@ def read(path: str | os.PathLike) -> str:
 @functools.cache
 def accelerators() -> tuple[dict, ...]:
     """NVIDIA's accelerators: {name, memory_mib, driver, uuid}, in the order of their bus."""
+    # nvidia-smi takes time, which most machines need not spend.
     if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
         return ()
     query = "--query-gpu=name,memory.total,driver_version,uuid"
