@@ -22,6 +22,10 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
         yield temporary
+        # safetensors makes files private; a result is as readable as any file the user writes.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
