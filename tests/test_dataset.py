@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import http.server
 import io
@@ -12,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import threading
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,73 +43,40 @@ def prepared(spec: dict, folder: Path, name: str = "mine") -> tuple[dict, dict]:
 # ---- downloads
 
 
-class Server:
-    """A server on this machine: answers each path as told, and notes what it was asked."""
-
-    def __init__(self):
-        self.answers: dict[str, Callable] = {}
-        self.requests: list[str] = []
-        server = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                server.requests.append(self.path)
-                with contextlib.suppress(ConnectionError):
-                    server.answers[self.path](self)
-
-            def log_message(self, *arguments):
-                pass
-
-        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True).start()
-
-    def url(self, path: str, answer: Callable) -> str:
-        self.answers[path] = answer
-        return f"http://127.0.0.1:{self.http.server_port}{path}"
-
-
 @pytest.fixture
-def server():
-    made = Server()
-    yield made
-    made.http.shutdown()
-    made.http.server_close()
-
-
-def reply(status: int, body: bytes = b"", length: int | None = None) -> Callable:
-    def answer(handler):
-        handler.send_response(status)
-        handler.send_header("Content-Length", str(len(body) if length is None else length))
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    return answer
+def site(tmp_path) -> tuple[Path, str]:
+    """A folder, and the address at which a server on this machine gives its files."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield folder, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 BODY = bytes(range(256)) * 2000
 PINNED = (len(BODY), hashlib.sha256(BODY).hexdigest())
 
 
-def test_a_file_is_downloaded_once_and_again_when_it_is_damaged(server, own_cache):
-    url = server.url("/a", reply(200, BODY))
-    path = download.fetch([url], *PINNED)
-    assert download.fetch([url], *PINNED) == path
-    assert (path.read_bytes(), path.parent, server.requests) == (
-        BODY,
-        own_cache / "downloads",
-        ["/a"],
-    )
+def test_a_file_is_downloaded_once_and_again_when_it_is_damaged(site, own_cache):
+    folder, url = site
+    (folder / "a").write_bytes(BODY)
+    path = download.fetch([f"{url}/a"], *PINNED)
+    assert (path.read_bytes(), path.parent) == (BODY, own_cache / "downloads")
+    (folder / "a").rename(folder / "b")
+    assert download.fetch([f"{url}/a"], *PINNED) == path
     path.write_bytes(b"x" * len(BODY))
-    assert download.fetch([url], *PINNED).read_bytes() == BODY
-    assert server.requests == ["/a", "/a"]
+    assert download.fetch([f"{url}/a", f"{url}/b"], *PINNED).read_bytes() == BODY
 
 
-def test_mirrors_are_tried_in_turn_and_each_is_named_with_its_reason(server, own_cache, tmp_path):
+def test_mirrors_are_tried_in_turn_and_each_is_named_with_its_reason(site, own_cache, tmp_path):
+    folder, url = site
+    (folder / "other").write_bytes(b"x" * len(BODY))
     (tmp_path / "a short file").write_bytes(b"x")
     reasons = {
-        server.url("/cut", reply(200, BODY[:9], len(BODY))): "IncompleteRead(9 bytes read",
-        server.url("/other", reply(200, b"x" * len(BODY))): "does not match the known hash",
-        server.url("/gone", reply(404)): "404 Client Error",
+        f"{url}/other": "does not match the known hash",
+        f"{url}/gone": "404 Client Error",
         "http://127.0.0.1:9/x": "Connection refused",
         (tmp_path / "absent").as_uri(): "no such file",
         (tmp_path / "a short file").as_uri(): "it has 1 bytes, 512,000 are expected",
@@ -118,8 +84,8 @@ def test_mirrors_are_tried_in_turn_and_each_is_named_with_its_reason(server, own
     with pytest.raises(ParbenchError, match="no mirror gave the file") as caught:
         download.fetch([*reasons], *PINNED)
     lines = str(caught.value).splitlines()
-    for url, reason in reasons.items():
-        assert any(line.startswith(f"  {url}: ") and reason in line for line in lines), (url, lines)
+    for address, reason in reasons.items():
+        assert any(line.startswith(f"  {address}: ") and reason in line for line in lines), lines
     assert "`file:///folder/file`" in lines[-1]
     assert not [*(own_cache / "downloads").iterdir()]
     good = tmp_path / "a file with blanks"

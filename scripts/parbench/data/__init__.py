@@ -1,1 +1,4 @@
-"""Data sets and published weights: download, verify, convert, load."""
+"""Datasets and published weights: entries of config.yaml come in, files of safetensors with a
+digest.json go out, which ranks load. Planning checks entries, scripts/ make the files, training
+loads them.
+"""

@@ -89,18 +89,14 @@ def _moments(images: np.ndarray) -> tuple[list[float], list[float]]:
     """
     import numpy as np
 
-    counts = np.zeros((3, 256), dtype=np.int64)
-    for start in range(0, len(images), 1000):  # bincount works on int64: eight times the memory
-        for channel in range(3):
-            block = images[start : start + 1000, channel].ravel()
-            counts[channel] += np.bincount(block, minlength=256)
-    mean, std = [], []
-    for histogram in counts.tolist():
-        number = sum(histogram)
-        first = sum(value * count for value, count in enumerate(histogram))
-        second = sum(value * value * count for value, count in enumerate(histogram))
-        mean.append(first / (255 * number))
-        std.append(math.sqrt(number * second - first * first) / (255 * number))
+    number = images.size // 3
+    sums = images.sum((0, 2, 3), dtype=np.int64).tolist()
+    squares = np.einsum("nchw,nchw->c", images, images, dtype=np.int64).tolist()
+    mean = [one / (255 * number) for one in sums]
+    std = [
+        math.sqrt(number * two - one * one) / (255 * number)
+        for one, two in zip(sums, squares, strict=True)
+    ]
     return mean, std
 
 
