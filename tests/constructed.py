@@ -237,8 +237,7 @@ def usual_groups() -> list[Group]:
     """Every kind of outcome: ok, not run, out of memory, diverged; with and without published."""
     scaled = ("epochs 4 instead of 50",)
     groups = []
-    for model, base, size in (("resnet18", 12.0, 512.0), ("vgg16", 21.0, 900.0)):
-        del size
+    for model, base in (("resnet18", 12.0), ("vgg16", 21.0)):
         groups += [
             Group(
                 model,

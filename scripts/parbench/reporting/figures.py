@@ -42,25 +42,25 @@ def time_figure(study: Study) -> dict | None:
     if not panels:
         return None
     unit = study.unit(metric)
-    answers = [f"{_fastest(study, bars, model, unit)})" for model, bars in panels.items()]
+    answers = [_fastest(study, bars, model, unit) for model, bars in panels.items()]
     caption = f"Least training time: {listed(answers)}."
     panels = _of_whole_epochs(measured(study, metric, failed=True))
     return _lengths(study, "time", "Which strategy trains fastest?", caption, panels, metric)
 
 
 def _fastest(study: Study, bars: list[Bar], model: str, unit: str) -> str:
-    """``ddp for swin (4.1 ± 0.2 (3) s; next eager, 1.4 times as long``."""
+    """``ddp for swin (4.1 ± 0.2 (3) s; next eager, 1.4 times as long)``."""
     best, *others = sorted(bars, key=_mean)
     told = study.reproduced(best[1], unit)
     text = f"{bar_label(study, best[0])} for {model} ({told} {unit_text(unit)}"
     if not others:
-        return text
+        return f"{text})"
     name = bar_label(study, others[0][0])
     if few := _few(best, others[0]):
-        return f"{text}; next {name}, undecided with {few}"
+        return f"{text}; next {name}, undecided with {few})"
     if _close(best, others[0]):
-        return f"{text}; {name} is within the spread"
-    return f"{text}; next {name}, {ratio_text(_mean(others[0]) / _mean(best))} times as long"
+        return f"{text}; {name} is within the spread)"
+    return f"{text}; next {name}, {ratio_text(_mean(others[0]) / _mean(best))} times as long)"
 
 
 def speedup_figure(study: Study) -> dict | None:

@@ -234,8 +234,9 @@ def _cell_numbers(run: Run) -> list[list[str]]:
     for metric in METRICS.values():
         value = metric.read(run) if metric.read and metric.of == "one" else None
         if value is not None:
+            unit = "" if metric.unit == "fraction" else metric.unit
             text = fixed(value, decimals([value], metric.unit))
-            numbers.append([heading(metric.name, metric.unit), text])
+            numbers.append([heading(metric.name, unit), text])
     if run["energy_joules"] is not None:
         numbers.append(["Energy (J)", fixed(run["energy_joules"], 1)])
     if run["steps_per_epoch"] is not None:

@@ -2,8 +2,7 @@
 
 Every displayed number is formatted once, by ``collect``, and every figure is drawn once, by
 ``collect``: ``html`` and ``pdf`` only lay out what report.json holds, so that they cannot differ.
-Neither the time of rendering nor the machine that renders enters any byte. The parts are in
-scripts/parbench/reporting/, whose ``__init__`` says which is where.
+Neither the time of rendering nor the machine that renders enters any byte.
 """
 
 from __future__ import annotations

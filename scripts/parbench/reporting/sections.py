@@ -106,7 +106,6 @@ def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
         + (" with uncommitted changes" if env["git_dirty"] else "")
         for env in environments
     )
-    differs = sorted({text for env in environments for text in env["lock_mismatch"]})
     return [
         ["Studies", listed([study.name for study in studies])],
         ["Groups", f"{states.total()}: {counted(states)}"],
@@ -116,7 +115,6 @@ def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
         ["Deployment", _several(deployment_text(study.deployment) for study in studies)],
         ["Runs", f"{moment(started)} to {moment(finished)} UTC" if runs else "none"],
         ["Code", _several(commits)],
-        *([["Differs from the lock", ", ".join(differs)]] if differs else []),
     ]
 
 
