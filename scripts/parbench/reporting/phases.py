@@ -25,8 +25,8 @@ DEFINED = (
     "itself."
 )
 APART = (
-    "Instrumented cells stand apart from the timed ones. The last column is the time of a cell over "
-    "that of the same one without the instrument: what the instrument costs."
+    "Instrumented cells stand apart from the timed ones. The last column is the time of a cell "
+    "over that of the same one without the instrument: what the instrument costs."
 )
 BLIND = "over several machines waiting cannot be told from communication, which holds it"
 
