@@ -119,20 +119,6 @@ def test_what_is_no_plain_value_is_refused(tmp_path, content, words):
 # --- config.yaml and what is laid over it ---
 
 
-@pytest.mark.parametrize(
-    "keys",
-    ["studies 0", "stack", "hardware {}", "datasets {}", "override {}", "images given {}"],
-)
-@pytest.mark.parametrize("name", ["../config", "/etc/passwd", "a/b", "x" * 300])
-def test_names_that_are_paths_are_refused(good, keys, name):
-    *way, last = (int(key) if key.isdigit() else key for key in keys.split())
-    part = good
-    for key in way:
-        part = part[key]
-    part[name if last == "{}" else last] = {"device": "cpu", "devices": 1} if last == "{}" else name
-    refused(good, keys.split()[0])
-
-
 def test_a_wrong_value_is_blamed_on_the_file_that_holds_it(good, tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("hardware: {cpu4: {device: cpu, device_count: 4, devices: 4}}\n")
