@@ -13,8 +13,7 @@ rule certificate:
         **RUN.preparing,
     params:
         plans=RUN.certified_plans,
-        wanted=RUN.certified_digest,
-        code=RUN.certifying_code,
+        certified=RUN.certified,
     shell:
         "python scripts/certificate.py --plan {params.plans:q} --place {wildcards.place:q} --out {output:q}"
         " 2>&1 | tee {log:q}"

@@ -234,13 +234,10 @@ class Run:
         plans = [self.plan.studies[study].stated() for study in studies]
         return certificate.wanted(plans, place)
 
-    def certified_digest(self, wildcards: Any) -> str:
-        """Changes when what a certificate is to hold does."""
-        return files.digest(self._certified(wildcards.place, self.plan.studies))
-
-    def certifying_code(self, wildcards: Any) -> str:
-        """Digest of the code that a certificate is about."""
-        return certificate.code(self._certified(wildcards.place, self.plan.studies))
+    def certified(self, wildcards: Any) -> str:
+        """Changes when what a certificate is to hold does, or the code that it is about."""
+        todo = self._certified(wildcards.place, self.plan.studies)
+        return files.digest([todo, certificate.code(todo)])
 
     def certified_plans(self, wildcards: Any) -> list[str]:
         """The plans that ask for any of it."""
