@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+
+import pandas as pd
 
 from parbench.errors import ParbenchError
 from parbench.files import write_atomically
@@ -63,6 +64,8 @@ class Row:
 
 
 COLUMNS = [each.name for each in fields(Row)]
+KINDS = {"str": str, "int": int, "int | None": "Int64", "float | None": float}
+DTYPES = {each.name: KINDS[each.type] for each in fields(Row)}
 NUMBERS = ("mean", "std", "ci_low", "ci_high", "min", "max")  # those over the seeds
 
 
@@ -73,30 +76,21 @@ def known(value: float | None) -> float | None:
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Write a study's table."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(map(asdict, rows))
-    write_atomically(path, text.getvalue())
+    frame = pd.DataFrame(map(asdict, rows), columns=COLUMNS, dtype=object)
+    write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
 
 
 def read_rows(path: Path, fix: str = "delete it and run again") -> list[Row]:
     """The rows that `write_rows` wrote, one or more; ParbenchError with ``fix`` for other files."""
     try:
-        head, first, *more = csv.reader(io.StringIO(printable(path.read_text(encoding="utf-8"))))
-        return [_row(dict(zip(head, line, strict=True))) for line in (first, *more)]
-    except (OSError, KeyError, ValueError) as error:
+        frame = pd.read_csv(
+            io.StringIO(printable(path.read_text(encoding="utf-8"))),
+            dtype=DTYPES,
+            keep_default_na=False,
+            na_values={name: "" for name, kind in DTYPES.items() if kind is not str},
+            float_precision="round_trip",
+        )
+        first, *more = frame.astype(object).where(frame.notna(), None).to_dict("records")
+        return [Row(**each) for each in (first, *more)]
+    except (OSError, TypeError, ValueError) as error:
         raise ParbenchError(f"{path}: not a table of parbench ({error!r}); {fix}") from None
-
-
-def _row(texts: dict[str, str]) -> Row:
-    kinds = {"str": str, "int": int, "int | None": _int, "float | None": _float}
-    return Row(**{each.name: kinds[each.type](texts[each.name]) for each in fields(Row)})
-
-
-def _int(text: str) -> int | None:
-    return int(text) if text else None
-
-
-def _float(text: str) -> float | None:
-    return float(text) if text else None
