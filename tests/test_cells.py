@@ -14,17 +14,18 @@ import yaml
 import constructed
 from parbench import machine, models, strategies
 from parbench.measure import provenance
-from parbench.plan import config, expansion, places, published, state, telling, writing
+from parbench.plan import config, expansion, places, state, telling, writing
 from parbench.plan.forecast import forecast
 from parbench.plan.options import all_options
 from parbench.plan.settings import Settings
+from parbench.verdicts.published import Source
 from workspace import Workspace
 
 
 @pytest.fixture
 def base(monkeypatch):
     """The project's configuration on a machine of two cores, Horovod at hand."""
-    monkeypatch.setattr(machine, "horovod", lambda: None)
+    monkeypatch.setattr(machine.Software, "without_horovod", lambda self: None)
     value = config.load()
     value["available"] = {"cpu": 2}
     value["deployment"] = "host"
@@ -72,11 +73,12 @@ def test_a_plan_is_written_as_it_is(base, tmp_path, monkeypatch):
 
 
 def test_horovod_that_cannot_be_built_is_a_row(base, monkeypatch):
-    monkeypatch.setattr(machine, "horovod", lambda: "g++: fatal error: no space")
+    reason = "g++: fatal error: no space"
+    monkeypatch.setattr(machine.Software, "without_horovod", lambda self: reason)
     plan = planned(base)
     assert len(plan.not_run) == 6
     assert all("horovod" in cell for cell in plan.not_run)
-    assert set(plan.not_run.values()) == {"g++: fatal error: no space"}
+    assert set(plan.not_run.values()) == {reason}
 
 
 def test_what_does_not_change_a_measurement_changes_no_id(base):
@@ -130,9 +132,8 @@ def test_every_published_number_is_of_a_group_or_not_yet(base, name):
     plan = planned(base, studies=[name]).studies[name]
     asked = [group.published for group in [*plan.groups, *plan.together] if group.published]
     later = [(row["table"], row["value"]) for part in plan.study.not_yet for row in part.published]
-    for row in published.rows(name):
-        found = any(published.is_one_of(row, selection) for selection in asked)
-        assert found or (row["table"], float(row["value"])) in later, row
+    for row in Source.read(name, places.published_files()).rows:
+        assert any(map(row.is_one_of, asked)) or (row.table, row.value) in later, row
 
 
 def test_options_of_every_strategy_and_model_are_described_and_can_be_checked():

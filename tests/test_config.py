@@ -14,7 +14,7 @@ import yaml
 
 from parbench.cell import Training
 from parbench.errors import ParbenchError
-from parbench.plan import config, places, schemas
+from parbench.plan import config, places, published, schemas
 from parbench.plan.model import validated
 from parbench.plan.published import Claims
 from parbench.plan.settings import Settings
@@ -42,8 +42,7 @@ def test_own_configuration_studies_and_claims_are_right(good):
     config.checked(good)
     for path in (places.ROOT / "studies").glob("*.yaml"):
         config.study(path.stem)
-    claims = places.ROOT / "studies/published/claims.yaml"
-    assert config.claims(claims) == read_yaml(claims)
+    published.claims(places.ROOT / "studies/published/claims.yaml")
 
 
 @pytest.mark.parametrize("name", schemas.MADE)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from parbench import machine
+from parbench import cache, machine
 from parbench.deploy import apptainer, build, images
 from parbench.errors import ParbenchError
 from parbench.plan import config
@@ -232,6 +232,7 @@ def test_nothing_of_the_host_is_seen_inside(tmp_path):
         f" 'tmp': os.listdir('/tmp'), 'planted': os.path.exists({str(planted)!r})}}))"
     )
     variables = {"PYTHONPATH": str(planted), "HOME": str(planted), "SECRET": "x"}
+    variables |= {"PARBENCH_CACHE": str(cache.folder())}
     variables |= {"APPTAINER_BIND": str(planted), "APPTAINERENV_SECRET": "x"}
     command = [sys.executable, str(config.ROOT / "scripts/images.py"), "run", "report", "--"]
     done = subprocess.run(

@@ -64,8 +64,12 @@ class Row:
 
 
 COLUMNS = [each.name for each in fields(Row)]
-KINDS = {"str": str, "int": int, "int | None": "Int64", "float | None": float}
-DTYPES = {each.name: KINDS[each.type] for each in fields(Row)}
+KINDS = {
+    "str": str,
+    "int": int,
+    "int | None": lambda text: int(text) if text else None,
+    "float | None": lambda text: float(text) if text else None,
+}
 NUMBERS = ("mean", "std", "ci_low", "ci_high", "min", "max")  # those over the seeds
 
 
@@ -83,14 +87,12 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 def read_rows(path: Path, fix: str = "delete it and run again") -> list[Row]:
     """The rows that `write_rows` wrote, one or more; ParbenchError with ``fix`` for other files."""
     try:
-        frame = pd.read_csv(
-            io.StringIO(printable(path.read_text(encoding="utf-8"))),
-            dtype=DTYPES,
-            keep_default_na=False,
-            na_values={name: "" for name, kind in DTYPES.items() if kind is not str},
-            float_precision="round_trip",
-        )
-        first, *more = frame.astype(object).where(frame.notna(), None).to_dict("records")
-        return [Row(**each) for each in (first, *more)]
-    except (OSError, TypeError, ValueError) as error:
+        text = io.StringIO(printable(path.read_text(encoding="utf-8")))
+        first, *more = pd.read_csv(text, dtype=str, keep_default_na=False).to_dict("records")
+        return [_row(each) for each in (first, *more)]
+    except (OSError, KeyError, ValueError) as error:
         raise ParbenchError(f"{path}: not a table of parbench ({error!r}); {fix}") from None
+
+
+def _row(texts: dict[str, str]) -> Row:
+    return Row(**{each.name: KINDS[each.type](texts[each.name]) for each in fields(Row)})
