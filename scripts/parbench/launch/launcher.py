@@ -258,7 +258,7 @@ def _stopped(task: Task, job: Job | None, stopped: Stopped, begun: float) -> int
         _tell(task, str(stopped), stopped=True)
         return 128 + stopped.number
     why_not = None
-    checkpoints = (task.folder / outcome.CHECKPOINTS).glob("*.json")
+    checkpoints = (task.folder / outcome.CHECKPOINTS).glob("*.safetensors")
     if not job.made_for.endswith(f"_{task.cell.id}"):  # more than this cell may run in it
         why_not = "it was not made for this cell; run the same command again"
     elif all(path.stat().st_mtime < begun for path in checkpoints):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from parbench.printable import printable
 from parbench.verdicts import words
-from parbench.verdicts.estimates import Estimate
-from parbench.verdicts.rows import Row
+
+if TYPE_CHECKING:  # a certificate is made where there is no pandas
+    from parbench.verdicts.estimates import Estimate
+    from parbench.verdicts.rows import Row
 
 HEAD = ["model", "strategy", "hardware", "accuracy", "train time", "speedup", "verdict"]
 JUDGED = {
