@@ -122,7 +122,6 @@ class Cells:
         """Train a cell; the number ``key`` of its metrics.json."""
         (cell,) = self.folder.glob(f"results/cells/{model}.{strategy}.*/cell.json")
         out = cell.with_name("metrics.json")
-        cell.with_name("finished.json").unlink(missing_ok=True)  # the launcher would take it
         words = ["--cell", str(cell), "--data", str(self.data), "--out", str(out)]
         run([sys.executable, "scripts/launch.py", *words], self.folder)
         return read_json(out)[key]

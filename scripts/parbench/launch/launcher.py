@@ -30,6 +30,7 @@ from parbench.launch.outcome import Failure
 from parbench.launch.slurm_job import Job
 from parbench.measure import clocks, metrics_json
 from parbench.measure.environment import host
+from parbench.training import checkpoint
 
 # Before the end of the walltime, beside the grace that ranks have: to end them, to ask Slurm.
 MARGIN_SECONDS = 20.0
@@ -185,7 +186,7 @@ def _train(
         task.out.unlink(missing_ok=True)
         if stop.received is not None or ended.stopped is not None:
             # Slurm may have asked the ranks alone.
-            kept = outcome.kept(task.folder, ended.stopped)
+            kept = outcome.kept(task.out, ended.stopped)
             raise Stopped(stop.received or signal.SIGTERM, kept)
         return failure
 
@@ -258,7 +259,7 @@ def _stopped(task: Task, job: Job | None, stopped: Stopped, begun: float) -> int
         _tell(task, str(stopped), stopped=True)
         return 128 + stopped.number
     why_not = None
-    checkpoints = (task.folder / outcome.CHECKPOINTS).glob("*.safetensors")
+    checkpoints = checkpoint.written(checkpoint.folder(task.out))
     if not job.made_for.endswith(f"_{task.cell.id}"):  # more than this cell may run in it
         why_not = "it was not made for this cell; run the same command again"
     elif all(path.stat().st_mtime < begun for path in checkpoints):

@@ -23,8 +23,8 @@ from parbench.files import read_json, write_json
 from parbench.launch.ranks import Ended
 from parbench.measure import metrics_json, provenance
 from parbench.printable import printable
+from parbench.training import checkpoint
 
-CHECKPOINTS = "checkpoints"
 LINES, MOST_BYTES = 15, 65536
 # A rank that is killed takes the others' connections with it. Their errors are older than the
 # launcher's knowledge of the death by no more than this.
@@ -118,8 +118,8 @@ def failed(folder: Path, sentence: str, log: Path, stopped: bool = False) -> Non
         write_json(folder / "failed.json", value)
 
 
-def kept(folder: Path, stopped: dict | None) -> str:
-    """What a run that was asked to end has left in the cell's ``folder``, in words.
+def kept(out: Path, stopped: dict | None) -> str:
+    """What the run that writes ``out`` and was asked to end has left, in words.
 
     ``stopped``: where its training stopped, None where it did not in time.
     """
@@ -128,7 +128,7 @@ def kept(folder: Path, stopped: dict | None) -> str:
             f"a checkpoint at epoch {stopped['epoch']} step {stopped['step']} is kept, and the "
             "same command goes on from there"
         )
-    if any((folder / CHECKPOINTS).glob("*.safetensors")):
+    if checkpoint.written(checkpoint.folder(out)):
         return "its last checkpoint is kept, and the same command goes on from there"
     return "before its first checkpoint; the same command starts it anew"
 
@@ -137,7 +137,7 @@ def finished(folder: Path, out: Path) -> None:
     """Note that the cell has its result, and forget what was kept for going on."""
     write_json(folder / "finished.json", read_json(out))
     (folder / "failed.json").unlink(missing_ok=True)
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    shutil.rmtree(checkpoint.folder(out), ignore_errors=True)
 
 
 def take_finished(folder: Path, out: Path, cell: Cell, data: Path, image: dict | None) -> bool:

@@ -109,10 +109,9 @@ class Table(Model):
         None, description="units for display, such as {train_seconds: min}"
     )
 
-    def holds(self, model: str, variant: str, together: bool = False) -> bool:
-        """Whether this model in this variant is a row; models ``together`` only where named."""
-        about = model in self.models if self.models is not None else not together
-        return about and variant in self.variants
+    def holds(self, model: str, variant: str) -> bool:
+        """Whether this model in this variant is a row."""
+        return variant in self.variants and (self.models is None or model in self.models)
 
 
 class Study(Model):

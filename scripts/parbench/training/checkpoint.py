@@ -33,6 +33,11 @@ def folder(out: Path, companion: int = 0) -> Path:
     return own / f"beside-{companion}" if companion else own
 
 
+def written(folder: Path) -> list[Path]:
+    """The checkpoints in ``folder``, from the first to the last."""
+    return sorted(folder.glob("*.safetensors"))
+
+
 def key(cell: Cell, environment: dict) -> dict[str, str | None]:
     """What a checkpoint rests on, in words: it is of no use when any of it has changed."""
     settings = {name: value for name, value in cell.json().items() if name != "run"}
@@ -90,13 +95,13 @@ class Store:
             raise OSError(str(error)) from None
         finally:
             part.unlink(missing_ok=True)
-        earlier = [other for other in self._paths() if _number(other) < number]
+        earlier = [other for other in written(self.folder) if _number(other) < number]
         self._delete_all_but([*earlier[1 - KEPT :], path])
 
     def find(self) -> int | None:
         """The newest checkpoint that is whole and of this run; says aloud which are not."""
         trouble = None
-        for path in reversed(self._paths()):
+        for path in reversed(written(self.folder)):
             if path.name.split(".")[1] != _digest(path):
                 trouble = f"{path} is damaged"
                 print(f"checkpoint: {trouble}; the one before it is tried", flush=True)
@@ -104,7 +109,7 @@ class Store:
             then = _record(path)["key"]
             changed = [name for name, value in self.key.items() if then.get(name) != value]
             if not changed:
-                self._delete_all_but([other for other in self._paths() if other <= path])
+                self._delete_all_but([other for other in written(self.folder) if other <= path])
                 return _number(path)
             trouble = f"{' and '.join(changed)} changed since {path} was written"
             break
@@ -125,11 +130,7 @@ class Store:
         return load_file(self._path(number), backend="pread")
 
     def _path(self, number: int) -> Path:
-        return next(path for path in self._paths() if _number(path) == number)
-
-    def _paths(self) -> list[Path]:
-        """From the first to the last."""
-        return sorted(self.folder.glob("*.safetensors"))
+        return next(path for path in written(self.folder) if _number(path) == number)
 
     def _delete_all_but(self, kept: list[Path]) -> None:
         """Also what a run that was killed while it wrote has left; but nothing of a companion's."""
