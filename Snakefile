@@ -5,13 +5,7 @@ from snakemake.utils import min_version
 min_version("9.9")
 
 
-# Before Snakemake reads it, for a message that names the line.
-include: "rules/check_config.smk"
-
-
-configfile: "config.yaml"
-
-
+# config.yaml is read there, and not by `configfile:`, whose message names no line.
 include: "rules/common.smk"
 include: "rules/images.smk"
 include: "rules/dataset.smk"

@@ -6,8 +6,6 @@ rule certificate:
     log:
         "results/certificates/{place}.log",
     localrule: RUN.prepares_here
-    container:
-        entered_by_launcher
     threads: ALL_CORES
     resources:
         **RUN.preparing,

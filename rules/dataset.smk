@@ -5,8 +5,6 @@ rule dataset:
     log:
         "results/data/{dataset}/log.txt",
     localrule: RUN.prepares_here
-    container:
-        entered_by_launcher
     resources:
         **RUN.preparing,
     params:

@@ -11,8 +11,6 @@ rule evidence_table:
     log:
         "results/evidence/{evidence}/log.txt",
     localrule: RUN.prepares_here
-    container:
-        entered_by_launcher
     resources:
         **RUN.preparing,
     params:

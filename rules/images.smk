@@ -4,8 +4,6 @@ rule image:
     log:
         "results/images/{image}.log",
     localrule: RUN.prepares_here
-    container:
-        entered_by_launcher
     # None is built beside a cell that is timed.
     threads: ALL_CORES
     resources:

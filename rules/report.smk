@@ -24,8 +24,6 @@ rule report:
     log:
         "results/report.log",
     localrule: RUN.prepares_here
-    container:
-        entered_by_launcher
     resources:
         **RUN.preparing,
     params:

@@ -14,8 +14,6 @@ rule table:
     log:
         "results/tables/{study}.log",
     localrule: RUN.prepares_here
-    container:
-        entered_by_launcher
     resources:
         **RUN.preparing,
     params:

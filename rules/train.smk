@@ -8,8 +8,6 @@ rule train:
     log:
         "results/cells/{cell}/log.txt",
     priority: RUN.cell_priority
-    container:
-        entered_by_launcher
     threads: RUN.cell_threads
     resources:
         **RUN.resources(),

@@ -5,8 +5,6 @@ rule weights:
     log:
         "results/weights/{weights}/log.txt",
     localrule: RUN.prepares_here
-    container:
-        entered_by_launcher
     resources:
         **RUN.preparing,
     params:

@@ -72,9 +72,7 @@ def main() -> None:
     arguments = parser.parse_args()
     files = travelling(arguments.configfile)
     bundle.require_clean(files)
-    paths = [ROOT / "config.yaml", *map(Path, arguments.configfile)]
-    checked = configuration.checked(configuration.load(*arguments.configfile), paths)
-    config = deployment.settle(checked)
+    config = deployment.settle(configuration.read(arguments.configfile))
     plan = expansion.plan(config, arguments.configfile)
     contents = needed(config, plan, arguments.environment, files)
     name = f"parbench-{bundle.version()}.tar"  # git ignores it

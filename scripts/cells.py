@@ -45,11 +45,8 @@ def main() -> None:
     ):
         commands.add_parser(name, help=text).add_argument("cell", help="id, or a unique part of it")
     arguments = parser.parse_args()
-    config = configuration.load(*arguments.configfile)
-    if arguments.study:
-        config["studies"] = arguments.study
-    files = [places.ROOT / "config.yaml", *arguments.configfile]
-    settled = deployment.settle(configuration.checked(config, files))
+    studies = {"studies": arguments.study} if arguments.study else {}
+    settled = deployment.settle(configuration.read(arguments.configfile, studies))
     plan = expansion.plan(settled, arguments.configfile)
     if arguments.action == "list":
         telling.show_all(plan)

@@ -21,9 +21,8 @@ def planned(arguments: argparse.Namespace) -> tuple[str, dict]:
     """The stack, and `images` of the configuration."""
     if arguments.plan is not None:
         return images.read_plan(arguments.plan)
-    files = [configuration.ROOT / "config.yaml", *arguments.configfile]
-    checked = configuration.checked(configuration.load(*arguments.configfile), files)
-    return arguments.stack or checked["stack"], checked["images"]
+    config = configuration.read(arguments.configfile)
+    return arguments.stack or config["stack"], config["images"]
 
 
 def show(one: images.Image) -> None:

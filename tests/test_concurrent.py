@@ -51,9 +51,6 @@ BESIDE = {"simple_cnn": {}}
         (2, {"swin": SMALL_SWIN}, "swin alone is named"),
         (2, {**BESIDE, "swin": {}}, r"beside.swin: with the options \{\} it is not the study's"),
         (2, {"cnnn": {}}, "there is no scripts/parbench/models/cnnn.py"),
-        (2, {"cnn": {"width": 0}}, "beside.cnn: 0 is less than the minimum"),
-        (2, {"cnn": {"wide": 1}}, r"beside.cnn: .*'wide' was unexpected.*width, hidden, dropout"),
-        (2, {"vit": {"num_heads": 7}}, r"beside.vit: model vit: .*num_heads 7"),
     ],
 )
 def test_contradictions_are_said(devices, beside, words):

@@ -23,7 +23,7 @@ ONE_GPU = {"available": {"cpu": 4, "cuda": {"H200": 1}}, "deployment": "host"}
 @pytest.fixture(scope="module")
 def plan():
     value = config.load(PROFILE) | ONE_GPU
-    return expansion.plan(config.checked(value, [ROOT / "config.yaml", PROFILE]), [PROFILE])
+    return expansion.plan(config.checked(value, [PROFILE]), [PROFILE])
 
 
 def test_every_cell_for_one_gpu_is_planned_and_no_other_of_a_gpu(plan):
@@ -66,7 +66,6 @@ def test_the_target_looks_for_a_gpu_then_runs_reports_and_keeps(plan):
     overlay = "--configfile profiles/gpu.yaml mine.yaml"
     steps = [
         "scripts/gpu.py",
-        f"scripts/config.py {overlay}",
         f"reports/final.html reports/final.pdf {overlay} --keep-going",
         "scripts/evidence.py write\n",
     ]

@@ -108,7 +108,7 @@ def test_stopped_and_killed_it_ends_as_in_one_go(runs, digits, tmp_path, name):
     metrics, _ = run(value, digits, tmp_path)
     assert len(metrics["resumed_from"]) == 2
     assert learned(metrics) == learned(runs(name))
-    assert [each["model"] for each in metrics["beside"]] == strategies.of(value).companions
+    assert [each["model"] for each in metrics["beside"]] == list(strategies.of(value).companions)
 
 
 def test_warm_up_leaves_no_trace_and_another_seed_does(runs, digits, tmp_path):

@@ -66,6 +66,8 @@ def test_run_ends_with_the_report_and_a_short_table(finished):
 
 def test_nothing_changed_nothing_runs(work):
     assert work.jobs() == {}
+    assert "6 cells: 6 done" in work.run("scripts/cells.py", "list").stdout
+    assert "metrics.json" in work.run("scripts/cells.py", "why", "swin.ddp.cpu2").stdout
 
 
 def test_a_result_whose_workflow_was_killed_is_taken_over(work):
@@ -83,22 +85,18 @@ def test_a_result_whose_workflow_was_killed_is_taken_over(work):
     assert work.jobs() == {}
 
 
-def test_sdm_apptainer_typed_or_not(work):
-    assert work.jobs("--sdm", "apptainer") == {}
-
-
-def test_files_laid_over_config_yaml_are_told_however_they_are_typed(work, tmp_path):
-    """Their names stand in the report's commands: another name is told again, and nothing else."""
-    mine = work.folder / "mine.yaml"
-    mine.write_text("studies: [six]\n")
-    assert work.jobs("--configfile", "config.yaml") == {}
-    assert work.jobs("--config", "studies=[six]", "timeout_seconds=60") == {}
-    assert work.jobs("--configfile", "mine.yaml") == AFTER
-    work.snakemake("--configfile", "./mine.yaml")
-    assert "--configfile mine.yaml" in (work.folder / "reports/final.html").read_text()
-    assert work.jobs("--configfile", str(mine)) == {}
-    work.snakemake()
-    assert work.jobs() == {}
+@pytest.mark.parametrize(
+    ("words", "jobs"),
+    [
+        ("--sdm apptainer", {}),
+        ("--configfile config.yaml", {}),
+        ("--config studies=[six] timeout_seconds=60", {}),
+        ("--configfile mine.yaml", AFTER),  # its name stands in the report's commands
+    ],
+)
+def test_words_of_the_command_line_train_nothing_again(work, words, jobs):
+    (work.folder / "mine.yaml").write_text("studies: [six]\n")
+    assert work.jobs(*words.split()) == jobs
 
 
 GPIPE = "scripts/parbench/strategies/gpipe.py"
@@ -153,29 +151,6 @@ def test_the_results_are_told_again_when_nothing_was_to_do(work):
     assert "nan" not in out
 
 
-def test_one_cell_alone(work):
-    cell = "results/cells/resnet18.eager.cpu1.s0-00000000/metrics.json"
-    result = work.snakemake("-n", cell, check=False)
-    assert result.returncode != 0
-    assert "did you mean 'resnet18.eager.cpu1.s0-" in result.stdout + result.stderr
-
-
-def test_a_finished_cell_tells_what_it_was_run_with(work):
-    out = work.run("scripts/cells.py", "list").stdout
-    assert "6 cells: 6 done" in out
-    out = work.run("scripts/cells.py", "why", "swin.ddp.cpu2").stdout
-    assert "done" in out
-    assert "metrics.json" in out
-
-
-def test_another_work_folder_with_the_same_code_asks_for_the_same_cells(work, tmp_path):
-    other = Workspace(tmp_path / "elsewhere")
-    (other.folder / "studies/six.yaml").write_text(STUDY)
-    here = {path.name for path in (work.folder / "results/cells").iterdir() if "-" in path.name}
-    out = other.run("scripts/cells.py", "--study", "six", "list").stdout
-    assert all(name in out for name in here)
-
-
 def test_snakemake_report_has_captions(work):
     work.snakemake("--report", "overview.html")
     text = (work.folder / "overview.html").read_text()
@@ -184,16 +159,17 @@ def test_snakemake_report_has_captions(work):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "files", "words"),
     [
-        ("studies: [six\n", "not valid JSON or YAML"),  # Snakemake reads it before we do
-        ("stack: current\nstack: paper\n", "mine.yaml, line 2: not valid YAML: the key 'stack'"),
+        ("studies: [six\n", 1, "not valid JSON or YAML"),  # Snakemake reads it before we do
+        ("stack: a\nstack: b\n", 1, "mine.yaml, line 2: not valid YAML: the key 'stack'"),
+        ("studies: [six]\n", 2, "--configfile stands twice"),
     ],
 )
-def test_wrong_overlays(work, tmp_path, content, words):
+def test_wrong_overlays(work, tmp_path, content, files, words):
     path = tmp_path / "mine.yaml"
     path.write_text(content)
-    result = work.snakemake("-n", "--configfile", str(path), check=False)
+    result = work.snakemake("-n", *["--configfile", str(path)] * files, check=False)
     assert result.returncode != 0
     text = result.stdout + result.stderr
     assert "Traceback" not in text

@@ -18,13 +18,6 @@ _ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
 _JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 
-def unsafe(text: str) -> str | None:
-    """The first character of ``text`` that must not be shown; None where all may be."""
-    if text.isprintable():  # as nearly every text is
-        return None
-    return next((letter for letter in text if not _is_safe(letter)), None)
-
-
 def _is_safe(letter: str) -> bool:
     """Whether a character can be shown as it is: a sign, a blank, the end of a line."""
     return (
@@ -41,7 +34,7 @@ def printable(value: Any) -> Any:
     Escape sequences go; any other such character becomes a replacement character.
     """
     if isinstance(value, str):
-        if unsafe(value) is None:
+        if value.isprintable():  # as nearly every text is
             return value
         text = _ESCAPE.sub("", value)
         return "".join(c if _is_safe(c) else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -48,7 +48,7 @@ class Invocation:
     dry: bool
     forced: bool
     apptainer: bool  # --sdm apptainer, as Snakemake's users type it
-    files: list[Path]
+    configfiles: list[Path]
     changes: dict  # of --config
 
 
@@ -60,6 +60,11 @@ def invocation(workflow: Any) -> Invocation:
     """
     from snakemake.cli import parse_args
 
+    if sum(word.startswith("--configfile") for word in sys.argv) > 1:
+        raise ParbenchError(
+            "--configfile stands twice, and Snakemake reads the last one's files alone; name all "
+            "after one: --configfile a.yaml b.yaml; with make gpu-evidence, say ARGS=<file>"
+        )
     # It would say a second time which profiles it reads.
     with contextlib.redirect_stderr(io.StringIO()):
         given = parse_args(sys.argv[1:])[1] if workflow.is_main_process else None
@@ -70,8 +75,7 @@ def invocation(workflow: Any) -> Invocation:
         dry=given is not None and bool(given.dryrun),
         forced=given is not None and bool(given.force or given.forceall or given.forcerun),
         apptainer=any(method.name == "APPTAINER" for method in methods),
-        # Snakemake lists the files of --configfile before the one that they are laid over.
-        files=[ROOT / "config.yaml", *map(Path, workflow.overwrite_configfiles)],
+        configfiles=list(map(Path, workflow.overwrite_configfiles)),
         changes=configuration.typed(workflow.config_settings.config),
     )
 
@@ -104,22 +108,21 @@ class Run:
     ParbenchError where the configuration is wrong; WorkflowError for a job that cannot be.
     """
 
-    def __init__(self, called: Invocation, config: dict):
+    def __init__(self, called: Invocation):
         self.called, on_slurm = called, called.on_slurm
-        merged = configuration.merged(config, called.changes)
-        checked = configuration.checked(merged, called.files, called.changes)
-        self.config = deployment.settle(checked, called.apptainer)
+        read = configuration.read(called.configfiles, called.changes)
+        self.config = deployment.settle(read, called.apptainer)
         self.cluster = slurm_cluster.ask() if on_slurm else None
         self.left = slurm.left_behind(ROOT) if on_slurm else {}
         # What counts is what runs the cells: this machine, a cluster or, for a job of a run, what
         # was found when that run began.
         if self.cluster is not None:
-            lacking = slurm.lacking(self.cluster, self.config, called.files)
+            lacking = slurm.lacking(self.cluster, self.config, called.configfiles)
         elif called.main:
             lacking = expansion.lacking_here(self.config)
         else:
             lacking = expansion.lacking_as_planned(self.config["studies"])
-        self.plan = expansion.plan(self.config, called.files[1:], called.changes, lacking)
+        self.plan = expansion.plan(self.config, called.configfiles, called.changes, lacking)
         # The report reads them, after hours of training: a typo is told now.
         published.claims("studies/published/claims.yaml")
         self.requests = slurm.Requests(self.plan, self.config, self.cluster, self.left)

@@ -21,7 +21,7 @@ MINUTES = 60  # of a cell whose walltime comes from its size: only to have a lin
 
 def examine(configfiles: list[str]) -> Iterator[Check]:
     """The partitions, then a line for each hardware of the configuration."""
-    config = configuration.checked(configuration.load(*configfiles))
+    config = configuration.read(configfiles)
     files = [configuration.ROOT / "config.yaml", *map(Path, configfiles)]
     cluster = slurm_cluster.ask()
     for partition in cluster.partitions.values():

@@ -13,14 +13,12 @@ import pydantic
 import yaml
 
 from parbench.cell import Hardware
-from parbench.data import source
 from parbench.errors import ParbenchError
 from parbench.files import canonical_json
 from parbench.plan import places
 from parbench.plan.configuration import Config, HardwareEntry
-from parbench.plan.model import Problem, validated
+from parbench.plan.model import problem, validated
 from parbench.plan.places import ROOT, shown  # noqa: F401 (ROOT: for the rules)
-from parbench.plan.sentences import missing_key, none_of
 from parbench.plan.study import Study
 from parbench.plan.yaml_file import read_yaml
 from parbench.words import nearest
@@ -74,6 +72,11 @@ def arguments(
     return [*overlay, "--config", f"studies=[{study}]", *values]
 
 
+def read(configfiles: Sequence[str | Path] = (), changes: dict | None = None) -> dict:
+    """config.yaml with ``configfiles`` and ``changes`` (of ``--config``) laid over it, checked."""
+    return checked(merged(load(*configfiles), changes or {}), configfiles, changes)
+
+
 def load(*configfiles: str | Path) -> dict:
     """config.yaml with ``configfiles`` laid over it; unchecked (see checked)."""
     value = read_yaml(places.ROOT / "config.yaml")
@@ -83,46 +86,27 @@ def load(*configfiles: str | Path) -> dict:
 
 
 def checked(
-    config: dict, configfiles: list[str | Path] | None = None, changes: dict | None = None
+    config: dict, configfiles: Sequence[str | Path] = (), changes: dict | None = None
 ) -> dict:
     """``config`` if it is right; ParbenchError names the file that holds the wrong key.
 
-    ``changes`` (of ``--config``) are what of it stands in no file.
+    ``configfiles`` are laid over config.yaml, and ``changes`` (of ``--config``) over these.
     """
-    files = [Path(file) for file in configfiles or [places.ROOT / "config.yaml"]]
-    changes = changes or {}
-
-    def where(key: list) -> str:
-        return "--config" if _holds(changes, key) else holder(files, key)
-
     try:
         Config.model_validate(config)
     except pydantic.ValidationError as error:
-        problem = Problem(error, Config, config)
-        gone = problem.type == "missing" or problem.path[-1] == "[key]"
-        key = problem.path[:-1] if gone else problem.path
-        raise ParbenchError(f"{where(key)}: {problem.sentence()}") from None
-    for name, spec in config["datasets"].items():
-        _check_dataset(name, spec, where(["datasets", name]))
+        found = problem(Config, config, error)
+        keys = [*found.keys, *([found.last] if found.last else [])]
+        place = "--config" if _holds(changes or {}, keys) else holder(configfiles, keys)
+        raise ParbenchError(f"{place}: {found}") from None
     return config
 
 
-def _check_dataset(name: str, spec: dict, where: str) -> None:
-    """An entry of ``datasets`` by its kind's own class; ParbenchError names file and key."""
-    keys = ("datasets", name)
-    if "kind" not in spec:
-        raise ParbenchError(f"{where}: {missing_key(keys, 'kind', 'where its images come from')}")
-    if spec["kind"] not in source.kinds():
-        raise ParbenchError(f"{where}: {none_of((*keys, 'kind'), spec['kind'], source.kinds())}")
-    validated(source.load(spec["kind"]), spec, where, keys)
-
-
-def holder(files: list[Path], key: list) -> str:
-    """The name of the last of ``files`` that holds ``key``: it is the one that counts."""
-    for file in reversed(files):
-        if file.exists() and _holds(read_yaml(file), key):
-            return shown(file)
-    return shown(files[0]) if not key or len(files) == 1 else "--config or --configfile"
+def holder(configfiles: Sequence[str | Path], key: list) -> str:
+    """The name of the last file that holds ``key``, of config.yaml and the ``configfiles`` that are
+    laid over it: it is the one that counts."""
+    files = [places.ROOT / "config.yaml", *configfiles]
+    return next((shown(f) for f in reversed(files) if _holds(read_yaml(f), key)), "config.yaml")
 
 
 def _holds(value: Any, key: list) -> bool:

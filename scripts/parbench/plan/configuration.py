@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from parbench.cell import Hardware
+from parbench.data import source
 from parbench.plan import places
 from parbench.plan.model import (
     AS_WRITTEN,
@@ -15,9 +16,11 @@ from parbench.plan.model import (
     Name,
     Seed,
     Whole,
+    explained,
     stated_part,
     wrong,
 )
+from parbench.plan.sentences import missing_key, none_of, words_of
 from parbench.plan.settings import Layer
 from parbench.words import nearest
 
@@ -53,12 +56,12 @@ class BuildArguments(Model):
         docker = self.bootstrap == "docker"
         if docker and self.from_ is None:
             raise wrong(
-                "bootstrap",
+                ["bootstrap"],
                 "docker needs `from`, an image of a registry by its digest (docs/images.md)",
             )
         if self.from_ is not None and not docker:
             raise wrong(
-                "from",
+                ["from"],
                 "is read with bootstrap: docker alone; add it, or take this out (docs/images.md)",
             )
         return self
@@ -82,11 +85,11 @@ class Images(Model):
         for name in self.given:
             if name not in recipes:
                 near = nearest(name, recipes)
-                raise wrong(f"given.{name}", f"containers/ has no {name}.def{near}")
+                raise wrong(["given", name], f"containers/ has no {name}.def{near}")
         own_base = {"base", "torch", "horovod"}.isdisjoint(self.given)
         if self.arguments.gpu == "nccl" and self.arguments.bootstrap != "docker" and own_base:
             raise wrong(
-                "arguments.gpu",
+                ["arguments", "gpu"],
                 "nccl needs a CUDA development image as base: bootstrap: docker and `from` "
                 "(docs/images.md)",
             )
@@ -216,6 +219,18 @@ class Override(Model):
     )
 
 
+def _of_its_kind(entry: dict) -> dict:
+    """An entry of ``datasets``, checked by its kind's own class."""
+    if "kind" not in entry:
+        raise wrong([], missing_key("kind", "where its images come from"))
+    kinds = source.kinds()
+    if entry["kind"] not in kinds:
+        raise wrong(["kind"], none_of(words_of(entry["kind"]), kinds))
+    kind = source.load(entry["kind"])
+    explained(kind, entry, kind.model_validate)
+    return entry
+
+
 class Config(Model):
     """config.yaml, with what is laid over it."""
 
@@ -248,7 +263,9 @@ class Config(Model):
     hardware: Annotated[dict[Name, HardwareEntry], Field(min_length=1)] = Field(
         description="names for what a cell runs on"
     )
-    datasets: Annotated[dict[Name, dict[str, Any]], Field(min_length=1)] = Field(
+    datasets: Annotated[
+        dict[Name, Annotated[dict[str, Any], AfterValidator(_of_its_kind)]], Field(min_length=1)
+    ] = Field(
         description="where each dataset comes from (its kind, a file of "
         "scripts/parbench/data/kinds/, states its keys)"
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from parbench import models, strategies
 from parbench.cell import Cell, Training
 from parbench.errors import ParbenchError
-from parbench.plan.options import starts_published
+from parbench.plan.options import all_options, starts_published
 from parbench.plan.study import Study
 from parbench.words import brief, nearest
 
@@ -94,18 +94,22 @@ def check_cell(cell: Cell, study: Study, where: str, model: str) -> None:
     strategy = strategies.of(cell)
     for problem in strategy.check():
         raise ParbenchError(f"{whole}: {problem}")
-    try:
-        models.load(cell.model.name).cuts(strategy.stages, cell.model.options)
-    except ParbenchError as error:
-        raise ParbenchError(f"{whole}: {error}") from None
+    beside = {
+        name: all_options("models", name, given, f"{whole}: beside")
+        for name, given in strategy.companions.items()
+    }
+    for name, options in {**beside, cell.model.name: cell.model.options}.items():
+        try:
+            models.load(name).cuts(strategy.stages, options)
+        except ParbenchError as error:
+            raise ParbenchError(f"{whole}: {error}") from None
     pieces = strategy.data_parallel_size * strategy.micro_batches
     _check_batches(cell.training, pieces, cell.strategy.name, whole)
     if cell.training.precision == "fp16" and cell.hardware.device == "cpu":
         raise ParbenchError(
             f"{whole}: precision fp16 needs an accelerator; choose bf16 or fp32 on CPU devices"
         )
-    companions = strategy.companions
-    for name in (cell.model.name, *companions) if companions else ():
+    for name in (cell.model.name, *beside) if beside else ():
         if starts_published(study.models.get(name)):
             raise ParbenchError(
                 f"{where}: strategy {cell.strategy.name} starts its models from weights that the "

@@ -21,7 +21,7 @@ from parbench.plan import about, consistency, places, scale, study_plan
 from parbench.plan import config as configuration
 from parbench.plan.configuration import Config, Override
 from parbench.plan.options import all_options, model
-from parbench.plan.settings import Samples, settled
+from parbench.plan.settings import settled
 from parbench.plan.study import Variant
 from parbench.plan.study_plan import Group, StudyPlan, Work
 from parbench.training import learning_rate
@@ -189,7 +189,7 @@ class Expansion:
                 f"{where}: the dataset {self.dataset} is drawn at random, nothing can be learned "
                 "of it; state `steps`, how many of an epoch are timed, or choose another dataset"
             )
-        samples = {key: settings.pop(key) for key in Samples.model_fields}
+        samples = {key: settings.pop(key) for key in ("train_samples", "test_samples")}
         cell = Cell(
             id="",
             model=model(of, at, config.weights, self.where),

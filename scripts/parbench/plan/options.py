@@ -34,7 +34,6 @@ _LIMITS = {
     "minItems": "min_length",
     "maxItems": "max_length",
     "minProperties": "min_length",
-    "pattern": "pattern",
 }
 _KINDS = {"integer": int, "number": float, "string": str, "boolean": bool}
 
@@ -47,14 +46,13 @@ def _annotation(part: dict) -> Any:
         case {"type": "array"}:
             kind = list[_annotation(part["items"])]
         case {"type": "object", "additionalProperties": values}:
-            names = _annotation({"type": "string", **part.get("propertyNames", {})})
-            kind = dict[names, _annotation(values)]
+            kind = dict[str, _annotation(values)]
         case {"type": "object"}:
             kind = dict[str, Any]
         case _:
             kind = _KINDS[part["type"]]
-    about = {"type", "enum", "items", "propertyNames", "additionalProperties"}
-    limits = set(part) - about - {"description", "default"}
+    about = {"type", "enum", "items", "additionalProperties", "description", "default"}
+    limits = set(part) - about
     return Annotated[kind, Field(**{_LIMITS[key]: part[key] for key in limits})]
 
 

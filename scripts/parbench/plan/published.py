@@ -21,8 +21,6 @@ from parbench.plan.model import (
     Number,
     Positive,
     Whole,
-    lacking,
-    unwanted,
     validated,
 )
 from parbench.plan.yaml_file import read_yaml
@@ -195,10 +193,10 @@ class ClaimTest(Model):
         wanted |= {"numerator": ratio, "denominator": ratio}
         for key, needed in wanted.items():
             if needed and getattr(self, key) is None:
-                raise lacking(key)
+                raise self.lacking(key)
         for key, allowed in {**wanted, "models": ratio}.items():
             if not allowed and key in self.model_fields_set:
-                raise unwanted(key)
+                raise self.unwanted(key)
         return self
 
     @property
@@ -250,7 +248,7 @@ class Claim(Model):
     def _states_its_number(self) -> Claim:
         tested = "test" in self.model_fields_set and self.test.value == "published"
         if tested and "published" not in self.model_fields_set:
-            raise lacking("published")
+            raise self.lacking("published")
         return self
 
 

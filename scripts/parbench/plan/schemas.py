@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pydantic
 import yaml
+from pydantic.json_schema import GenerateJsonSchema
 
 from parbench.plan import places
 from parbench.plan.configuration import Config
-from parbench.plan.model import json_schema
 from parbench.plan.published import Claims
 from parbench.plan.study import Study
 
@@ -21,13 +21,26 @@ MADE: dict[str, tuple[type[pydantic.BaseModel], str]] = {
 }
 
 
+class _Untitled(GenerateJsonSchema):
+    """Without the titles that pydantic makes of the names of fields."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        """Never."""
+        return False
+
+
 def text(name: str) -> str:
     """The content of rules/schemas/<name>.schema.yaml."""
-    made = yaml.safe_dump(json_schema(*MADE[name]), sort_keys=False, allow_unicode=True, width=100)
-    return f"# Made from parbench/plan by `python scripts/config.py --schemas`.\n{made}"
+    kind, title = MADE[name]
+    schema = kind.model_json_schema(schema_generator=_Untitled)
+    start = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    made = yaml.safe_dump(
+        {**start, **schema, "title": title}, sort_keys=False, allow_unicode=True, width=100
+    )
+    maker = "PYTHONPATH=scripts python -m parbench.plan.schemas"
+    return f"# Made from parbench/plan by `{maker}`.\n{made}"
 
 
-def write() -> None:
-    """Write them all."""
-    for name in MADE:
-        (places.SCHEMAS / f"{name}.schema.yaml").write_text(text(name), encoding="utf-8")
+if __name__ == "__main__":
+    for each in MADE:
+        (places.SCHEMAS / f"{each}.schema.yaml").write_text(text(each), encoding="utf-8")

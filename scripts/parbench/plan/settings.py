@@ -12,7 +12,7 @@ from parbench.plan.model import AS_WRITTEN, Model, NotNegative, Positive, Share,
 
 
 class Settings(Model):
-    """`training` of cell.json: what the loop is told, each explicit."""
+    """What the loop is told, each explicit, and how much of its dataset it learns."""
 
     epochs: Whole = Field(description="passes over the training set")
     global_batch: Whole = Field(description="samples of one optimizer step over all ranks")
@@ -87,11 +87,6 @@ class Settings(Model):
         "by torch's profiler, phases for where the seconds go. Such a cell is apart from the timed "
         "ones, its times are not judged",
     )
-
-
-class Samples(Model):
-    """How much of its dataset a cell learns."""
-
     train_samples: Whole | None = Field(
         None, description="class-balanced subset for training; null for all"
     )
@@ -101,13 +96,13 @@ class Samples(Model):
 
 
 # What a study may set for its cells, as it was written and in that order.
-Layer = Annotated[stated_part("Layer", Settings, Samples), AS_WRITTEN, PlainSerializer(dict)]
-_FIELDS = {**Settings.model_fields, **Samples.model_fields}
+Layer = Annotated[stated_part("Layer", Settings), AS_WRITTEN, PlainSerializer(dict)]
 
 
 def defaults() -> dict[str, Any]:
-    """The settings, and numbers of samples, that have a default."""
-    return {key: part.default for key, part in _FIELDS.items() if not part.is_required()}
+    """The settings that have a default."""
+    fields = Settings.model_fields.items()
+    return {key: field.default for key, field in fields if not field.is_required()}
 
 
 def settled(layers: list[dict], where: str) -> dict[str, Any]:
@@ -118,10 +113,10 @@ def settled(layers: list[dict], where: str) -> dict[str, Any]:
     values = defaults()
     for layer in layers:
         values.update(layer)
-    for key, field in _FIELDS.items():
+    for key, field in Settings.model_fields.items():
         if key not in values:
             raise ParbenchError(
                 f"{where}: the setting {key!r} ({field.description}) is missing; state it under "
                 "`settings`, or under `assumed` if the source leaves it open"
             )
-    return {key: values[key] for key in _FIELDS}
+    return {key: values[key] for key in Settings.model_fields}

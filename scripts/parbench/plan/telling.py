@@ -62,30 +62,19 @@ def show_why(cell_id: str, plan: Plan) -> None:
         for reason in reasons:
             print(f"  - {reason}")
     if word == "missing":
-        _show_nearest(cell_id, plan)
+        _show_changed(cell_id, plan)
     if found := metrics(cell_id):
         print(f"It was run {found['started']} to {found['finished']}, status {found['status']}:")
         print(f"  {folder(cell_id) / 'metrics.json'}")
 
 
-def _show_nearest(cell_id: str, plan: Plan) -> None:
-    """Name a finished cell that differs in settings only: an edit made a new cell of it."""
-    cell = plan.cells[cell_id].json()
-    best: tuple[list[str], str] | None = None
-    for path in sorted((places.RESULTS / "cells").glob("*/metrics.json")):
-        try:
-            other = metrics_json.read(path)["cell"]
-        except ParbenchError:
-            continue  # `list` names it
-        alike = ("model", "strategy")
-        if other["seed"] != cell["seed"] or any(other[k]["name"] != cell[k]["name"] for k in alike):
-            continue
-        changed = _differences(identity(other), identity(cell))
-        if changed and (best is None or len(changed) < len(best[0])):
-            best = changed, other["id"]
-    if best is not None:
-        print(f"The nearest finished cell is {best[1]}; since then")
-        for change in best[0]:
+def _show_changed(cell_id: str, plan: Plan) -> None:
+    """Name the finished cells of the same name, and what was edited since."""
+    now = identity(plan.cells[cell_id].json())
+    name = cell_id.rpartition("-")[0]
+    for path in sorted((places.RESULTS / "cells").glob(f"{name}-*/metrics.json")):
+        print(f"{path.parent.name} is finished; since then")
+        for change in _differences(identity(metrics_json.read(path)["cell"]), now):
             print(f"  - {change}")
 
 

@@ -6,7 +6,6 @@ import json
 import time
 from pathlib import Path
 
-from parbench.cell import Cell
 from parbench.plan import places
 from parbench.plan.expansion import Plan
 from parbench.plan.places import folder
@@ -16,18 +15,13 @@ def write(plan: Plan) -> None:
     """Write cell.json of every cell and the plan of every study, each only when it changed."""
     for cell_id, cell in plan.cells.items():
         if cell_id not in plan.not_run:
-            write_cell(cell)
+            _write_changed(folder(cell_id) / "cell.json", cell.json())
     home = places.RESULTS / "plan"
     for name, study in plan.studies.items():
         _write_changed(home / f"{name}.json", study.stated())
     _write_changed(home / "datasets" / "specs.json", plan.datasets)
     _write_changed(home / "weights.json", plan.weights)
     _write_changed(home / "images.json", plan.images)
-
-
-def write_cell(cell: Cell) -> None:
-    """Write a cell's cell.json, if it changed."""
-    _write_changed(folder(cell.id) / "cell.json", cell.json())
 
 
 def _write_changed(path: Path, value: dict) -> None:

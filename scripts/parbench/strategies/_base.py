@@ -54,9 +54,10 @@ class Strategy:
         return 1
 
     @property
-    def companions(self) -> list[str]:
-        """Names of further models that train at the same time, in processes of their own."""
-        return []
+    def companions(self) -> dict[str, dict]:
+        """Further models that train at the same time, in processes of their own: by name, the
+        options that differ from their defaults."""
+        return {}
 
     @property
     def data_parallel_size(self) -> int:

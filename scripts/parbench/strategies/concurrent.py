@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from parbench import models
 from parbench.cell import Model
-from parbench.errors import ParbenchError
 from parbench.strategies import _meeting, eager
 
 
@@ -28,7 +27,6 @@ class Strategy(eager.Strategy):
             "description": "models that train at the same time, each on a device of its own: by "
             "name, the options that differ from their defaults; the cell's own may be among them",
             "type": "object",
-            "propertyNames": {"pattern": "^[a-z][a-z0-9_]*$"},
             "additionalProperties": {"type": "object"},
             "minProperties": 1,
         },
@@ -40,9 +38,10 @@ class Strategy(eager.Strategy):
         return 1 + len(self.companions)
 
     @property
-    def companions(self) -> list[str]:
+    def companions(self) -> dict[str, dict]:
         """The other models, in an order that their spelling does not change."""
-        return sorted(set(self.options["beside"]) - {self.cell.model.name})
+        others = sorted(set(self.options["beside"]) - {self.cell.model.name})
+        return {name: self.options["beside"][name] for name in others}
 
     def check(self) -> Iterator[str]:
         """A device for each model; the study says one thing of the cell's own."""
@@ -55,8 +54,8 @@ class Strategy(eager.Strategy):
                 f"{number} models at once use a device each, of one node; choose hardware with "
                 f"devices: {number} and nodes: 1"
             )
-        for name, given in named.items():
-            yield from _wrong_options(name, given)
+        for name in sorted(set(named) - set(models.names())):
+            yield f"beside.{name}: there is no scripts/parbench/models/{name}.py; correct the name"
         given = named.get(own.name)
         if given is not None and _options(own.name, given) != own.options:
             yield (
@@ -81,8 +80,8 @@ class Strategy(eager.Strategy):
         self._processes = _meeting.world_size()
         self._said: set[str] = set()
         if self.companion:
-            name = self.companions[self.companion - 1]
-            self.model = Model(name, _options(name, self.options["beside"][name]))
+            name, given = list(self.companions.items())[self.companion - 1]
+            self.model = Model(name, _options(name, given))
 
     def meet(self, what: str, mine: Any = None) -> list | None:
         """Through the store of the run: no message is awaited,
@@ -100,28 +99,6 @@ class Strategy(eager.Strategy):
         names = [f"parbench/{what}/{number}" for number in range(self._processes)]
         there = [name for name in names if self._store.add(f"{name}/told", 0)]
         return [json.loads(self._store.get(name)) for name in there]
-
-
-def _wrong_options(name: str, given: dict) -> Iterator[str]:
-    """What a model's file does not know, or what contradicts itself."""
-    import jsonschema
-
-    try:
-        model = models.load(name)
-    except ModuleNotFoundError:
-        yield f"beside.{name}: there is no scripts/parbench/models/{name}.py; correct the name"
-        return
-    known = model.OPTIONS
-    schema = {"properties": known, "additionalProperties": False}
-    errors = list(jsonschema.Draft202012Validator(schema).iter_errors(given))
-    for error in errors:
-        yield f"beside.{name}: {error.message}; its options: {', '.join(known) or 'none'}"
-    if errors:
-        return
-    try:
-        model.cuts(1, _options(name, given))
-    except ParbenchError as error:
-        yield f"beside.{name}: {error}"
 
 
 def _options(name: str, given: dict) -> dict:
