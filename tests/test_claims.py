@@ -17,7 +17,7 @@ from parbench.plan.published import Claim
 from parbench.plan.published import rows as rows_of
 from parbench.reporting import report
 from parbench.verdicts import claims
-from parbench.verdicts.audit import Contradiction
+from parbench.verdicts.arithmetic import Contradiction, Sure
 from parbench.verdicts.claims import Rebuilt
 from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.groups import Group
@@ -364,14 +364,18 @@ def test_the_largest_part():
 
 
 def test_a_claim_without_test_may_be_against_its_own_numbers():
-    found = Contradiction("recall is accuracy", "paper", "0.1 and 0.2", (2,))
-    claim = {"finding": "recall is accuracy"}
+    check = "recall is accuracy"
+    found = Contradiction(check, Sure.CERTAIN, "paper", "0.1 and 0.2", (2,))
+    claim = {"finding": check}
     made = judged(claim, EAGER, found=[found])
     assert made.verdict == FAILS
     assert "published numbers alone" in made.reason
     assert judged(claim, EAGER).verdict == UNTESTED
-    other = Contradiction("recall is accuracy", "another", "", (2,))
-    assert judged(claim, EAGER, found=[other]).verdict == UNTESTED
+    for other in (
+        Contradiction(check, Sure.CERTAIN, "another", "", (2,)),
+        Contradiction(check, Sure.WEAK, "paper", "", (2,)),
+    ):
+        assert judged(claim, EAGER, found=[other]).verdict == UNTESTED
 
 
 def test_one_comparison_that_is_against_it_is_enough():
@@ -436,8 +440,8 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     assert notes == ["comparisons: holds 2, cannot be tested here 1; on constructed (scaled)"]
     # Of this report's sources alone.
     (found,) = texts(made["audit"])
-    assert found[:2] == ["constructed", "equal to the last digit"]
-    assert found[3] == "published.csv, lines 2, 3"
+    assert found[:3] == ["constructed", "equal to the last digit", "likely"]
+    assert found[4] == "published.csv, lines 2, 3"
     first = squeezed(pdf_text(pdf)[:4000])
     for words in ("What the sources claim", row[1], row[3], "holds"):
         assert squeezed(words) in first

@@ -38,14 +38,15 @@ class Published(pydantic.BaseModel):
     strategy: str
     options: str = ""
     hardware: str
-    nodes: int
-    devices_per_node: int
+    nodes: pydantic.PositiveInt
+    devices_per_node: pydantic.PositiveInt
     batch_size: str = ""
     precision: str = ""
     metric: str
     value: pydantic.FiniteFloat
     unit: str
     published_value: str = ""
+    published_unit: str = ""
     note: str = ""
     line: int  # of the file
 

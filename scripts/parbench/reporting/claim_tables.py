@@ -263,6 +263,7 @@ def _audit(found: list[tuple[Path, audit.Contradiction]], task: audit.Task) -> d
         [
             Cell(printable(finding.study)),
             Cell(finding.check),
+            Cell(finding.sure),
             Cell(printable(finding.says)),
             Cell(f"{path.name}, {_lines(finding.lines)}"),
         ]
@@ -271,9 +272,11 @@ def _audit(found: list[tuple[Path, audit.Contradiction]], task: audit.Task) -> d
     return make_table(
         "t-audit",
         "What the published numbers alone contradict",
-        [("", ["Source", "Check"]), ("", ["Finding", "Where"])],
+        [("", ["Source", "Check"]), ("", ["How sure", "Finding", "Where"])],
         rows,
         caption="Arithmetic alone, without training: a question to the authors and no verdict. "
+        "Certain: one of the numbers is wrong, whatever was run; likely: it takes another clock, "
+        "other work or a run that is not printed; weak: it may be chance. "
         f"Taken for granted: {task.classes} classes, {task.train_samples:,} training samples, and "
         "a test set with as many samples of each class.",
         empty="Nothing: the published numbers agree with each other.",

@@ -16,7 +16,7 @@ from typing import Any
 from parbench.measure.metrics import METRICS, Metric
 from parbench.plan.published import Claim, ClaimTest
 from parbench.verdicts import paired
-from parbench.verdicts.audit import Contradiction
+from parbench.verdicts.arithmetic import Contradiction, Sure
 from parbench.verdicts.estimates import Estimate, estimate
 from parbench.verdicts.groups import Group
 from parbench.verdicts.published import Source
@@ -152,7 +152,8 @@ def _whole(comparisons: Collection[Comparison]) -> tuple[str, str]:
 
 def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]:
     """The verdict of a claim without test: published numbers alone may contradict it."""
-    if any((each.study, each.check) == (claim.study, claim.finding) for each in found):
+    sound = [each for each in found if each.sure is not Sure.WEAK]
+    if any((each.study, each.check) == (claim.study, claim.finding) for each in sound):
         return FAILS, f"by the published numbers alone ({claim.finding})"
     return UNTESTED, "no cell measures what it is about"
 

@@ -1,0 +1,303 @@
+"""What a finding of the audit is, and its checks of devices, times and ratios.
+
+Each check takes values that are in their metric's own unit (parbench.verdicts.quantities).
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+import re
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from parbench.plan.published import Published
+
+TIMES = ("train_seconds", "total_seconds", "epoch_seconds")
+RATES = ("samples_per_second",)
+# Ratios that a source prints, and what they are made of, most telling first: time before over time
+# after, or throughput after over before.
+RATIOS = {
+    "speedup": (TIMES, RATES),
+    "throughput_ratio": (RATES,),
+    "parallel_efficiency": (TIMES, RATES),
+}
+FASTER = "faster than its devices"
+ALIKE = 1.05  # two runs of one thing, or a larger cache, may make as much
+# Throughput may leave out the start of an epoch, or its end: not a fifth of the time.
+EPOCHS_WITHIN = 1.2
+
+
+class Sure(enum.StrEnum):
+    """How sure a finding is; docs/audit.md says what each word means."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    WEAK = "weak"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the numbers are of: ``classes`` and ``train_samples``, and whether each class has as
+    many test samples as any other.
+    """
+
+    classes: int = 10
+    train_samples: int = 50_000
+    balanced: bool = True
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Something that cannot be, or hardly: ``lines`` are those of the file that say so."""
+
+    check: str
+    sure: Sure
+    study: str
+    says: str
+    lines: tuple[int, ...]
+
+
+def against(check: str, sure: Sure, rows: Iterable[Published], says: str) -> Contradiction:
+    """What ``rows`` say; the first names the study."""
+    rows = list(rows)
+    lines = tuple(dict.fromkeys(row.line for row in rows))
+    return Contradiction(check, sure, rows[0].study, says, lines)
+
+
+Rows = Collection[Published]
+Found = Iterator[Contradiction]
+
+
+def of_metrics(rows: Rows, *metrics: str) -> list[Published]:
+    """Those of ``rows`` that are of one of ``metrics``."""
+    return [row for row in rows if row.metric in metrics]
+
+
+def grouped(rows: Rows, key: Callable[[Published], Hashable]) -> Iterable[list[Published]]:
+    """The rows with the same ``key`` together, in the order of the file."""
+    found: dict[Hashable, list[Published]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found.values()
+
+
+def by_configuration(rows: Rows) -> Iterator[dict[str, Published]]:
+    """The values of each configuration by metric."""
+    for each in grouped(rows, lambda row: row.configuration):
+        yield {row.metric: row for row in each}
+
+
+# ---------------------------------------------------------------- devices and times
+
+
+@dataclass(frozen=True)
+class Faster:
+    """Two values of one metric, of few devices and of more.
+
+    ``ratio``: how many times as fast the second is, and at ``least`` is, if rounding was kind.
+    """
+
+    few: Published
+    many: Published
+    ratio: float
+    least: float
+
+    @property
+    def bound(self) -> float:
+        """What the devices make at most of it."""
+        return self.many.devices / self.few.devices
+
+    @property
+    def kept_as_seconds(self) -> Published | None:
+        """The one of two times that fits the other only if it is minutes."""
+        if self.few.metric not in TIMES:
+            return None
+        if self.ratio > 2 * self.bound and 1 / 3 <= self.ratio / 60 <= self.bound:
+            return self.many
+        if self.ratio < 0.1 and 1 / 3 <= self.ratio * 60 <= self.bound:
+            return self.few
+        return None
+
+
+def _faster(rows: Rows) -> Iterator[Faster]:
+    """Each two of ``rows`` with the same metric and setting."""
+    for each in grouped(rows, lambda row: (row.metric, row.setting)):
+        for few, many in itertools.permutations(each, 2):
+            if few.devices < many.devices:
+                slow, quick = (few, many) if few.metric in TIMES else (many, few)
+                yield Faster(few, many, slow.value / quick.value, slow.least / quick.most)
+
+
+def _bounded(rows: Rows) -> Iterator[Faster]:
+    """Each two whose devices bound the ratio: beside a plain training, another strategy on few
+    devices may just be slow.
+    """
+    plain = {row.setting for row in rows if row.strategy == "eager"}
+    for pair in _faster(rows):
+        few, many = pair.few, pair.many
+        same = (few.strategy, few.options) == (many.strategy, many.options)
+        if same or few.strategy == "eager" or few.setting not in plain:
+            yield pair
+
+
+def faster_than_its_devices(rows: Rows, task: Task) -> Found:
+    """n times the devices are at most n times as fast."""
+    for pair in _bounded(of_metrics(rows, *TIMES, *RATES)):
+        few, many = pair.few, pair.many
+        if pair.least > pair.bound and pair.kept_as_seconds is None:
+            says = (
+                f"{many}: {few.shown} to {many.shown} is {pair.ratio:.3g} times, but "
+                f"{many.devices} devices instead of {few.devices} make at most {pair.bound:g}"
+            )
+            sure = Sure.LIKELY if pair.ratio > ALIKE * pair.bound else Sure.WEAK
+            yield against(FASTER, sure, (few, many), says)
+
+
+def printed_above_devices(rows: Rows, task: Task) -> Found:
+    """On n devices a speedup is at most n, a parallel efficiency at most 1: likely, where the model
+    was trained in one setting; else the speedup may be over another one.
+    """
+    for row in of_metrics(rows, *RATIOS):
+        is_efficiency = row.metric == "parallel_efficiency"
+        if row.devices == 1 and not is_efficiency:  # over other hardware, or another precision
+            continue
+        most = 1 if is_efficiency else row.devices
+        if row.least > most:
+            alike = {each.setting for each in rows if each.setting[:2] == row.setting[:2]}
+            alone = is_efficiency or len(alike) == 1
+            sure = Sure.LIKELY if alone and row.value > ALIKE * most else Sure.WEAK
+            says = (
+                f"{row}: a printed {row.metric} of {row.value:g}, but {row.devices} devices make "
+                f"at most {most}"
+            )
+            yield against(FASTER, sure, [row], says)
+
+
+def minutes_kept_as_seconds(rows: Rows, task: Task) -> Found:
+    """A time some 60 times too short beside that of another number of devices."""
+    for pair in _faster(of_metrics(rows, *TIMES)):
+        short = pair.kept_as_seconds
+        if short is not None:
+            other = pair.few if short is pair.many else pair.many
+            says = f"{short}: {short.shown} beside {other.shown} of {other}; as minutes it fits"
+            yield against("minutes kept as seconds", Sure.LIKELY, (short, other), says)
+
+
+def another_number_of_devices(rows: Rows, task: Task) -> Found:
+    """A note that counts other devices than the columns: what the times would be with those."""
+    for pair in _bounded(of_metrics(rows, *TIMES)):
+        few, many = pair.few, pair.many
+        counted = re.search(r"\b(\d+) (?:GPU|CPU|device|accelerator)s?\b", many.note)
+        told = int(counted[1]) if counted else many.devices
+        if few.devices < told < many.devices and pair.least > told / few.devices:
+            says = (
+                f"{many}: the source also says {counted[0]}; {few.shown} to {many.shown} is "
+                f"{pair.ratio:.3g} times, and {told} instead of {few.devices} make at most "
+                f"{told / few.devices:g}"
+            )
+            yield against("another number of devices", Sure.LIKELY, (few, many), says)
+
+
+def _made(row: Published, rows: Rows) -> list[Faster]:
+    """What the source's own numbers make of a printed ratio: over any with fewer devices."""
+    own = [each for each in rows if each.setting == row.setting]
+    layout = row.devices, row.strategy
+    for metrics in RATIOS[row.metric]:
+        pairs = _faster(of_metrics(own, *metrics))
+        made = [pair for pair in pairs if (pair.many.devices, pair.many.strategy) == layout]
+        if made:
+            return made
+    return []
+
+
+def ratio_of_its_numbers(rows: Rows, task: Task) -> Found:
+    """A printed speedup is the ratio of two printed times, or of throughputs, where there are any;
+    an efficiency without speedup is that ratio over that of the devices.
+    """
+    speedups = {each.configuration for each in of_metrics(rows, "speedup")}
+    for row in of_metrics(rows, *RATIOS):
+        is_efficiency = row.metric == "parallel_efficiency"
+        if is_efficiency and row.configuration in speedups:
+            continue  # see `efficiency`
+        made = _made(row, rows)
+        due = [pair.ratio / pair.bound if is_efficiency else pair.ratio for pair in made]
+        # The times are rounded, too, and some print the ratio of rounded ones.
+        near = {"rel_tol": 0.01, "abs_tol": 2 * row.rounding}
+        if made and not any(math.isclose(each, row.value, **near) for each in due):
+            told = " or ".join(f"{each:.3g}" for each in due)
+            yield against(
+                "a ratio of other numbers",
+                Sure.LIKELY,
+                (row, *(each for pair in made for each in (pair.few, pair.many))),
+                f"{row}: {row.metric} {row.value:g} is printed; its numbers give {told}",
+            )
+
+
+def efficiency(rows: Rows, task: Task) -> Found:
+    """Parallel efficiency is speedup over devices."""
+    for row in of_metrics(rows, "parallel_efficiency"):
+        speedups = [s for s in of_metrics(rows, "speedup") if s.configuration == row.configuration]
+        follows = (
+            abs(each.value / row.devices - row.value) <= row.rounding + each.rounding / row.devices
+            for each in speedups
+        )
+        if speedups and not any(follows):
+            told = " and ".join(
+                f"{each.value:g} / {row.devices} is {each.value / row.devices:.3g}"
+                for each in speedups
+            )
+            says = f"{row}: parallel efficiency {row.value:g} is printed, but {told}"
+            check = "an efficiency of another speedup"
+            yield against(check, Sure.CERTAIN, (row, *speedups), says)
+
+
+def _stated_epochs(notes: str) -> int | None:
+    """``5 epochs``, ``5-epoch training``."""
+    stated = re.search(r"\b(\d+)[ -]epochs?\b", notes)
+    return int(stated[1]) if stated else None
+
+
+def _stated_seconds(notes: str) -> float | None:
+    """Of an epoch: ``42 s per epoch``, ``0.7 min/epoch``."""
+    stated = re.search(r"\b(\d+(?:\.\d+)?) ?(s|min)\w* ?(?:/|per |an |each )epoch", notes)
+    return float(stated[1]) * (60 if stated[2] == "min" else 1) if stated else None
+
+
+def _notes(found: Mapping[str, Published]) -> str:
+    return "; ".join(row.note for row in found.values())
+
+
+def throughput_times_time(rows: Rows, task: Task) -> Found:
+    """Throughput times training time is the stated epochs times the training set."""
+    for found in by_configuration(rows):
+        time, rate = found.get("train_seconds"), found.get("samples_per_second")
+        epochs = _stated_epochs(_notes(found))
+        if time is None or rate is None or not epochs:
+            continue
+        samples, due = time.value * rate.value, epochs * task.train_samples
+        if not 1 / EPOCHS_WITHIN <= samples / due <= EPOCHS_WITHIN:
+            yield against(
+                "throughput times time",
+                Sure.LIKELY,
+                (time, rate),
+                f"{time}: {rate.shown} for {time.shown} are {samples:,.0f} samples, "
+                f"{samples / task.train_samples:.1f} epochs of {task.train_samples:,}; "
+                f"{epochs} are stated",
+            )
+
+
+def epochs_times_seconds(rows: Rows, task: Task) -> Found:
+    """A training takes its epochs times the seconds of one: not less, nor much more."""
+    for found in by_configuration(rows):
+        time = found.get("train_seconds") or found.get("total_seconds")
+        epoch, epochs = found.get("epoch_seconds"), _stated_epochs(_notes(found))
+        seconds = epoch.value if epoch else _stated_seconds(_notes(found))
+        if time is None or not epochs or not seconds:
+            continue
+        due = epochs * seconds
+        if time.most * ALIKE < due or time.least > EPOCHS_WITHIN * due:
+            says = f"{time}: {epochs} epochs of {seconds:g} s take {due:g} s, not {time.shown}"
+            told = [time, epoch] if epoch else [time]
+            yield against("epochs times seconds", Sure.LIKELY, told, says)

@@ -1,0 +1,183 @@
+"""The audit's checks of accuracies and other scores, of values printed twice, and of profiles."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from parbench.plan.published import Published
+from parbench.verdicts.arithmetic import (
+    Found,
+    Rows,
+    Sure,
+    Task,
+    against,
+    by_configuration,
+    grouped,
+    of_metrics,
+)
+
+DIGITS = 3  # with fewer, two accuracies are equal now and then
+SPREAD = 0.01  # over which the accuracies of one model lie at least
+CHANCE = 0.05  # what is rarer is hardly chance
+FLOATS = 1e-9  # what their last digits make
+
+
+def _agree(one: Published, other: Published) -> bool:
+    return abs(one.value - other.value) <= one.rounding + other.rounding + FLOATS
+
+
+def two_values(rows: Rows, task: Task) -> Found:
+    """One configuration has one value of a metric."""
+    for first, *more in grouped(rows, lambda row: (row.configuration, row.metric)):
+        others = {row.value: row for row in reversed(more) if not _agree(first, row)}
+        if others:
+            different = [first, *reversed(others.values())]
+            values = " and ".join(f"{row.shown} ({row.table})" for row in different)
+            says = f"{first}: {first.metric} is {values}"
+            yield against("two values for one thing", Sure.LIKELY, different, says)
+
+
+@dataclass(frozen=True)
+class Equal:
+    """Configurations of one model with the same accuracy, and how likely chance makes any so."""
+
+    rows: list[Published]
+    chance: float
+
+    @property
+    def ways(self) -> tuple:
+        """The configurations, but for the model."""
+        return self.rows[0].study, *((row.hardware, row.way) for row in self.rows)
+
+
+def _equals(rows: Rows) -> Iterator[Equal]:
+    """By model. Chance: a pair of accuracies is equal as often as one in all the steps of the last
+    digit between the smallest and the largest.
+    """
+    accuracies = of_metrics(rows, "test_accuracy")
+    precise = [row for row in accuracies if 0 < row.rounding < 10.0**-DIGITS]
+    for of_model in grouped(precise, lambda row: (row.study, row.model)):
+        values = [first.value for first, *_ in grouped(of_model, lambda row: row.configuration)]
+        spread = max(max(values) - min(values), SPREAD)
+        for each in grouped(of_model, lambda row: round(row.value, 9)):
+            different = [first for first, *_ in grouped(each, lambda row: row.configuration)]
+            if len(different) > 1:
+                steps = spread / (2 * different[0].rounding)
+                yield Equal(different, min(1.0, math.comb(len(values), 2) / steps))
+
+
+def equal_accuracies(rows: Rows, task: Task) -> Found:
+    """Different runs hardly end with the same accuracy to the last digit, least of all the same
+    two for several models.
+    """
+    equals = list(_equals(rows))
+    for each in equals:
+        chance = math.prod(other.chance for other in equals if other.ways == each.ways)
+        told = " and of ".join(map(str, each.rows))
+        says = f"test accuracy {each.rows[0].value:g} of {told}"
+        sure = Sure.LIKELY if chance < CHANCE else Sure.WEAK
+        yield against("equal to the last digit", sure, each.rows, says)
+
+
+def recall(rows: Rows, task: Task) -> Found:
+    """On a balanced test set macro recall, the mean of the classes' recalls, is accuracy, the share
+    of hits. Where they differ, specificity may tell which is wrong.
+    """
+    for found in by_configuration(rows) if task.balanced else ():
+        pair = [found.get(name) for name in ("test_accuracy", "test_recall_macro")]
+        if None in pair or _agree(*pair):
+            continue
+        told, sure = pair, Sure.LIKELY
+        accuracy, recalled = pair
+        says = (
+            f"{accuracy}: accuracy {accuracy.value:g} and macro recall {recalled.value:g}, "
+            "which are one number on a balanced test set"
+        )
+        third = found.get("test_specificity_macro")
+        wrong = [each for each in pair if third and not _follows(third, each, task)]
+        if len(wrong) == 1:
+            told, sure = [*pair, third], Sure.CERTAIN
+            says += f"; by macro specificity {third.value:g}, {wrong[0].metric} is wrong"
+        yield against("recall is accuracy", sure, told, says)
+
+
+def specificity(rows: Rows, task: Task) -> Found:
+    """On a balanced test set macro specificity follows from recall.
+
+    Each miss is a false positive of one class, among (classes - 1) times as many negatives:
+    specificity is 1 - (1 - recall) / (classes - 1). Where recall is accuracy, it is the wrong one.
+    """
+    for found in by_configuration(rows) if task.balanced else ():
+        printed = found.get("test_specificity_macro")
+        names = ("test_recall_macro", "test_accuracy")
+        bases = [found[name] for name in names if name in found]
+        if not printed or not bases or any(_follows(printed, each, task) for each in bases):
+            continue
+        says = (
+            f"{bases[0]}: macro specificity {printed.value:g} is printed; {bases[0].metric} "
+            f"{bases[0].value:g} of {task.classes} balanced classes makes it "
+            f"{_due(bases[0], task):.4f}"
+        )
+        settled = len(bases) == 2 and _agree(*bases)
+        says += ", and so does test_accuracy: it is wrong" * settled
+        sure = Sure.CERTAIN if settled else Sure.LIKELY
+        yield against("specificity follows from recall", sure, (*bases, printed), says)
+
+
+def _due(base: Published, task: Task) -> float:
+    return 1 - (1 - base.value) / (task.classes - 1)
+
+
+def _follows(printed: Published, base: Published, task: Task) -> bool:
+    slack = printed.rounding + base.rounding / (task.classes - 1) + FLOATS
+    return abs(printed.value - _due(base, task)) <= slack
+
+
+def f1(rows: Rows, task: Task) -> Found:
+    """F1 lies within what precision P and recall R allow, also as a mean over classes.
+
+    It is at most 2PR / (P + R), for the harmonic mean is concave, and at least P + R - 1. As
+    there are no more predictions than samples, macro F1 of a balanced test set is at least
+    2RR / (1 + R).
+    """
+    for found in by_configuration(rows):
+        for of in ("", "_macro", "_weighted"):
+            names = (f"test_{score}{of}" for score in ("f1", "precision", "recall"))
+            score, p, r = (found.get(name) for name in names)
+            if not score or not p or not r:
+                continue
+            most = 2 * p.most * r.most / (p.most + r.most) if p.most + r.most else 0.0
+            least = max(0.0, p.least + r.least - 1)
+            sure = Sure.CERTAIN
+            if task.balanced and of == "_macro" and least <= score.most <= most:
+                least, sure = max(least, 2 * r.least**2 / (1 + r.least)), Sure.LIKELY
+            if score.least > most + FLOATS or score.most < least - FLOATS:
+                says = (
+                    f"{score}: F1 {score.value:g} is printed; precision {p.value:g} and recall "
+                    f"{r.value:g} allow {least:.4f} to {most:.4f}"
+                )
+                yield against("F1 of another precision or recall", sure, (score, p, r), says)
+
+
+def operators(rows: Rows, task: Task) -> Found:
+    """Times of operators add up, and those of an accelerator are not the host's."""
+    for each in grouped(rows, lambda row: row.configuration):
+        own = [row for row in each if row.metric.startswith("operator_self_seconds:")]
+        total, rounding = sum(row.value for row in own), sum(row.rounding for row in own)
+        whole = next(iter(of_metrics(each, "profile_self_seconds")), None)
+        if whole is not None and total - rounding > whole.most:
+            says = (
+                f"{whole}: the self times of {len(own)} operators add up to {total:.4g} s, more "
+                f"than the {whole.value:g} s of all"
+            )
+            yield against("parts and the whole", Sure.CERTAIN, (whole, *own), says)
+        host = [row for row in each if re.search(r"self[- ]cpu", row.note, re.IGNORECASE)]
+        if host and host[0].hardware.upper() != "CPU":
+            says = (
+                f"{host[0]}: {len(host)} times are printed as Self-CPU, which is the host's time "
+                "and does not measure the accelerator"
+            )
+            yield against("another device's clock", Sure.CERTAIN, host, says)
