@@ -18,11 +18,9 @@ if Path.cwd().resolve() != places.ROOT:
         f"(this is {Path.cwd()}); a second checkout is a second work folder"
     )
 
-# Jobs inherit the terminal, and the bars of cells that run at once would overwrite each other.
 # A cell's launcher ends with the process that runs its rule: this one.
 # `python` in a rule is the one that runs Snakemake, also where nobody activated its environment.
 os.environ.update(
-    PARBENCH_QUIET="1",
     PARBENCH_PARENT=str(os.getpid()),
     PATH=os.pathsep.join(
         [str(Path(sys.executable).parent), os.environ.get("PATH", "")]

@@ -165,7 +165,6 @@ def make_metrics(cell: dict, status="ok", *, machine=None, environment=None, **c
             "lock_mismatch": [],
             "machine": {**MACHINE, **(machine or {})},
             "cores": [0, 1],
-            "oversubscribed": False,
             "world_size": cell["hardware"]["devices"],
             "backend": None,
             "git_commit": "0" * 40,

@@ -15,14 +15,13 @@ from parbench.errors import ParbenchError
 
 @pytest.fixture
 def context(tmp_path, monkeypatch):
-    """Nothing here is timed: each side has one turn, and cells may share a core."""
+    """Nothing here is timed: each side has one turn."""
 
     def once(contenders, pairs):
         return {name: [(work(),) * 2] for name, work in contenders.items()}
 
     monkeypatch.setattr(benchmarks, "take_turns", once)
     monkeypatch.setenv("PARBENCH_LEASES", str(tmp_path / "leases"))
-    monkeypatch.setenv("PARBENCH_OVERSUBSCRIBE", "1")
     return benchmarks.Context(tmp_path, {"this": ROOT}, 1)
 
 

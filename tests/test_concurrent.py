@@ -274,7 +274,6 @@ def test_both_models_need_both_models():
     def change(runs):
         lost = runs["vit.eager.s1"]
         lost.update(status="out_of_memory", reason="8 GiB", train_seconds=None)
-        runs["cnn.concurrent.s2"]["environment"]["oversubscribed"] = True
         elsewhere = runs["vit.ddp.s0"]["environment"]["machine"]
         elsewhere["fingerprint"] = "e" * 12
 
@@ -284,7 +283,6 @@ def test_both_models_need_both_models():
     )
     assert eager["total_seconds"]["status"] == "out of memory 1 of 3"
     assert eager["total_seconds"]["n_seeds"] == concurrent["speedup"]["n_seeds"] == 2
-    assert "its devices shared cores" in concurrent["total_seconds"]["reason"]
     assert ddp["speedup"]["n_seeds"] == 1
     assert "no speedup between machines" in ddp["speedup"]["reason"]
 

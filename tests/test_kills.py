@@ -12,16 +12,13 @@ import random
 import resource
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-import faults
 import training
-from parbench import files
+from launched import Launched, wait_for
 from parbench.cell import Cell
 from parbench.measure import metrics_json
 from workspace import ROOT, Workspace
@@ -45,126 +42,97 @@ def cell_of(strategy: str, epochs: int = 14) -> dict:
     return value
 
 
-class Launched:
-    """A cell in a folder of its own, trained by scripts/launch.py of the project in ``root``."""
+def newest(it: Launched) -> Path | None:
+    """The cell's newest checkpoint."""
+    return max(it.folder.glob("checkpoints/*.safetensors"), default=None)
 
-    def __init__(self, folder: Path, value: Cell, data: Path, root: Path = ROOT):
-        self.folder, self.data, self.root = folder / "results" / "cells" / value.id, data, root
-        self.value = value
-        self.temporary = folder / "temporary"
-        self.temporary.mkdir()
-        self.leases = folder / "leases"
-        files.write_json(self.folder / "cell.json", value.json())
 
-    def start(self, **variables: str) -> subprocess.Popen:
-        """Start the launcher."""
-        paths = {"cell": "cell.json", "out": "metrics.json", "log": "log.txt"}
-        words = [sys.executable, "scripts/launch.py", "--data", str(self.data)]
-        for option, name in paths.items():
-            words += [f"--{option}", str(self.folder / name)]
-        own = {
-            "TMPDIR": str(self.temporary),
-            "PARBENCH_LEASES": str(self.leases),
-            "PARBENCH_OVERSUBSCRIBE": "1",
-        }
-        usual = {k: v for k, v in os.environ.items() if k not in ("PARBENCH_STATE", "DIES")}
-        with open(self.folder / "said.txt", "w") as said:
-            return subprocess.Popen(
-                words,
-                cwd=self.root,
-                env={**usual, **own, **variables},
-                stdout=said,
-                stderr=subprocess.STDOUT,
-            )
+def number_of(checkpoint: Path | None) -> int:
+    """Its number; 0 where there is none."""
+    return int(checkpoint.name.split(".")[0]) if checkpoint else 0
 
-    def train(self, steps: int) -> subprocess.Popen:
-        """Start it, and wait until it has written as many checkpoints."""
-        before = self.newest()
-        process = self.start()
-        self.wait_for(lambda: self.newest() >= before + steps, process)
-        return process
 
-    def newest(self) -> int:
-        """The number of its newest checkpoint."""
-        path = faults.newest(self.folder)
-        return int(path.name.split(".")[0]) if path else 0
+def train(it: Launched, steps: int) -> subprocess.Popen:
+    """Start the cell, and wait until it has written as many checkpoints."""
+    before = number_of(newest(it))
+    process = it.start()
+    wait_for(lambda: process.poll() is not None or number_of(newest(it)) >= before + steps)
+    assert process.poll() is None, process.communicate()
+    return process
 
-    def pids(self) -> dict[int, int]:
-        """Its ranks that live, by number."""
-        return {beat["rank"]: beat["pid"] for beat in faults.beats(self.temporary)}
 
-    def wait_for(self, there, process=None) -> None:
-        """Wait until ``there()``, while the process runs."""
-        end = time.monotonic() + 120
-        while not there():
-            assert process is None or process.poll() is None, self.said()
-            assert time.monotonic() < end
-            time.sleep(0.01)
+def end(it: Launched, process: subprocess.Popen) -> int:
+    """The status of the launcher, when all whom it started are gone, too."""
+    process.communicate(timeout=120)
+    wait_for(lambda: not it.processes())
+    return process.returncode
 
-    def end(self, process: subprocess.Popen) -> int:
-        """Its exit status, when all whom it started are gone, too."""
-        status = process.wait(120)
-        while faults.processes_of(self.temporary):
-            time.sleep(0.05)
-        return status
 
-    def said(self) -> str:
-        """What the launcher said, and the log."""
-        log = self.folder / "log.txt"
-        return (self.folder / "said.txt").read_text() + (log.read_text() if log.exists() else "")
+def flip(path: Path, draw: random.Random) -> None:
+    """Change one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+    path.write_bytes(content)
 
 
 @pytest.fixture
 def launched(tmp_path, digits):
     """Makes a cell that can be launched; nothing of it is left."""
-    yield lambda value, root=ROOT: Launched(tmp_path, value, digits, root)
-    for pid in faults.processes_of(tmp_path / "temporary"):
-        os.kill(pid, signal.SIGKILL)
+    made = []
+
+    def make(value: Cell, root: Path = ROOT) -> Launched:
+        made.append(Launched(value, digits, tmp_path, root))
+        return made[-1]
+
+    yield make
+    for process in (process for it in made for process in it.processes()):
+        process.kill()
 
 
 @pytest.mark.parametrize("strategy", CASES)
 def test_a_cell_survives_all_kills(launched, digits, tmp_path, strategy):
     if strategy == "horovod" and importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod could not be built here")
-    draw = random.Random(strategy)
-    it = launched(cell_of(strategy))
-    whole = training.start(it.value, digits, tmp_path / "whole")  # beside it: with nobody killed
+    draw, value = random.Random(strategy), cell_of(strategy)
+    it = launched(value)
+    whole = training.start(value, digits, tmp_path / "whole")  # beside it: with nobody killed
 
     # The launcher; and its newest checkpoint is damaged.
-    process = it.train(draw.randint(2, 6))
+    process = train(it, draw.randint(2, 6))
     process.kill()
-    it.end(process)
-    damaged = faults.newest(it.folder)
-    faults.flip(damaged, draw)
+    end(it, process)
+    damaged = newest(it)
+    flip(damaged, draw)
 
     # The rank that writes checkpoints, inside one; half of it is left.
     process = it.start(PYTHONPATH=str(DYING), DIES=f"{draw.randint(2, 6)} /checkpoints/")
-    assert it.end(process) == 1
-    assert f"{damaged.stem}" in it.said()
-    assert "the one before it is tried" in it.said()
-    assert "checkpoint: goes on from epoch " in it.said()
-    assert "killed by signal 9 (SIGKILL)" in it.said()
+    assert end(it, process) == 1
+    said = it.log.read_text()
+    assert damaged.stem in said
+    assert "the one before it is tried" in said
+    assert "checkpoint: goes on from epoch " in said
+    assert "killed by signal 9 (SIGKILL)" in said
 
     # All ranks at once, while the disk is full.
-    process = it.train(draw.randint(2, 6))
-    psutil.Process(it.pids()[0]).rlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-    it.wait_for(lambda: "none could be written" in it.said(), process)
-    for pid in it.pids().values():
-        os.kill(pid, signal.SIGKILL)
-    assert it.end(process) == 1
-    faults.truncate(faults.newest(it.folder), draw)
+    process = train(it, draw.randint(2, 6))
+    psutil.Process(it.beats()[0]["pid"]).rlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+    wait_for(lambda: "none could be written" in it.log.read_text())
+    for beat in it.beats().values():
+        os.kill(beat["pid"], signal.SIGKILL)
+    assert end(it, process) == 1
+    os.truncate(newest(it), draw.randrange(newest(it).stat().st_size))
 
     # The launcher is asked to end.
-    process = it.train(draw.randint(2, 6))
-    assert "the one before it is tried" in it.said()
-    it.wait_for(lambda: any(beat["epoch"] for beat in faults.beats(it.temporary)), process)
+    process = train(it, draw.randint(2, 6))
+    assert "the one before it is tried" in it.log.read_text()
+    wait_for(lambda: any(beat["epoch"] for beat in it.beats().values()))
     process.terminate()
-    assert it.end(process) == 128 + signal.SIGTERM
-    assert "ended by SIGTERM; a checkpoint at epoch " in it.said()
+    assert end(it, process) == 128 + signal.SIGTERM
+    assert "ended by SIGTERM; a checkpoint at epoch " in it.log.read_text()
 
-    assert it.end(it.start()) == 0, it.said()
+    assert end(it, it.start()) == 0, it.log.read_text()
 
-    metrics = json.loads((it.folder / "metrics.json").read_text())
+    metrics = json.loads(it.out.read_text())
     places = [(place["epoch"], place["step"]) for place in metrics["resumed_from"]]
     assert places == sorted(places)
     assert len(places) >= 3
@@ -181,12 +149,12 @@ def test_a_cell_survives_all_kills(launched, digits, tmp_path, strategy):
 def test_changed_code_starts_afresh(launched, tmp_path):
     work = Workspace(tmp_path / "work")
     it = launched(cell_of("eager", epochs=4), work.folder)
-    process = it.train(3)
+    process = train(it, 3)
     process.kill()
-    it.end(process)
+    end(it, process)
     loop = "scripts/parbench/training/loop.py"
     work.edit(loop, "return batch[:2], 0.0", "return batch[:2], 0 * 1.0")
-    assert it.end(it.start()) == 0
-    assert "checkpoint: starts afresh: the code changed since " in it.said()
-    metrics = metrics_json.read(it.folder / "metrics.json")
+    assert end(it, it.start()) == 0
+    assert "checkpoint: starts afresh: the code changed since " in it.log.read_text()
+    metrics = metrics_json.read(it.out)
     assert (metrics["status"], metrics["resumed_from"]) == ("ok", None)

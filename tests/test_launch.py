@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 
 import training
+from launched import Launched, wait_for
 from parbench import files
 from workspace import ROOT
 
@@ -71,8 +68,6 @@ elif mode == "exit":
     os._exit(3)
 elif mode == "hang":
     time.sleep(60)
-elif mode == "bar":
-    sys.stderr.write("1 of 3\\r2 of 3\\r3 of 3\\n")
 elif mode == "partner":  # like Gloo: an error as soon as the other rank's connection is gone
     other = given.out.with_name(f"rank{1 - rank}.json")
     while not other.exists():
@@ -103,128 +98,55 @@ def checkout(tmp_path_factory):
     return root
 
 
-class Launch:
-    """A cell in the copy, whose ranks behave as ``modes`` say, and its launcher."""
-
-    def __init__(self, root, folder, modes, ranks, **run):
-        self.root, self.temporary = root, folder
-        self.folder = root / "results" / "cells" / folder.name
-        self.out, self.log = self.folder / "metrics.json", self.folder / "log.txt"
-        value = training.cell("eager" if ranks == 1 else "ddp", ranks)
-        value = training.altered(value, id=folder.name, model={"options": modes}, run=run)
-        files.write_json(self.folder / "cell.json", value.json())
-
-    def start(self, stderr=subprocess.PIPE, **variables):
-        """Start the launcher."""
-        self.temporary.mkdir(exist_ok=True)
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PARBENCH_", "SLURM_"))}
-        own = {"TMPDIR": str(self.temporary), "PARBENCH_LEASES": str(self.temporary / "leases")}
-        words = [sys.executable, "scripts/launch.py", "--data", "results/data/digits"]
-        words += ["--cell", str(self.folder / "cell.json"), "--out", str(self.out)]
-        return subprocess.Popen(
-            words,
-            cwd=self.root,
-            env={**kept, **own, "PARBENCH_OVERSUBSCRIBE": "1", **variables},
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
-
-    def run(self, **variables):
-        """Its status, and what it said on stderr."""
-        process = self.start(**variables)
-        self.said, errors = process.communicate(timeout=120)
-        return process.returncode, errors
-
-    def rank(self, number=0):
-        """What a rank told of itself."""
-        return json.loads((self.folder / f"rank{number}.json").read_text())
-
-    def wait_for_ranks(self, ranks):
-        """Until as many work."""
-        wait_for(lambda: len(list(self.folder.glob("rank?.json"))) == ranks)
-        time.sleep(0.3)
-
-    def left(self):
-        """The folders of runs that are left, and the processes."""
-        mark = str(self.temporary)
-        alive = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("TMPDIR") == mark and process.status() != "zombie":
-                    alive.append(process.pid)
-            except psutil.Error:
-                continue
-        return alive, list(self.temporary.glob("parbench-*"))
-
-
 @pytest.fixture
 def launch(checkout, tmp_path):
+    """Makes a cell whose ranks behave as ``modes`` say; nothing of its runs may be left."""
     made = []
 
     def make(*modes, name="", timeout=60, grace=20, devices=None):
-        modes_of = {str(rank): mode for rank, mode in enumerate(modes)}
-        run = {"timeout_seconds": timeout, "grace_seconds": grace}
         ranks = devices or len(modes)
-        made.append(Launch(checkout, tmp_path / f"cell{name}", modes_of, ranks, **run))
+        value = training.altered(
+            training.cell("eager" if ranks == 1 else "ddp", ranks),
+            id=f"cell{name}",
+            model={"options": {str(rank): mode for rank, mode in enumerate(modes)}},
+            run={"timeout_seconds": timeout, "grace_seconds": grace},
+        )
+        made.append(Launched(value, checkout / "results/data/digits", tmp_path, checkout))
         return made[-1]
 
     yield make
     for each in made:
-        assert each.left() == ([], [])
-        shutil.rmtree(each.folder)
+        assert each.processes() == list(each.temporary.glob("parbench-*")) == []
 
 
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
+def told(it, rank=0):
+    """What a rank told of itself."""
+    return json.loads((it.folder / f"rank{rank}.json").read_text())
+
+
+def wait_for_ranks(it, ranks):
+    """Until as many work."""
+    wait_for(lambda: len(list(it.folder.glob("rank?.json"))) == ranks)
+    time.sleep(0.3)
 
 
 # ---------------------------------------------------------------- good ends
 
 
 def test_a_cell_that_trains_leaves_its_result_and_its_log(launch):
-    it = launch("bar", "ok")
-    status, errors = it.run()
+    it = launch("ok", "ok")
+    status, said, errors = it.run()
     assert (status, errors) == (0, "")
-    assert "starts on cpu" in it.said
-    assert it.said.endswith("ok, accuracy 0.931, trained in 7.9 s\n")
+    assert "starts on cpu" in said
+    assert said.endswith("ok, accuracy 0.931, trained in 7.9 s\n")
     assert {"rank 0 is here", "rank 1 is here"} <= set(it.log.read_text().splitlines())
-    first, second = it.rank(0), it.rank(1)
+    first, second = told(it, 0), told(it, 1)
     place = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     assert [first[name] for name in place] == ["0", "0", "2", "2"]
     assert [second[name] for name in place] == ["1", "1", "2", "2"]
     assert len(first["PARBENCH_CORES"].split(",")) == 2
     assert (it.folder / "finished.json").exists()
     assert not (it.folder / "failed.json").exists()
-
-
-def test_a_bar_only_where_somebody_watches(launch):
-    terminal, ours = pty.openpty()
-    for quiet, shown in (("1", False), ("0", True)):
-        it = launch("bar", name=quiet)
-        process = it.start(stderr=ours, PARBENCH_QUIET=quiet)
-        assert process.wait(60) == 0
-        process.communicate()
-        assert ("3 of 3" in it.log.read_text()) != shown
-    assert os.read(terminal, 99) == b"1 of 3\r2 of 3\r3 of 3\r\n"
-    os.close(terminal)
-    os.close(ours)
-
-
-def test_count_and_time_left(launch):
-    it = launch("ok")
-    path = it.root / "results" / "plan" / "progress.json"
-    files.write_json(path, {"started": time.time() - 1, "cells": [it.folder.name, "other"]})
-    try:
-        it.run()
-    finally:
-        shutil.rmtree(it.root / "results" / "plan")
-    assert "[0/2]" in it.said
-    assert "[1/2]" in it.said
-    assert re.search(r" \(about 00:\d\d left\)$", it.said)
 
 
 # ---------------------------------------------------------------- results that are failures
@@ -247,7 +169,7 @@ def test_a_kill_is_a_lack_of_memory_if_the_kernel_counts_one(launch, counted, st
     count = f"kills = itertools.count(4, {counted})\nmachine.oom_kills = lambda: next(kills)\n"
     program.write_text(f"import itertools\nfrom parbench import machine\n{count}{kept}")
     try:
-        found, errors = it.run()
+        found, _, errors = it.run()
     finally:
         program.write_text(kept)
     assert found == status
@@ -262,7 +184,7 @@ def test_a_kill_is_a_lack_of_memory_if_the_kernel_counts_one(launch, counted, st
 # ---------------------------------------------------------------- bad ends
 
 BAD = [
-    (("silent",), "training ended without an error, but "),
+    (("silent",), "training ended without an error, and without a result"),
     (("exit",), "rank 0 of 1 died: exit status 3"),
     (("stubborn", "raise"), "rank 1 of 2: RuntimeError: no luck"),
     (("partner", "kill"), "rank 1 of 2 died: killed by signal 9 (SIGKILL)"),
@@ -274,7 +196,7 @@ BAD = [
 def test_a_failure_says_which_rank_and_why(launch, modes, sentence):
     it = launch(*modes)
     it.out.write_text("stale")
-    status, errors = it.run()
+    status, _, errors = it.run()
     assert status == 1
     assert not it.out.exists()
     error, log, again = errors.splitlines()[-3:]
@@ -290,14 +212,14 @@ def test_a_failure_says_which_rank_and_why(launch, modes, sentence):
 
 def test_a_hung_rank_ends_the_cell(launch):
     it = launch("stubborn", "hang", timeout=3)
-    status, errors = it.run()
+    status, _, errors = it.run()
     assert status == 1
     assert "rank 1 hung: no progress for 3 s in epoch 3 step 17" in errors
 
 
 def test_what_cannot_run_here_is_said(launch):
     it = launch("ok", devices=500)
-    status, errors = it.run(PARBENCH_OVERSUBSCRIBE="0")
+    status, _, errors = it.run()
     assert (status, "needs 500 cores" in errors) == (2, True)
 
 
@@ -308,7 +230,7 @@ def test_what_cannot_run_here_is_said(launch):
 def test_a_signal_keeps_a_checkpoint(launch, number):
     it = launch("work", "work")
     process = it.start()
-    it.wait_for_ranks(2)
+    wait_for_ranks(it, 2)
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number
@@ -318,15 +240,15 @@ def test_a_signal_keeps_a_checkpoint(launch, number):
     )
     assert errors.endswith(f": {sentence}\n")
     assert errors in it.log.read_text()
-    assert json.loads((it.folder / "failed.json").read_text())["sentence"] == sentence
+    assert not (it.folder / "failed.json").exists()
 
 
 def test_ranks_that_slurm_asks_alone_keep_a_checkpoint(launch):
     it = launch("work", "work")
     process = it.start()
-    it.wait_for_ranks(2)
+    wait_for_ranks(it, 2)
     for number in (0, 1):
-        os.kill(it.rank(number)["pid"], signal.SIGTERM)
+        os.kill(told(it, number)["pid"], signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
     assert "a checkpoint at epoch 3 step 17 is kept" in errors
@@ -335,7 +257,7 @@ def test_ranks_that_slurm_asks_alone_keep_a_checkpoint(launch):
 def test_who_does_not_stop_in_time_is_ended(launch):
     it = launch("stubborn", grace=0.5)
     process = it.start()
-    it.wait_for_ranks(1)
+    wait_for_ranks(it, 1)
     process.terminate()
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 143
@@ -345,18 +267,18 @@ def test_who_does_not_stop_in_time_is_ended(launch):
 def test_ranks_end_with_their_launcher_whatever_ends_it(launch):
     it = launch("stubborn", "hang")
     process = it.start()
-    it.wait_for_ranks(2)
+    wait_for_ranks(it, 2)
     process.kill()
     process.communicate()
-    wait_for(lambda: not it.left()[0], seconds=20)
-    shutil.rmtree(it.rank()["PARBENCH_STATE"])  # is all that is left
+    wait_for(lambda: not it.processes(), seconds=20)
+    shutil.rmtree(told(it)["PARBENCH_STATE"])  # is all that is left
     # Its cores are free.
     it = launch("ok", "ok", name="-next")
     assert it.run()[0] == 0
 
 
 def test_a_launcher_ends_with_the_snakemake_that_started_it(launch):
-    status, errors = launch("work").run(PARBENCH_PARENT="1")
+    status, _, errors = launch("work").run(PARBENCH_PARENT="1")
     assert (status, "ended by SIGTERM" in errors) == (143, True)
 
 
@@ -367,10 +289,9 @@ def test_cells_that_run_at_once_never_share_a_core(launch):
     number = len(os.sched_getaffinity(0))
     first = launch("work", devices=number, name="-first")
     second = launch("ok", devices=number, name="-second")
-    leases = str(first.temporary / "leases")
-    holder = first.start(PARBENCH_LEASES=leases)
+    holder = first.start()
     wait_for((first.folder / "rank0.json").exists)
-    waiting = second.start(PARBENCH_LEASES=leases)
+    waiting = second.start()
     said = waiting.stderr.readline()
     assert f"cell-second: waiting for {number} of core-" in said
     holder.terminate()
@@ -382,7 +303,7 @@ def test_cells_that_run_at_once_never_share_a_core(launch):
 def test_two_users_lend_from_one_folder(launch, tmp_path):
     it = launch("ok")
     assert it.run()[0] == 0
-    folder = it.temporary / "leases"
+    folder = it.leases
     assert folder.stat().st_mode & 0o7777 == 0o1777
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o666}
     target = tmp_path / "precious"
@@ -392,7 +313,7 @@ def test_two_users_lend_from_one_folder(launch, tmp_path):
         path.unlink()
     for core in os.sched_getaffinity(0):
         (folder / f"core-{core}").symlink_to(target)
-    status, errors = it.run()
+    status, _, errors = it.run()
     assert (status, target.read_text()) == (2, "kept")
     assert "core-" in errors
 
@@ -400,9 +321,9 @@ def test_two_users_lend_from_one_folder(launch, tmp_path):
 def test_one_run_of_a_cell_at_a_time(launch):
     it = launch("work")
     first = it.start()
-    it.wait_for_ranks(1)
+    wait_for_ranks(it, 1)
     second = it.start()
-    assert "waiting for another run of this cell" in second.stderr.readline()
+    assert "another process makes the result of cell; waiting" in second.stderr.readline()
     second.terminate()
     second.communicate(timeout=60)
     first.terminate()
@@ -412,17 +333,15 @@ def test_one_run_of_a_cell_at_a_time(launch):
 def test_a_finished_result_that_nobody_took_is_taken(launch):
     it = launch("ok")
     it.run()
-    it.run()
-    assert "an earlier run" not in it.said  # whoever has the result wants it anew
+    taken = "an earlier run has trained it meanwhile"
+    assert taken not in it.run()[1]  # whoever has the result wants it anew
     made = it.out.read_bytes()
     it.out.unlink()
-    assert it.run()[0] == 0
-    assert "an earlier run has trained it meanwhile" in it.said
+    assert taken in it.run()[1]
     assert it.out.read_bytes() == made
     # Of other data it is not.
     it.out.unlink()
     kept = json.loads((it.folder / "finished.json").read_text())
     kept["environment"]["dataset_digest"] = "1" * 64
     files.write_json(it.folder / "finished.json", kept)
-    it.run()
-    assert "an earlier run" not in it.said
+    assert taken not in it.run()[1]

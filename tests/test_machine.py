@@ -161,7 +161,6 @@ def test_cores_are_parted_among_processes(monkeypatch):
         ("0,1,2,3", 2, [[0, 1], [2, 3]]),
         ("0,1", 2, [[0], [1]]),
         ("5", 2, [[5], [5]]),
-        ("0,1,0,1", 2, [[0, 1], [0, 1]]),  # tests oversubscribe
     ):
         monkeypatch.setenv("PARBENCH_CORES", leased)
         assert [cores.pin(rank, processes) for rank in range(processes)] == parts

@@ -546,16 +546,6 @@ def test_times_that_are_not_comparable(changes, study, machine, reason):
     assert accuracy == (words.NOT_COMPARABLE if other else words.REPRODUCED)
 
 
-def test_oversubscribed_runs_are_never_timed():
-    group = make_group(published=EAGER)
-    metrics = make_runs(group)
-    change(metrics[group["cells"][0]], "environment.oversubscribed", True)
-    frame = table(make_plan(group), metrics, TIME)
-    assert row(frame, "train_seconds")["verdict"] == words.NOT_COMPARABLE
-    assert row(frame, "epoch_seconds")["reason"] == "its devices shared cores"
-    assert row(frame, "test_accuracy")["verdict"] == words.REPRODUCED
-
-
 WORKER = "torchgpipe gives all CPU devices one worker: micro-batch cost, not scaling"
 
 

@@ -23,7 +23,6 @@ from snakemake.exceptions import WorkflowError
 from parbench import files, machine
 from parbench.cell import Cell
 from parbench.deploy import deployment, images
-from parbench.errors import ParbenchError
 from parbench.launch import slurm, slurm_cluster
 from parbench.measure import provenance
 from parbench.plan import config as configuration
@@ -285,7 +284,6 @@ class Run:
         writing.write(self.plan)
         deployment.keep(self.config, self.called.apptainer)
         trained = self._to_train()
-        writing.write_progress(trained)
         self._forget_finished()
         self._say(trained)
         for cell in trained:
@@ -335,12 +333,11 @@ class Run:
             "on.",
             file=sys.stderr,
         )
-        failed = []
-        for cell in sorted(self.asked):
-            with contextlib.suppress(FileNotFoundError, ParbenchError, KeyError):
-                path = folder(cell) / "failed.json"
-                new = path.stat().st_mtime >= self.started
-                if new and not files.read_json(path)["stopped"]:
-                    failed.append(cell)
+        told = {cell: folder(cell) / "failed.json" for cell in sorted(self.asked)}
+        failed = [
+            cell
+            for cell, path in told.items()
+            if path.exists() and path.stat().st_mtime >= self.started
+        ]
         if failed:  # none where somebody typed Ctrl-C
             unfinished.tell(self.plan, failed, self.inside_report_image)

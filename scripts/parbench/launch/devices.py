@@ -32,12 +32,11 @@ class Lent:
     """What a cell may use on this machine.
 
     ``devices``: core numbers, or UUIDs of GPUs, one a device. ``cores``: those of its processes,
-    also of the ones that drive GPUs. ``shared``: cores repeat, because there are fewer than asked.
+    also of the ones that drive GPUs.
     """
 
     devices: tuple[str, ...]
     cores: tuple[str, ...]
-    shared: bool = False
 
 
 @contextlib.contextmanager
@@ -51,7 +50,7 @@ def lent(cell: Cell, nodes: int = 1) -> Iterator[Lent]:
     if hardware.device == "cpu":
         number *= hardware.threads
         with _cores(number, cell.id) as cores:
-            yield Lent(cores, cores, len(set(cores)) < number)
+            yield Lent(cores, cores)
         return
     # GPUs first, always: nobody who waits for a core then holds one that a holder of GPUs wants.
     with (
@@ -61,23 +60,19 @@ def lent(cell: Cell, nodes: int = 1) -> Iterator[Lent]:
         yield Lent(gpus, cores)
 
 
-@contextlib.contextmanager
-def _cores(number: int, holder: str) -> Iterator[tuple[str, ...]]:
+def _cores(number: int, holder: str) -> contextlib.AbstractContextManager[tuple[str, ...]]:
     """Lend ``number`` cores out of those that this process may use, to ``holder`` (a cell's id).
 
-    ParbenchError when it may not use as many, except with PARBENCH_OVERSUBSCRIBE=1 (tests), where
-    cores repeat.
+    ParbenchError when it may not use as many.
     """
     usable = machine.usable_cores()
-    taken = min(number, len(usable))
-    if taken < number and os.environ.get("PARBENCH_OVERSUBSCRIBE") != "1":
+    if number > len(usable):
         raise ParbenchError(
             f"{holder}: needs {number} cores and this process may use {len(usable)} "
             f"({', '.join(map(str, sorted(usable)))}); run it where it may use more, or choose "
             "hardware with fewer devices or threads"
         )
-    with _locked(taken, {f"core-{core}": str(core) for core in usable}, holder) as cores:
-        yield tuple(cores[index % taken] for index in range(number))
+    return _locked(number, {f"core-{core}": str(core) for core in usable}, holder)
 
 
 def _gpus(

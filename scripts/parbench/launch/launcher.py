@@ -6,24 +6,18 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from filelock import FileLock, Timeout
-from tqdm import tqdm
-
+from parbench import cache, strategies
 from parbench import cell as cells
-from parbench import strategies
 from parbench.deploy import images
 from parbench.errors import ParbenchError
-from parbench.files import read_json
 from parbench.launch import command, devices, outcome, ranks, slurm_job
 from parbench.launch.command import Task
 from parbench.launch.outcome import Failure
@@ -42,10 +36,11 @@ WALLTIME = signal.SIGALRM  # this process has the kernel send it
 class Stopped(Exception):
     """This process was asked to end. ``number``: the signal, or WALLTIME."""
 
-    def __init__(self, number: int, kept: str = ""):
-        near = "stopped before the end of its walltime"
-        plain = near if number == WALLTIME else f"ended by {signal.Signals(number).name}"
-        super().__init__(f"{plain}; {kept}" if kept else plain)
+    def __init__(self, number: int, kept: str = "it had not begun to train"):
+        how = f"ended by {signal.Signals(number).name}"
+        if number == WALLTIME:
+            how = "stopped before the end of its walltime"
+        super().__init__(f"{how}; {kept}")
         self.number = number
 
 
@@ -86,20 +81,19 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
     """
     name, folder = task.cell.id, task.folder
     anew = task.out.exists()  # somebody wants it trained who has its result
-    with _locked(task):
+    with cache.locked(folder / ".lock", f"the result of {name}"):
         outcome.failed(folder, "its job ended without a word", task.log)
         task.out.unlink(missing_ok=True)
         image = _image(task)  # before devices are taken: it may have to be built
-        count, _ = _progress(task)
         if not anew and outcome.take_finished(folder, task.out, task.cell, task.data, image):
-            print(f"{count}{name}: an earlier run has trained it meanwhile", flush=True)
+            print(f"{name}: an earlier run has trained it meanwhile", flush=True)
             return 0
         started = clocks.now()
-        failure = _train(task, job, stop, image, f"{count}{name}: starts on")
-        if failure is not None and not failure.out_of_memory:
-            _tell(task, failure.sentence)
-            return 1
+        failure = _train(task, job, stop, image)
         if failure is not None:
+            if not failure.out_of_memory:
+                _tell_failure(task, failure.sentence)
+                return 1
             metrics_json.write_run(
                 task.out,
                 task.cell,
@@ -110,42 +104,9 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
                 image=image,
             )
         outcome.finished(folder, task.out)
-        count, left = _progress(task)
         # Before another run of this cell may take the result away.
-        print(f"{count}{name}: {outcome.result(metrics_json.read(task.out))}{left}", flush=True)
+        print(f"{name}: {outcome.result(metrics_json.read(task.out))}", flush=True)
     return 0
-
-
-@contextlib.contextmanager
-def _locked(task: Task) -> Iterator[None]:
-    """Hold the cell's lock; says so where another run of it must be waited for."""
-    lock = FileLock(task.folder / ".lock")
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(lock.acquire(blocking=False))
-        except Timeout:
-            waiting = f"{task.cell.id}: waiting for another run of this cell"
-            print(waiting, file=sys.stderr, flush=True)
-            stack.enter_context(lock.acquire())
-        yield
-
-
-def _progress(task: Task) -> tuple[str, str]:
-    """ "[12/30] " and " (about 02:10 left)" of the workflow's run that this cell belongs to.
-
-    results/plan/progress.json has its cells and its start; for other cells both are empty.
-    """
-    results = task.out.absolute().parents[2]
-    path = results / "plan" / "progress.json"
-    told = read_json(path) if path.exists() else {"cells": []}
-    if task.cell.id not in told["cells"]:
-        return "", ""
-    paths = (results / "cells" / name / "metrics.json" for name in told["cells"])
-    done = sum(path.exists() and path.stat().st_mtime >= told["started"] for path in paths)
-    every = len(told["cells"])
-    seconds = (time.time() - told["started"]) * (every - done) / max(1, done)  # as those before
-    left = f" (about {tqdm.format_interval(seconds)} left)" if done < every else ""
-    return f"[{done}/{every}] ", left
 
 
 def _image(task: Task) -> dict | None:
@@ -156,17 +117,20 @@ def _image(task: Task) -> dict | None:
     return images.ensure(images.of_cell(task.cell, settings), settings)
 
 
-def _train(
-    task: Task, job: Job | None, stop: Stop, image: dict | None, starts: str
-) -> Failure | None:
+def _train(task: Task, job: Job | None, stop: Stop, image: dict | None) -> Failure | None:
     """Run the ranks to their end; what went wrong. Raises Stopped where they were asked to end."""
     hardware, run = task.cell.hardware, task.cell.run
-    with contextlib.ExitStack() as stack:
-        nodes = job.nodes if job and hardware.nodes > 1 else []
-        lent = stack.enter_context(devices.lent(task.cell, len(job.here) if nodes else 1))
-        state = Path(stack.enter_context(_state(task)))
-        where = ", ".join(nodes) or f"{hardware.device} {', '.join(lent.devices)}"
-        print(f"{starts} {where}", flush=True)
+    several = hardware.nodes > 1
+    # A node's /tmp is faster than the file system that nodes share.
+    home = task.folder.absolute() if several else None
+    with (
+        devices.lent(task.cell, len(job.here) if job and several else 1) as lent,
+        # The run's own folder, which all of its ranks see.
+        tempfile.TemporaryDirectory(prefix="parbench-", dir=home, ignore_cleanup_errors=True) as it,
+    ):
+        state = Path(it)
+        where = job.nodes if job and several else (hardware.device, *lent.devices)
+        print(f"{task.cell.id}: starts on {', '.join(where)}", flush=True)
         stop.raises = False
         count = strategies.of(task.cell).ranks_per_node * hardware.nodes
         ended = ranks.run(
@@ -177,28 +141,15 @@ def _train(
             run.timeout_seconds,
             run.grace_seconds,
             lambda: stop.received is not None,
-            # Not for cells that run at once: their bars would overwrite each other.
-            bar=sys.stderr.isatty() and os.environ.get("PARBENCH_QUIET") != "1",
         )
-        failure = outcome.why(ended, count, task.log, hardware.nodes) or _check_metrics(task)
-        if failure is None:
+        failure = outcome.why(ended, count, task.log, hardware.nodes)
+        if failure is None and task.out.exists():
             return None
         task.out.unlink(missing_ok=True)
-        if stop.received is not None or ended.stopped is not None:
-            # Slurm may have asked the ranks alone.
+        if stop.received is not None or ended.stopped is not None:  # Slurm may ask ranks alone
             kept = outcome.kept(task.out, ended.stopped)
             raise Stopped(stop.received or signal.SIGTERM, kept)
-        return failure
-
-
-def _state(task: Task) -> contextlib.AbstractContextManager[str]:
-    """The run's own folder, which all of its ranks see; gone at its end."""
-    home = None  # a node's /tmp is faster than the file system that nodes share
-    if task.cell.hardware.nodes > 1:
-        home = task.folder.absolute()
-        for old in home.glob("parbench-*"):  # of a run that was killed: this one has the lock
-            shutil.rmtree(old, ignore_errors=True)
-    return tempfile.TemporaryDirectory(prefix="parbench-", dir=home, ignore_cleanup_errors=True)
+        return failure or Failure("training ended without an error, and without a result")
 
 
 def _programs(
@@ -212,9 +163,6 @@ def _programs(
         "PARBENCH_LAUNCHED": repr(time.time()),
         "PARBENCH_HOST": json.dumps(host(image)),
     }
-    if lent.shared:
-        variables["PARBENCH_OVERSUBSCRIBED"] = "1"  # for metrics.json, whoever writes it
-        os.environ["PARBENCH_OVERSUBSCRIBED"] = "1"
     if job and cell.hardware.nodes > 1:
         variables["PARBENCH_HEAD"] = job.address
     made = command.of_cell(task, lent, image and Path(image["path"]), state, variables)
@@ -229,25 +177,21 @@ def _programs(
     }
 
 
-def _check_metrics(task: Task) -> Failure | None:
-    """A run that ends well leaves metrics.json."""
-    try:
-        metrics_json.read(task.out)
-    except ParbenchError as error:
-        return Failure(f"training ended without an error, but {error}")
-    return None
-
-
-def _tell(task: Task, sentence: str, stopped: bool = False) -> None:
-    """Say why there is no result: on the terminal, in the log and in failed.json."""
-    lines = [f"error: {task.cell.id}: {sentence}", f"  log:   {task.log}"]
-    lines += [f"  again: {task.typed()}"]
-    if stopped:
-        lines = [f"{task.cell.id}: {sentence}"]
+def _tell(task: Task, *lines: str) -> None:
+    """Say why there is no result, on the terminal and in the log."""
     with contextlib.suppress(OSError), open(task.log, "a", encoding="utf-8") as log:
         print(*lines, sep="\n", file=log)
     print(*lines, sep="\n", file=sys.stderr, flush=True)
-    outcome.failed(task.folder, sentence, task.log, stopped)
+
+
+def _tell_failure(task: Task, sentence: str) -> None:
+    _tell(
+        task,
+        f"error: {task.cell.id}: {sentence}",
+        f"  log:   {task.log}",
+        f"  again: {task.typed()}",
+    )
+    outcome.failed(task.folder, sentence, task.log)
 
 
 def _stopped(task: Task, job: Job | None, stopped: Stopped, begun: float) -> int:
@@ -256,7 +200,8 @@ def _stopped(task: Task, job: Job | None, stopped: Stopped, begun: float) -> int
     ``begun``: time.time() when this run began.
     """
     if not (job and (stopped.number == WALLTIME or slurm_job.preempted(job))):
-        _tell(task, str(stopped), stopped=True)
+        _tell(task, f"{task.cell.id}: {stopped}")
+        outcome.forget_failure(task.folder)
         return 128 + stopped.number
     why_not = None
     checkpoints = checkpoint.written(checkpoint.folder(task.out))
@@ -269,7 +214,7 @@ def _stopped(task: Task, job: Job | None, stopped: Stopped, begun: float) -> int
         )
     why_not = why_not or slurm_job.requeue(job)
     if why_not is not None:
-        _tell(task, f"{stopped}; job {job.number} is not run again: {why_not}")
+        _tell_failure(task, f"{stopped}; job {job.number} is not run again: {why_not}")
         return 1
     print(f"{task.cell.id}: {stopped}; Slurm runs job {job.number} again", file=sys.stderr)
     time.sleep(REQUEUE_SECONDS)  # what it exits with says nothing

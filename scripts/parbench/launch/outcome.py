@@ -1,6 +1,7 @@
 """What came of a run of a cell, in words, and what it leaves beside metrics.json.
 
-- ``failed.json``: why the last run gave no result; gone when there is one,
+- ``failed.json``: why the last run gave no result; gone when there is one, or when
+  it was asked to end,
 - ``finished.json``: the result once more, for a workflow that was killed before it took it:
   Snakemake deletes metrics.json before it runs a job again.
 """
@@ -8,8 +9,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 import shutil
 import signal
 from dataclasses import dataclass
@@ -20,17 +19,15 @@ from tqdm import tqdm
 from parbench.cell import Cell
 from parbench.errors import ParbenchError
 from parbench.files import read_json, write_json
-from parbench.launch.ranks import Ended
+from parbench.launch.ranks import Ended, end_of
 from parbench.measure import metrics_json, provenance
 from parbench.printable import printable
 from parbench.training import checkpoint
 
-LINES, MOST_BYTES = 15, 65536
+LINES = 15  # of a log that failed.json keeps
 # A rank that is killed takes the others' connections with it. Their errors are older than the
 # launcher's knowledge of the death by no more than this.
 SLACK_SECONDS = 1.0
-# srun's own words on how a task ended.
-TASK = re.compile(r"^srun: error: (?P<node>\S+): tasks? (?P<rank>\d+)[^:]*: (?P<how>.+)", re.M)
 
 
 @dataclass(frozen=True)
@@ -51,49 +48,45 @@ def why(ended: Ended, count: int, log: Path, nodes: int = 1) -> Failure | None:
     """
     if ended.hung is not None:
         return Failure(ended.hung)
-    for number, (_, error) in sorted(ended.errors.items()):
-        if error["kind"] == "out_of_memory":
-            return Failure(_said(number, count, error), out_of_memory=True)
-    spoken = min(ended.errors.items(), key=lambda item: item[1][0], default=None)
+    words = sorted(ended.words.values(), key=lambda each: each["time"])
+    for each in words:
+        if each["kind"] == "out_of_memory":
+            return Failure(_said(each, count), out_of_memory=True)
     killed = ended.kernel_killed and nodes == 1  # of several, this one's kernel cannot tell
-    silent = [death for death in ended.deaths if death[1] not in ended.errors]
+    silent = [death for death in ended.deaths if death[1] not in ended.words]
     # Aborting is what libraries do about another rank's failure; nobody is killed for one.
     silent.sort(key=lambda death: (death[2] == -signal.SIGABRT, death[0]))
     if silent:
         when, number, code = silent[0]
         slack = 0.0 if code == -signal.SIGABRT else SLACK_SECONDS
-        if spoken is None or when <= spoken[1][0] + slack:
+        if not words or when <= words[0]["time"] + slack:
             sentence = f"rank {number} of {count} died: {_died_of(code)}"
             if killed and code == -signal.SIGKILL:
                 return Failure(f"{sentence} by the kernel, for lack of memory", out_of_memory=True)
             return Failure(sentence)
-    if spoken is not None:
-        return Failure(_said(spoken[0], count, spoken[1][1]))
-    if task := TASK.search(end_of(log)):
+    if (
+        (task := ended.task)
+        and int(task["rank"]) not in ended.words
+        and not (words and task["how"].startswith("Aborted"))
+    ):
         sentence = f"rank {task['rank']} of {count} died on {task['node']}: {task['how']}"
         return Failure(sentence, out_of_memory=killed)
+    if words:
+        return Failure(_said(words[0], count))
     if ended.status:
         last = " / ".join(end_of(log).splitlines()[-5:])
         return Failure(f"srun: {_died_of(ended.status)}; its last lines: {last}")
     return None
 
 
-def _said(number: int, count: int, error: dict) -> str:
-    return f"rank {number} of {count}: {error['message']}"
+def _said(words: dict, count: int) -> str:
+    return f"rank {words['rank']} of {count}: {words['message']}"
 
 
 def _died_of(code: int) -> str:
     if code < 0:
         return f"killed by signal {-code} ({signal.Signals(-code).name})"
     return f"exit status {code}"
-
-
-def end_of(log: Path) -> str:
-    """The end of a log, which may be long; empty where it cannot be read."""
-    with contextlib.suppress(OSError), open(log, "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_BYTES))
-        return file.read(MOST_BYTES).decode(errors="replace")
-    return ""
 
 
 def result(metrics: dict) -> str:
@@ -110,12 +103,16 @@ def result(metrics: dict) -> str:
 # ---------------------------------------------------------------- beside metrics.json
 
 
-def failed(folder: Path, sentence: str, log: Path, stopped: bool = False) -> None:
-    """Leave the reason, where it can be written. ``stopped``: somebody asked for the end."""
+def failed(folder: Path, sentence: str, log: Path) -> None:
+    """Leave the reason, where it can be written."""
     lines = end_of(log).splitlines()[-LINES:]
-    value = {"sentence": sentence, "log": str(log), "lines": lines, "stopped": stopped}
     with contextlib.suppress(OSError):
-        write_json(folder / "failed.json", value)
+        write_json(folder / "failed.json", {"sentence": sentence, "log": str(log), "lines": lines})
+
+
+def forget_failure(folder: Path) -> None:
+    """There is a result, or somebody asked for the end."""
+    (folder / "failed.json").unlink(missing_ok=True)
 
 
 def kept(out: Path, stopped: dict | None) -> str:
@@ -136,7 +133,7 @@ def kept(out: Path, stopped: dict | None) -> str:
 def finished(folder: Path, out: Path) -> None:
     """Note that the cell has its result, and forget what was kept for going on."""
     write_json(folder / "finished.json", read_json(out))
-    (folder / "failed.json").unlink(missing_ok=True)
+    forget_failure(folder)
     shutil.rmtree(checkpoint.folder(out), ignore_errors=True)
 
 
@@ -156,7 +153,7 @@ def take_finished(folder: Path, out: Path, cell: Cell, data: Path, image: dict |
             and environment["dataset_digest"] == read_json(data / "digest.json")["sha256"]
         ):
             metrics_json.write(out, metrics)
-            (folder / "failed.json").unlink(missing_ok=True)
+            forget_failure(folder)
             return True
     path.unlink(missing_ok=True)
     return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -19,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from parbench import machine
-from parbench.errors import ParbenchError
-from parbench.files import read_json
 
 LOOK_SECONDS = 0.1
 # Seconds that a failed run has to end by itself: others may say why, and one that raised may hang
@@ -29,6 +28,9 @@ SETTLE_SECONDS = 4.0
 GRACE_SECONDS = 5.0  # between asking ranks to end and killing them
 # What a rank does before it looks whether it shall stop. There is nothing yet to be kept.
 BEFORE = ("start-up", "warm-up")
+MOST_BYTES = 65536  # of a log's end
+# srun's own words on how a task ended.
+TASK = re.compile(r"^srun: error: (?P<node>\S+): tasks? (?P<rank>\d+)[^:]*: (?P<how>.+)", re.M)
 
 
 @dataclass(frozen=True)
@@ -44,104 +46,19 @@ class Ended:
     """How a run ended.
 
     ``deaths``: (time, rank, exit code, negative for a signal) of ranks that failed, the first one
-    first; ``status``: of a program that started them all; ``errors``: the ranks' last words with
-    their time; ``hung``: a sentence when one hung; ``kernel_killed``: the kernel has killed
-    somebody for lack of memory; ``stopped``: where they stopped when they were asked to.
+    first; of those that srun started, ``task`` matches srun's words on the first one (TASK), and
+    ``status`` is its own. ``words``: the ranks' last ones; ``hung``: a sentence when one hung;
+    ``kernel_killed``: the kernel has killed somebody for lack of memory; ``stopped``: where they
+    stopped when they were asked to.
     """
 
     deaths: list[tuple[float, int, int]] = field(default_factory=list)
+    task: re.Match | None = None
     status: int = 0
-    errors: dict[int, tuple[float, dict]] = field(default_factory=dict)
+    words: dict[int, dict] = field(default_factory=dict)
     hung: str | None = None
     kernel_killed: bool = False
     stopped: dict | None = None
-
-
-class Ranks:
-    """Running ranks, by number; under -1 the program that starts them all.
-
-    ``bar``: what they say on stderr goes to the terminal, and not into the log.
-    """
-
-    def __init__(self, programs: Mapping[int, Program], log: Path, bar: bool):
-        self.ended = Ended()
-        self._programs: dict[int, subprocess.Popen] = {}
-        reads_life, self._life = os.pipe()
-        try:
-            with open(log, "ab") as output:
-                for number, program in programs.items():
-                    self._programs[number] = subprocess.Popen(
-                        program.words,
-                        env=dict(program.environment),
-                        stdin=reads_life,
-                        stdout=output,
-                        stderr=None if bar else output,
-                        start_new_session=True,  # Ctrl-C is heard by this process alone
-                    )
-        except BaseException:
-            self.end()
-            raise
-        finally:
-            os.close(reads_life)
-
-    def running(self) -> set[int]:
-        """Those that have not ended; how the others did is noted."""
-        alive = [n for n, process in self._programs.items() if process.returncode is None]
-        for number in alive:
-            code = self._programs[number].poll()
-            if code is not None and number < 0:
-                self.ended.status = code
-            elif code:
-                self.ended.deaths.append((time.time(), number, _exact(code)))
-        return {n for n in alive if self._programs[n].returncode is None}
-
-    def end(self) -> None:
-        """None of them lives afterwards: they are asked, then killed with all they started."""
-        os.close(self._life)
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for process in self._programs.values():
-                with contextlib.suppress(ProcessLookupError):  # of a session that is empty
-                    os.killpg(process.pid, number)
-            deadline = time.monotonic() + GRACE_SECONDS
-            for process in self._programs.values():
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, deadline - time.monotonic()))
-
-
-class Heartbeats:
-    """The signs of life that ranks leave as files in ``state`` (training/progress.py)."""
-
-    def __init__(self, state: Path, count: int):
-        self._state = state
-        self._changed = dict.fromkeys(range(count), time.monotonic())
-        self._stamps: dict[int, int] = {}
-        self.said: dict[int, dict] = {}
-
-    def look(self) -> None:
-        """Take note of new ones."""
-        for number in self._changed:
-            path = self._state / f"rank{number}.heartbeat"
-            with contextlib.suppress(OSError, ValueError):
-                stamp = path.stat().st_mtime_ns
-                if stamp != self._stamps.get(number):
-                    self.said[number] = json.loads(path.read_text())
-                    self._stamps[number], self._changed[number] = stamp, time.monotonic()
-
-    def training(self) -> bool:
-        """Whether the ranks are where they look for the wish that they stop."""
-        return any(each["phase"] not in BEFORE for each in self.said.values())
-
-    def hung(self, alive: Iterable[int], timeout: float) -> str | None:
-        """A sentence when one of the ranks ``alive`` stands still for ``timeout`` seconds."""
-        number = min(alive, key=lambda number: self._changed[number], default=None)
-        if number is None or time.monotonic() - self._changed[number] < timeout:
-            return None
-        said, where = self.said.get(number), "since the start"
-        if said:
-            where = f"in {said['phase']}"
-        if said and said.get("epoch"):
-            where = f"in epoch {said['epoch']} step {said['step']}"
-        return f"rank {number} hung: no progress for {timeout:g} s {where}"
 
 
 def run(
@@ -152,37 +69,80 @@ def run(
     timeout: float,
     grace: float = 0.0,
     asked: Callable[[], bool] = lambda: False,
-    bar: bool = False,
 ) -> Ended:
     """Run ``count`` ranks to their end, whatever that is; none of them lives afterwards.
 
-    ``state``: the run's folder (PARBENCH_STATE); ``log`` is written anew; ``timeout``: seconds
-    without a sign of life after which a rank is taken for hung; ``asked`` says, whenever it is
-    called, whether they shall write a checkpoint and stop within ``grace`` seconds; ``bar``: they
-    draw on this process's terminal.
+    ``programs``: by rank; under -1 the one that starts them all. ``state``: the run's folder
+    (PARBENCH_STATE); ``log`` is written anew; ``timeout``: seconds without a sign of life after
+    which a rank is taken for hung; ``asked`` says, whenever it is called, whether they shall write
+    a checkpoint and stop within ``grace`` seconds.
     """
     kills = machine.oom_kills()
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(f"$ {shlex.join(next(iter(programs.values())).words)}\n", encoding="utf-8")
-    ranks = Ranks(programs, log, bar)
-    found = ranks.ended
-    try:
-        found.hung = _follow(ranks, count, state, timeout, grace, asked)
-        ranks.running()  # what has died until now died by itself
-        found.deaths = sorted([*found.deaths, *_told_deaths(state)])
-        found.errors = last_words(state)
-    finally:
-        ranks.end()
+    found = Ended()
+    with _started(programs, log) as processes:
+        found.hung = _follow(processes, found, count, state, timeout, grace, asked)
+        _running(processes, found)  # what has died until now died by itself
+        found.task = TASK.search(end_of(log))
+        found.words = last_words(state)
     # Once all have ended: a rank that failed leaves its last words late.
-    found.errors = found.errors or last_words(state)
+    found.words = found.words or last_words(state)
     found.kernel_killed = machine.oom_kills() > kills
-    with contextlib.suppress(ParbenchError):
-        found.stopped = read_json(state / "stopped.json")
+    stopped = state / "stopped.json"
+    found.stopped = json.loads(stopped.read_text()) if stopped.exists() else None
     return found
 
 
+@contextlib.contextmanager
+def _started(programs: Mapping[int, Program], log: Path) -> Iterator[dict[int, subprocess.Popen]]:
+    """Start ``programs``; none of their processes lives afterwards.
+
+    They are asked, then killed with all they started.
+    """
+    processes: dict[int, subprocess.Popen] = {}
+    reads_life, life = os.pipe()
+    try:
+        with open(log, "ab") as output:
+            for number, program in programs.items():
+                processes[number] = subprocess.Popen(
+                    program.words,
+                    env=dict(program.environment),
+                    stdin=reads_life,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,  # Ctrl-C is heard by this process alone
+                )
+        yield processes
+    finally:
+        os.close(reads_life)
+        os.close(life)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for process in processes.values():
+                with contextlib.suppress(ProcessLookupError):  # of a session that is empty
+                    os.killpg(process.pid, number)
+            deadline = time.monotonic() + GRACE_SECONDS
+            for process in processes.values():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _running(processes: Mapping[int, subprocess.Popen], found: Ended) -> set[int]:
+    """Those that have not ended; ``found`` gets how the others did."""
+    for number, process in processes.items():
+        if process.returncode is None and (code := process.poll()):
+            if number < 0:
+                found.status = code
+            else:
+                # Apptainer gives a signal's number as a shell does.
+                code = 128 - code if 128 < code < 160 else code
+                found.deaths.append((time.time(), number, code))
+    return {number for number, process in processes.items() if process.returncode is None}
+
+
 def _follow(
-    ranks: Ranks,
+    processes: Mapping[int, subprocess.Popen],
+    found: Ended,
     count: int,
     state: Path,
     timeout: float,
@@ -192,7 +152,7 @@ def _follow(
     """Until all have ended, one has failed, or it is time to end them; a sentence if one hangs."""
     beats = Heartbeats(state, count)
     failed = deadline = None
-    while running := ranks.running():
+    while running := _running(processes, found):
         time.sleep(LOOK_SECONDS)
         beats.look()
         now = time.monotonic()
@@ -201,7 +161,7 @@ def _follow(
                 return None
             (state / "stop").touch()
             deadline = now + grace
-        if failed is None and (ranks.ended.deaths or last_words(state) or any(_told_deaths(state))):
+        if failed is None and (found.deaths or last_words(state)):
             failed = now
         if failed is not None:
             if now > failed + SETTLE_SECONDS:
@@ -214,24 +174,49 @@ def _follow(
     return None
 
 
-def _told_deaths(state: Path) -> Iterator[tuple[float, int, int]]:
-    """Deaths of ranks that srun has started, which scripts/rank.py tells of."""
-    for path in state.glob("rank*.exit.json"):
-        with contextlib.suppress(OSError, ValueError):
-            told = json.loads(path.read_text())
-            yield told["time"], told["rank"], _exact(told["code"])
+class Heartbeats:
+    """The signs of life that ranks leave as files in ``state`` (training/progress.py)."""
+
+    def __init__(self, state: Path, count: int):
+        self._paths = [state / f"rank{number}.heartbeat" for number in range(count)]
+        self._changed = [time.monotonic()] * count
+        self._stamps: list[int | None] = [None] * count
+
+    def look(self) -> None:
+        """Take note of new ones."""
+        for number, path in enumerate(self._paths):
+            stamp = path.stat().st_mtime_ns if path.exists() else None
+            if stamp != self._stamps[number]:
+                self._stamps[number], self._changed[number] = stamp, time.monotonic()
+
+    def training(self) -> bool:
+        """Whether the ranks are where they look for the wish that they stop."""
+        said = [json.loads(path.read_text()) for path in self._paths if path.exists()]
+        return any(each["phase"] not in BEFORE for each in said)
+
+    def hung(self, alive: Iterable[int], timeout: float) -> str | None:
+        """A sentence when one of the ranks ``alive`` stands still for ``timeout`` seconds."""
+        number = min(alive, key=lambda number: self._changed[number])
+        if time.monotonic() - self._changed[number] < timeout:
+            return None
+        where = "since the start"
+        if self._stamps[number] is not None:
+            said = json.loads(self._paths[number].read_text())
+            step = f"epoch {said['epoch']} step {said['step']}"
+            where = f"in {step if said['epoch'] else said['phase']}"
+        return f"rank {number} hung: no progress for {timeout:g} s {where}"
 
 
-def _exact(code: int) -> int:
-    """An exit code, negative for a signal, whose number Apptainer gives as a shell does."""
-    return 128 - code if 128 < code < 160 else code
+def last_words(state: Path) -> dict[int, dict]:
+    """What ranks said before they died: {rank: {rank, time, kind, message}}."""
+    words = [json.loads(path.read_text()) for path in state.glob("rank*.error.json")]
+    return {each["rank"]: each for each in words}
 
 
-def last_words(state: Path) -> dict[int, tuple[float, dict]]:
-    """What ranks said before they died: {rank: (time, {kind, message, traceback})}."""
-    found = {}
-    for path in state.glob("rank*.error.json"):
-        with contextlib.suppress(OSError, ValueError):
-            words = json.loads(path.read_text())
-            found[int(words["rank"])] = (path.stat().st_mtime, words)
-    return found
+def end_of(log: Path) -> str:
+    """The end of a log, which may be long; empty where there is none."""
+    if not log.exists():
+        return ""
+    with open(log, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_BYTES))
+        return file.read().decode(errors="replace")

@@ -6,7 +6,6 @@ becomes that plugin's resources, and what cannot work is found before anything i
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from collections import Counter
@@ -17,7 +16,7 @@ from parbench import machine, strategies
 from parbench.cell import Cell, Hardware
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
-from parbench.launch.slurm_cluster import Cluster, Node, features, run
+from parbench.launch.slurm_cluster import Cluster, Node, run
 from parbench.plan import config as configuration
 from parbench.plan import state
 from parbench.plan.expansion import Lacking, Plan
@@ -79,7 +78,8 @@ def missing(cluster: Cluster, hardware: Hardware, asked: dict) -> str | None:
     """
     if hardware.device == "mps":
         return machine.missing(hardware, {"nodes": hardware.nodes})
-    partition, offered = cluster.partition(asked["partition"]), cluster.nodes_of(asked)
+    partition = cluster.partition(asked["partition"])
+    offered = cluster.nodes_of(partition)
     wanted = resources(hardware, asked, cluster)
     cores, memory = wanted["cpus_per_task"], wanted.get("mem_mb", 0)
     needs = [f"{cores} cores"] + ([f"{memory} MiB of memory"] if memory else [])
@@ -87,53 +87,34 @@ def missing(cluster: Cluster, hardware: Hardware, asked: dict) -> str | None:
     if hardware.device == "cuda":
         needs.insert(0, f"{hardware.devices}x {hardware.gpu_model or 'GPU'}")
         # A job names one type: two spellings of a model never add up.
-        kind = _kind(offered, hardware, asked["constraint"])
-        fitting = [node for node in fitting if _gpus(node, hardware, asked, kind)]
-    if len(fitting) < hardware.nodes:
-        there = f"has {cluster.shapes(asked)}"
-    elif partition.nodes is not None and partition.nodes < hardware.nodes:
-        there = f"gives a job at most {partition.nodes}"
-    else:
+        kind = _kind(offered, hardware)
+        fitting = [
+            node
+            for node in fitting
+            if (node.gpus.get(kind, 0) if kind else sum(node.gpus.values())) >= hardware.devices
+        ]
+    if len(fitting) >= hardware.nodes:
         return None
     nodes = f"{hardware.nodes} nodes with " if hardware.nodes > 1 else ""
-    return f"needs {nodes}{', '.join(needs)} (partition {partition.name} {there})"
-
-
-def _gpus(node: Node, hardware: Hardware, asked: dict, kind: str | None) -> bool:
-    """Whether ``node`` has as many accelerators of the type ``kind``."""
-    held = node.holds(hardware.gpu_model, asked["constraint"])
-    found = held.get(kind or "", 0) if hardware.gpu_model else sum(held.values())
-    return found >= hardware.devices
+    there = f"partition {partition.name} has {len(fitting) or 'none'}"
+    return f"needs {nodes}{', '.join(needs)} ({there})"
 
 
 def check(cluster: Cluster, config: dict, files: list[Path], name: str) -> None:
-    """Check the names that cells on the hardware ``name`` give Slurm; ParbenchError has the key.
+    """ParbenchError, with the key, where cells on the hardware ``name`` have no partition.
 
-    Accounts and qualities of service Slurm knows best: `doctor.py --slurm` asks it.
+    Other names sbatch knows best: `doctor.py --slurm` asks it.
     """
-    asked, hardware = settings(config, name), config["hardware"][name]
-
-    def wrong(key: str, problem: str) -> ParbenchError:
-        own = key in hardware.get("slurm", {})
-        path = ["hardware", name, "slurm", key] if own else ["slurm", key]
-        return ParbenchError(f"{configuration.holder(files, path)}: {'.'.join(path)}: {problem}")
-
-    partitions, value = list(cluster.partitions), asked["partition"]
-    partition = cluster.partition(value)
-    if partition is None and value is None:
-        named = ", ".join(partitions)
-        raise wrong("partition", f"this cluster has no default partition; name one: {named}")
-    if partition is None:
-        raise wrong("partition", f"there is no partition {value!r}{nearest(value, partitions)}")
-    if asked["prepare"] not in ("submit", *partitions):
-        known = nearest(asked["prepare"], partitions)
-        raise wrong("prepare", f"neither `submit` nor a partition: {asked['prepare']!r}{known}")
-    there = cluster.nodes_of({**asked, "constraint": None})
-    offered = sorted(frozenset().union(*(node.features for node in there)))
-    for feature in sorted(features(asked["constraint"]) - set(offered)):
-        known = nearest(feature, offered) or "; its nodes have no features"
-        problem = f"no node of partition {partition.name} has the feature {feature!r}{known}"
-        raise wrong("constraint", problem)
+    value = settings(config, name)["partition"]
+    if cluster.partition(value) is not None:
+        return
+    own = "partition" in config["hardware"][name].get("slurm", {})
+    key = ["hardware", name, "slurm", "partition"] if own else ["slurm", "partition"]
+    known = list(cluster.partitions)
+    problem = f"there is no partition {value!r}{nearest(value or '', known)}"
+    if value is None:
+        problem = f"this cluster has no default partition; name one: {', '.join(known)}"
+    raise ParbenchError(f"{configuration.holder(files, key)}: {'.'.join(key)}: {problem}")
 
 
 # ---------------------------------------------------------------- what a cell asks for
@@ -153,7 +134,7 @@ def resources(hardware: Hardware, asked: dict, cluster: Cluster | None) -> dict[
     devices, nodes = hardware.devices, hardware.nodes
     on_gpus = hardware.device == "cuda"
     partition = cluster.partition(asked["partition"]) if cluster else None
-    offered = cluster.nodes_of(asked) if cluster else []
+    offered = cluster.nodes_of(partition) if cluster else []
     wanted: dict[str, int | str | None] = {
         "nodes": nodes,
         "cpus_per_task": devices * asked["cpus_per_gpu"] if on_gpus else machine.cores_of(hardware),
@@ -174,7 +155,7 @@ def resources(hardware: Hardware, asked: dict, cluster: Cluster | None) -> dict[
     elif not on_gpus:
         wanted["tasks"] = 1
     if on_gpus:
-        kind = _kind(offered, hardware, asked["constraint"])
+        kind = _kind(offered, hardware)
         typed = f"{kind}:{devices}" if kind else str(devices)
         if asked["gpus"] == "gres":
             # 0: with tasks, the plugin would ask for as many tasks a GPU.
@@ -187,18 +168,18 @@ def resources(hardware: Hardware, asked: dict, cluster: Cluster | None) -> dict[
     return {key: value for key, value in wanted.items() if value is not None}
 
 
-def _kind(offered: Iterable[Node], hardware: Hardware, constraint: str | None) -> str | None:
-    """The site's word for the accelerators asked for; None where no word is needed."""
+def _kind(offered: Iterable[Node], hardware: Hardware) -> str | None:
+    """The site's word for the accelerators asked for; None where any will do."""
     model = hardware.gpu_model
     if model is None:
         return None
     kinds = Counter(
         kind
         for node in offered
-        for kind, count in node.holds(model, constraint).items()
-        if count >= hardware.devices
+        for kind, count in node.gpus.items()
+        if machine.is_model(kind, model) and count >= hardware.devices
     )
-    return (kinds.most_common(1)[0][0] or None) if kinds else model.lower()
+    return kinds.most_common(1)[0][0] if kinds else model.lower()
 
 
 def preparing(config: dict, cluster: Cluster | None) -> dict[str, int | str]:
@@ -243,10 +224,8 @@ class Requests:
             return asked["minutes"]
         if taken := [seconds for each in self._like[name] if (seconds := took(each))]:
             return math.ceil(max(taken) / 60 * RESERVE) + FIXED_MINUTES
-        described = None
-        with contextlib.suppress(ParbenchError):  # the cell itself will name what is damaged
-            described = state.described_data(cell)
-        samples = cell.dataset.train_samples or (described or {}).get("train", UNKNOWN_SAMPLES)
+        described = state.described_data(cell) or {"train": UNKNOWN_SAMPLES}
+        samples = cell.dataset.train_samples or described["train"]
         training = cell.training
         if training.steps is not None:
             samples = min(samples, training.steps * training.global_batch)

@@ -20,15 +20,10 @@ MINUTES = 60  # of a cell whose walltime comes from its size: only to have a lin
 
 
 def examine(configfiles: list[str]) -> Iterator[Check]:
-    """The partitions, then a line for each hardware of the configuration."""
+    """A line for each hardware of the configuration."""
     config = configuration.read(configfiles)
     files = [configuration.ROOT / "config.yaml", *map(Path, configfiles)]
     cluster = slurm_cluster.ask()
-    for partition in cluster.partitions.values():
-        shapes = cluster.shapes({"partition": partition.name, "constraint": None})
-        longest = f"at most {partition.minutes} min" if partition.minutes else "no time limit"
-        name = f"partition {partition.name}" + ", the default" * partition.default
-        yield Check(name, OK, f"{shapes}; {longest}")
     studies = map(configuration.study, config["studies"])
     used = {variant.hardware for study in studies for variant in study.variants.values()}
     for name in config["hardware"]:

@@ -41,7 +41,6 @@ def describe(
         "lock_mismatch": packages.lock_mismatch(cell.stack, found),
         "machine": described,
         "cores": cores if cores is not None else [],
-        "oversubscribed": bool(os.environ.get("PARBENCH_OVERSUBSCRIBED")),
         "world_size": world_size,
         "backend": backend,
         **outside,

@@ -248,7 +248,7 @@ def _cell_numbers(run: Run) -> list[list[str]]:
 def _cell_facts(run: Run) -> list[list[str]]:
     environment = run["environment"]
     dirty = environment["git_dirty"]
-    facts = [
+    return [
         ["processes", mapping_text(environment["world_size"])],
         ["backend", mapping_text(environment["backend"])],
         ["cores", ", ".join(map(str, environment["cores"])) or "not pinned"],
@@ -260,9 +260,6 @@ def _cell_facts(run: Run) -> list[list[str]]:
         ["code digest", environment["code_digest"]],
         ["dataset digest", environment["dataset_digest"]],
     ]
-    if environment.get("oversubscribed"):
-        facts.insert(0, ["cores shared", "yes: its times mean nothing"])
-    return facts
 
 
 def _resumed(run: Run) -> str:

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import time
-import traceback
 from pathlib import Path
 
 from tqdm import tqdm
@@ -41,11 +40,9 @@ class Heartbeat:
     def last_words(self, error: BaseException) -> None:
         """Leave the reason of this rank's death."""
         kind = "out_of_memory" if is_out_of_memory(error) else "error"
-        message = f"{type(error).__name__}: {error}"
-        text = "".join(traceback.format_exception(error))
+        words = {"kind": kind, "message": f"{type(error).__name__}: {error}"}
         self._write(
-            f"rank{self.rank}.error.json",
-            {"rank": self.rank, "kind": kind, "message": message, "traceback": text},
+            f"rank{self.rank}.error.json", {"rank": self.rank, "time": time.time(), **words}
         )
 
     def stopped(self, place: dict) -> None:

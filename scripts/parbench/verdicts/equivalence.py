@@ -95,7 +95,7 @@ def _launched(program: Path, todo: list[dict], indices: list[int], work: Path) -
     failure = outcome.why(ended, count, log)
     found = files.read_json(out) if out.exists() else []
     if failure is not None or len(found) < len(indices):
-        lines = [line for line in outcome.end_of(log).splitlines() if "Error: " in line]
+        lines = [line for line in ranks.end_of(log).splitlines() if "Error: " in line]
         why = failure.sentence if failure else "no result"
         found += [{"trouble": lines[-1].strip() if lines else why}] * (len(indices) - len(found))
     return dict(zip(indices, found, strict=True))

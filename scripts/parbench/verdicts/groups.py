@@ -113,8 +113,6 @@ class Group:
             cautions.append("deterministic mode is not for timing")
         if self.training.profile != "none":
             cautions.append("an instrumented run is not for timing")
-        if any(run["environment"]["oversubscribed"] for run in self.runs):
-            cautions.append("its devices shared cores")
         return cautions
 
     def machines(self) -> list[str]:
@@ -214,14 +212,13 @@ def _all_trained(runs: list[Run]) -> Run:
     # Whichever is first: where they train at the same time, each of them has measured it.
     orders = [] if failed else [[*runs[n:], *runs[:n]] for n in range(len(runs))]
     total = None if failed else statistics.fmean(map(_seconds_in_turn, orders))
-    busy = any(run["environment"]["oversubscribed"] for run in runs)
     return {
         "cell": runs[0]["cell"],
         "status": failed[0]["status"] if failed else OK,
         "reason": failed[0]["reason"] if failed else None,
         "train_seconds": total,
         "total_seconds": total,
-        "environment": {**runs[0]["environment"], "oversubscribed": busy},
+        "environment": runs[0]["environment"],
         # Every machine that had a part in it.
         "resumed_from": [{"machine": name} for run in runs for name in fingerprints(run)],
     }
