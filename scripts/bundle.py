@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-from parbench.deploy import bundle, deployment, images
+from parbench.deploy import bundle, deployment, environment, images
 from parbench.errors import ParbenchError, run_main
 from parbench.plan import config as configuration
 from parbench.plan import expansion, state
@@ -25,7 +26,7 @@ ROOT = configuration.ROOT
 
 
 def needed(
-    config: dict, plan: expansion.Plan, stack: str, files: dict[str, Path]
+    config: dict, plan: expansion.Plan, stack: str, configfiles: list[Path]
 ) -> bundle.Contents:
     """Images, datasets and published weights of all cells, also of those whose hardware only the
     other machine has.
@@ -37,28 +38,20 @@ def needed(
     started = (cell.model.pretrained for cell in plan.cells.values())
     folders |= {f"weights/{each.weights}" for each in started if each}
     ordered = sorted(wanted, key=lambda image: image.label)
-    return bundle.Contents(stack, ordered, sorted(folders), files)
+    return bundle.Contents(stack, ordered, sorted(folders), configfiles)
 
 
-def prepare(contents: bundle.Contents, settings: dict, configfiles: list[str]) -> None:
+def prepare(contents: bundle.Contents, settings: dict) -> None:
     """Make data by the workflow, and images, where they are not there yet."""
     command = [sys.executable, "-m", "snakemake", "--quiet", "all", "--rerun-incomplete"]
     command += [f"results/{folder}/digest.json" for folder in contents.folders]
-    command += ["--configfile", *configfiles] if configfiles else []
+    if contents.configfiles:
+        command += ["--configfile", *map(str, contents.configfiles)]
     variables = {**os.environ, "PARBENCH_CLOSING": "make"}  # no results to print
     if subprocess.run(command, cwd=ROOT, env=variables, check=False, stdout=2).returncode:
         raise ParbenchError("the data of the studies cannot be made; see the error above")
     for image in contents.images:
-        images.file(image, settings)
-
-
-def travelling(configfiles: list[str]) -> dict[str, Path]:
-    """Where files of --configfile go: those of this folder to their place, others beside it."""
-    paths = [Path(name).absolute() for name in configfiles]
-    return {
-        str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name: path
-        for path in paths
-    }
+        images.ensure(image, {**settings, "unpack": False})
 
 
 def main() -> None:
@@ -66,21 +59,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="default: parbench-<version>.tar, here")
     parser.add_argument(
-        "--configfile", "--configfiles", nargs="+", default=[], help="laid over config.yaml"
+        "--configfile",
+        nargs="+",
+        type=Path,
+        default=[],
+        help="laid over config.yaml; it travels, too",
     )
     parser.add_argument("--environment", default="current", help="stack of the host environment")
     arguments = parser.parse_args()
-    files = travelling(arguments.configfile)
+    files = arguments.configfile
     bundle.require_clean(files)
-    config = deployment.settle(configuration.read(arguments.configfile))
-    plan = expansion.plan(config, arguments.configfile)
-    contents = needed(config, plan, arguments.environment, files)
+    config = deployment.settle(configuration.read(files))
+    contents = needed(config, expansion.plan(config, files), arguments.environment, files)
     name = f"parbench-{bundle.version()}.tar"  # git ignores it
     out = (arguments.out or Path(name)).absolute()
     out = out / name if out.is_dir() else out
-    prepare(contents, config["images"], arguments.configfile)
+    prepare(contents, config["images"])
     bundle.write(out, contents)
-    print(f"{out}  {out.stat().st_size / 1e9:.1f} GB")
+    overlay = shlex.join(["--configfile", *(path.name for path in files)]) if files else ""
+    print(
+        f"{out}  {out.stat().st_size / 1e9:.1f} GB\n"
+        f"The other machine needs Linux ({environment.python_identity()[1]}), {bundle.PYTHON}, make"
+        f"{' and Apptainer' if contents.images else ''}; there: tar xf, cd, make report"
+        + f" ARGS={shlex.quote(overlay)}"
+        * bool(files)
+    )
 
 
 if __name__ == "__main__":

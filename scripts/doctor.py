@@ -25,9 +25,9 @@ def cluster(configfiles: list[str]) -> list[doctor.Check]:
     found = doctor.slurm()
     if found.state != doctor.OK:
         return [doctor.Check("Slurm", doctor.MISSING, found.found, found.costs, found.mend, True)]
-    folder = environment.environment_folder("current")
+    folder = environment.ensure("current")
     if Path(sys.prefix) != folder:
-        environment.execute(environment.ensure("current"), ["python", *sys.argv])
+        environment.execute(folder, ["python", *sys.argv])
     from parbench.launch import slurm_site
 
     return list(slurm_site.examine(configfiles))

@@ -3,7 +3,8 @@
     python3 scripts/environment.py ensure                    # set up if need be, print its folder
     python3 scripts/environment.py exec -- python -m pytest  # the same, then run a program in it
 
-`ensure` compiles Horovod, too; `exec` only with --horovod. Runs on a bare Python.
+`ensure` compiles Horovod, too, also where that failed before; `exec` only with --horovod. Runs on a
+bare Python.
 """
 
 import sys
@@ -15,7 +16,6 @@ if sys.hexversion < 0x030B0000:  # said before anything that an older Python can
     )
 
 import argparse
-from pathlib import Path
 
 from parbench.deploy import environment
 from parbench.errors import run_main
@@ -25,28 +25,24 @@ def main() -> int:
     """Parse the arguments and act."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (("ensure", "set up, print the folder"), ("exec", "set up, run a program")):
-        command = commands.add_parser(name, help=text)
+    ensure = commands.add_parser("ensure", help="set up, print the folder")
+    enter = commands.add_parser("exec", help="set up, run a program")
+    for command in (ensure, enter):
         command.add_argument("--stack", default="current", help="a folder of containers/locks/")
-        command.add_argument(
-            "--retry-horovod", action="store_true", help="build Horovod again where it failed"
-        )
-        if name == "exec":
-            command.add_argument("--horovod", action="store_true", help="compile Horovod, too")
-            command.add_argument(
-                "--unlock", action="store_true", help="release the lock of a killed Snakemake"
-            )
-            command.add_argument("program", nargs="+", help="-- program and its arguments")
+    enter.add_argument("--horovod", action="store_true", help="compile Horovod, too")
+    enter.add_argument("--unlock", action="store_true", help="release a killed Snakemake's lock")
+    enter.add_argument("program", nargs="+", help="-- program and its arguments")
     arguments = parser.parse_args()
     folder = environment.ensure(arguments.stack)
-    if arguments.command == "ensure" or arguments.horovod or arguments.retry_horovod:
-        environment.ensure_horovod(arguments.stack, retry=arguments.retry_horovod)
-    if arguments.command == "exec":
-        if arguments.unlock:
-            environment.release_stale_lock(Path.cwd(), folder)
-        environment.execute(folder, arguments.program)
-    print(folder)
-    return 0
+    if arguments.command == "ensure":
+        environment.ensure_horovod(arguments.stack, retry=True)
+        print(folder)
+        return 0
+    if arguments.horovod:
+        environment.ensure_horovod(arguments.stack)
+    if arguments.unlock:
+        environment.release_stale_lock(folder)
+    environment.execute(folder, arguments.program)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from parbench.deploy import images
 from parbench.errors import ParbenchError, run_main
+from parbench.files import write_json
 from parbench.plan import config as configuration
+from parbench.words import nearest
 
 
 def planned(arguments: argparse.Namespace) -> tuple[str, dict]:
@@ -27,18 +29,11 @@ def planned(arguments: argparse.Namespace) -> tuple[str, dict]:
 
 def show(one: images.Image) -> None:
     """A line about an image."""
-    facts, state = images.known(one), "missing"
-    if facts is not None:
-        state = f"{one.path.stat().st_size / 2**20:,.0f} MiB, sha256 {facts['sha256'][:12]}"
-    print(f"{one.label:<36} {state:<36} {one.path if facts else ''}".rstrip())
-
-
-def known_name(name: str) -> str:
-    """``name``, if there is a recipe for it; else ParbenchError."""
-    if name not in images.names():
-        near = configuration.nearest(name, images.names())
-        raise ParbenchError(f"there is no image {name!r}: containers/ holds no {name}.def{near}")
-    return name
+    if facts := one.facts:
+        size = f"{one.path.stat().st_size / 2**20:,.0f} MiB, sha256 {facts['sha256'][:12]}"
+        print(f"{one.label:<36} {size:<36} {one.path}")
+    else:
+        print(f"{one.label:<36} missing")
 
 
 def main() -> int:
@@ -49,29 +44,33 @@ def main() -> int:
     common.add_argument("--configfile", action="append", default=[], help="laid over config.yaml")
     common.add_argument("--plan", type=Path, help="results/plan/images.json, instead of these")
     commands = parser.add_subparsers(dest="action", required=True)
-    made = commands.add_parser("build", parents=[common], help="build what is not there")
-    made.add_argument("names", nargs="*", help="default: all")
-    made.add_argument("--out", type=Path, help="digest file to write, for one image")
+    build = commands.add_parser("build", parents=[common], help="build what is not there")
+    build.add_argument("names", nargs="*", help="default: all")
+    build.add_argument("--out", type=Path, help="digest file to write, for one image")
     commands.add_parser("list", parents=[common], help="images and whether they are there")
     run = commands.add_parser("run", parents=[common], help="a program inside an image")
-    run.add_argument("name")
+    run.add_argument("names", nargs=1, metavar="name")
     run.add_argument("program", nargs="+", help="-- program and its arguments")
     arguments = parser.parse_args()
     stack, settings = planned(arguments)
-    if arguments.action == "run":
-        one = images.image(known_name(arguments.name), stack, settings)
-        with tempfile.TemporaryDirectory(prefix="parbench-") as temporary:
-            command, variables = images.inside(one, settings, arguments.program, Path(temporary))
-            return subprocess.run(command, env=variables, check=False).returncode
-    asked = getattr(arguments, "names", None) or images.names()
-    for one in [images.image(known_name(name), stack, settings) for name in asked]:
+    known = images.names()
+    for name in (asked := getattr(arguments, "names", None) or known):
+        if name not in known:
+            there = f"containers/ holds no {name}.def{nearest(name, known)}"
+            raise ParbenchError(f"there is no image {name!r}: {there}")
+    for one in [images.image(name, stack, settings) for name in asked]:
         if arguments.action == "list":
             show(one)
-        elif arguments.out is None:
-            print(images.ensure(one, settings)["path"])
+        elif arguments.action == "run":
+            with tempfile.TemporaryDirectory(prefix="parbench-") as folder:
+                command, told = images.inside(one, settings, arguments.program, Path(folder))
+                return subprocess.run(command, env=told, check=False).returncode
         else:
-            images.ensure(one, settings)
-            images.write_digest(arguments.out, one)
+            path = images.ensure(one, settings)["path"]
+            if arguments.out is None:
+                print(path)
+            else:  # what cells depend on: it changes when the image's content does
+                write_json(arguments.out, {"image": one.name, "key": one.key})
     return 0
 
 

@@ -46,7 +46,7 @@ def checkout(tmp_path, monkeypatch) -> Path:
 def test_what_would_not_travel_is_refused(checkout):
     bundle.require_clean([])
     (checkout / "mine.yaml").write_text("x")
-    bundle.require_clean(["mine.yaml"])  # a --configfile travels
+    bundle.require_clean([Path("mine.yaml")])  # a --configfile travels
     with pytest.raises(ParbenchError, match=r"not what was committed: mine.yaml; commit it"):
         bundle.require_clean([])
 
@@ -63,9 +63,7 @@ def test_the_archive_is_the_commit_and_what_it_needs(checkout, tmp_path, monkeyp
         tiny_wheel(place / "wheels")
 
     monkeypatch.setattr(bundle, "fetch_wheels", fetch)
-    bundle.write(
-        tmp_path / "x.tar", bundle.Contents("current", [], ["data/tiny"], {"mine.yaml": mine})
-    )
+    bundle.write(tmp_path / "x.tar", bundle.Contents("current", [], ["data/tiny"], [mine]))
     with tarfile.open(tmp_path / "x.tar") as archive:
         archive.extractall(tmp_path / "there", filter="data")
     there = next((tmp_path / "there").iterdir())
@@ -74,12 +72,7 @@ def test_the_archive_is_the_commit_and_what_it_needs(checkout, tmp_path, monkeyp
     assert os.access(there / "run.sh", os.X_OK)
     assert (there / "mine.yaml").read_text() == "x: 1\n"
     assert (there / "results/data/tiny/data.safetensors").read_bytes() == b"data"
-    assert "make report ARGS='--configfile mine.yaml'" in (there / "README-bundle.txt").read_text()
-    check = ["sha256sum", "--check", "--quiet", "--strict", "bundle/SHA256SUMS"]
-    assert subprocess.run(check, cwd=there).returncode == 0
-    sums = (there / "bundle/SHA256SUMS").read_text()
-    assert "bundle/wheels/tiny-1.0-py3-none-any.whl" in sums
-    assert "results/data/tiny/data.safetensors" in sums
+    assert (there / "bundle/wheels/tiny-1.0-py3-none-any.whl").is_file()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
@@ -96,13 +89,6 @@ def offline(tmp_path) -> Clone:
     lines = [f"tiny==1.0 --hash=sha256:{hashlib.sha256(tiny.read_bytes()).hexdigest()}\n"]
     lines += [f"uv==9.9 --hash=sha256:{hashlib.sha256(uv.read_bytes()).hexdigest()}\n"]
     (folder / "tiny.txt").write_text("".join(lines))
-    (folder / "python").write_text(f"python{sys.version_info.major}.{sys.version_info.minor}")
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    sums = [
-        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(clone.root)}\n"
-        for path in files
-    ]
-    (folder / "SHA256SUMS").write_text("".join(sums))
     shutil.rmtree(clone.links)
     return clone
 
@@ -115,18 +101,13 @@ def test_packages_come_from_the_bundle_alone(offline):
     assert "Horovod is not available: the machine that wrote bundle/ had none" in done.stderr
 
 
-def test_what_does_not_fit_or_is_damaged_is_said(offline):
-    folder = offline.root / "bundle"
-    with open(next((folder / "wheels").glob("tiny*.whl")), "ab") as file:
+def test_a_damaged_package_is_named(offline):
+    with open(next((offline.root / "bundle/wheels").glob("tiny*.whl")), "ab") as file:
         file.write(b"x")
     done = offline.run("ensure", "--stack", "tiny")
     assert done.returncode == 2
-    assert "bundle/wheels/tiny-1.0-py3-none-any.whl: FAILED" in done.stderr
-    assert done.stderr.count("error:") == 1
-    (folder / "python").write_text("python3.99")
-    done = offline.run("ensure", "--stack", "tiny")
-    assert done.returncode == 2
-    assert "make report PYTHON=python3.99" in done.stderr
+    assert "tiny-1.0" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: uv cannot install the packages")
 
 
 # ---------------------------------------------------------------- the whole way
@@ -187,8 +168,7 @@ def test_a_machine_without_network_makes_the_report(scratch):
     alone = {key: value for key, value in plain.items() if not key.startswith("PIP_")}
     alone |= {"PARBENCH_CACHE": str(far / "another"), "PIP_CONFIG_FILE": os.devnull}
     command = ["unshare", "-n", "sh", "-c", WITHOUT_NETWORK + "make report"]
-    said = make(there, command, alone)
-    assert "checking bundle/ by SHA-256 (once)" in said
+    make(there, command, alone)
     for name in ("final.html", "final.pdf"):
         assert (there / "reports" / name).stat().st_size > 10_000
     (metrics,) = (there / "results" / "cells").glob("*/metrics.json")
@@ -202,9 +182,8 @@ def test_a_machine_without_network_makes_the_report(scratch):
     assert metrics.stat().st_mtime_ns == before  # trained once
 
 
-def make(folder: Path, command: list[str], variables: dict[str, str]) -> str:
+def make(folder: Path, command: list[str], variables: dict[str, str]) -> None:
     done = subprocess.run(
         command, cwd=folder, env=variables, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from parbench.deploy import apptainer, build, deployment, environment, images
+from parbench.deploy import apptainer, deployment, environment, images
 from parbench.errors import ParbenchError
 
 WORKS = apptainer.Apptainer("/usr/bin/apptainer", "1.4.5")
@@ -30,7 +31,7 @@ def has(monkeypatch, tmp_path):
 
 
 def config(asked: str = "auto") -> dict:
-    settings = {"arguments": {}, "given": {}, "unpack": True}
+    settings = {"arguments": {}, "unpack": True}
     return {"deployment": asked, "stack": "current", "images": settings}
 
 
@@ -133,13 +134,13 @@ def test_horovod_is_compiled_only_where_a_plan_asks_for_it_and_make_report_says_
     asked = []
     monkeypatch.setattr(environment, "ensure_horovod", asked.append)
     monkeypatch.delenv("PARBENCH_BUILD_HOROVOD", raising=False)
-    host = deployment.software(deployment.settle(config("host")))
+    host = deployment.Software(deployment.settle(config("host")))
     host.without_horovod()
     assert asked == []
     monkeypatch.setenv("PARBENCH_BUILD_HOROVOD", "current")
     host.without_horovod()
     assert asked == ["current"]
-    in_images = deployment.software(deployment.settle(config("apptainer")))
+    in_images = deployment.Software(deployment.settle(config("apptainer")))
     assert in_images.without_horovod() is None
     assert asked == ["current"]
 
@@ -148,16 +149,18 @@ def test_the_real_obstacles_of_building(monkeypatch, tmp_path):
     """What images.obstacle says on a machine with an empty cache."""
     monkeypatch.undo()
     monkeypatch.setenv("PARBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(apptainer, "BUILD_PATH", str(tmp_path))
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
+    monkeypatch.setenv("USER", "me")
     asked = config()["images"]
-    lack = "no range of ids for me in /etc/subuid; sudo make system"
-    monkeypatch.setattr(apptainer, "lacking_subids", lambda: lack)
-    monkeypatch.setattr(build, "debootstrap", lambda: None)
     assert images.obstacle("current", asked) == OBSTACLE
-    other = {**asked, "arguments": {"bootstrap": "docker", "from": f"debian@sha256:{'0' * 64}"}}
-    assert images.obstacle("current", other) == f"this user cannot build images: {lack}"
-    # Who is given all images builds none.
-    given = {}
+    other = {"bootstrap": "docker", "from": f"debian@sha256:{'0' * 64}"}
+    lack = "this user cannot build images: no range of ids for me in /etc/subuid; sudo make system"
+    assert images.obstacle("current", {**asked, "arguments": other}) == lack
+    # Who has copied all of them into the cache builds none.
     for name in images.names():
-        (tmp_path / f"{name}.sif").write_text(name)
-        given[name] = str(tmp_path / f"{name}.sif")
-    assert images.obstacle("current", {**asked, "given": given}) is None
+        one = images.image(name, "current", asked)
+        one.path.parent.mkdir(parents=True, exist_ok=True)
+        one.path.touch()
+        one.beside(".json").write_text('{"sha256": "0"}')
+    assert images.obstacle("current", asked) is None

@@ -18,12 +18,11 @@ import pytest
 
 from parbench import cache, machine
 from parbench.deploy import apptainer, build, images
-from parbench.errors import ParbenchError
 from parbench.plan import config
 from require import require
 from workspace import Workspace, small_study
 
-SETTINGS = {"arguments": {}, "given": {}, "unpack": False}
+SETTINGS = {"arguments": {}, "unpack": False}
 TINY = """Bootstrap: localimage
 From: {{ parent }}
 
@@ -90,18 +89,6 @@ def test_arguments_count_and_a_mirror_does_not():
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ("/nowhere/torch.sif", "is no file"),
-        ("torch.sif", "give the absolute path"),
-    ],
-)
-def test_what_cannot_stand_in_for_a_recipe(given, words):
-    with pytest.raises(ParbenchError, match=rf"images\.given\.torch.*{words}"):
-        images.image("torch", "current", {**SETTINGS, "given": {"torch": given}})
-
-
 def test_a_build_gets_this_machines_indexes_and_certificates_and_keeps_none(tmp_path, monkeypatch):
     certificates, index = tmp_path / "ca.pem", tmp_path / "mirror" / "simple"
     certificates.write_text("a certificate")
@@ -135,7 +122,7 @@ def ready(name: str) -> dict:
     require("apptainer")
     if trouble := apptainer.probe().trouble:
         pytest.skip(trouble)
-    return images.file(images.image(name, "current", SETTINGS), SETTINGS)
+    return images.ensure(images.image(name, "current", SETTINGS), SETTINGS)
 
 
 class Build:
@@ -146,7 +133,7 @@ class Build:
         self.cache = folder / "a cache"
         self.folder = self.cache / "images"
         self.folder.mkdir(parents=True)
-        for path in images.folder().glob(f"{base['label']}.*"):
+        for path in (cache.folder() / "images").glob(f"{base['label']}.*"):
             if path.suffix in (".sif", ".json"):
                 shutil.copy2(path, self.folder)
         self.recipe = self.work.folder / "containers" / "tiny.def"
@@ -179,6 +166,7 @@ def test_an_image_is_built_once_with_a_bill_of_materials(tiny):
     second = tiny.build()
     assert second.stderr == ""
     assert second.stdout.strip() == str(file.with_suffix(".unpacked"))
+    assert not list(tiny.folder.glob("base-*.unpacked"))  # which nobody starts
     lines = {line.split("-")[0]: line for line in tiny.run("list").stdout.splitlines()}
     assert "sha256" in lines["tiny"]
     assert "missing" in lines["torch"]
@@ -187,12 +175,7 @@ def test_an_image_is_built_once_with_a_bill_of_materials(tiny):
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
     purls = {part["purl"].split("@")[0] for part in bill["components"]}
     assert {"pkg:pypi/pip", "pkg:deb/debian/python3.11"} <= purls
-    assert len(purls) == len(facts["packages"]) + len({name for name, *_ in facts["debian"]})
-
-    # The same file in place of the recipe: another image, known by its digest.
-    tiny.work.edit("config.yaml", "given: {}", f"given: {{tiny: '{file}'}}")
-    tiny.build()
-    assert (tiny.folder / f"tiny-current-{facts['sha256'][:12]}.json").exists()
+    assert {f"pkg:pypi/{name}" for name in facts["packages"]} <= purls
 
 
 @pytest.mark.parametrize(
@@ -299,7 +282,7 @@ def test_cells_run_in_images_without_network_and_say_in_which(finished):
     for metrics in found.values():
         environment = metrics["environment"]
         assert environment["image"] == images.image("torch", "current", SETTINGS).label
-        facts = json.loads((images.folder() / f"{environment['image']}.json").read_text())
+        facts = images.image("torch", "current", SETTINGS).facts
         assert environment["image_digest"] == facts["sha256"]
         assert environment["deployment"] == "apptainer"
         assert environment["python"] == facts["python"]

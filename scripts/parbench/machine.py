@@ -127,7 +127,7 @@ def is_model(name: str, model: str) -> bool:
 
 
 class Software:
-    """What cells find in this machine's own environment; images.Software is that of images."""
+    """What cells find in this machine's own environment; deployment.Software knows images, too."""
 
     def without_horovod(self) -> str | None:
         """Why cells have no Horovod; None where they have it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import tempfile
@@ -20,10 +19,9 @@ from pathlib import Path
 from parbench.errors import ParbenchError
 
 PYTHON = "/opt/parbench/bin/python"  # of every image, see containers/base.def
-NEEDED = (1, 2)  # the first with build arguments and SOURCE_DATE_EPOCH
-INSTALL = "sudo make system installs it (docs/images.md has the other ways)"
 SECONDS = 120
-SUBIDS = 65536  # of a user: Apptainer wants as many to build an image
+# Where debootstrap lies ordinary users do not look.
+BUILD_PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 # A process must find its own machine's name, by which libraries that join processes go.
 NAMES = tuple(path for path in (Path("/etc/hosts"),) if path.exists())
 # Tried in turn. As root without all of root's rights only a user namespace works.
@@ -47,25 +45,22 @@ class Apptainer:
 @functools.cache
 def probe() -> Apptainer:
     """Find Apptainer and run a tiny image in each way until one works."""
-    path = os.environ.get("PARBENCH_APPTAINER") or shutil.which("apptainer")
+    path = shutil.which("apptainer")
     if path is None:
-        return Apptainer(None, trouble=f"Apptainer is not installed; {INSTALL}")
-    said = _ask([path, "--version"])
-    version = re.search(r"\d+(?:\.\d+)+", "" if said.returncode else said.stdout)
-    if version is None or tuple(map(int, version[0].split("."))) < NEEDED:
-        wanted = ".".join(map(str, NEEDED))
-        return Apptainer(None, trouble=f"{path} is no Apptainer {wanted} or newer; {INSTALL}")
+        trouble = "Apptainer is not installed; sudo make system (docs/images.md has other ways)"
+        return Apptainer(None, trouble=trouble)
+    version = _ask([path, "--version"]).stdout.strip().removeprefix("apptainer version ")
     problems = []
     with tempfile.TemporaryDirectory(prefix="parbench-probe-") as folder:
         _tiny(Path(folder))
         for flags in WAYS:
             done = _ask([path, "exec", *flags, "--contain", folder, "/bin/true"])
             if done.returncode == 0:
-                return Apptainer(path, version[0], flags)
+                return Apptainer(path, version, flags)
             problems.append(last_error(done.stderr))
     told = "; ".join(dict.fromkeys(problems))
-    trouble = f"Apptainer {version[0]} runs no image here: {told}. docs/images.md: Trouble"
-    return Apptainer(path, version[0], trouble=trouble)
+    trouble = f"Apptainer {version} runs no image here: {told}. docs/images.md: Trouble"
+    return Apptainer(path, version, trouble=trouble)
 
 
 def _tiny(folder: Path) -> None:
@@ -97,24 +92,27 @@ def last_error(text: str) -> str:
     return re.sub(r"^(FATAL|ERROR)\s*:\s*", "", telling[-1]) if telling else "no message"
 
 
-def require(found: Apptainer, why: str) -> None:
+def require(why: str) -> None:
     """ParbenchError when no image runs here. ``why``: who asked for one."""
-    if found.trouble is not None:
-        raise ParbenchError(f"{why}, but {found.trouble}")
+    if (trouble := probe().trouble) is not None:
+        raise ParbenchError(f"{why}, but {trouble}")
 
 
-def lacking_subids() -> str | None:
-    """Why this user cannot build images, with what mends it; None where there is a range of ids.
+def cannot_build(*, debootstrap: bool = True) -> str | None:
+    """Why this user cannot build images, with what mends it; None where they can.
 
-    Without one, an ordinary user's build cannot set the owners of files, and root cannot build at
-    all where it has fewer capabilities than root usually has.
+    ``debootstrap``: whether the base image begins with it. Without a range of ids an ordinary user
+    cannot set the owners of files, and root cannot build at all where it lacks some of its rights.
     """
+    if debootstrap and shutil.which("debootstrap", path=BUILD_PATH) is None:
+        return "this user cannot build images: no debootstrap; sudo make system"
     user = os.environ.get("USER") if os.getuid() else "root"
     for path in (Path("/etc/subuid"), Path("/etc/subgid")):
         text = path.read_text("utf-8", "replace") if path.exists() else ""
-        lines = re.findall(r"^([^:\s]+):\d+:(\d+)\s*$", text, re.MULTILINE)
-        if not any(who in (user, str(os.getuid())) and int(n) >= SUBIDS for who, n in lines):
-            return f"no range of ids for {user} in {path}; sudo make system"
+        owners = re.findall(r"^([^:\s]+):\d+:\d+\s*$", text, re.MULTILINE)
+        if not {user, str(os.getuid())} & set(owners):
+            lack = f"no range of ids for {user} in {path}"
+            return f"this user cannot build images: {lack}; sudo make system"
     return None
 
 
@@ -166,9 +164,3 @@ def mount(path: Path, inside: str | None = None) -> str:
     """A folder, in its own place or ``inside``, as `--mount` takes it: quoted as in CSV."""
     fields = ("type=bind", f"source={path}", f"destination={inside or path}")
     return ",".join('"' + field.replace('"', '""') + '"' for field in fields)
-
-
-def shown(words: Sequence[str], variables: Mapping[str, str]) -> str:
-    """A command with its variables, to paste."""
-    assignments = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    return " ".join([*assignments, shlex.join(words)])

@@ -9,9 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,44 +28,46 @@ BUILD_FOLDER, MIRRORS_FOLDER = "/parbench-build", "/parbench-mirrors"
 LINES_SHOWN = 15  # of a failed build's log
 
 
-def make(wanted: Image, settings: dict) -> None:
-    """Build the image's file unless it is given, and write what it is beside it."""
-    started = time.monotonic()
-    if wanted.given is None:
-        _build(wanted, settings)
-    facts = _facts(wanted)
-    _write_bill(wanted, facts)
-    facts["sha256"] = sha256_file(wanted.path)
-    facts["seconds"] = round(time.monotonic() - started, 1)
-    write_json(wanted.beside(".json"), facts)
-    size = wanted.path.stat().st_size / 2**20
-    say(f"image {wanted.label}: ready ({size:,.0f} MiB, {facts['seconds']:.0f} s)")
+def make(wanted: Image, mirror: str | None) -> None:
+    """Build the image's file, and write what it holds beside it.
+
+    ``mirror`` of Debian: by default the one that this machine's apt uses.
+    """
+    _build(wanted, mirror or machine_mirror() or "")
+    held = _held(wanted)
+    _write_bill(wanted, held["packages"], held.pop("debian"))
+    write_json(
+        wanted.beside(".json"),
+        {"label": wanted.label, **held, "sha256": sha256_file(wanted.path)},
+    )
+    say(f"image {wanted.label}: ready ({wanted.path.stat().st_size / 2**20:,.0f} MiB)")
 
 
-@contextmanager
-def _work_folder(wanted: Image) -> Iterator[Path]:
+def unpack(wanted: Image) -> None:
+    """Unpack the image's file to the folder beside it."""
+    say(f"image {wanted.label}: unpacking it, so that every cell starts sooner")
+    with _work_folder(wanted) as work:
+        words = ["build", "--sandbox", f"{work}/sandbox", str(wanted.path)]
+        # As a root without all rights nothing else works.
+        if not apptainer.cannot_build(debootstrap=False):
+            words.insert(1, "--fakeroot")
+        mend = "images.unpack: false in config.yaml runs the file"
+        _run(wanted, words, _variables(Path(work)), mend)
+        os.rename(f"{work}/sandbox", wanted.unpacked)
+
+
+def _work_folder(wanted: Image) -> tempfile.TemporaryDirectory:
     """A folder for one build alone, on the disk of the cache; gone afterwards."""
-    with tempfile.TemporaryDirectory(
-        prefix=f"{wanted.label}.", dir=wanted.beside("").parent, ignore_cleanup_errors=True
-    ) as work:
-        yield Path(work)
-
-
-def debootstrap() -> str | None:
-    """Where debootstrap lies: ordinary users do not look there."""
-    return shutil.which("debootstrap", path=_search_path())
-
-
-def _search_path() -> str:
-    return f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
+    return tempfile.TemporaryDirectory(
+        prefix=f"{wanted.label}.", dir=wanted.path.parent, ignore_cleanup_errors=True
+    )
 
 
 # ---------------------------------------------------------------- build
 
 
-def _build(wanted: Image, settings: dict) -> None:
+def _build(wanted: Image, mirror: str) -> None:
     arguments = {**dict(wanted.arguments), "key": wanted.key}
-    mirror = settings["arguments"].get("mirror") or machine_mirror()
     if "mirror" in arguments and mirror:
         arguments["mirror"] = mirror
     if wanted.parent is not None:
@@ -77,8 +76,9 @@ def _build(wanted: Image, settings: dict) -> None:
     for key, value in arguments.items():
         words += ["--build-arg", f"{key}={value}"]
     log = wanted.beside(".log")
-    with _work_folder(wanted) as work:
-        for mount in _stage(wanted, work, mirror or ""):
+    with _work_folder(wanted) as folder:
+        work = Path(folder)
+        for mount in _stage(wanted, work, mirror):
             words += ["--mount", mount]
         target = work / "image.sif"
         say(f"image {wanted.label}: building, once, for some minutes; its output: tail -f {log}")
@@ -95,10 +95,9 @@ def _build(wanted: Image, settings: dict) -> None:
             )
         if done.returncode:
             end = "\n".join(log.read_text("utf-8", "replace").splitlines()[-LINES_SHOWN:])
-            lack = apptainer.lacking_subids()  # it may be why, and the log does not say so
             raise ParbenchError(
                 f"the image {wanted.label} cannot be built:\n{end}\n  recipe: {wanted.recipe}\n"
-                f"  log:    {log}\n" + f"  this user has {lack}\n" * bool(lack) + "  The next run "
+                f"  log:    {log}\n  What building needs: python3 scripts/doctor.py. The next run "
                 "builds it again. To train without images: deployment: host in config.yaml"
             )
         os.replace(target, wanted.path)
@@ -126,17 +125,17 @@ def _stage(wanted: Image, work: Path, mirror: str) -> list[str]:
         shutil.copy(wanted.lock, build / "lock.txt")
         shutil.copy(Path(sys.prefix) / "bin" / "uv", build)
     settings, mounts = uv.pip_settings(), []
-    for key in uv.PLACES:
-        words = settings.get(key, "").split()
+    for key in filter(settings.get, uv.PLACES):
+        words = settings[key].split()
         for at, word in enumerate(words):
-            if uv.is_path(word):
+            if word.startswith(("/", "file:")):
                 # An index may point at files beside it: ../../files/...
-                whole, inside = uv.on_disk(word).parent, f"{MIRRORS_FOLDER}/{len(mounts)}"
+                whole = Path(word.removeprefix("file://")).parent
+                inside = f"{MIRRORS_FOLDER}/{len(mounts)}"
                 (mirrors / str(len(mounts))).mkdir()
                 mounts.append(apptainer.mount(whole, inside) + ",ro")
                 words[at] = word.replace(str(whole), inside, 1)
         settings[key] = " ".join(words)
-    settings = {key: value for key, value in settings.items() if value}
     if "cert" in settings:
         shutil.copy(settings["cert"], build / "certificates.pem")
         settings["cert"] = f"{BUILD_FOLDER}/certificates.pem"
@@ -154,51 +153,31 @@ def _stage(wanted: Image, work: Path, mirror: str) -> list[str]:
 def _variables(work: Path) -> dict[str, str]:
     (work / "tmp").mkdir()
     own = {"APPTAINER_TMPDIR": str(work / "tmp"), "APPTAINER_CACHEDIR": str(work / "cache")}
-    own |= {"PATH": _search_path(), "SOURCE_DATE_EPOCH": EPOCH}
+    own |= {"PATH": apptainer.BUILD_PATH, "SOURCE_DATE_EPOCH": EPOCH}
     return {**apptainer.clean_environment(), **own}
-
-
-def unpack(wanted: Image) -> None:
-    """Unpack the image's file to the folder beside it."""
-    say(f"image {wanted.label}: unpacking it, so that every cell starts sooner")
-    with _work_folder(wanted) as work:
-        words = ["build", "--sandbox", str(work / "sandbox"), str(wanted.path)]
-        if not apptainer.lacking_subids():  # as a root without all rights nothing else works
-            words.insert(1, "--fakeroot")
-        _run(wanted, words, _variables(work), "images.unpack: false in config.yaml runs the file")
-        os.rename(work / "sandbox", wanted.beside(".unpacked"))
 
 
 # ---------------------------------------------------------------- what is inside
 
-FACTS = """
-import importlib.metadata as m, json, platform, shutil, subprocess
+HELD = """
+import importlib.metadata as m, json, platform, subprocess
 found = {d.metadata["Name"]: d.version for d in m.distributions()}
 asked = ["dpkg-query", "-W", "-f", "${Package} ${Version} ${Architecture}\\n"]
-debian = ""
-if shutil.which(asked[0]):  # a given image may be of another distribution
-    debian = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-debian = [line.split() for line in debian.splitlines()]
+debian = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+debian = [line.split() for line in debian]
 print(json.dumps({"python": platform.python_version(), "packages": found, "debian": debian}))
 """
 
 
-def _facts(wanted: Image) -> dict:
-    """Ask the image what it holds."""
-    words = [apptainer.PYTHON, "-c", FACTS]
+def _held(wanted: Image) -> dict:
+    """Ask the image what it holds: {python, packages, debian: [[name, version, architecture]]}."""
+    words = [apptainer.PYTHON, "-c", HELD]
     command, outside = apptainer.enter(
         apptainer.probe(), wanted.path, words, binds=[], variables={}
     )
     variables = {**apptainer.clean_environment(), **outside}
-    said = _run(wanted, command[1:], variables, f"has an image for parbench no {words[0]}?")
-    return {
-        "label": wanted.label,
-        "key": wanted.key,
-        "given": wanted.given,
-        "arguments": {key: value for key, value in wanted.arguments if key != "mirror"},
-        "parent": wanted.parent and wanted.parent.label,
-        **json.loads(said.strip().splitlines()[-1]),
-    }
+    said = _run(wanted, command[1:], variables, f"the recipe installs no {apptainer.PYTHON}")
+    return json.loads(said.strip().splitlines()[-1])
 
 
 def _run(wanted: Image, words: list[str], variables: dict[str, str], mend: str) -> str:
@@ -219,15 +198,15 @@ def _run(wanted: Image, words: list[str], variables: dict[str, str], mend: str) 
     return done.stdout
 
 
-def _write_bill(wanted: Image, facts: dict) -> None:
+def _write_bill(wanted: Image, packages: dict[str, str], debian: list[list[str]]) -> None:
     """The image's bill of materials beside it: Python packages by cyclonedx-bom, and Debian's."""
-    pins = "".join(f"{name}=={version}\n" for name, version in sorted(facts["packages"].items()))
+    pins = "".join(f"{name}=={version}\n" for name, version in sorted(packages.items()))
     command = [sys.executable, "-m", "cyclonedx_py", "requirements", "--output-reproducible"]
     command += ["--spec-version", "1.5", "--of", "JSON", "-o", str(wanted.beside(".cdx.json")), "-"]
     subprocess.run(command, input=pins, text=True, check=True)
     bill = read_json(wanted.beside(".cdx.json"))
     bill["metadata"]["component"] = {"type": "container", "name": wanted.label}
-    for name, version, architecture in facts["debian"]:
+    for name, version, architecture in debian:
         purl = f"pkg:deb/debian/{name}@{version}?arch={architecture}"
         component = {"type": "library", "name": name, "version": version, "purl": purl}
         bill["components"].append({**component, "bom-ref": purl})

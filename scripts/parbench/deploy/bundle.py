@@ -8,7 +8,6 @@ wheel of every package in bundle/wheels, from which uv installs (environment.py)
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import subprocess
 import sys
@@ -25,29 +24,20 @@ from parbench.files import atomic_path, sha256_file
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
-README = """\
-parbench for a machine without network. It needs: Linux ({platform}), {python}, make{apptainer}.
-
-    make report{arguments}
-
-The report is then reports/final.html and reports/final.pdf. The first start checks bundle/ by
-SHA-256, sets the environment up from bundle/wheels and needs no network, nor does any later one;
-bundle/ must stay: it is the cache, too.
-"""
 
 
 @dataclass(frozen=True)
 class Contents:
     """What the configured studies need: their images, and folders below results/, as data/digits.
 
-    ``configfiles``: where files of --configfile go, and where they are; ``stack`` is that of the
+    ``configfiles`` are files of --configfile, which go beside config.yaml; ``stack`` is that of the
     host's environment, which cells in images need for the workflow itself.
     """
 
     stack: str
     images: list[images.Image]
     folders: list[str]
-    configfiles: dict[str, Path]
+    configfiles: list[Path]
 
 
 def git(*words: str, folder: Path = ROOT) -> str:
@@ -60,10 +50,11 @@ def git(*words: str, folder: Path = ROOT) -> str:
     return done.stdout.rstrip("\n")
 
 
-def require_clean(configfiles: Iterable[str]) -> None:
+def require_clean(configfiles: Iterable[Path]) -> None:
     """ParbenchError when what lies here is not the commit that the archive would hold."""
+    travelling = {path.name for path in configfiles}
     lines = git("status", "--porcelain", "--untracked-files=all").splitlines()
-    changed = [line[3:] for line in lines if line[3:].strip('"') not in configfiles]
+    changed = [line[3:] for line in lines if line[3:].strip('"') not in travelling]
     if changed:
         raise ParbenchError(
             f"this checkout is not what was committed: {', '.join(changed[:3])}; commit it first"
@@ -91,19 +82,15 @@ def fetch_wheels(stack: str, place: Path) -> None:
 
 
 def brought(contents: Contents, place: Path) -> dict[str, Path]:
-    """Every file below bundle/ and results/, by its name in the archive."""
-    found = {f"bundle/{p.relative_to(place)}": p for p in place.rglob("*") if p.is_file()}
+    """Every file and folder below bundle/ and results/, by its name in the archive."""
+    found = {"bundle": place}
     for image in contents.images:
-        found[f"bundle/cache/images/{image.label}.sif"] = image.path
-        for ending in (".json", ".cdx.json"):
-            found[f"bundle/cache/images/{image.label}{ending}"] = image.beside(ending)
+        for path in (image.path, image.beside(".json"), image.beside(".cdx.json")):
+            found[f"bundle/cache/images/{path.name}"] = path
     compiled = environment.horovod_place(contents.stack)
     if wheel := environment.horovod_wheel(compiled):
         found[f"bundle/cache/wheels/{compiled.name}/{wheel.name}"] = wheel
-    for folder in contents.folders:
-        files = (path for path in (ROOT / "results" / folder).iterdir() if path.is_file())
-        found |= {f"results/{folder}/{path.name}": path for path in files}
-    return dict(sorted(found.items()))
+    return found | {f"results/{folder}": ROOT / "results" / folder for folder in contents.folders}
 
 
 def write(out: Path, contents: Contents) -> None:
@@ -112,26 +99,21 @@ def write(out: Path, contents: Contents) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as work:
         checkout, place = Path(work, "checkout"), Path(work, "bundle")
         place.mkdir()
-        # With its history, and no word of where it lay.
+        # With its history.
         git("clone", "--quiet", "--no-local", "--no-tags", str(ROOT), str(checkout))
         git("remote", "remove", "origin", folder=checkout)
-        shutil.rmtree(checkout / ".git" / "logs")
-        for name, path in contents.configfiles.items():
-            shutil.copyfile(path, checkout / name)
-        (checkout / "README-bundle.txt").write_text(readme(contents), "utf-8")
+        for path in contents.configfiles:
+            shutil.copyfile(path, checkout / path.name)
         fetch_wheels(contents.stack, place)
-        files = brought(contents, place)
-        sums = "".join(f"{sha256_file(path)}  {name}\n" for name, path in files.items())
-        (place / "SHA256SUMS").write_text(sums, encoding="utf-8")
         say(f"writing {out}")
         with atomic_path(out) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
             tar.add(checkout, top, filter=nobodys)
-            for name, path in {**files, "bundle/SHA256SUMS": place / "SHA256SUMS"}.items():
+            for name, path in brought(contents, place).items():
                 tar.add(path, f"{top}/{name}", filter=nobodys)
 
 
 def nobodys(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    """An entry of the archive without its owner."""
+    """An entry of the archive without its owner: git trusts no checkout of another's."""
     info.uid = info.gid = 0
     info.uname = info.gname = ""
     return info
@@ -140,18 +122,3 @@ def nobodys(info: tarfile.TarInfo) -> tarfile.TarInfo:
 def version() -> str:
     """The tag or commit that is checked out, as part of a file's name."""
     return git("describe", "--tags", "--always").replace("/", "-")
-
-
-def readme(contents: Contents) -> str:
-    """What a person on the other machine must know."""
-    words = shlex.join(["--configfile", *contents.configfiles]) if contents.configfiles else ""
-    text = README.format(
-        platform=environment.python_identity()[1],
-        python=PYTHON,
-        apptainer=" and Apptainer" if contents.images else "",
-        arguments=f" ARGS={shlex.quote(words)}" if words else "",
-    )
-    for image in contents.images:
-        if image.given:
-            text += f"\nCopy bundle/cache/images/{image.label}.sif to {image.given} there.\n"
-    return text

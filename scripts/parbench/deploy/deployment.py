@@ -18,36 +18,34 @@ KEPT = Path("results/deployment.json")
 
 
 def settle(config: dict, typed: bool = False) -> dict:
-    """``config`` with its deployment resolved to apptainer or host, and ``why`` beside it.
+    """``config`` with its deployment resolved to apptainer or host, and ``reason`` beside it.
 
     ``typed``: `--sdm apptainer` stands on the command line. ParbenchError where images were asked
     for and none runs here: nothing falls back.
     """
-    asked = config["deployment"]
-    if asked == "auto":
-        answer = _kept() or _resolve(config, typed)
-    else:
+    asked, said = config["deployment"], "config.yaml: deployment: apptainer"
+    if asked != "auto":
         answer = {"deployment": asked, "reason": "config.yaml says so"}
+    elif KEPT.exists():
+        answer, said = _kept(), f"this folder's cells run in images ({KEPT})"
+    elif typed:
+        answer = {"deployment": "apptainer", "reason": "--sdm apptainer was typed"}
+        said = "--sdm apptainer"
+    else:
+        answer = _found(config)
     if answer["deployment"] == "apptainer":
-        said = "config.yaml: deployment: apptainer"
-        if asked == "auto":
-            said = "--sdm apptainer" if typed else f"this folder's cells run in images ({KEPT})"
-        apptainer.require(apptainer.probe(), said)
+        apptainer.require(said)
     return {**config, **answer, "auto": asked == "auto"}
 
 
-def _kept() -> dict | None:
-    if not KEPT.exists():
-        return None
+def _kept() -> dict:
     answer = read_json(KEPT)
     if not isinstance(answer, dict) or answer.get("deployment") not in ("apptainer", "host"):
         raise ParbenchError(f"{KEPT}: names no deployment; delete it, it is made anew")
     return {"deployment": answer["deployment"], "reason": answer.get("reason", "")}
 
 
-def _resolve(config: dict, typed: bool) -> dict:
-    if typed:
-        return {"deployment": "apptainer", "reason": "--sdm apptainer was typed"}
+def _found(config: dict) -> dict:
     found = apptainer.probe()
     trouble = found.trouble or images.obstacle(config["stack"], config["images"])
     if trouble is not None:
@@ -69,23 +67,33 @@ def keep(config: dict, typed: bool) -> None:
         print("parbench: --sdm apptainer changes nothing in a folder whose cells run on the host")
 
 
-class HostSoftware(machine.Software):
-    """What cells find in this machine's own environment; Horovod may be compiled when asked for."""
+def in_images(config: dict) -> bool:
+    """Whether cells of the settled ``config`` run in images."""
+    return config["deployment"] == "apptainer"
+
+
+class Software(machine.Software):
+    """What cells of the settled ``config`` find: in images, or in this machine's environment."""
+
+    def __init__(self, config: dict):
+        self.in_images = in_images(config)
+        self.gpu = config["images"]["arguments"].get("gpu", "none")
 
     def without_horovod(self) -> str | None:
-        """Why cells have no Horovod. `make report` asks that it is compiled for a study with such
-        cells, and for no other, before anything runs that is timed.
+        """Why cells have no Horovod; None where they have it.
+
+        In images it is compiled. `make report` asks that it is compiled for a study on the host
+        with such cells, and for no other, before anything runs that is timed.
         """
+        if self.in_images:
+            return None
         if stack := os.environ.get("PARBENCH_BUILD_HOROVOD"):
             environment.ensure_horovod(stack)
         return super().without_horovod()
 
-
-def software(config: dict) -> images.Software | machine.Software:
-    """What cells of the settled ``config`` find: in images, or here."""
-    return images.Software(config["images"]) if in_images(config) else HostSoftware()
-
-
-def in_images(config: dict) -> bool:
-    """Whether cells of the settled ``config`` run in images."""
-    return config["deployment"] == "apptainer"
+    def without_nccl(self) -> str | None:
+        """Why Horovod cannot join GPUs; None where it can."""
+        if not self.in_images:
+            return super().without_nccl()
+        wanted = "needs an image of Horovod with NCCL: images.arguments.gpu: nccl in config.yaml"
+        return None if self.gpu == "nccl" else wanted

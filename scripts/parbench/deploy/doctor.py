@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parbench import cache, machine
-from parbench.deploy import apptainer, build, environment
+from parbench.deploy import apptainer, environment
 
 OK, LIMITED, MISSING = "ok", "limited", "missing"
 GIB_OF_ENVIRONMENT, GIB_OF_IMAGES = 8, 20  # of images: files and folders of a stack
-BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver", "pdftotext": "poppler-utils"}
 
 
 @dataclass(frozen=True)
@@ -53,26 +52,12 @@ def examine() -> Iterator[Check]:
     yield _disk()
     yield _cores()
     yield _accelerators()
-    yield _compiler()
-    yield _environment()
     yield _horovod()
     yield _apptainer()
     yield slurm()
-    costs = "results do not name the commit that they were made with"
-    yield _on_path("git", {"git": "git"}, costs, "sudo apt install git")
-    costs = "the tests that open the report in a browser are skipped; reports need none"
-    yield _on_path("browser", BROWSER, costs, "sudo make system ARGS=chromium")
 
 
 # ---------------------------------------------------------------- the checks
-
-
-def _on_path(name: str, programs: dict[str, str], costs: str, mend: str) -> Check:
-    """Whether ``programs`` are there, each with the package that holds it."""
-    lacking = [program for program in programs if shutil.which(program) is None]
-    if lacking:
-        return Check(name, MISSING, f"no {', '.join(lacking)} on PATH", costs, mend)
-    return Check(name, OK, ", ".join(programs))
 
 
 def _disk() -> Check:
@@ -116,41 +101,25 @@ def _accelerators() -> Check:
     return Check("accelerators", LIMITED, text, costs, "unset CUDA_VISIBLE_DEVICES")
 
 
-def _compiler() -> Check:
-    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+def _horovod() -> Check:
+    state = environment.horovod_state(environment.environment_folder("current"))
+    if state and state["available"]:
+        gpu = "Gloo and NCCL" if state["gpu"] == "nccl" else "Gloo"
+        return Check("Horovod", OK, f"{state['version']}, {gpu}")
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     there = {
         "g++": any(map(shutil.which, ("c++", "g++", "clang++"))),
         "make": shutil.which("make") is not None,
-        f"{version}-dev": header.is_file(),
+        f"{version}-dev": Path(sysconfig.get_paths()["include"], "Python.h").is_file(),
     }
     lacking = [package for package, found in there.items() if not found]
-    if not lacking:
-        return Check("compiler", OK, ", ".join(there))
-    costs = "Horovod cannot be compiled: its cells are rows 'not run'; all else goes on"
-    mend = f"sudo apt install {' '.join(lacking)}"
-    return Check("compiler", MISSING, f"lacking: {', '.join(lacking)}", costs, mend)
-
-
-def _environment() -> Check:
-    folder = environment.environment_folder("current")
-    if environment.is_whole(folder):
-        return Check("environment", OK, str(folder))
-    costs = "the first `make report` or `make test` takes some minutes longer, once"
-    return Check("environment", LIMITED, "not set up yet", costs, "make env")
-
-
-def _horovod() -> Check:
-    state = environment.horovod_state(environment.environment_folder("current"))
-    if state is None:
+    if state is None and not lacking:
         costs = "the first run of a study with cells of it takes some minutes longer, once"
         return Check("Horovod", LIMITED, "not compiled yet", costs, "make env")
-    if state["available"]:
-        gpu = "Gloo and NCCL" if state["gpu"] == "nccl" else "Gloo"
-        return Check("Horovod", OK, f"{state['version']}, {gpu}")
-    costs = "its cells are rows 'not run' with this reason"
-    mend = "python3 scripts/environment.py ensure --retry-horovod"
-    return Check("Horovod", MISSING, state["reason"], costs, mend)
+    found = state["reason"] if state else f"cannot be compiled without {', '.join(lacking)}"
+    install = f"sudo apt install {' '.join(lacking)}; " if lacking else ""
+    costs = "its cells are rows 'not run' with this reason; all else goes on"
+    return Check("Horovod", MISSING, found, costs, f"{install}make env")
 
 
 def _apptainer() -> Check:
@@ -159,11 +128,10 @@ def _apptainer() -> Check:
     if found.trouble is not None:
         return Check("Apptainer", MISSING, found.trouble, costs, mend)
     text = f"{found.version} ({found.program}), runs images"
-    lack = apptainer.lacking_subids() if build.debootstrap() else "no debootstrap"
-    if lack is None:
+    if (lack := apptainer.cannot_build()) is None:
         return Check("Apptainer", OK, f"{text}, builds them")
-    costs += ", unless its images are in the cache or given (docs/images.md)"
-    return Check("Apptainer", LIMITED, f"{text}, cannot build them: {lack}", costs, mend)
+    costs += ", unless its images are in the cache (docs/images.md)"
+    return Check("Apptainer", LIMITED, f"{text}; {lack}", costs, mend)
 
 
 def slurm() -> Check:

@@ -21,6 +21,7 @@ import sys
 import sysconfig
 import time
 from pathlib import Path
+from typing import NoReturn
 
 from parbench import cache
 from parbench.cache import say
@@ -31,7 +32,6 @@ from parbench.files import digest, read_json, sha256_file, write_atomically, wri
 ROOT = Path(__file__).resolve().parents[3]
 RECIPE = ROOT / "containers" / "build_horovod.py"
 LAYOUT = 2  # raised when this program makes environments that older ones cannot stand for
-COMPILER_FAILED = 1  # status of RECIPE: not a thing that is soon found lacking again
 
 
 def locks(stack: str) -> Path:
@@ -77,12 +77,10 @@ def ensure(stack: str) -> Path:
 
 def _set_up(folder: Path, stack: str) -> None:
     started = time.monotonic()
-    version = platform.python_version()
-    say(f"setting up the environment of the stack {stack} for Python {version} in {folder}"
-        " (once; some 5 GB)")  # fmt: skip
+    say(f"setting up the environment of the stack {stack} in {folder} (once; some 5 GB: half a"
+        " minute, or as long as fetching them takes)")  # fmt: skip
     packages = [str(locks(stack) / "host.txt")]
     if cache.BUNDLE.is_dir():
-        _check_bundle()
         wheels = str(cache.BUNDLE / "wheels")
         packages = ["--no-index", "--find-links", wheels, str(cache.BUNDLE / f"{stack}.txt")]
     program = uv.program(locks(stack) / "host.txt")
@@ -90,26 +88,12 @@ def _set_up(folder: Path, stack: str) -> None:
     for left in (work, folder):  # of one that was killed; one whose interpreter is gone
         shutil.rmtree(left, ignore_errors=True)
     # Its programs find their interpreter from where they lie: it is renamed when it is whole.
-    words = ["venv", "--quiet", "--relocatable", "--prompt", "parbench"]
-    uv.run(program, [*words, "--python", sys.executable, str(work)])
+    words = ["venv", "--relocatable", "--prompt", "parbench", "--python", sys.executable]
+    uv.run(program, [*words, str(work)])
     words = ["pip", "sync", "--require-hashes", "--python", str(work / "bin" / "python")]
     uv.run(program, [*words, *packages])
     os.rename(work, folder)
     say(f"the environment is ready ({time.monotonic() - started:.0f} s)")
-
-
-def _check_bundle() -> None:
-    """ParbenchError where bundle/ was damaged on its way, or is for another Python."""
-    python = (cache.BUNDLE / "python").read_text("utf-8").strip()
-    if python != f"python{sys.version_info.major}.{sys.version_info.minor}":
-        raise ParbenchError(
-            f"bundle/ holds packages for {python}, this is Python {platform.python_version()}: "
-            f"install {python}, then: make report PYTHON={python}"
-        )
-    say("checking bundle/ by SHA-256 (once)")
-    command = ["sha256sum", "--check", "--quiet", "--strict", "bundle/SHA256SUMS"]
-    if subprocess.run(command, cwd=ROOT, stdout=2, check=False).returncode:
-        raise ParbenchError("bundle/ was damaged on its way; unpack the archive again (tar xf)")
 
 
 # ---------------------------------------------------------------- Horovod
@@ -128,15 +112,13 @@ def horovod_gpu() -> str:
 def ensure_horovod(stack: str, *, retry: bool = False) -> None:
     """Add Horovod to the environment of ``stack``, or keep there why it cannot be had.
 
-    Where the compiler failed, it is tried again only when ``retry`` asks for it.
+    Where that is known, it is tried again only when ``retry`` asks for it.
     """
     folder, place = environment_folder(stack), horovod_place(stack)
 
     def known() -> bool:
         state = horovod_state(folder)
-        if state is None or state["wheel"] != place.name:
-            return False
-        return state["available"] or (bool(state.get("final")) and not retry)
+        return bool(state and state["wheel"] == place.name and (state["available"] or not retry))
 
     if known():
         return
@@ -145,8 +127,8 @@ def ensure_horovod(stack: str, *, retry: bool = False) -> None:
             state = {"wheel": place.name, **_add_horovod(folder, place, stack)}
             write_json(folder / "horovod.json", state)
             if not state["available"]:
-                say(f"Horovod is not available: {state['reason']}; everything else goes on without"
-                    f" it (the whole build log: {place / 'build.log'})")  # fmt: skip
+                say(f"Horovod is not available: {state['reason']}; all else goes on without it; "
+                    f"make env tries again (the build log: {place / 'build.log'})")  # fmt: skip
 
 
 def horovod_state(folder: Path) -> dict | None:
@@ -178,29 +160,27 @@ def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
     if horovod_wheel(place) is None:
         if cache.BUNDLE.is_dir():
             reason = "the machine that wrote bundle/ had none, and compiling it needs a network"
-            return {"available": False, "final": False, "reason": reason}
+            return {"available": False, "reason": reason}
         say("compiling Horovod for this torch (once; 2 to 5 minutes on two cores)")
         command = [python, str(RECIPE), "--lock", str(locks(stack) / "horovod.txt")]
         command += ["--gpu", horovod_gpu(), "--out", str(place)]
-        variables = uv.clean_environment()
         done = subprocess.run(
-            command, env=variables, stdout=subprocess.PIPE, text=True, check=False
+            command, env=uv.clean_environment(), stdout=subprocess.PIPE, text=True, check=False
         )
         if done.returncode:
             reason = done.stdout.strip() or f"{RECIPE.name} ended with {done.returncode}"
-            final = done.returncode == COMPILER_FAILED
-            return {"available": False, "final": final, "reason": reason}
+            return {"available": False, "reason": reason}
     wheel = horovod_wheel(place)
-    words = ["pip", "install", "--quiet", "--no-deps", "--no-index", "--reinstall"]
-    uv.run(folder / "bin" / "uv", [*words, "--python", python, str(wheel)])
+    words = ["pip", "install", "--no-deps", "--no-index", "--reinstall", "--python", python]
+    uv.run(folder / "bin" / "uv", [*words, str(wheel)])
     return {"available": True, "version": wheel.name.split("-")[1], "gpu": horovod_gpu()}
 
 
 # ---------------------------------------------------------------- exec
 
 
-def execute(folder: Path, command: list[str]) -> None:
-    """Become ``command``, run in the environment. Never returns."""
+def execute(folder: Path, command: list[str]) -> NoReturn:
+    """Become ``command``, run in the environment."""
     program = shutil.which(command[0], path=str(folder / "bin")) or shutil.which(command[0])
     if program is None:
         raise ParbenchError(f"{command[0]}: no such program, neither in {folder} nor on PATH")
@@ -209,32 +189,30 @@ def execute(folder: Path, command: list[str]) -> None:
     os.execve(program, command, environment)  # noqa: S606
 
 
-def release_stale_lock(work: Path, folder: Path) -> None:
-    """Let Snakemake release its lock on ``work`` where the Snakemake that held it was killed.
+def release_stale_lock(folder: Path) -> None:
+    """Let Snakemake release its lock on this folder where the Snakemake that held it was killed.
 
-    Where one still works, here or on another machine that shares the disk, Snakemake itself says
-    that the folder is locked.
+    Where one may still work, here or on the machine that shares the disk and began the last run,
+    the lock stays, and Snakemake itself says so.
     """
-    state = work / ".snakemake"
-    holder = state / "parbench.host"
+    state, here = Path(".snakemake"), platform.node()
+    host = state / "parbench.host"
     if any((state / "locks").glob("*")):
-        if holder.exists() and holder.read_text("utf-8") != platform.node():
-            say(f"a Snakemake on {holder.read_text('utf-8')} has locked this folder")
+        if (host.exists() and host.read_text("utf-8") != here) or _snakemake_works():
             return
-        if not _works_in(work):
-            say("an earlier run was killed; releasing its lock on this folder")
-            command = [str(folder / "bin" / "python"), "-m", "snakemake", "--unlock", "--quiet"]
-            subprocess.run(command, cwd=work, stdout=2, check=False)
+        say("an earlier run was killed; releasing its lock on this folder")
+        command = [str(folder / "bin" / "python"), "-m", "snakemake", "--unlock", "--quiet"]
+        subprocess.run(command, stdout=2, check=False)
     state.mkdir(exist_ok=True)
-    write_atomically(holder, platform.node())
+    write_atomically(host, here)
 
 
-def _works_in(work: Path) -> bool:
-    """Whether a Snakemake works in ``work``."""
+def _snakemake_works() -> bool:
+    """Whether a Snakemake works in this folder."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # another user's, or ended meanwhile
-            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            named = any(Path(word).name == "snakemake" for word in words[:4])
-            if named and os.path.realpath(process / "cwd") == os.path.realpath(work):
-                return True
+            if (process / "cwd").resolve() == Path.cwd():
+                words = (process / "cmdline").read_bytes().split(b"\0")[:4]
+                if any(word.endswith(b"snakemake") for word in words):
+                    return True
     return False

@@ -19,7 +19,7 @@ from parbench.errors import ParbenchError
 # kept compiled would cost every cell ten seconds at its start.
 FOREIGN = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "PIP_TARGET",
            "PIP_PREFIX", "PIP_ROOT", "PIP_CONSTRAINT")  # fmt: skip
-# pip's settings and what uv calls them; those for places are lists separated by blanks.
+# pip's settings and what uv calls them.
 NAMES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -29,7 +29,7 @@ NAMES = {
     "proxy": "ALL_PROXY",
     "timeout": "UV_HTTP_TIMEOUT",
 }
-PLACES = ("index-url", "extra-index-url", "find-links")
+PLACES = ("index-url", "extra-index-url", "find-links")  # lists, separated by blanks
 HELP = (
     "the reason stands above. No network or a mirror: name it in PIP_INDEX_URL; a full disk: point "
     "PARBENCH_CACHE at a larger one"
@@ -37,30 +37,14 @@ HELP = (
 
 
 def pip_settings() -> dict[str, str]:
-    """The settings for package indexes that this Python's pip finds, by pip's own names.
-
-    Places on this disk that are not there are left out: pip ignores them, and uv does not.
-    """
+    """The settings for package indexes that this Python's pip finds, by pip's own names."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     found: dict[str, str] = {}
     for section in ("global", "install", ":env:"):
         for key, value in re.findall(rf"^{section}\.([a-z-]+)=(.*)$", text, re.MULTILINE):
             found[key.removeprefix("default-")] = ast.literal_eval(value)
-    for key in PLACES:
-        words = found.get(key, "").split()
-        found[key] = " ".join(word for word in words if not is_path(word) or on_disk(word).is_dir())
-    return {key: found[key] for key in (*NAMES, "no-index") if found.get(key)}
-
-
-def is_path(word: str) -> bool:
-    """Whether a place of a package index lies on this disk."""
-    return word.startswith(("/", "file:"))
-
-
-def on_disk(word: str) -> Path:
-    """The folder that such a place names."""
-    return Path(word.removeprefix("file://"))
+    return {key: found[key] for key in NAMES if found.get(key)}
 
 
 def variables(settings: dict[str, str]) -> dict[str, str]:
@@ -69,7 +53,7 @@ def variables(settings: dict[str, str]) -> dict[str, str]:
     The best match of all indexes counts, as pip has it; what is locked is checked by hash.
     """
     found = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
-    found |= {NAMES[key]: value for key, value in settings.items() if key in NAMES}
+    found |= {NAMES[key]: value for key, value in settings.items()}
     if "find-links" in settings:
         found["UV_FIND_LINKS"] = settings["find-links"].replace(" ", ",")
     return found
@@ -82,16 +66,12 @@ def clean_environment() -> dict[str, str]:
 
 
 def run(program: Path, words: list[str]) -> None:
-    """Run uv, which says itself what it does. ParbenchError where it fails."""
-    settings = pip_settings()
+    """Run uv, which says itself what fails. ParbenchError where it does."""
     # Beside the environments, whose files are hard links to it: a home may be small.
-    own = {"UV_CACHE_DIR": str(cache.folder() / "uv" / "cache"), **variables(settings)}
-    if words[0] == "pip" and settings.get("no-index", "0") not in ("0", "false", "no"):
-        words = [*words, "--no-index"]
-    command = [str(program), *words, "--no-config"]
-    if subprocess.run(
-        command, env={**own, **clean_environment()}, stdout=2, check=False
-    ).returncode:
+    own = {"UV_CACHE_DIR": str(cache.folder() / "uv" / "cache"), **variables(pip_settings())}
+    command = [str(program), *words, "--no-config", "--quiet"]
+    told = {**own, **clean_environment()}
+    if subprocess.run(command, env=told, stdout=2, check=False).returncode:
         raise ParbenchError(f"uv cannot install the packages; {HELP}")
 
 

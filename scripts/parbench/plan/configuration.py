@@ -8,7 +8,6 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from parbench.cell import Hardware
 from parbench.data import source
-from parbench.plan import places
 from parbench.plan.model import (
     AS_WRITTEN,
     Distinct,
@@ -22,7 +21,6 @@ from parbench.plan.model import (
 )
 from parbench.plan.sentences import missing_key, none_of, words_of
 from parbench.plan.settings import Layer
-from parbench.words import nearest
 
 YEAR = 31_536_000  # in seconds
 Seconds = Annotated[float, Field(gt=0, le=YEAR), AS_WRITTEN]
@@ -71,9 +69,6 @@ class Images(Model):
     """Images of the deployment apptainer (docs/images.md)."""
 
     arguments: BuildArguments = Field(description="build arguments of the recipes in containers/")
-    given: dict[str, Annotated[str, Field(min_length=1, max_length=1000)]] = Field(
-        description="an image in place of a recipe's, by name: the absolute path of a .sif"
-    )
     unpack: bool = Field(
         description="whether images are unpacked in the cache: cells start sooner, and it takes "
         "twice the disk"
@@ -81,13 +76,7 @@ class Images(Model):
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Images:
-        recipes = sorted(path.stem for path in (places.ROOT / "containers").glob("*.def"))
-        for name in self.given:
-            if name not in recipes:
-                near = nearest(name, recipes)
-                raise wrong(["given", name], f"containers/ has no {name}.def{near}")
-        own_base = {"base", "torch", "horovod"}.isdisjoint(self.given)
-        if self.arguments.gpu == "nccl" and self.arguments.bootstrap != "docker" and own_base:
+        if self.arguments.gpu == "nccl" and self.arguments.bootstrap != "docker":
             raise wrong(
                 ["arguments", "gpu"],
                 "nccl needs a CUDA development image as base: bootstrap: docker and `from` "

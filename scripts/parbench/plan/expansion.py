@@ -56,7 +56,7 @@ Lacking = Callable[[str, Cell], str | None]
 def lacking_here(config: dict) -> Lacking:
     """What this machine lacks."""
     available = machine.available(config["available"])
-    software = deployment.software(config)
+    software = deployment.Software(config)
 
     def lacking(group: str, cell: Cell) -> str | None:
         reason = machine.missing(cell.hardware, available)
