@@ -1,6 +1,5 @@
 "use strict";
-// Sorting, filtering and the details dialog. Without JavaScript every link is an anchor and every
-// table stands as it was written.
+// Sorting and filtering. Without JavaScript every table stands as it was written.
 
 const cellAt = (row, column) => {
   let at = 0;
@@ -67,54 +66,3 @@ for (const table of document.querySelectorAll("table.data")) {
   sortable(table);
   filterable(table);
 }
-
-const dialog = document.getElementById("details");
-let home = null; // where the panel in the dialog stands when it is closed
-
-const putBack = () => {
-  if (home) home.place.replaceWith(home.panel);
-  home = null;
-};
-
-const show = (panel) => {
-  putBack();
-  const place = document.createComment("in the dialog");
-  panel.replaceWith(place);
-  home = { panel, place };
-  dialog.querySelector(".body").append(panel);
-  panel.querySelector("details").open = true;
-  if (!dialog.open) dialog.showModal();
-  dialog.scrollTop = 0;
-};
-
-const unfold = (element) => {
-  for (let at = element; at; at = at.parentElement) if (at.localName === "details") at.open = true;
-  const own = element.querySelector(":scope > details");
-  if (own) own.open = true;
-};
-
-dialog.addEventListener("close", putBack);
-dialog.querySelector(".close").addEventListener("click", () => dialog.close());
-dialog.addEventListener("click", (event) => {
-  if (event.target === dialog) dialog.close();
-});
-document.addEventListener("click", (event) => {
-  const link = event.target.closest("a[href^='#']");
-  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
-  const target = document.getElementById(link.getAttribute("href").slice(1));
-  if (target && target.classList.contains("panel")) {
-    event.preventDefault();
-    show(target);
-  } else if (dialog.open) {
-    dialog.close();
-  }
-});
-const arrive = () => {
-  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  if (target && target.classList.contains("panel")) {
-    unfold(target);
-    target.scrollIntoView();
-  }
-};
-addEventListener("hashchange", arrive);
-arrive();

@@ -13,19 +13,18 @@ from parbench.plan.published import claims as read_claims
 from parbench.plan.published import rows as read_rows
 from parbench.printable import printable
 from parbench.reporting.study import Study
-from parbench.reporting.table import Cell, Notes, absent, make_table
+from parbench.reporting.table import Cell, Notes, absent, band_cell, interval_cell, make_table
 from parbench.reporting.text import (
     ABSENT,
-    band_text,
     count,
     decimals,
-    fixed,
     hardware_text,
     joined_ends,
     label,
     listed,
     mapping_text,
     ratio_text,
+    spread_text,
 )
 from parbench.verdicts import audit, claims, words
 from parbench.verdicts.claims import Comparison, Judged, Rebuilt
@@ -143,11 +142,11 @@ def _text(value: Value) -> str:
     """A ratio; of several seeds with its spread, or their range, and how many they are."""
     if not isinstance(value, Estimate):
         return value if isinstance(value, str) else ratio_text(value)
-    places = decimals([value.mean], "x", [value.std])
-    text = f"{fixed(value.mean, places)} ± {fixed(value.std, places)}"
-    if words.too_few(value.n):
-        text = joined_ends(fixed(end, places) for end in (value.min, value.max))
-    return f"{text} ({value.n})"
+    return f"{spread_text(value, _places(value))} ({value.n})"
+
+
+def _places(value: Estimate) -> int:
+    return decimals([value.mean], "x", [value.std])
 
 
 def _verdict(verdict: str, marks: Sequence[str]) -> Cell:
@@ -230,7 +229,7 @@ def _comparison_row(judged: Judged, each: Comparison, panels: Panels, notes: Not
     else:
         group = each.group or each.ratios[0].over
         row.append(replace(_cell(each.measured), link=panels[each.study, group.id]))
-        row += [_interval(each.measured), _noise(each)]
+        row += _chance(each)
     return [*row, _verdict(each.verdict, notes.mark(*why, printable(judged.claim.note or "")))]
 
 
@@ -239,20 +238,13 @@ def _cell(value: Value) -> Cell:
     return Cell(_text(value), sort=None if isinstance(value, str) else sort)
 
 
-def _interval(value: Value) -> Cell:
-    if not isinstance(value, Estimate) or value.n < 2:
-        return absent("needs at least two seeds")
-    places = decimals([value.mean], "x", [value.std])
-    ends = (fixed(end, places) for end in (value.ci_low, value.ci_high))
-    return Cell(" to ".join(ends), sort=value.ci_low)
-
-
-def _noise(each: Comparison) -> Cell:
+def _chance(each: Comparison) -> list[Cell]:
+    """The interval of what was measured, and where a ratio of 1 lies by chance."""
     if isinstance(each.measured, str):
-        return absent("does not apply")
-    if each.band == claims.EVEN:
-        return absent("none beside the interval")
-    return Cell(band_text(each.band), sort=each.band[1] if each.band else None)
+        return [absent("does not apply")] * 2
+    even = each.band == claims.EVEN
+    noise = absent("none beside the interval") if even else band_cell(each.band)
+    return [interval_cell(each.measured, _places(each.measured)), noise]
 
 
 # ---------------------------------------------------------------- published alone

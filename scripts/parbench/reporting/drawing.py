@@ -5,17 +5,21 @@ matplotlib is imported where something is drawn: laying out a finished report ne
 
 from __future__ import annotations
 
-import html
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from parbench.reporting.study import Study
 from parbench.reporting.text import anchor, cut, hardware_text
 from parbench.verdicts.groups import Group
-from parbench.verdicts.rows import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 INK = "#010203"  # becomes currentColor, so that a figure is read in the dark and on paper
 COLOURS = (  # each with a contrast of 3 or more on white and on the dark page
@@ -59,8 +63,16 @@ STYLE = {
 }
 WHISKERS = {"capsize": 2.5, "lw": 0.9}
 
-Bar = tuple[Group, Row]  # a group and its row of the metric that is drawn
-Bars = Mapping[str, list[Bar]]  # by model
+Groups = Mapping[str, list[Group]]  # by model
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A model's part of a figure, of ``width`` x ``height`` inches: ``fill(figure)`` draws it."""
+
+    fill: Callable[[Figure], None]
+    height: float
+    width: float = WIDTH
 
 
 def figure_json(
@@ -68,39 +80,28 @@ def figure_json(
     name: str,
     title: str,
     caption: str,
-    models: Iterable[str],
-    draw: Callable[[str, str], str],
+    panels: Mapping[str, Panel],
     columns: int = 1,
 ) -> dict:
-    """A figure: its question, its answer, and a part a model.
-
-    ``draw(model, alt)`` gives its SVG; ``alt`` is what a screen reader says for it.
-    """
+    """A figure: its question, what it shows, and a part a model, of ``panels``."""
     kinds = {group.hardware.device for group in study.groups if not group.not_run}
     if len(kinds) > 1:
         caption += " CPU and GPU cells stand side by side here: compare within a kind only."
-    alts = {model: f"{title} {model}" for model in models}
+    parts = [
+        {"alt": f"{title} {model}", "svg": _svg(f"{study.name}-{name}-{model}", panel)}
+        for model, panel in panels.items()
+    ]
     return {
         "id": anchor("f", study.name, name),
         "title": title,
         "caption": caption,
         "columns": columns,
-        "parts": [{"svg": draw(model, alt), "alt": alt} for model, alt in alts.items()],
+        "parts": parts,
     }
 
 
-def svg(
-    name: str,
-    alt: str,
-    height: float,
-    draw: Callable[..., None],
-    width: float = WIDTH,
-    across: int = 1,
-) -> str:
-    """One drawing of ``width`` x ``height`` inches, which ``draw(figure, *axes)`` fills.
-
-    Text stays text. Its ids are its own, by ``name``, which differs from all others in the report.
-    """
+def _svg(name: str, panel: Panel) -> str:
+    """A panel drawn; its ids are its own, by ``name``, which no other has. Text stays text."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -108,14 +109,14 @@ def svg(
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}), warnings.catch_warnings():
         # The reader's fonts draw whatever DejaVu lacks.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure = Figure(figsize=(width, height), layout="constrained")
-        draw(figure, *figure.subplots(1, across, squeeze=False, sharey=True)[0])
+        figure = Figure(figsize=(panel.width, panel.height), layout="constrained")
+        panel.fill(figure)
         blank = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(text, format="svg", metadata=blank)
-    return _embeddable(text.getvalue(), alt)
+    return _embeddable(text.getvalue())
 
 
-def _embeddable(drawn: str, alt: str) -> str:
+def _embeddable(drawn: str) -> str:
     """What matplotlib drew, for a place in a page with others: in the page's ink, and small."""
     drawn = drawn[drawn.index("<svg") :].replace(INK, "currentColor").replace("xlink:href", "href")
     drawn = drawn.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
@@ -124,8 +125,8 @@ def _embeddable(drawn: str, alt: str) -> str:
     drawn = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in used else "", drawn)
     drawn = re.sub(r' (d|x|y|transform|points)="[^"]+"', _rounded, drawn)
     drawn = re.sub(r"font-family: [^;]+; ", "", drawn)  # of each text: said once, below
-    said = f'role="img" aria-label="{html.escape(alt)}" font-family="DejaVu Sans, sans-serif"'
-    drawn = drawn.replace("<svg ", f'<svg {said} stroke-linejoin="round" ', 1)
+    look = 'font-family="DejaVu Sans, sans-serif" stroke-linejoin="round"'
+    drawn = drawn.replace("<svg ", f"<svg {look} ", 1)
     return re.sub(r">\s+<", "><", drawn)
 
 
@@ -154,52 +155,37 @@ def colours(study: Study) -> dict[str, tuple[str, str]]:
     }
 
 
-def measured(study: Study, metric: str, failed: bool = False) -> Bars:
-    """Every group with a number of the metric, by model.
-
-    With ``failed`` also those that ran and have none: the mean of their row is None. Instrumented
-    groups stand apart.
-    """
-    panels: dict[str, list[Bar]] = {}
-    for group in study.groups:
-        row = study.row(group, metric)
-        if row is None or group.training.profile != "none":
-            continue
-        if row.mean is not None or (failed and len(group.ok) < len(group.runs)):
-            panels.setdefault(group.model, []).append((group, row))
-    return panels
-
-
-def rows_of_bars(axes: Any, title: str, labels: list[str], xlabel: str) -> None:
-    """Prepare a plot for a row of each label, the first on top."""
-    axes.set_title(cut(title, 40))
-    axes.set_yticks(range(len(labels)), labels)
-    axes.tick_params(axis="y", width=0)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.grid(visible=True, axis="x")
-    axes.set_xlabel(xlabel)
-
-
 def bar_figure(
     study: Study,
     name: str,
     title: str,
     caption: str,
-    panels: Bars,
-    draw: Callable[[Any, list[Bar]], None],
+    groups: Groups,
+    draw: Callable[[Axes, list[Group]], None],
     xlabel: str,
+    legend: bool = False,
 ) -> dict:
-    """A figure of a panel a model, in two columns where labels are short: ``draw(axes, bars)``."""
-    labels = {model: [bar_label(study, bar[0]) for bar in bars] for model, bars in panels.items()}
-    longest = max(len(label) for each in labels.values() for label in each)
-    columns = 1 if len(panels) == 1 or longest > 16 else 2
+    """A figure with a row a group: ``draw(axes, groups)`` draws those of a model, the first on top.
 
-    def panel(model: str, alt: str) -> str:
-        def fill(figure: Any, axes: Any) -> None:
-            rows_of_bars(axes, model, labels[model], xlabel)
-            draw(axes, panels[model])
+    Two models stand side by side where labels are short and there is no ``legend``.
+    """
 
-        height = len(labels[model]) * 0.27 + 0.75
-        return svg(f"{study.name}-{name}-{model}", alt, height, fill, WIDTH / columns)
+    def fill(model: str, figure: Figure) -> None:
+        axes, rows = figure.subplots(), groups[model]
+        axes.set_title(cut(model, 40))
+        axes.set_yticks(range(len(rows)), [bar_label(study, group) for group in rows])
+        axes.tick_params(axis="y", width=0)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.grid(visible=True, axis="x")
+        axes.set_xlabel(xlabel)
+        draw(axes, rows)
+        if legend:
+            figure.legend(loc="outside lower left", ncols=6)
 
-    return figure_json(study, name, title, caption, panels, panel, columns)
+    longest = max(len(bar_label(study, group)) for each in groups.values() for group in each)
+    columns = 1 if legend or len(groups) == 1 or longest > 16 else 2
+    panels = {
+        model: Panel(partial(fill, model), len(rows) * 0.28 + 0.75 + 0.3 * legend, WIDTH / columns)
+        for model, rows in groups.items()
+    }
+    return figure_json(study, name, title, caption, panels, columns)

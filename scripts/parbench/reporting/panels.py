@@ -1,17 +1,13 @@
-"""What stands behind every number: each group's cells, with their environments and histories."""
+"""What stands behind every number: each group's cells, with their environments."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from parbench.files import canonical_json
 from parbench.measure.metrics import METRICS, Run
 from parbench.printable import log_line
 from parbench.reporting import certificates
 from parbench.reporting.study import Study
 from parbench.reporting.table import Cell, absent, make_table, number, whole
 from parbench.reporting.text import (
-    ABSENT,
     count,
     decimals,
     deployment_text,
@@ -25,24 +21,20 @@ from parbench.reporting.text import (
     settings_pairs,
     status_text,
 )
-from parbench.reporting.work import TOLD, work_pairs
 from parbench.verdicts.groups import Group
 
 LOG_LINES = 20  # of a cell that failed
-CONFUSION_CLASSES = 20  # a larger matrix nobody reads
+FACTS = (  # of a cell's environment, beside those that it shares with other cells
+    "world_size",
+    "backend",
+    "cores",
+    "git_commit",
+    "git_dirty",
+    "code_digest",
+    "dataset_digest",
+)
 
-HISTORY = {  # what is shown of an epoch, and how
-    "epoch": "d",
-    "train_loss": ".4f",
-    "test_loss": ".4f",
-    "test_accuracy": ".4f",
-    "learning_rate": ".3g",
-    "seconds": ".2f",
-    "elapsed_seconds": ".2f",
-    "samples_per_second": ",.0f",
-}
-
-Environments = dict[str, dict]  # for the report, by what tells one from another
+Environments = dict[str, dict]  # for the report, by what is shown of one
 
 
 # ---------------------------------------------------------------- environments
@@ -53,29 +45,17 @@ def environments(studies: list[Study]) -> Environments:
     found: Environments = {}
     for study in studies:
         for run in study.runs.values():
-            key = _environment_key(run)
-            if key not in found:
-                name = f"E{len(found) + 1}"
-                pairs = _environment_pairs(run["environment"])
-                found[key] = {"id": name.lower(), "name": name, "pairs": pairs}
+            pairs, name = _environment_pairs(run), f"E{len(found) + 1}"
+            found.setdefault(str(pairs), {"id": name.lower(), "name": name, "pairs": pairs})
     return found
 
 
-def _environment_key(run: Run) -> str:
-    keys = (
-        "stack",
-        "deployment",
-        "image",
-        "image_digest",
-        "python",
-        "packages",
-        "lock_mismatch",
-        "machine",
-    )
-    return canonical_json({key: run["environment"][key] for key in keys})
+def _environment_of(run: Run, known: Environments) -> dict:
+    return known[str(_environment_pairs(run))]
 
 
-def _environment_pairs(environment: dict) -> list[list[str]]:
+def _environment_pairs(run: Run) -> list[list[str]]:
+    environment = run["environment"]
     machine = environment["machine"]
     packages = (f"{name} {version}" for name, version in sorted(environment["packages"].items()))
     cards = machine.get("accelerators") or []
@@ -117,13 +97,8 @@ def unfinished(studies: list[Study]) -> dict | None:
 # ---------------------------------------------------------------- all cells
 
 
-def every_run(studies: list[Study]) -> dict[str, Run]:
-    """metrics.json of each cell once, by the anchor of its details."""
-    return {study.cell_panel(cell): run for study in studies for cell, run in study.runs.items()}
-
-
-def cells_table(studies: list[Study], known: Environments) -> dict:
-    """Every cell in a row."""
+def cells_table(study: Study, known: Environments) -> dict:
+    """Every cell of a study in a row."""
     columns = [
         "Seed",
         "Status",
@@ -133,17 +108,20 @@ def cells_table(studies: list[Study], known: Environments) -> dict:
         "Environment",
         "Code",
     ]
-    rows = [_cell_row(panel, run, known) for panel, run in every_run(studies).items()]
     return make_table(
-        "t-cells", "All cells", [("", ["Cell"]), ("", columns)], rows, empty="No cell has run."
+        f"t-{study.name}-cells",
+        "Cells",
+        [("", ["Cell"]), ("", columns)],
+        [_cell_row(study, run, known) for run in study.runs.values()],
+        empty="No cell has run.",
     )
 
 
-def _cell_row(panel: str, run: Run, known: Environments) -> list[Cell]:
-    environment = known[_environment_key(run)]
+def _cell_row(study: Study, run: Run, known: Environments) -> list[Cell]:
+    environment, cell = _environment_of(run, known), run["cell"]
     return [
-        Cell(run["cell"]["id"], link=panel),
-        whole(run["cell"]["seed"]),
+        Cell(cell["id"], link=study.cell_panel(cell["id"])),
+        whole(cell["seed"]),
         Cell(status_text(run["status"]), tone="plain" if run["status"] == "ok" else "bad"),
         _number_cell(run["train_seconds"], 2),
         _number_cell(run["test_accuracy"], 4),
@@ -161,32 +139,21 @@ def _number_cell(value: float | None, places: int) -> Cell:
 
 
 def group_panels(studies: list[Study], known: Environments) -> list[dict]:
-    """What stands behind every number: the groups' settings and their cells, each cell once."""
-    panels, seen = [], set()
-    for study in studies:
-        for group in study.own:
-            if group.not_run:
-                continue
-            places = {cell: study.cell_panel(cell) for cell in group.cells}
-            shown = {cell: place for cell, place in places.items() if place not in seen}
-            panels.append(
-                {
-                    "id": study.panel(group),
-                    "study": study.name,
-                    "title": f"{group.model}, {group.variant}, {hardware_text(group.hardware)}",
-                    "status": group.short_status,
-                    "group": group.id,
-                    "settings": _settings(group),
-                    "cells": [_cell_panel(study, cell, known) for cell in shown],
-                    "elsewhere": [
-                        {"id": cell, "anchor": place}
-                        for cell, place in places.items()
-                        if place in seen
-                    ],
-                }
-            )
-            seen.update(shown.values())
-    return panels
+    """What stands behind every number: the settings of its group, and its cells."""
+    return [
+        {
+            "id": study.panel(group),
+            "study": study.name,
+            "title": f"{group.model}, {group.variant}, {hardware_text(group.hardware)}",
+            "status": group.short_status,
+            "group": group.id,
+            "settings": _settings(group),
+            "cells": [_cell_panel(study, cell, known) for cell in group.cells],
+        }
+        for study in studies
+        for group in study.own
+        if not group.not_run
+    ]
 
 
 def _settings(group: Group) -> list[list[str]]:
@@ -200,17 +167,14 @@ def _settings(group: Group) -> list[list[str]]:
         ),
         ["hardware", f"{group.hardware.name}: {hardware_text(group.hardware)}"],
         ["dataset", f"{group.dataset.name} ({', '.join(samples)})"],
-        *work_pairs(group),
-        *settings_pairs({k: v for k, v in cell["training"].items() if k not in TOLD}),
-        ["stack", cell["stack"]],
-        ["deployment", deployment_text(cell["deployment"])],
+        *settings_pairs(cell["training"]),
     ]
 
 
 def _cell_panel(study: Study, cell: str, known: Environments) -> dict:
     """Everything about one cell, formatted."""
     run = study.runs[cell]
-    status, reason, confusion = status_text(run["status"]), run["reason"], run["confusion"]
+    status, reason = status_text(run["status"]), run["reason"]
     return {
         "id": cell,
         "anchor": study.cell_panel(cell),
@@ -220,9 +184,7 @@ def _cell_panel(study: Study, cell: str, known: Environments) -> dict:
         "command": study.cell_command(cell),
         "numbers": _cell_numbers(run),
         "facts": [*_cell_facts(run), *certificates.fact(study.proofs, run)],
-        "environment": known[_environment_key(run)]["name"],
-        "history": _history(run["history"]),
-        "confusion": confusion if len(confusion) <= CONFUSION_CLASSES else [],
+        "environment": _environment_of(run, known)["name"],
         "folder": str(study.cells_folder / cell),
         "log": [] if run["status"] == "ok" else _end_of_log(study, cell),
     }
@@ -239,50 +201,16 @@ def _cell_numbers(run: Run) -> list[list[str]]:
             numbers.append([heading(metric.name, unit), text])
     if run["energy_joules"] is not None:
         numbers.append(["Energy (J)", fixed(run["energy_joules"], 1)])
-    if run["steps_per_epoch"] is not None:
-        steps = f"{run['steps_per_epoch']} an epoch, {run['warmup_steps']} warm-up"
-        numbers.append(["Steps", steps])
     return numbers
 
 
 def _cell_facts(run: Run) -> list[list[str]]:
-    environment = run["environment"]
-    dirty = environment["git_dirty"]
-    return [
-        ["processes", mapping_text(environment["world_size"])],
-        ["backend", mapping_text(environment["backend"])],
-        ["cores", ", ".join(map(str, environment["cores"])) or "not pinned"],
-        ["started", f"{moment(run['started'])} UTC"],
-        ["finished", f"{moment(run['finished'])} UTC"],
-        ["interrupted, went on from", _resumed(run)],
-        ["git commit", environment["git_commit"] or "unknown"],
-        ["uncommitted changes", "unknown" if dirty is None else mapping_text(dirty)],
-        ["code digest", environment["code_digest"]],
-        ["dataset digest", environment["dataset_digest"]],
-    ]
-
-
-def _resumed(run: Run) -> str:
-    """Where a run went on from checkpoints, in words."""
-    here = run["environment"]["machine"]["fingerprint"]
-    told = [
-        f"epoch {place['epoch']}, step {place['step']}"
-        + ("" if place["machine"] == here else f" (until then on machine [{place['machine']}])")
-        for place in run["resumed_from"] or []
-    ]
-    return "; ".join(told) or "ran in one go"
-
-
-def _history(epochs: Iterable[dict]) -> list[list[str]]:
-    """A row an epoch, below a row of headings; empty without epochs."""
-    rows = [
-        [
-            ABSENT if epoch[key] is None else format(epoch[key], form)
-            for key, form in HISTORY.items()
-        ]
-        for epoch in epochs
-    ]
-    return [[key.replace("_", " ") for key in HISTORY], *rows] if rows else []
+    told = {key: run["environment"][key] for key in FACTS}
+    told |= {"started": f"{moment(run['started'])} UTC"}
+    told |= {"finished": f"{moment(run['finished'])} UTC"}
+    told |= {"interrupted, went on from": run["resumed_from"] or "ran in one go"}
+    told |= {key: run[key] for key in ("steps_per_epoch", "warmup_steps")}
+    return settings_pairs(told)
 
 
 def _end_of_log(study: Study, cell: str) -> list[str]:

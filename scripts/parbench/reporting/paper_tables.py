@@ -1,4 +1,4 @@
-"""The tables of a study: published beside reproduced, speedups, and all verdicts."""
+"""The tables of a study: published beside reproduced, speedups, and counts of verdicts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from collections.abc import Iterator, Sequence
 
 from parbench.measure.metrics import METRICS, TO_PUBLISHED
 from parbench.reporting.study import Study, bound
-from parbench.reporting.table import Cell, Notes, absent, make_table, number
+from parbench.reporting.table import (
+    Cell,
+    Notes,
+    absent,
+    band_cell,
+    interval_cell,
+    make_table,
+    number,
+)
 from parbench.reporting.text import (
     ABSENT,
-    band_text,
     convert,
     deployment_text,
     hardware_text,
@@ -195,15 +202,13 @@ def speedup_table(study: Study) -> dict | None:
     if not groups:
         return None
     pipelines = any(group.work.pipeline_bound for group in groups)
-    columns = ["Speedup", "95 % interval", "Bound"]
-    columns += ["Pipeline bound"] if pipelines else []
-    columns += ["Noise floor", "Reading"]
+    columns = ["Speedup", "95 % interval", "Bound", "Noise floor", "Reading"]
     columns += ["Published", "Verdict"] if study.has_source else []
     return make_table(
         f"t-{study.name}-speedup",
         "Speedup, its bound and its noise floor",
         [("", KEYS), ("", columns)],
-        [_speedup_row(study, group, notes, pipelines) for group in groups],
+        [_speedup_row(study, group, notes) for group in groups],
         caption="Training time of the baseline over that of the variant, paired by seed. The "
         "bound is the number of cores or GPUs. "
         + (f"{PIPELINE_BOUND} " if pipelines else "")
@@ -214,13 +219,15 @@ def speedup_table(study: Study) -> dict | None:
     )
 
 
-def _speedup_row(study: Study, group: Group, notes: Notes, pipelines: bool) -> list[Cell]:
+def _speedup_row(study: Study, group: Group, notes: Notes) -> list[Cell]:
     unit = "x"
     row = study.row(group, "speedup")
     most, band = bound(group), study.noise_band(group)
+    pipeline = group.work.pipeline_bound
     outcome = outcome_cell(study, group, row, unit)
     if row is not None and row.mean is not None:
-        interval, says = _interval(study, row, unit), Cell(study.reading(group, row))
+        interval = interval_cell(row, study.places("speedup", unit))
+        says = Cell(study.reading(group, row))
         explained = False
     else:
         interval = says = absent("not measured")
@@ -230,42 +237,11 @@ def _speedup_row(study: Study, group: Group, notes: Notes, pipelines: bool) -> l
         *key_cells(group),
         outcome,
         interval,
-        number(most, f"{most}×"),
-        *([_pipeline_cell(group.work.pipeline_bound)] if pipelines else []),
-        Cell(band_text(band), sort=band[1] if band else None),
+        number(most, f"{most}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else "")),
+        band_cell(band),
         says.marked(notes.mark_all(row.reason) if row and not explained else ()),
         *([published_cell(row, unit), verdict_cell(row, group)] if study.has_source else []),
     ]
-
-
-def _pipeline_cell(most: float | None) -> Cell:
-    return absent("no pipeline") if most is None else number(most, f"{ratio_text(most)}×")
-
-
-def _interval(study: Study, row: Row, unit: str) -> Cell:
-    if row.ci_low is None or row.ci_high is None:
-        return absent("needs at least two seeds")
-    ends = [study.show(row, end, unit) for end in ("ci_low", "ci_high")]
-    return number(row.ci_low, " to ".join(ends))
-
-
-def verdict_table(studies: list[Study]) -> dict:
-    """Every verdict of the report in one table; a study without a source has none."""
-    rows = []
-    for study in studies:
-        for group, metric in judged(study):
-            unit = study.unit(metric)
-            *cells, verdict = metric_cells(study, group, metric, unit, Notes())
-            keys = [Cell(study.name), *key_cells(group), Cell(heading(metric, unit))]
-            # The notes stand under the study's own tables.
-            rows.append([*keys, *cells, verdict.marked(())])
-    return make_table(
-        "t-verdicts",
-        "Published beside reproduced",
-        [("", ["Study", *KEYS, "Metric"]), ("", FOUR)],
-        rows,
-        empty="No study of this report has a published source.",
-    )
 
 
 def counted_verdicts(study: Study, published: bool = False) -> Counter:

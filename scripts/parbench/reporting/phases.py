@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import fmean, stdev
-from typing import Any
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 from parbench.measure.metrics import Run
-from parbench.reporting.drawing import COLOURS, bar_label, figure_json, rows_of_bars, svg
+from parbench.reporting.drawing import COLOURS, bar_figure
 from parbench.reporting.paper_tables import KEYS, context, key_cells
 from parbench.reporting.study import Study
-from parbench.reporting.table import Cell, Notes, absent, make_table, number
-from parbench.reporting.text import decimals, fixed, joined_ends, listed
+from parbench.reporting.table import Cell, absent, make_table, number
+from parbench.reporting.text import decimals, fixed, spread_text
+from parbench.verdicts.estimates import estimate
 from parbench.verdicts.groups import Group
-from parbench.verdicts.words import DECIDE_FROM
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 TITLE = "Why not twice as fast? Where the seconds go"
 PHASES = ("input", "compute", "communication", "waiting", "bubble", "other")
@@ -21,14 +24,13 @@ DEFINED = (
     "Measured on each rank, not estimated; the phases sum to the time of the slowest rank. Input: "
     "samples are made ready. Compute: forwards, backwards and the optimizer. Communication: "
     "gradients cross the network and nothing is left to compute. Waiting: for a rank that comes "
-    "late. Bubble: a device of a pipeline has nothing to do while another works. Other: the loop "
-    "itself."
+    "late; over several machines it cannot be told from communication, which holds it. Bubble: a "
+    "device of a pipeline has nothing to do while another works. Other: the loop itself."
 )
 APART = (
     "Instrumented cells stand apart from the timed ones. The last column is the time of a cell "
     "over that of the same one without the instrument: what the instrument costs."
 )
-BLIND = "over several machines waiting cannot be told from communication, which holds it"
 
 # But for the instrument, of an instrumented group and the timed one beside it.
 ALIKE = ("model", "strategy", "options", "model_options", "pretrained", "hardware", "dataset")
@@ -41,18 +43,16 @@ def phases_table(study: Study) -> dict | None:
     groups = instrumented(study)
     if not groups:
         return None
-    notes, rows = Notes(), []
+    rows = []
     places = decimals([value for group in groups for value in mean(group).values()], "s")
     for group in groups:
-        found = [run["profile"] for run in _runs(group)]
-        marks = notes.mark("" if all(each["waiting_known"] for each in found) else BLIND)
-        number = len(found[0]["ranks"])
+        number = len(_runs(group)[0]["profile"]["ranks"])
         for rank in ["mean", *range(number)] if number > 1 else ["mean"]:
             per_seed = [_shares(run, rank) for run in _runs(group)]
             whole = [sum(each.values()) for each in per_seed]
             rows.append(
                 [
-                    *key_cells(group, marks if rank == "mean" else ()),
+                    *key_cells(group),
                     Cell(str(rank)),
                     *(_mean([each[name] for each in per_seed], places) for name in PHASES),
                     _number(whole, places),
@@ -71,29 +71,19 @@ def phases_table(study: Study) -> dict | None:
         rows,
         caption=f"{DEFINED} Means over seeds. {APART}",
         context=context(study, groups),
-        notes=notes,
     )
 
 
 def phases_figure(study: Study) -> dict | None:
     """A bar a group: seconds of an epoch, stacked by phase."""
-    groups = instrumented(study)
-    if not groups:
-        return None
-    told = [f"{bar_label(study, each)} for {each.model} {_said(each)}" for each in groups]
-    caption = f"Of an epoch, {listed(told)}. Mean over ranks and seeds."
     models: dict[str, list[Group]] = {}
-    for group in groups:
+    for group in instrumented(study):
         models.setdefault(group.model, []).append(group)
-
-    def panel(model: str, alt: str) -> str:
-        def fill(figure: Any, axes: Any) -> None:
-            _draw_bars(axes, study, model, models[model])
-            figure.legend(loc="outside lower left", ncols=len(PHASES))
-
-        return svg(f"{study.name}-phases-{model}", alt, len(models[model]) * 0.3 + 1.1, fill)
-
-    return figure_json(study, "phases", TITLE, caption, models, panel)
+    if not models:
+        return None
+    caption = "Seconds of an epoch by phase: mean over ranks and seeds."
+    shown = models, _draw_bars, "Seconds of an epoch"
+    return bar_figure(study, "phases", TITLE, caption, *shown, legend=True)
 
 
 def instrumented(study: Study) -> list[Group]:
@@ -117,15 +107,6 @@ def mean(group: Group) -> Shares:
     """Seconds of an epoch, over ranks and seeds."""
     each = [_shares(run, "mean") for run in _runs(group)]
     return {name: fmean(shares[name] for shares in each) for name in PHASES}
-
-
-def _said(group: Group) -> str:
-    """``computes 71 % and loses most to communication (18 %)``."""
-    shares = mean(group)
-    whole = sum(shares.values())
-    compute = shares.pop("compute") / whole
-    worst = max(shares, key=lambda name: shares[name])
-    return f"computes {compute:.0%} and loses most to {worst} ({shares[worst] / whole:.0%})"
 
 
 # ---------------------------------------------------------------- against timed cells
@@ -160,24 +141,19 @@ def _mean(values: list[float], places: int) -> Cell:
 
 def _number(values: list[float], places: int) -> Cell:
     """Mean and standard deviation over seeds, or the range of too few."""
-    middle = fmean(values)
-    if len(values) >= DECIDE_FROM:
-        text = f"{fixed(middle, places)} ± {fixed(stdev(values), places)}"
-    else:
-        text = joined_ends(fixed(end, places) for end in (min(values), max(values)))
-    return number(middle, text)
+    found = estimate(values)
+    return number(found.mean, spread_text(found, places))
 
 
 # ---------------------------------------------------------------- drawing
 
 
-def _draw_bars(axes: Any, study: Study, model: str, bars: list[Group]) -> None:
-    rows_of_bars(axes, model, [bar_label(study, each) for each in bars], "Seconds of an epoch")
-    ends = [0.0] * len(bars)
-    shares = [mean(group) for group in bars]
+def _draw_bars(axes: Axes, groups: list[Group]) -> None:
+    ends = [0.0] * len(groups)
+    shares = [mean(group) for group in groups]
     for name, colour in zip(PHASES, COLOURS, strict=False):
         widths = [each[name] for each in shares]
-        axes.barh(range(len(bars)), widths, left=ends, height=0.6, color=colour, label=name)
+        axes.barh(range(len(groups)), widths, left=ends, height=0.6, color=colour, label=name)
         ends = [end + width for end, width in zip(ends, widths, strict=True)]
     places = decimals(ends, "s")
     for place, end in enumerate(ends):

@@ -12,14 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from parbench.files import read_json, write_atomically, write_json
-from parbench.reporting import (
-    certificates,
-    claim_tables,
-    panels,
-    paper_tables,
-    render,
-    sections,
-)
+from parbench.reporting import certificates, claim_tables, panels, render, sections
 from parbench.reporting.study import Study
 from parbench.verdicts.certificate import Certificates
 
@@ -47,9 +40,7 @@ def collect(
         "timestamp": timestamp(studies),
         "summary": sections.summary(studies),
         "claims": claim_tables.section(studies, claimed, published or []),
-        "studies": [sections.study_section(study) for study in studies],
-        "verdicts": paper_tables.verdict_table(studies),
-        "cells": panels.cells_table(studies, environments),
+        "studies": [sections.study_section(study, environments) for study in studies],
         "groups": panels.group_panels(studies, environments),
         "equivalence": certificates.section(studies),
         "environments": list(environments.values()),

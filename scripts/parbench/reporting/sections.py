@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from parbench.reporting.figures import figures
 from parbench.reporting.not_yet import not_yet_table
 from parbench.reporting.operators import operators_table
-from parbench.reporting.panels import every_run
+from parbench.reporting.panels import Environments, cells_table
 from parbench.reporting.paper_tables import (
     TONES,
     counted_verdicts,
@@ -16,7 +16,7 @@ from parbench.reporting.paper_tables import (
     speedup_table,
     time_to_accuracy,
 )
-from parbench.reporting.phases import phases_figure, phases_table
+from parbench.reporting.phases import phases_table
 from parbench.reporting.study import Study
 from parbench.reporting.table import Cell, make_table, whole
 from parbench.reporting.text import (
@@ -52,19 +52,13 @@ def summary(studies: list[Study]) -> dict:
     }
 
 
-def study_section(study: Study) -> dict:
-    """What the report says of one study."""
+def study_section(study: Study, known: Environments) -> dict:
+    """What the report says of one study, whose cells ran in environments that are ``known``."""
     text = study.study
     tables = [paper_table(study, index, table) for index, table in enumerate(text["tables"], 1)]
-    more = (
-        speedup_table,
-        time_to_accuracy,
-        operators_table,
-        phases_table,
-        not_yet_table,
-    )
+    more = (speedup_table, time_to_accuracy, operators_table, phases_table, not_yet_table)
     tables += filter(None, (make(study) for make in more))
-    tables += [work_table(study)] if study.groups else []
+    tables += [work_table(study)]
     states = Counter(group.short_status for group in study.groups)
     return {
         "id": anchor("study", study.name),
@@ -83,7 +77,8 @@ def study_section(study: Study) -> dict:
         "settings": settings_pairs(text["settings"]),
         "assumed": settings_pairs(text["assumed"]),
         "tables": tables,
-        "figures": [*figures(study), *filter(None, [phases_figure(study)])],
+        "figures": figures(study),
+        "cells": cells_table(study, known),
     }
 
 
@@ -97,7 +92,8 @@ def _citation(citation: dict | None) -> dict | None:
 
 
 def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
-    runs = every_run(studies)
+    # Two studies may share cells; two files of evidence hold runs of their own.
+    runs = {study.cells_folder / cell: run for study in studies for cell, run in study.runs.items()}
     started = min((run["started"] for run in runs.values()), default="")
     finished = max((run["finished"] for run in runs.values()), default="")
     environments = [run["environment"] for run in runs.values()]
@@ -167,7 +163,7 @@ def evidence(studies: list[Study]) -> dict | None:
             [_evidence_row(study) for study in kept],
             caption="What was measured elsewhere or earlier, and is kept with the project. To "
             "measure it again: make report with the study's name; scripts/compare.py sets two "
-            f"files side by side.{_older_code(kept)}",
+            "files side by side. Digests of code compare within one version of parbench alone.",
         ),
     }
 
@@ -175,17 +171,6 @@ def evidence(studies: list[Study]) -> dict | None:
 def _machines(study: Study) -> list[str]:
     runs = study.runs.values()
     return list(dict.fromkeys(machine_text(run["environment"]["machine"]) for run in runs))
-
-
-def _older_code(studies: list[Study]) -> str:
-    """What is said of cells measured before the code's digests named modules; or nothing."""
-    runs = [run for study in studies for run in study.runs.values()]
-    if not any(name.endswith(".py") for run in runs for name in run["environment"]["code"]):
-        return ""
-    return (
-        " Code digests of files measured before parbench's modules were renamed are of the former "
-        "names: they say which cells shared code, and equal none of today's."
-    )
 
 
 def _evidence_row(study: Study) -> list[Cell]:

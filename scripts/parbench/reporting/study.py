@@ -6,10 +6,9 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from parbench.errors import ParbenchError
 from parbench.files import read_json
 from parbench.printable import printable
-from parbench.reporting.text import anchor, convert, decimals, fixed, joined_ends
+from parbench.reporting.text import anchor, convert, decimals, spread_text
 from parbench.verdicts.certificate import Certificates
 from parbench.verdicts.groups import Group, groups_of, read_runs
 from parbench.verdicts.rows import Row, read_rows
@@ -41,24 +40,16 @@ class Study:
             home = plan_path.parent.parent
             self.cells_folder = home / "cells"
             self.proofs = Certificates(sorted((home / "certificates").glob("*.json")))
-        try:
-            self.study, self.stack, self.deployment = (
-                plan[key] for key in ("study", "stack", "deployment")
-            )
-            self.arguments, self.name = plan["arguments"], self.study["name"]
-            self.has_source = self.study["published"] is not None
-            self.runs = printable(read_runs(plan, self.cells_folder))
-            self.by_id = groups_of(plan, self.runs)
-            # Those of several models together stand after those that have cells of their own.
-            self.groups = list(self.by_id.values())
-            self.own = self.groups[: len(plan["groups"])]
-        except (KeyError, TypeError) as error:
-            raise ParbenchError(
-                f"{plan_path}: no key {error}; delete it and run again: make report"
-            ) from None
+        self.study, self.stack, self.deployment = plan["study"], plan["stack"], plan["deployment"]
+        self.arguments, self.name = plan["arguments"], self.study["name"]
+        self.has_source = self.study["published"] is not None
+        self.runs = printable(read_runs(plan, self.cells_folder))
+        self.by_id = groups_of(plan, self.runs)
+        # Those of several models together stand after those that have cells of their own.
+        self.groups = list(self.by_id.values())
+        self.own = self.groups[: len(plan["groups"])]
         rows = read_rows(table_path, f"rebuild it: {self.command(table_path)} --force")
         self.rows = {(row.group, row.metric): row for row in rows}
-        self._decimals: dict[tuple[str, str], int] = {}
 
     # ---------------------------------------------------------------- files and anchors
 
@@ -77,8 +68,8 @@ class Study:
         return None if group.not_run else anchor("g", self.name, own)
 
     def cell_panel(self, cell: str) -> str:
-        """The anchor of a cell's details; two files of evidence may hold the same cell."""
-        return anchor("c", *([] if self.evidence is None else [self.name]), cell)
+        """The anchor of a cell's details; two studies may have the same cell."""
+        return anchor("c", self.name, cell)
 
     # ---------------------------------------------------------------- groups and rows
 
@@ -107,25 +98,16 @@ class Study:
                 return table["units"][metric]
         return next((row.unit for row in self.rows_of(metric)), "")
 
-    def _places(self, metric: str, unit: str) -> int:
+    def places(self, metric: str, unit: str) -> int:
         """Decimals of a metric throughout the study, so that its columns compare."""
-        if (metric, unit) not in self._decimals:
-            rows = list(self.rows_of(metric))
-            means = [convert(row.mean, row.unit, unit) for row in rows if row.mean is not None]
-            stds = [convert(row.std, row.unit, unit) for row in rows if row.std is not None]
-            self._decimals[metric, unit] = decimals(means, unit, stds)
-        return self._decimals[metric, unit]
-
-    def show(self, row: Row, number: str, unit: str) -> str:
-        """One number of a row (``mean``, ``ci_low``, ...) as text, in the unit ``unit``."""
-        value = convert(getattr(row, number), row.unit, unit)
-        return fixed(value, self._places(row.metric, unit))
+        rows = [row for row in self.rows_of(metric) if row.mean is not None]
+        means = [convert(row.mean, row.unit, unit) for row in rows]
+        stds = [convert(row.std, row.unit, unit) for row in rows if row.std is not None]
+        return decimals(means, unit, stds)
 
     def spread(self, row: Row, unit: str) -> str:
-        """``12.00 ± 0.13``, mean and standard deviation; ``11.9 to 12.1`` of too few seeds."""
-        ends = ("min", "max") if row.too_few else ("mean", "std")
-        shown = (self.show(row, end, unit) for end in ends)
-        return joined_ends(shown) if row.too_few else " ± ".join(shown)
+        """Mean and standard deviation, or range, in the unit ``unit``."""
+        return spread_text(row, self.places(row.metric, unit), convert(1.0, row.unit, unit))
 
     def whiskers(self, row: Row, unit: str) -> tuple[float, float]:
         """How far the spread reaches below and above the mean, in the unit ``unit``."""

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from parbench.reporting.text import ABSENT, anchor
+from parbench.reporting.text import ABSENT, anchor, fixed
+from parbench.verdicts.estimates import Estimate
+from parbench.verdicts.rows import Row
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,21 @@ def number(value: float, text: str) -> Cell:
 def whole(value: int) -> Cell:
     """A count."""
     return Cell(str(value), sort=value)
+
+
+def interval_cell(found: Estimate | Row, places: int) -> Cell:
+    """The 95 % interval of a mean."""
+    if found.seeds < 2:
+        return absent("needs at least two seeds")
+    ends = (fixed(end, places) for end in (found.ci_low, found.ci_high))
+    return number(found.ci_low, " to ".join(ends))
+
+
+def band_cell(band: tuple[float, float] | None) -> Cell:
+    """Where a ratio of 1 lies by chance; None where nobody knows."""
+    if band is None:
+        return Cell("unknown")
+    return number(band[1], " to ".join(fixed(end, 2) for end in band))
 
 
 class Notes:

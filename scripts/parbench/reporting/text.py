@@ -11,6 +11,9 @@ from typing import Any
 from parbench.cell import Hardware
 from parbench.errors import ParbenchError
 from parbench.measure.metrics import label
+from parbench.verdicts.estimates import Estimate
+from parbench.verdicts.rows import Row
+from parbench.verdicts.words import too_few
 
 ABSENT = "–"
 
@@ -79,14 +82,20 @@ def ratio_text(value: float) -> str:
     return fixed(value, 2) if abs(value) >= 0.095 or value == 0 else f"{value:.2g}"
 
 
+def spread_text(found: Estimate | Row, places: int, scale: float = 1.0) -> str:
+    """``12.00 ± 0.13``, mean and standard deviation; ``11.9 to 12.1`` of too few seeds.
+
+    All multiplied by ``scale``.
+    """
+    few = too_few(found.seeds)
+    numbers = (found.min, found.max) if few else (found.mean, found.std)
+    shown = [fixed(scale * value, places) for value in numbers]
+    return joined_ends(shown) if few else " ± ".join(shown)
+
+
 def joined_ends(ends: Iterable[str]) -> str:
     """A range: ``11.9 to 12.1``, or one number where both ends read alike."""
     return " to ".join(dict.fromkeys(ends))
-
-
-def band_text(band: tuple[float, float] | None) -> str:
-    """A noise band: ``0.95 to 1.05``."""
-    return "unknown" if band is None else f"{fixed(band[0], 2)} to {fixed(band[1], 2)}"
 
 
 # ---------------------------------------------------------------- words
