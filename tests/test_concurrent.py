@@ -167,7 +167,7 @@ def test_both_models_are_a_row_where_a_table_names_them(base):
     assert concurrent["cells"] == [cell for group in members for cell in group["cells"]]
     shown = plan["study"]["tables"]
     tables = [Table.model_validate(each) for each in shown]
-    rows = [each.title for each in tables if each.holds("cnn+vit", "eager", together=True)]
+    rows = [each.title for each in tables if each.models and each.holds("cnn+vit", "eager")]
     assert rows == ["Performance Comparison: both models"]
     assert any("width 16 instead of 64" in words for words in concurrent["scaled"])
 

@@ -23,6 +23,7 @@ from snakemake.exceptions import WorkflowError
 from parbench import files, machine
 from parbench.cell import Cell
 from parbench.deploy import deployment, images
+from parbench.errors import ParbenchError
 from parbench.launch import slurm, slurm_cluster
 from parbench.measure import provenance
 from parbench.plan import config as configuration
