@@ -27,7 +27,7 @@ from parbench.plan.study_plan import Group, StudyPlan, Work
 from parbench.training import learning_rate
 
 
-@dataclass
+@dataclass(eq=False)  # one is equal to itself alone
 class Plan:
     """What a configuration asks for.
 

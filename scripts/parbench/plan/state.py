@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from parbench.cell import Cell
 from parbench.data import pretrained
 from parbench.deploy import images
 from parbench.errors import ParbenchError
-from parbench.files import canonical_json, read_json
+from parbench.files import read_json
 from parbench.measure import metrics_json, provenance
 from parbench.plan import places
 from parbench.plan.expansion import Plan
@@ -128,16 +127,13 @@ def image_of(cell: Cell, plan: Plan) -> images.Image | None:
     return images.of_cell(cell, plan.images["settings"])
 
 
+@functools.cache
 def source_digest(name: str, plan: Plan) -> str | None:
     """SHA-256 of what a dataset's local folder holds; None for other sources, which are pinned."""
-    spec = plan.datasets[name]
-    return _source_digest(name, canonical_json(spec)) if "path" in spec else None
-
-
-@functools.cache
-def _source_digest(name: str, spec: str) -> str | None:
+    if "path" not in plan.datasets[name]:
+        return None
     from parbench.data import dataset  # which needs numpy: only where there is a folder to look at
 
     kept = places.RESULTS / "plan" / "datasets" / f"{name}.source.json"
     made = places.RESULTS / "data" / name / "digest.json"
-    return dataset.local_digest(json.loads(spec), kept, made)
+    return dataset.local_digest(plan.datasets[name], kept, made)
