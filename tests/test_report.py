@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import re
@@ -46,6 +47,7 @@ def render(folder: Path, data: Path) -> tuple[str, bytes]:
     return html.read_text(encoding="utf-8"), pdf.read_bytes()
 
 
+@functools.cache
 def pdf_text(pdf: bytes) -> str:
     return "\n".join(page.extract_text() for page in pypdf.PdfReader(io.BytesIO(pdf)).pages)
 
