@@ -1,6 +1,6 @@
 """Errors that a certificate must not let pass, planted into the ranks that make it.
 
-Run by the ranks in place of scripts/equivalence.py: a trial names its error under `planted`.
+Run by the ranks in place of scripts/equivalence.py: a trial's cell is called by its error.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def plant():
     right = trials.errors_of
 
     def errors_of(trial, strategy, work):
-        with PLANTED[trial["planted"]]():
+        with PLANTED[trial.cell.id]():
             return right(trial, strategy, work)
 
     return mock.patch.object(trials, "errors_of", errors_of)

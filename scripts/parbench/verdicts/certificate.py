@@ -23,9 +23,10 @@ SCHEMA_VERSION = 1
 FOLDER = Path("results/certificates")
 MOST_DEVICES = 8  # as many processes on one machine, whatever cores it has
 HOST = "host"  # in place of an image's label
-# Arithmetics in which each precision of a cell is certified, beside float64.
+# Arithmetics in which a cell is certified: all in float64, each precision in one of its own, too.
+EXACT = "float64"
 ALSO_IN = {"fp32": "float32", "bf16": "bfloat16"}
-KINDS = (("strategies", "strategy"), ("models", "model"))
+FROZEN, SYNCHRONIZED = "frozen", "synchronized"  # BatchNorm in a trial
 
 
 def path(place: str) -> Path:
@@ -51,28 +52,23 @@ def wanted(plans: Iterable[Mapping], place: str) -> list[dict]:
     """What is to be certified for the cells of ``plans`` that run in ``place``, each once."""
     image = None if place == HOST else place.partition("-")[0]
     found = {}
-    for plan in plans:
-        for group in plan["groups"]:
-            name, training = group["strategy"], group["training"]
-            if group["not_run"] or image not in (None, strategies.load(name).IMAGE):
-                continue
-            cell = {
-                "model": {"name": group["model"]},
-                "strategy": {"name": name, "options": group["options"]},
-                "hardware": group["hardware"],
-            }
-            if combination(cell)["devices"] > MOST_DEVICES:
-                continue
-            settings = {key: training[key] for key in ("precision", "batch_norm")}
-            each = {**combination(cell), **settings}
-            found[each["model"], each["strategy"], files.canonical_json(each)] = each
+    for group in (group for plan in plans for group in plan["groups"]):
+        devices = group["hardware"]["devices"] * group["hardware"]["nodes"]
+        elsewhere = image not in (None, strategies.load(group["strategy"]).IMAGE)
+        if group["not_run"] or elsewhere or devices > MOST_DEVICES:
+            continue
+        each = {key: group[key] for key in ("model", "strategy", "options")}
+        each |= {"devices": devices}
+        each |= {key: group["training"][key] for key in ("precision", "batch_norm")}
+        found[each["model"], each["strategy"], files.canonical_json(each)] = each
     return [found[key] for key in sorted(found)]
 
 
 def code(todo: Iterable[Mapping]) -> str:
     """Digest of the code that certifies what is ``wanted``."""
-    parts = {f"parbench.{kind[0]}.{each[kind[1]]}" for each in todo for kind in KINDS}
-    return provenance.combined(provenance.closure("parbench.verdicts.equivalence", *parts))
+    modules = {f"parbench.strategies.{each['strategy']}" for each in todo}
+    modules |= {f"parbench.models.{each['model']}" for each in todo}
+    return provenance.combined(provenance.closure("parbench.verdicts.equivalence", *modules))
 
 
 def make(plans: list[Path], place: str, out: Path) -> None:
@@ -185,13 +181,12 @@ class Certificates:
 
     def problems(self, runs: Iterable[Mapping]) -> list[str]:
         """What is said of runs whose mathematics is not certified, each sentence once."""
-        found = dict.fromkeys(filter(None, map(self.problem, runs)))
-        return [f"⚠ {sentence}" for sentence in found]
+        return list(dict.fromkeys(filter(None, map(self.problem, runs))))
 
     def problem(self, run: Mapping) -> str | None:
         """Why the mathematics of a run (metrics.json) is not certified; None where it is."""
         why = self._why_not(run)
-        return why and f"not certified: {why}"
+        return why and f"⚠ not certified: {why}"
 
     def _why_not(self, run: Mapping) -> str | None:
         cell, place = run["cell"], run["environment"]["image"] or HOST
@@ -208,22 +203,19 @@ class Certificates:
             return "this combination of model, strategy, options and devices is not"
         if any(row["code"] != run["environment"]["code_digest"] for row in rows):
             return "its code is another"
-        by_kind: dict[tuple[str, str], list[Mapping]] = {}
-        for row in rows:
-            by_kind.setdefault((row["arithmetic"], row["batch_norm"]), []).append(row)
-        needed = {("float64", "frozen"), (ALSO_IN[training["precision"]], "frozen")}
-        if training["batch_norm"] == "synchronized":
+        kinds = {_kind(row) for row in rows}
+        needed = {(EXACT, FROZEN), (ALSO_IN[training["precision"]], FROZEN)}
+        if training["batch_norm"] == SYNCHRONIZED:
             # There where the model has BatchNorm, and more than one rank.
-            needed |= {kind for kind in by_kind if kind[1] == "synchronized"}
-        if lacking := needed - by_kind.keys():
+            needed |= {kind for kind in kinds if kind[1] == SYNCHRONIZED}
+        if lacking := needed - kinds:
             return f"{', '.join(sorted(name for name, _ in lacking))} is not"
-        differs = (
-            row
-            for kind in by_kind
-            for row in by_kind[kind]
-            if kind in needed and row["verdict"] == DIFFERS
-        )
+        differs = (row for row in rows if _kind(row) in needed and row["verdict"] == DIFFERS)
         return next(map(said, differs), None)
+
+
+def _kind(row: Mapping) -> tuple[str, str]:
+    return row["arithmetic"], row["batch_norm"]
 
 
 def said(row: Mapping) -> str:

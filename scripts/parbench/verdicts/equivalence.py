@@ -15,19 +15,19 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tqdm import tqdm
 
 from parbench import files, machine, models, packages, strategies
-from parbench.cell import Cell
 from parbench.launch import command, outcome, ranks
 from parbench.measure import provenance
 from parbench.training import launched
 from parbench.verdicts import certificate, terminal, trials
-from parbench.verdicts.words import DIFFERS
+from parbench.verdicts.trials import Trial
+from parbench.verdicts.words import DIFFERS, EQUAL
 
 LIMIT_SECONDS = 600  # for all ranks of one launch together
 PROGRAM = provenance.SCRIPTS / "equivalence.py"
@@ -35,32 +35,31 @@ PROGRAM = provenance.SCRIPTS / "equivalence.py"
 # ---------------------------------------------------------------- all trials, in their processes
 
 
-def certify(todo: list[dict], program: Path = PROGRAM) -> list[dict]:
+def certify(todo: list[Trial], program: Path = PROGRAM) -> list[dict]:
     """The rows of a certificate: what came of every trial of ``todo``, in its order.
 
     ``program`` is what ranks run; a test gives one that errs.
     """
-    results: dict[int, dict] = {}
+    results: dict[int, dict | str] = {}
+    own, launches = [], {}
+    for index, trial in enumerate(todo):
+        if strategies.of(trial.cell).ranks_per_node == 1:
+            own.append(index)
+        else:
+            launches.setdefault(trials.place(trial.cell), []).append(index)
     with (
         tempfile.TemporaryDirectory(prefix="parbench-") as folder,
         tqdm(total=len(todo), desc="certificate", unit=" trials", disable=None) as bar,
     ):
         work = Path(folder)
-        own, launches = [], {}
-        for index, trial in enumerate(todo):
-            if strategies.of(trial["cell"]).ranks_per_node == 1:
-                own.append(index)
-            else:
-                place = files.canonical_json(trials.place(trial["cell"]))
-                launches.setdefault(place, []).append(index)
-            for arithmetic in {trials.EXACT, trial["arithmetic"]}:
-                trials.write_reference(
-                    work, trials.trial_of(trial["cell"], arithmetic, trial["batch_norm"])
-                )
+        for trial in todo:
+            if not trial.in_half:
+                trials.reference(trial, work)  # before ranks read it
 
         def launch_all() -> None:
             for indices in launches.values():
-                results.update(_launched(program, todo, indices, work))
+                found = _launched(program, [todo[index] for index in indices], work)
+                results.update(zip(indices, found, strict=True))
                 bar.update(len(indices))
 
         # What needs no processes of its own is computed here, beside those that are waited for.
@@ -71,18 +70,16 @@ def certify(todo: list[dict], program: Path = PROGRAM) -> list[dict]:
                 trials.run_trials(chosen, work, work / "own.json", bar.update)
                 results.update(zip(own, files.read_json(work / "own.json"), strict=True))
             others.result()
-        return [
-            row for index, trial in enumerate(todo) for row in _rows(trial, results[index], work)
-        ]
+    return [row for index, trial in enumerate(todo) for row in _rows(trial, results[index])]
 
 
-def _launched(program: Path, todo: list[dict], indices: list[int], work: Path) -> dict:
-    """What came of some of the trials, by index, run by ranks of ``program``."""
-    out = work / f"{indices[0]}.json"
-    files.write_json(work / "todo.json", [_as_json(todo[index]) for index in indices])
-    words = [sys.executable, str(program), "--work", str(work), "--out", str(out)]
-    count = strategies.of(todo[indices[0]]["cell"]).ranks_per_node
+def _launched(program: Path, todo: list[Trial], work: Path) -> list[dict | str]:
+    """What came of trials that are started at once, run by ranks of ``program``."""
     state = Path(tempfile.mkdtemp(dir=work))
+    out, log = state / "out.json", state / "log.txt"
+    files.write_json(work / "todo.json", [trial.json() for trial in todo])
+    words = [sys.executable, str(program), "--work", str(work), "--out", str(out)]
+    count = strategies.of(todo[0].cell).ranks_per_node
     # More ranks than cores: they need not be quick.
     alone = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HOROVOD_GLOO_IFACE": "lo"}
     alone |= {"PARBENCH_STATE": str(state), "PARBENCH_STORE": str(state / "store")}
@@ -90,40 +87,37 @@ def _launched(program: Path, todo: list[dict], indices: list[int], work: Path) -
         rank: ranks.Program(words, {**os.environ, **alone, **command.place(rank, count, count)})
         for rank in range(count)
     }
-    log = state / "log.txt"
     ended = ranks.run(programs, count, state, log, LIMIT_SECONDS)
     failure = outcome.why(ended, count, log)
     found = files.read_json(out) if out.exists() else []
-    if failure is not None or len(found) < len(indices):
-        lines = [line for line in ranks.end_of(log).splitlines() if "Error: " in line]
+    if failure is not None or len(found) < len(todo):
         why = failure.sentence if failure else "no result"
-        found += [{"trouble": lines[-1].strip() if lines else why}] * (len(indices) - len(found))
-    return dict(zip(indices, found, strict=True))
+        found += [why] * (len(todo) - len(found))
+    return found
 
 
-def _as_json(trial: dict) -> dict:
-    return {**trial, "cell": trial["cell"].json()}
-
-
-def _rows(trial: dict, result: dict, work: Path) -> list[dict]:
-    cell = trial["cell"]
+def _rows(trial: Trial, result: dict | str) -> Iterator[dict]:
+    """A row for each quantity of the ``result``; one, with the reason, where there is none."""
+    errors, reason = ({"all": None}, result) if isinstance(result, str) else (result, None)
+    bound = trials.ARITHMETIC[trial.arithmetic].bound
     row = {
-        **certificate.combination(cell.json()),
-        "arithmetic": trial["arithmetic"],
-        "batch_norm": trial["batch_norm"],
-        "code": provenance.combined(provenance.code_of(cell)),
+        **certificate.combination(trial.cell.json()),
+        "arithmetic": trial.arithmetic,
+        "batch_norm": trial.batch_norm,
+        "code": provenance.combined(provenance.code_of(trial.cell)),
+        "bound": bound,
+        "reason": reason,
     }
-    if "trouble" in result:
-        return [
-            {**row, "quantity": "all", **trials.outcome(None, 0.0), "reason": result["trouble"]}
-        ]
-    return [row | each for each in trials.judged(trial, result["errors"], work)]
+    for quantity, error in errors.items():
+        equal = error is not None and error <= bound
+        verdict = EQUAL if equal else DIFFERS
+        yield row | {"quantity": quantity, "error": error, "verdict": verdict}
 
 
 # ---------------------------------------------------------------- the program
 
 
-def whole_matrix(chosen: list[str]) -> list[dict]:
+def whole_matrix(chosen: list[str]) -> list[Trial]:
     """The trials of ``chosen`` models with all that every strategy states."""
     cells = [
         trials.cell_of(model, strategy, devices, options)
@@ -131,23 +125,23 @@ def whole_matrix(chosen: list[str]) -> list[dict]:
         for strategy in strategies.names()
         for devices, options in strategies.load(strategy).certified()
     ]
-    return _distinct(trials.trials_of(cell, certificate.ALSO_IN, trials.RULES) for cell in cells)
+    return _distinct(trials.trials_of(cell, certificate.ALSO_IN, True) for cell in cells)
 
 
-def of_plans(plans: Iterable[Path], place: str) -> list[dict]:
+def of_plans(plans: Iterable[Path], place: str) -> list[Trial]:
     """The trials of what the cells in ``plans`` use, of those that run in ``place``."""
     return _distinct(
         trials.trials_of(
             trials.cell_of(each["model"], each["strategy"], each["devices"], each["options"]),
             {each["precision"]} & set(certificate.ALSO_IN),
-            [each["batch_norm"]],
+            each["batch_norm"] == certificate.SYNCHRONIZED,
         )
         for each in certificate.wanted(map(files.read_json, plans), place)
     )
 
 
-def _distinct(those: Iterable[list[dict]]) -> list[dict]:
-    return list({files.digest(_as_json(each)): each for some in those for each in some}.values())
+def _distinct(those: Iterable[list[Trial]]) -> list[Trial]:
+    return list({files.digest(each.json()): each for some in those for each in some}.values())
 
 
 def shown(rows: list[dict]) -> str:
@@ -182,10 +176,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.work is not None:
         launched.begin()
-        todo = [
-            {**each, "cell": Cell.of(each["cell"])}
-            for each in files.read_json(arguments.work / "todo.json")
-        ]
+        todo = [Trial.read(each) for each in files.read_json(arguments.work / "todo.json")]
         trials.run_trials(todo, arguments.work, arguments.out)
         return 0
     if arguments.plan is not None:
