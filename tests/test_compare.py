@@ -78,12 +78,12 @@ def test_the_same_cells_are_compared_seed_by_seed(tmp_path, first, capsys):
         (
             [Group("resnet18", "eager", CPU1, status="diverged", reason="loss was NaN")],
             changed(),
-            "nothing to compare: A ok, B diverged 3 of 3",
+            "diverged 3 of 3 nothing to compare",
         ),
         (
             [Group("resnet18", "eager", CPU1, not_run="needs 2 cores"), DDP],
             changed(),
-            "nothing to compare: A ok, B not run",
+            "not run nothing to compare",
         ),
         ([Group("resnet18", "eager", CPU1, epochs=8)], changed(), "not judged: other work"),
     ],
@@ -108,7 +108,7 @@ def test_what_differs_and_what_is_left_is_said(tmp_path, first, capsys):
 
 def test_files_that_cannot_be_compared_are_refused_in_a_sentence(tmp_path, first):
     other = write(tmp_path / "b", [Group("swin", "eager", CPU1)], name="another")
-    with pytest.raises(ParbenchError, match=r"no cell, and no variant .*constructed and another"):
+    with pytest.raises(ParbenchError, match=r"no variant of a model .*constructed and another"):
         compare.main([str(first), str(other)])
     with pytest.raises(ParbenchError, match=r"nothing.json: no such file"):
         compare.main([str(first), str(tmp_path / "nothing.json")])

@@ -54,7 +54,6 @@ def test_a_file_holds_all_that_was_measured_and_gives_it_back(tmp_path):
     assert len(made["environments"]) == 2  # one and two processes
     sizes = [sum(len(json.dumps(run)) for run in all_.values()) for all_ in (made["cells"], runs)]
     assert sizes[0] < 0.5 * sizes[1]
-    assert len(path.read_text().splitlines()) < 60
 
 
 def test_the_same_results_give_the_same_bytes_and_others_never_replace_them(tmp_path):
@@ -94,13 +93,9 @@ def test_what_is_not_there_is_said_in_a_sentence(tmp_path):
     with pytest.raises(ParbenchError, match=r"constructed.json: no such file; run the study first"):
         evidence.gather("constructed", tmp_path / "results")
     results = measured(tmp_path)
-    (results / "certificates/host.json").unlink()
-    with pytest.raises(ParbenchError, match=r"host.json: no such file; make it with: snakemake"):
-        evidence.gather("constructed", results)
-    assert evidence.gather("constructed", results, partial=True)["certificates"] == []
     for path in (results / "cells").glob("*/metrics.json"):
         path.unlink()
-    with pytest.raises(ParbenchError, match="no cell of constructed has been measured here"):
+    with pytest.raises(ParbenchError, match="18 of 18 cells are not measured, such as resnet18"):
         evidence.gather("constructed", results, partial=True)
 
 
@@ -128,7 +123,6 @@ def test_no_path_and_no_name_of_a_host_leaves_the_machine(tmp_path, monkeypatch)
     ("machine", "device", "name"),
     [
         ({"cpu": "Intel(R) Xeon(R) Gold 6130 CPU @ 2.10GHz"}, "cpu", "intel-xeon-gold-6130-x2"),
-        ({"cpu": "AMD EPYC 7B13 64-Core Processor", "cores": 4}, "cpu", "amd-epyc-7b13-x4"),
         ({"accelerators": [{"name": "NVIDIA H200"}]}, "cuda", "h200-x1"),
         ({"accelerators": [{"name": "NVIDIA H200"}]}, "cpu", "constructed-x2"),
         ({"cpu": None, "cores": None}, "cpu", "unknown-x0"),
@@ -143,25 +137,25 @@ def test_a_machine_is_named_by_what_it_has(machine, device, name):
         assert evidence.machine_name([run, other]) == "-and-".join(sorted([name, "other-x1"]))
 
 
-def test_studies_are_those_of_the_last_report_unless_they_are_named(tmp_path, capsys):
+def test_studies_are_those_of_the_last_report_unless_they_are_named(tmp_path, capsys, monkeypatch):
     """One that cannot run here is no trouble."""
     results = measured(tmp_path)
-    words = ["write", "--results", str(results), "--folder", str(tmp_path / "kept")]
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ParbenchError, match=r"report.json: no such file; make the report first"):
-        evidence.main(words)
+        evidence.main(["write"])
     plan = json.loads((results / "plan/constructed.json").read_text())
     for group in plan["groups"]:
         group["not_run"] = "needs 2 GPUs"
     (results / "plan/elsewhere.json").write_text(json.dumps(plan))
     studies = [{"name": name} for name in ("constructed", "elsewhere")]
     (results / "report.json").write_text(json.dumps({"studies": studies}))
-    evidence.main(words)
+    evidence.main(["write"])
     told = capsys.readouterr()
     assert "note: elsewhere: nothing of it runs on this machine" in told.err
     assert "constructed-constructed-x2-2030-01-03.json  18 cells" in told.out
     shutil.rmtree(results / "cells" / plan["groups"][0]["cells"][0])
     with pytest.raises(ParbenchError, match=r"constructed.json: 1 of 18 cells are not measured"):
-        evidence.main([*words, "constructed"])
+        evidence.main(["write", "constructed"])
 
 
 def test_a_file_that_was_changed_is_refused(tmp_path):
@@ -178,16 +172,12 @@ def test_a_file_that_was_changed_is_refused(tmp_path):
             evidence.runs(evidence.read(path), path)
 
     refused("its digest is another: it was changed or damaged", digest="0" * 64)
-    refused("not evidence of this version", schema_version=2)
+    refused("schema_version: 1 was expected", schema_version=2)
     refused("'log' was unexpected", log=[])
-    refused("refers to nothing", settings=[])
     name, cell = next(iter(whole["cells"].items()))
     refused(
         rf"cell {name}: \$.test_accuracy: 7 is greater", cells={name: {**cell, "test_accuracy": 7}}
     )
-    path.write_text("[]")
-    with pytest.raises(ParbenchError, match="not evidence of this version"):
-        evidence.read(path)
 
 
 def collected(*outs: Path) -> dict:

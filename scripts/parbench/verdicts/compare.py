@@ -1,14 +1,13 @@
-"""Two machines side by side: what two files of evidence say of the same cells.
+"""Two machines side by side: what two files of evidence say of the same model and variant.
 
-Groups with the same settings are set beside each other, and else those of the same model and
-variant: then it is said what differs, such as the hardware. Seeds are paired. docs/evidence.md says
-how to read it.
+Seeds are paired; where settings differ, such as the hardware, it is said. docs/evidence.md says how
+to read it.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from parbench.errors import ParbenchError
 from parbench.files import canonical_json
 from parbench.measure.metrics import METRICS, Metric, Run
 from parbench.verdicts import evidence, terminal
-from parbench.verdicts.estimates import Estimate, estimate
+from parbench.verdicts.estimates import estimate
 from parbench.verdicts.groups import Group, groups_of, seed
 from parbench.verdicts.words import NOT_MEASURED, OK, too_few
 
@@ -29,25 +28,25 @@ LEGEND = """
 A / B: training time of A over that of B, seed by seed; above 1, B is faster.
 Mean and standard deviation over the seeds, or the range of fewer than 3.""".splitlines()
 ACCURACY, TIME = METRICS["test_accuracy"], METRICS["train_seconds"]
+Pairs = Sequence[tuple[Run, Run]]
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two files: the plan and the groups of single models, with their runs."""
+    """One of the two files, with its groups of single models by model and variant."""
 
     path: Path
     made: Mapping
-    groups: tuple[Group, ...]
+    groups: Mapping[str, Group]
 
     @classmethod
     def read(cls, path: Path) -> Side:
         """Read a file of evidence; ParbenchError for what is none."""
         made = evidence.read(path)
         groups = groups_of(evidence.plan(made), evidence.runs(made, path)).values()
-        return cls(path, made, tuple(group for group in groups if not group.members))
+        return cls(path, made, {f"{g.model} {g.variant}": g for g in groups if not g.members})
 
-    @property
-    def name(self) -> str:
+    def __str__(self) -> str:
         """Study, machine, date and software."""
         made, plan = self.made, self.made["plan"]
         words = [made["study"], made["machine"], made["date"], f"stack {plan['stack']}"]
@@ -65,61 +64,6 @@ def _work(group: Group) -> dict[str, Any]:
     return {**data, **group.model_options, **group.pretrained, **asdict(group.training)}
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two groups that are set beside each other.
-
-    ``differs``: in which settings, in words; ``other_work``: whether they train something else.
-    """
-
-    a: Group
-    b: Group
-    differs: str
-    other_work: bool
-
-    @classmethod
-    def of(cls, a: Side, b: Side, ours: Group, theirs: Group) -> Pair:
-        """A group of each side."""
-        work = _differing(_work(ours), _work(theirs))
-        differs = _differing(a.place(ours), b.place(theirs)) + work
-        return cls(ours, theirs, "; ".join(differs), bool(work))
-
-    def seeds(self) -> list[tuple[Run, Run]]:
-        """The runs of each seed that ended well on both sides."""
-        theirs = {seed(run): run for run in self.b.ok}
-        return [(run, theirs[seed(run)]) for run in self.a.ok if seed(run) in theirs]
-
-    def same_cells(self) -> list[tuple[Run, Run]]:
-        """Those of them that are the same cell, whose results should be the same, too."""
-        return [(a, b) for a, b in self.seeds() if a["cell"]["id"] == b["cell"]["id"]]
-
-    def gain(self) -> Estimate:
-        """B - A of the accuracies, over paired seeds."""
-        scores = [(ACCURACY.read(a), ACCURACY.read(b)) for a, b in self.seeds()]
-        return estimate(theirs - ours for ours, theirs in scores if None not in (ours, theirs))
-
-    def ratio(self) -> Estimate:
-        """A / B of the training times, over paired seeds."""
-        return estimate(TIME.read(a) / TIME.read(b) for a, b in self.seeds())
-
-    def reading(self) -> str:
-        """What the times say, or why they say nothing."""
-        if self.other_work:
-            return "not judged: other work"
-        sides = (("A", self.a), ("B", self.b))
-        if why := [f"{name}: {words}" for name, group in sides for words in group.cautions(TIME)]:
-            return "; ".join(why)
-        found = self.ratio()
-        if not found.n:
-            told = (f"{name} {g.status if g.ok else _lacking(g)}" for name, g in sides)
-            return "nothing to compare: " + ", ".join(told)
-        if few := too_few(found.n):
-            return f"undecided: {few}"
-        if found.ci_low <= 1 <= found.ci_high:
-            return "no difference beyond the spread of the seeds"
-        return "B is faster" if found.mean > 1 else "A is faster"
-
-
 def _differing(ours: Mapping, theirs: Mapping) -> list[str]:
     return [
         f"{key} {_word(ours.get(key))} against {_word(theirs.get(key))}"
@@ -132,67 +76,76 @@ def _word(value: object) -> str:
     return value if isinstance(value, str) else canonical_json(value)
 
 
-def _lacking(group: Group) -> str:
-    """Why a group has no number."""
-    return NOT_MEASURED if group.ok or group.status == OK else group.status
-
-
-def match(a: Side, b: Side) -> list[Pair]:
-    """Groups of the same settings, whose ids hold their digests, else of one model and variant."""
-    matched: dict[Group, Group] = {}
-    left = list(b.groups)
-    for key in (lambda group: group.id, _name):
-        for group in a.groups:
-            other = next((each for each in left if key(each) == key(group)), None)
-            if other is not None and group not in matched:
-                matched[group] = other
-                left.remove(other)
-    if not matched:
-        raise ParbenchError(
-            f"{a.path} and {b.path} have no cell, and no variant of a model, in common (studies "
-            f"{a.made['study']} and {b.made['study']}); name two files of one study"
-        )
-    return [Pair.of(a, b, group, matched[group]) for group in a.groups if group in matched]
-
-
-def _name(group: Group) -> str:
-    return f"{group.model} {group.variant}"
-
-
 def show(a: Side, b: Side) -> str:
     """Accuracy and training time of both machines, as plain text."""
-    pairs = match(a, b)
-    notes = list(dict.fromkeys(filter(None, (pair.differs for pair in pairs))))
-    lines = [HEAD, *(_line(pair, notes) for pair in pairs)]
-    said = [f"A: {a.name}", f"B: {b.name}", "", *terminal.aligned(lines), *LEGEND]
+    shared = [name for name in a.groups if name in b.groups]
+    if not shared:
+        raise ParbenchError(
+            f"{a.path} and {b.path} have no variant of a model in common (studies "
+            f"{a.made['study']} and {b.made['study']}); name two files of one study"
+        )
+    lines, notes, same = [HEAD], [], []
+    for name in shared:
+        ours, theirs = a.groups[name], b.groups[name]
+        work = _differing(_work(ours), _work(theirs))
+        differs, mark = "; ".join(_differing(a.place(ours), b.place(theirs)) + work), ""
+        if differs:
+            notes += [differs] if differs not in notes else []
+            mark = f" [{notes.index(differs) + 1}]"
+        of_seed = {seed(run): run for run in theirs.ok}
+        pairs = [(run, of_seed[seed(run)]) for run in ours.ok if seed(run) in of_seed]
+        same += [(one, other) for one, other in pairs if one["cell"]["id"] == other["cell"]["id"]]
+        lines.append([ours.model, ours.variant + mark, *_numbers(ours, theirs, pairs)])
+        lines[-1].append("not judged: other work" if work else _reading(ours, theirs, pairs))
+    said = [f"A: {a}", f"B: {b}", "", *terminal.aligned(lines), *LEGEND]
     said += [f"[{number}] {note}" for number, note in enumerate(notes, 1)]
-    same = [cells for pair in pairs for cells in pair.same_cells()]
     if same:
-        equal = sum(ours["weights_sha256"] == theirs["weights_sha256"] for ours, theirs in same)
+        equal = sum(one["weights_sha256"] == other["weights_sha256"] for one, other in same)
         said.append(
             f"{len(same)} cells are the same on both: {equal} learned the same weights to the last "
             "bit."
         )
-    for name, side, taken in ("A", a, [p.a for p in pairs]), ("B", b, [p.b for p in pairs]):
-        if left := [_name(group) for group in side.groups if group not in taken]:
+    for name, side in ("A", a), ("B", b):
+        if left := [group for group in side.groups if group not in shared]:
             said.append(f"Only in {name}: {', '.join(left)}.")
     return "\n".join(said)
 
 
-def _line(pair: Pair, notes: list[str]) -> list[str]:
-    """The fields of one pair; its mark is the place of what differs in ``notes``."""
-    variant = " = ".join(dict.fromkeys((pair.a.variant, pair.b.variant)))
-    mark = f" [{notes.index(pair.differs) + 1}]" if pair.differs else ""
-    scores = [_shown(group, ACCURACY, 100, " %") for group in (pair.a, pair.b)]
-    times = [_shown(group, TIME, 1, " s") for group in (pair.a, pair.b)]
-    gain = terminal.spread(pair.gain(), 100, "+.2f")
-    ratio = terminal.spread(pair.ratio(), 1, ".2f")
-    return [pair.a.model, variant + mark, *scores, gain, *times, ratio, pair.reading()]
+def _numbers(ours: Group, theirs: Group, pairs: Pairs) -> list[str]:
+    """Accuracies and their difference, training times and their ratio."""
+    scores = [(ACCURACY.read(one), ACCURACY.read(other)) for one, other in pairs]
+    gain = estimate(after - before for before, after in scores if None not in (before, after))
+    return [
+        *(_shown(group, ACCURACY, 100, " %") for group in (ours, theirs)),
+        terminal.spread(gain, 100, "+.2f"),
+        *(_shown(group, TIME, 1, " s") for group in (ours, theirs)),
+        terminal.spread(estimate(_ratios(pairs)), 1, ".2f"),
+    ]
+
+
+def _ratios(pairs: Pairs) -> list[float]:
+    return [TIME.read(one) / TIME.read(other) for one, other in pairs]
 
 
 def _shown(group: Group, metric: Metric, factor: float, unit: str) -> str:
     found = estimate(group.values(metric), trim=metric.clocked)
-    return terminal.spread(found, factor, ".2f", unit) or _lacking(group)
+    lacking = NOT_MEASURED if group.ok or group.status == OK else group.status
+    return terminal.spread(found, factor, ".2f", unit) or lacking
+
+
+def _reading(ours: Group, theirs: Group, pairs: Pairs) -> str:
+    """What the times say, or why they say nothing."""
+    sides = (("A", ours), ("B", theirs))
+    if why := [f"{name}: {words}" for name, group in sides for words in group.cautions(TIME)]:
+        return "; ".join(why)
+    found = estimate(_ratios(pairs))
+    if not pairs:
+        return "nothing to compare"
+    if few := too_few(found.n):
+        return f"undecided: {few}"
+    if found.ci_low <= 1 <= found.ci_high:
+        return "no difference beyond the spread of the seeds"
+    return "B is faster" if found.mean > 1 else "A is faster"
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -21,7 +21,6 @@ from typing import Any
 
 from parbench import by_schema, files, machine
 from parbench.errors import ParbenchError
-from parbench.files import canonical_json
 from parbench.measure import metrics_json
 from parbench.verdicts import certificate
 from parbench.verdicts.incomplete import cut
@@ -29,6 +28,7 @@ from parbench.verdicts.words import NOT_MEASURED
 
 SCHEMA_VERSION = 1
 FOLDER = Path("reports/evidence")
+RESULTS = Path("results")
 
 # A path from the root or from somebody's home, and its last name.
 _PATH = re.compile(r"""(?:file://|(?<![\w:/.]))[~/][^\s'",;:()\[\]{}]*/([^\s'",;:/()\[\]{}]+)/?""")
@@ -38,45 +38,30 @@ _PATH = re.compile(r"""(?:file://|(?<![\w:/.]))[~/][^\s'",;:()\[\]{}]*/([^\s'",;
 # Writing
 
 
-class _Shared:
-    """Values that many cells have alike: each stated once, and referred to by its place."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self._places: dict[str, int] = {}
-
-    def place(self, value: Any) -> int:
-        place = self._places.setdefault(canonical_json(value), len(self.values))
-        if place == len(self.values):
-            self.values.append(value)
-        return place
-
-
 def gather(study: str, results: Path, partial: bool = False) -> dict:
     """The evidence of ``study`` in the folder ``results`` of finished runs.
 
     ParbenchError where a cell is not measured, unless ``partial``: its name is then in `missing`.
     """
     path = results / "plan" / f"{study}.json"
-    fix = f"make report ARGS=\"--config studies='[{study}]'\""
     if not path.exists():
+        fix = f"make report ARGS=\"--config studies='[{study}]'\""
         raise ParbenchError(f"{path}: no such file; run the study first: {fix}")
     plan = files.read_json(path)
-    fix = shlex.join(["snakemake", *plan["arguments"]])
     wanted = [cell for group in plan["groups"] if not group["not_run"] for cell in group["cells"]]
     lies = {cell: results / "cells" / cell / "metrics.json" for cell in wanted}
     runs = {cell: metrics_json.read(lies[cell]) for cell in wanted if lies[cell].exists()}
     missing = [cell for cell in wanted if cell not in runs]
-    if not runs:
-        raise ParbenchError(f"{path}: no cell of {study} has been measured here; first: {fix}")
-    if missing and not partial:
+    if not runs or (missing and not partial):
+        such = f", such as {missing[0]}" if missing else ""
+        fix = shlex.join(["snakemake", *plan["arguments"]])
         raise ParbenchError(
-            f"{path}: {len(missing)} of {len(wanted)} cells are {NOT_MEASURED}, such as "
-            f"{missing[0]}; finish the study: {fix}, or say --partial, and the file will name them"
+            f"{path}: {len(missing)} of {len(wanted)} cells are {NOT_MEASURED}{such}; finish the "
+            f"study: {fix}, or say --partial where some are, and the file will name the others"
         )
-    proofs = _certificates(runs.values(), results / "certificates", partial)
-    settings, environments, code = _Shared(), _Shared(), {}
-    cells = {cell: _packed(run, settings, environments, code) for cell, run in runs.items()}
+    places = {run["environment"]["image"] or certificate.HOST for run in runs.values()}
+    proofs = [results / "certificates" / certificate.path(place).name for place in sorted(places)]
+    settings, environments, code = [], [], {}
     made = {
         "schema_version": SCHEMA_VERSION,
         "study": study,
@@ -84,38 +69,32 @@ def gather(study: str, results: Path, partial: bool = False) -> dict:
         "date": max(run["finished"] for run in runs.values())[:10],
         "plan": _plain(plan),
         "missing": missing,
-        "settings": settings.values,
-        "environments": _plain(environments.values),
+        "cells": {
+            cell: _plain(_packed(run, settings, environments, code)) for cell, run in runs.items()
+        },
+        "settings": settings,
+        "environments": _plain(environments),
         "code": code,
-        "cells": _plain(cells),
-        "certificates": proofs,
+        "certificates": [certificate.read(path) for path in proofs if path.exists()],
     }
     return made | {"digest": files.digest(made)}
 
 
-def _certificates(runs: Iterable[Mapping], folder: Path, partial: bool) -> list[dict]:
-    places = sorted({run["environment"]["image"] or certificate.HOST for run in runs})
-    paths = [folder / certificate.path(place).name for place in places]
-    lacking = [path for path in paths if not path.exists()]
-    if lacking and not partial:
-        raise ParbenchError(
-            f"{lacking[0]}: no such file; make it with: snakemake {lacking[0]}, or say --partial, "
-            "and the cells will be marked as not certified"
-        )
-    return [certificate.read(path) for path in paths if path.exists()]
-
-
-def _packed(run: Mapping, settings: _Shared, environments: _Shared, code: dict) -> dict:
+def _packed(run: Mapping, settings: list, environments: list, code: dict) -> dict:
     """A run (metrics.json) with places in ``settings`` and ``environments`` for what is shared."""
     cell, environment = dict(run["cell"]), dict(run["environment"])
     code[environment["code_digest"]] = environment.pop("code")
-    own = {key: cell.pop(key) for key in ("id", "seed")}
-    return {
-        **{key: value for key, value in run.items() if key not in ("cell", "environment")},
-        "seed": own["seed"],
-        "settings": settings.place(cell),
-        "environment": environments.place(environment),
-    }
+    del cell["id"]
+    packed = {**run, "seed": cell.pop("seed"), "settings": _place(settings, cell)}
+    del packed["cell"]
+    return packed | {"environment": _place(environments, environment)}
+
+
+def _place(values: list, value: Any) -> int:
+    """Where ``value`` stands in ``values``, each of which stands there once."""
+    if value not in values:
+        values.append(value)
+    return values.index(value)
 
 
 def machine_name(runs: Iterable[Mapping]) -> str:
@@ -166,14 +145,8 @@ def write(made: dict, folder: Path) -> Path:
         raise ParbenchError(
             f"{path}: holds other evidence of that machine and day; move or delete it first"
         )
-    # A line for each part: small.
-    parts = (f"{json.dumps(key)}:{_short(part)}" for key, part in made.items())
-    files.write_atomically(path, "{" + ",\n".join(parts) + "}\n")
+    files.write_atomically(path, json.dumps(made, separators=(",", ":"), ensure_ascii=False) + "\n")
     return path
-
-
-def _short(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -183,12 +156,6 @@ def _short(value: Any) -> str:
 def read(path: Path) -> dict:
     """Read a file of evidence; ParbenchError for what is none, or was changed."""
     made = files.read_json(path)
-    version = isinstance(made, dict) and "cells" in made and made.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise ParbenchError(
-            f"{path}: not evidence of this version ({SCHEMA_VERSION}); name a file that "
-            "`make evidence` has written"
-        )
     by_schema.check(made, "evidence", str(path))
     content = {key: value for key, value in made.items() if key != "digest"}
     if made["digest"] != files.digest(content):
@@ -203,12 +170,9 @@ def runs(made: Mapping, path: Path) -> dict[str, dict]:
     found = {}
     for cell, packed in made["cells"].items():
         run = dict(packed)
-        try:
-            settings, seed = made["settings"][run.pop("settings")], run.pop("seed")
-            environment = made["environments"][run.pop("environment")]
-            whole = {**environment, "code": made["code"][environment["code_digest"]]}
-        except (IndexError, KeyError) as error:
-            raise ParbenchError(f"{path}: cell {cell}: refers to nothing ({error})") from None
+        settings, seed = made["settings"][run.pop("settings")], run.pop("seed")
+        environment = made["environments"][run["environment"]]
+        whole = {**environment, "code": made["code"][environment["code_digest"]]}
         run |= {"cell": {"id": cell, **settings, "seed": seed}, "environment": whole}
         by_schema.check(run, "metrics", f"{path}: cell {cell}")
         found[cell] = run
@@ -260,8 +224,6 @@ def main(arguments: list[str] | None = None) -> None:
     one = commands.add_parser("write", help="finished studies -> reports/evidence/")
     one.add_argument("study", nargs="*", help="its name; by default those of the last report")
     one.add_argument("--partial", action="store_true", help="also where cells are not measured")
-    one.add_argument("--results", type=Path, default=Path("results"), help="folder of the runs")
-    one.add_argument("--folder", type=Path, default=FOLDER, help="where to write")
     other = commands.add_parser("unpack", help="a file of evidence -> plan, cells, certificates")
     other.add_argument("file", type=Path)
     other.add_argument("--folder", type=Path, required=True, help="gets a folder of its name")
@@ -269,32 +231,28 @@ def main(arguments: list[str] | None = None) -> None:
     if options.action == "unpack":
         unpack(options.file, options.folder)
         return
-    for study in options.study or _reported(options.results):
-        _keep(study, options)
+    for study in options.study or _reported():
+        made = gather(study, RESULTS, options.partial)
+        path = write(made, FOLDER)
+        print(f"{path}  {len(made['cells'])} cells, {path.stat().st_size / 1e3:.0f} kB")
+        if any(environment["git_dirty"] for environment in made["environments"]):
+            print(
+                f"note: {study}: some cells were measured with uncommitted changes; the report "
+                "says so",
+                file=sys.stderr,
+            )
 
 
-def _reported(results: Path) -> list[str]:
+def _reported() -> list[str]:
     """Studies of the last report of which something runs on this machine."""
-    path = results / "report.json"
+    path = RESULTS / "report.json"
     if not path.exists():
         raise ParbenchError(f"{path}: no such file; make the report first, or name studies")
-    names = [study["name"] for study in files.read_json(path)["studies"]]
     runnable = []
-    for name in names:
-        plan = files.read_json(results / "plan" / f"{name}.json")
+    for name in (study["name"] for study in files.read_json(path)["studies"]):
+        plan = files.read_json(RESULTS / "plan" / f"{name}.json")
         if all(group["not_run"] for group in plan["groups"]):
             print(f"note: {name}: nothing of it runs on this machine", file=sys.stderr)
         else:
             runnable.append(name)
     return runnable
-
-
-def _keep(study: str, options: argparse.Namespace) -> None:
-    made = gather(study, options.results, options.partial)
-    path = write(made, options.folder)
-    print(f"{path}  {len(made['cells'])} cells, {path.stat().st_size / 1e3:.0f} kB")
-    if any(environment["git_dirty"] for environment in made["environments"]):
-        print(
-            f"note: {study}: some cells were measured with uncommitted changes; the report says so",
-            file=sys.stderr,
-        )
