@@ -17,7 +17,6 @@ from parbench.plan.published import Claim
 from parbench.plan.published import rows as rows_of
 from parbench.reporting import report
 from parbench.verdicts import claims
-from parbench.verdicts.arithmetic import Contradiction, Sure
 from parbench.verdicts.claims import Rebuilt
 from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.groups import Group
@@ -31,7 +30,6 @@ HEAD = (
     "study,table,model,strategy,options,hardware,nodes,devices_per_node,batch_size,metric,value,"
     "unit"
 )
-NOTE = "torchgpipe gives all CPU devices one worker"
 
 
 # ---------------------------------------------------------------- one ratio
@@ -119,16 +117,16 @@ def group(
     return Group.of(plan, runs, runs)
 
 
-def judged(claim: dict, *groups: Group, rows=(), found=(), means=None):
+def judged(claim: dict, *groups: Group, rows=()):
     """The verdict on one claim about ``paper``."""
     with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
         file.write("\n".join([HEAD, *(f"paper,Table 1,{row}" for row in rows)]))
         file.flush()
         source = Source("paper", rows_of(file.name))
     tolerance = {"relative": 0.05, "accuracy": 0.01}
-    study = Rebuilt("paper-cpu", tolerance, source, groups, means or {})
+    study = Rebuilt("paper-cpu", tolerance, source, groups, {})
     claim = Claim(study="paper", claim="It is so.", **claim)
-    return claims.judge({"a": claim}, {"paper": [study]}, found)[0]
+    return claims.judge({"a": claim}, {"paper": [study]}, [])[0]
 
 
 def ratio(over: dict, under: dict, op=">", metric="train_seconds", **more) -> dict:
@@ -147,41 +145,6 @@ def test_a_speedup(seconds, verdict):
     (one,) = made.comparisons
     assert one.measured.mean == pytest.approx(100 / seconds, rel=0.01)
     assert one.band[0] < 1 < one.band[1]
-
-
-def test_the_noise_is_the_baselines_whichever_side_it_stands_on():
-    quiet = group("eager", "eager", CPU1, jitter=0.0001)
-    loud = group("ddp", "ddp", CPU2, 60, jitter=0.05, baseline="net.eager")
-    forth = judged(FASTER, quiet, loud).comparisons[0]
-    back = judged(ratio({"strategy": "ddp"}, {"strategy": "eager"}), quiet, loud).comparisons[0]
-    assert forth.band == back.band
-    assert forth.band[1] < 1.01
-
-
-def test_published_is_what_the_claim_states_or_what_its_numbers_give():
-    named = {"strategy": "eager"}, {"strategy": "ddp"}
-    groups = [
-        group(name, name, hardware, published={"model": "net", "strategy": name})
-        for name, hardware in zip(("eager", "ddp"), (CPU1, CPU2), strict=True)
-    ]
-    rows = ["net,eager,,X,1,1,,train_seconds,90,s", "net,ddp,,X,1,2,,train_seconds,60,s"]
-    assert judged(ratio(*named), *groups, rows=rows).comparisons[0].published == 1.5
-    for stated in (2.5, {"net": 2.5}, {"net": {"64": 2.5}}, {"horovod": 3, "ddp": 2.5}):
-        made = judged(ratio(*named) | {"published": stated}, *groups, rows=rows)
-        assert made.comparisons[0].published == 2.5
-    other = [rows[0], rows[1].replace(",X,", ",Y,")]
-    assert judged(ratio(*named), *groups, rows=other).comparisons[0].published is None
-
-
-@pytest.mark.parametrize(("seconds", "verdict"), [(30, HOLDS), (60, FAILS)])
-def test_a_ratio_may_have_to_be_above_what_is_stated_of_its_strategy(seconds, verdict):
-    asked = ratio({"strategy": "eager"}, {"strategy": ["gpipe", "ddp"]}, value="published")
-    asked |= {"published": {"gpipe": 1, "ddp": 2}}
-    ddp = group("ddp", "ddp", CPU2, seconds, baseline="net.eager")
-    made = judged(asked, EAGER, ddp)
-    assert (made.verdict, made.comparisons[0].published) == (verdict, 2)
-    made = judged(asked | {"published": {"gpipe": 1}}, EAGER, ddp)
-    assert (made.verdict, made.reason) == (UNTESTED, "the claim states no number for this")
 
 
 EQUAL = {"test": {"metric": "test_recall_macro", "against": "test_accuracy", "op": "equal"}}
@@ -240,69 +203,6 @@ def test_without_a_common_seed_there_is_no_number():
     assert (made.verdict, made.reason) == (UNTESTED, "no seed that all of them have")
 
 
-def test_a_pipeline_on_one_worker_tests_no_speedup_but_its_own_options():
-    def gpipe(checkpoint: str, seconds: float) -> Group:
-        options = {"balance": [1, 1], "checkpoint": checkpoint}
-        told = {"comparable": {"speedup": NOTE}}
-        return group(f"gpipe-{checkpoint}", "gpipe", CPU2, seconds, options=options, **told)
-
-    groups = EAGER, gpipe("always", 140), gpipe("never", 100)
-    made = judged(ratio({"strategy": "eager"}, {"strategy": "gpipe"}), *groups)
-    assert (made.verdict, made.reason) == (UNTESTED, f"needs 2x GPU: {NOTE}")
-    always, never = (
-        {"strategy": "gpipe", "options": {"checkpoint": name}} for name in ("always", "never")
-    )
-    assert judged(ratio(always, never), *groups).verdict == HOLDS
-
-
-def test_one_ratio_over_another():
-    test = ratio({"strategy": "eager"}, {"strategy": "ddp"}, models=["swin", "resnet50"])
-    groups = [
-        group(name, name, hardware, seconds, model=model)
-        for model, ddp in (("resnet50", 50), ("swin", 80))
-        for name, hardware, seconds in (("eager", CPU1, 100), ("ddp", CPU2, ddp))
-    ]
-    made = judged(test | {"published": {"swin": 1.3, "resnet50": 1.44}}, *groups)
-    (one,) = made.comparisons
-    assert made.verdict == FAILS
-    assert one.published == pytest.approx(1.3 / 1.44)
-    assert one.measured.mean == pytest.approx(1.25 / 2, rel=0.01)
-    assert one.band[1] > max(each.band[1] for each in one.ratios)
-
-
-@pytest.mark.parametrize(
-    ("accuracy", "jitter", "verdict"),
-    [(0.801, 0.0005, HOLDS), (0.7, 0.0005, FAILS), (0.8, 0.1, UNDECIDED)],
-)
-def test_equal_accuracies_are_known_to_be(accuracy, jitter, verdict):
-    test = ratio({"strategy": "ddp"}, {"strategy": "eager"}, "within_noise", "test_accuracy")
-    ddp = group("ddp", "ddp", CPU2, accuracy=accuracy, jitter=jitter)
-    made = judged(test, EAGER, ddp)
-    assert made.verdict == verdict
-    assert made.comparisons[0].band == pytest.approx((1 - 0.0125, 1 + 0.0125), abs=1e-4)
-
-
-def test_a_batch_is_compared_at_the_same_hardware_and_options():
-    groups = [
-        group(
-            f"{name}-{batch}", strategy, hardware, seconds, global_batch=batch, min_tail=batch // 2
-        )
-        for name, strategy, hardware in (
-            ("one", "eager", CPU1),
-            ("two", "ddp", CPU2),
-            ("nodes", "ddp", NODES),
-        )
-        for batch, seconds in ((16, 100), (64, 60))
-    ]
-    groups.append(group("two-64-bucket", "ddp", CPU2, 60, options={"bucket": 1}, global_batch=64))
-    made = judged(ratio({"batch_size": 64}, {"batch_size": 16}, "<"), *groups)
-    pairs = [
-        (each.ratios[0].over.variant, each.ratios[0].under.variant) for each in made.comparisons
-    ]
-    assert pairs == [(f"{name}-64", f"{name}-16") for name in ("one", "two", "nodes")]
-    assert (made.verdict, made.reason) == (HOLDS, "comparisons: holds 3; on paper-cpu")
-
-
 def test_the_sources_configuration_counts_and_not_the_variants_beside_it():
     own = {"published": {"model": "net", "strategy": "ddp"}}
     groups = [
@@ -317,22 +217,6 @@ def test_the_sources_configuration_counts_and_not_the_variants_beside_it():
     assert made.verdict == HOLDS
 
 
-def test_other_hardware_counts_only_where_the_sources_own_did_not_run():
-    test = ratio({"nodes": 2}, {"nodes": 1, "devices": 1}, "<")
-    own = {"published": {"model": "net"}}
-    four = make_hardware(devices=2, nodes=2, name="cpu2x2")
-    eager, other = group("eager", "eager", CPU1, **own), group("of-one", "ddp", NODES, 160)
-    made = judged(test, eager, group("nodes", "ddp", four, 60, **own), other)
-    assert [each.ratios[0].over.variant for each in made.comparisons] == ["nodes"]
-    assert made.verdict == HOLDS
-    lacking = group("nodes", "ddp", four, not_run="needs 2 nodes of 2", **own)
-    made = judged(test, eager, lacking, other)
-    assert [each.verdict for each in made.comparisons] == [UNTESTED, FAILS]
-    nothing = group("of-one", "ddp", NODES, not_run="needs 2 nodes of 1")
-    made = judged(test, eager, lacking, nothing)
-    assert (made.verdict, made.reason) == (UNTESTED, "needs 2 nodes of 2")
-
-
 def test_devices_of_two_kinds_are_compared_only_where_named():
     gpu = group("gpu", "eager", T4, 10)
     same = ratio({"device": "gpu"}, {"device": "cpu"}, "within_noise", "test_accuracy")
@@ -343,39 +227,6 @@ def test_devices_of_two_kinds_are_compared_only_where_named():
     assert few.reason == "paper-cpu has no cell that measures test_accuracy"
     made = judged(ratio({"strategy": "eager", "devices": 1}, {"strategy": "ddp"}), EAGER, gpu)
     assert made.verdict == UNTESTED
-
-
-def test_the_largest_part():
-    test = {"test": {"metric": "operator_self_seconds", "op": "largest"}}
-    vit = group("vit", "eager", T4, published={"model": "net", "hardware": "T4"})
-    rows = [
-        f"net,eager,,T4,1,1,,operator_self_seconds:aten::{name},{seconds},s"
-        for name, seconds in (("mm", 1), ("copy_", 3))
-    ]
-    means = {
-        ("net.vit", f"operator_self_seconds:aten::{name}"): seconds
-        for name, seconds in (("mm", 2.0), ("copy_", 1.0))
-    }
-    (one,) = judged(test, vit, rows=rows, means=means).comparisons
-    assert (one.verdict, one.published, one.measured) == (REPORTED, "aten::copy_", "aten::mm")
-    made = judged(test, vit, rows=rows)
-    assert (made.verdict, made.reason) == (UNTESTED, "no cell measures operator_self_seconds")
-    assert judged(test, EAGER).verdict == UNTESTED
-
-
-def test_a_claim_without_test_may_be_against_its_own_numbers():
-    check = "recall is accuracy"
-    found = Contradiction(check, Sure.CERTAIN, "paper", "0.1 and 0.2", (2,))
-    claim = {"finding": check}
-    made = judged(claim, EAGER, found=[found])
-    assert made.verdict == FAILS
-    assert "published numbers alone" in made.reason
-    assert judged(claim, EAGER).verdict == UNTESTED
-    for other in (
-        Contradiction(check, Sure.CERTAIN, "another", "", (2,)),
-        Contradiction(check, Sure.WEAK, "paper", "", (2,)),
-    ):
-        assert judged(claim, EAGER, found=[other]).verdict == UNTESTED
 
 
 def test_one_comparison_that_is_against_it_is_enough():
