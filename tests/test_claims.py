@@ -17,6 +17,7 @@ from parbench.plan.published import Claim
 from parbench.plan.published import rows as rows_of
 from parbench.reporting import report
 from parbench.verdicts import claims
+from parbench.verdicts.arithmetic import Contradiction, Sure
 from parbench.verdicts.claims import Rebuilt
 from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.groups import Group
@@ -117,7 +118,7 @@ def group(
     return Group.of(plan, runs, runs)
 
 
-def judged(claim: dict, *groups: Group, rows=()):
+def judged(claim: dict, *groups: Group, rows=(), found=()):
     """The verdict on one claim about ``paper``."""
     with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
         file.write("\n".join([HEAD, *(f"paper,Table 1,{row}" for row in rows)]))
@@ -126,7 +127,7 @@ def judged(claim: dict, *groups: Group, rows=()):
     tolerance = {"relative": 0.05, "accuracy": 0.01}
     study = Rebuilt("paper-cpu", tolerance, source, groups, {})
     claim = Claim(study="paper", claim="It is so.", **claim)
-    return claims.judge({"a": claim}, {"paper": [study]}, [])[0]
+    return claims.judge({"a": claim}, {"paper": [study]}, found)[0]
 
 
 def ratio(over: dict, under: dict, op=">", metric="train_seconds", **more) -> dict:
@@ -227,6 +228,21 @@ def test_devices_of_two_kinds_are_compared_only_where_named():
     assert few.reason == "paper-cpu has no cell that measures test_accuracy"
     made = judged(ratio({"strategy": "eager", "devices": 1}, {"strategy": "ddp"}), EAGER, gpu)
     assert made.verdict == UNTESTED
+
+
+def test_a_claim_without_test_may_be_against_its_own_numbers():
+    check = "recall is accuracy"
+    found = Contradiction(check, Sure.CERTAIN, "paper", "0.1 and 0.2", (2,))
+    claim = {"finding": check}
+    made = judged(claim, EAGER, found=[found])
+    assert made.verdict == FAILS
+    assert "published numbers alone" in made.reason
+    assert judged(claim, EAGER).verdict == UNTESTED
+    for other in (
+        Contradiction(check, Sure.CERTAIN, "another", "", (2,)),
+        Contradiction(check, Sure.WEAK, "paper", "", (2,)),
+    ):
+        assert judged(claim, EAGER, found=[other]).verdict == UNTESTED
 
 
 def test_one_comparison_that_is_against_it_is_enough():
