@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -22,12 +21,8 @@ from parbench.errors import ParbenchError, run_main
 from parbench.plan import config as configuration
 from parbench.plan import expansion, state
 
-ROOT = configuration.ROOT
 
-
-def needed(
-    config: dict, plan: expansion.Plan, stack: str, configfiles: list[Path]
-) -> bundle.Contents:
+def needed(config: dict, plan: expansion.Plan, stack: str) -> bundle.Contents:
     """Images, datasets and published weights of all cells, also of those whose hardware only the
     other machine has.
     """
@@ -37,18 +32,15 @@ def needed(
     folders = {f"data/{cell.dataset.name}" for cell in plan.cells.values()}
     started = (cell.model.pretrained for cell in plan.cells.values())
     folders |= {f"weights/{each.weights}" for each in started if each}
-    ordered = sorted(wanted, key=lambda image: image.label)
-    return bundle.Contents(stack, ordered, sorted(folders), configfiles)
+    return bundle.Contents(stack, sorted(wanted, key=lambda one: one.label), sorted(folders))
 
 
-def prepare(contents: bundle.Contents, settings: dict) -> None:
+def prepare(contents: bundle.Contents, settings: dict, overlay: list[str]) -> None:
     """Make data by the workflow, and images, where they are not there yet."""
     command = [sys.executable, "-m", "snakemake", "--quiet", "all", "--rerun-incomplete"]
     command += [f"results/{folder}/digest.json" for folder in contents.folders]
-    if contents.configfiles:
-        command += ["--configfile", *map(str, contents.configfiles)]
     variables = {**os.environ, "PARBENCH_CLOSING": "make"}  # no results to print
-    if subprocess.run(command, cwd=ROOT, env=variables, check=False, stdout=2).returncode:
+    if subprocess.run([*command, *overlay], env=variables, check=False, stdout=2).returncode:
         raise ParbenchError("the data of the studies cannot be made; see the error above")
     for image in contents.images:
         images.ensure(image, {**settings, "unpack": False})
@@ -59,29 +51,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="default: parbench-<version>.tar, here")
     parser.add_argument(
-        "--configfile",
-        nargs="+",
-        type=Path,
-        default=[],
-        help="laid over config.yaml; it travels, too",
+        "--configfile", nargs="+", default=[], help="committed; laid over config.yaml"
     )
     parser.add_argument("--environment", default="current", help="stack of the host environment")
     arguments = parser.parse_args()
     files = arguments.configfile
-    bundle.require_clean(files)
+    bundle.require_clean()
     config = deployment.settle(configuration.read(files))
-    contents = needed(config, expansion.plan(config, files), arguments.environment, files)
+    contents = needed(config, expansion.plan(config, files), arguments.environment)
     name = f"parbench-{bundle.version()}.tar"  # git ignores it
     out = (arguments.out or Path(name)).absolute()
     out = out / name if out.is_dir() else out
-    prepare(contents, config["images"])
+    overlay = ["--configfile", *files] if files else []
+    prepare(contents, config["images"], overlay)
     bundle.write(out, contents)
-    overlay = shlex.join(["--configfile", *(path.name for path in files)]) if files else ""
     print(
         f"{out}  {out.stat().st_size / 1e9:.1f} GB\n"
         f"The other machine needs Linux ({environment.python_identity()[1]}), {bundle.PYTHON}, make"
         f"{' and Apptainer' if contents.images else ''}; there: tar xf, cd, make report"
-        + f" ARGS={shlex.quote(overlay)}"
+        + f' ARGS="{" ".join(overlay)}"'
         * bool(files)
     )
 

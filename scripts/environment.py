@@ -7,13 +7,7 @@
 bare Python.
 """
 
-import sys
-
-if sys.hexversion < 0x030B0000:  # said before anything that an older Python cannot import
-    sys.exit(
-        f"error: parbench needs Python 3.11 or newer, {sys.executable} is older; Debian and Ubuntu:"
-        " sudo apt install python3.11, then: make PYTHON=python3.11 ..."
-    )
+from __future__ import annotations
 
 import argparse
 

@@ -177,17 +177,6 @@ def test_what_fails_ends_in_a_sentence_with_what_mends_it(clone, variables, word
     assert not list(clone.cache.glob("envs/[!.]*/bin"))
 
 
-def test_an_older_python_is_told_what_is_needed():
-    code = (
-        "import sys, runpy; sys.hexversion = 0x030A0000;"
-        f"runpy.run_path({str(ROOT / 'scripts' / 'environment.py')!r}, run_name='__main__')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "needs Python 3.11 or newer" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_pips_own_settings_are_handed_to_uv(monkeypatch, tmp_path):
     from parbench.deploy import uv
 
@@ -309,13 +298,6 @@ def made(tmp_path) -> Path:
     folder.mkdir()
     shutil.copy(ROOT / "Makefile", folder)
     return folder
-
-
-def test_make_lists_its_targets(made):
-    done = make(made)
-    assert done.returncode == 0
-    for target in ("report", "test", "lint", "format", "bench", "doctor", "clean", "help"):
-        assert re.search(rf"^  {target}\t", done.stdout, re.M)
 
 
 @pytest.mark.parametrize("bundle", [False, True])

@@ -8,13 +8,12 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-import yaml
 
 import gpu
 from parbench import machine
 from parbench.errors import ParbenchError
 from parbench.plan import config, expansion
-from workspace import ROOT, Workspace
+from workspace import ROOT
 
 PROFILE = ROOT / "profiles" / "gpu.yaml"
 ONE_GPU = {"available": {"cpu": 4, "cuda": {"H200": 1}}, "deployment": "host"}
@@ -74,11 +73,3 @@ def test_the_target_looks_for_a_gpu_then_runs_reports_and_keeps(plan):
     assert "environment.py" not in done.stdout[: places[0]]
     asked = plan.studies["kamoji"].arguments
     assert asked == ["--configfile", "profiles/gpu.yaml", "--config", "studies=[kamoji]"]
-
-
-def test_a_dry_run_of_it_names_all_its_jobs(plan, tmp_path):
-    work = Workspace(tmp_path / "a work folder")
-    (work.folder / "here.yaml").write_text(yaml.safe_dump(ONE_GPU))
-    jobs = work.jobs("--configfile", "profiles/gpu.yaml", "here.yaml")
-    assert jobs["train"] == len(plan.cells) - len(plan.not_run)
-    assert (jobs["table"], jobs["report"], jobs["dataset"]) == (5, 1, 2)

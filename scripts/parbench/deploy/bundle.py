@@ -8,12 +8,10 @@ wheel of every package in bundle/wheels, from which uv installs (environment.py)
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,14 +28,12 @@ PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 class Contents:
     """What the configured studies need: their images, and folders below results/, as data/digits.
 
-    ``configfiles`` are files of --configfile, which go beside config.yaml; ``stack`` is that of the
-    host's environment, which cells in images need for the workflow itself.
+    ``stack`` is that of the host's environment, which cells in images need for the workflow itself.
     """
 
     stack: str
     images: list[images.Image]
     folders: list[str]
-    configfiles: list[Path]
 
 
 def git(*words: str, folder: Path = ROOT) -> str:
@@ -50,11 +46,9 @@ def git(*words: str, folder: Path = ROOT) -> str:
     return done.stdout.rstrip("\n")
 
 
-def require_clean(configfiles: Iterable[Path]) -> None:
+def require_clean() -> None:
     """ParbenchError when what lies here is not the commit that the archive would hold."""
-    travelling = {path.name for path in configfiles}
-    lines = git("status", "--porcelain", "--untracked-files=all").splitlines()
-    changed = [line[3:] for line in lines if line[3:].strip('"') not in travelling]
+    changed = [line[3:] for line in git("status", "--porcelain").splitlines()]
     if changed:
         raise ParbenchError(
             f"this checkout is not what was committed: {', '.join(changed[:3])}; commit it first"
@@ -102,8 +96,6 @@ def write(out: Path, contents: Contents) -> None:
         # With its history.
         git("clone", "--quiet", "--no-local", "--no-tags", str(ROOT), str(checkout))
         git("remote", "remove", "origin", folder=checkout)
-        for path in contents.configfiles:
-            shutil.copyfile(path, checkout / path.name)
         fetch_wheels(contents.stack, place)
         say(f"writing {out}")
         with atomic_path(out) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
