@@ -24,11 +24,8 @@ def find(name: str, plan: Plan) -> str:
     if matches:
         some = "\n  ".join(matches[:10])
         raise ParbenchError(f"{name!r} means {len(matches)} cells; say more of one:\n  {some}")
-    finished = folder(name) / "metrics.json"
-    hint = " (its results lie in results/cells, but no study in config.yaml asks for it)"
     raise ParbenchError(
-        f"unknown cell {name!r}{hint if finished.exists() else ''}"
-        f"{nearest(name, plan.cells, listed=False)}; "
+        f"unknown cell {name!r}{nearest(name, plan.cells, listed=False)}; "
         "`python scripts/cells.py list` prints all"
     )
 
