@@ -22,8 +22,10 @@ ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer was found; Debian and Ubuntu: sudo apt" \
 		"install python3.11 python3-pip; or: make PYTHON=<its path> ..." >&2; exit 2; }
 
-.gpu: .python
-	@"$(PYTHON)" scripts/gpu.py
+.gpu:
+	@nvidia-smi --list-gpus >/dev/null 2>&1 || { echo "error: this machine has no NVIDIA GPU, so that nothing was" \
+		"set up, downloaded or trained; run it where nvidia-smi lists one, or on a cluster:" \
+		"snakemake --profile slurm --configfile profiles/gpu.yaml" >&2; exit 2; }
 
 help: ## list the targets
 	@echo "make <target>, where <target> is one of"

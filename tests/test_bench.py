@@ -25,20 +25,12 @@ def context(tmp_path, monkeypatch):
     return benchmarks.Context(tmp_path, {"this": ROOT}, 1)
 
 
-def test_rows_have_an_interval_and_a_verdict():
+def test_rows_have_an_interval():
     for n, low, high in [(6, 1, 6), (10, 2, 9), (30, 10, 21)]:  # tables of the sign test
-        found = turns.interval([float(value) for value in range(1, n + 1)])
-        assert (found["low"], found["high"], found["median"]) == (low, high, (n + 1) / 2)
-    for values, bound, verdict in [
-        ([0.9] * 25 + [0.99] * 5, {"reaches": 0.98}, "short"),
-        ([0.97] * 15 + [0.99] * 15, {"reaches": 0.98}, "pass"),
-        ([1.0] * 5, {"reaches": 0.98}, "undecided"),
-        ([2.9, 3.1, 3.1], {"at_most": 3}, "short"),
-        ([2.9, 2.9, 9.0], {"at_most": 3}, "pass"),
-    ]:
-        result = turns.Row("constructed", "x", values, **bound).result()
-        assert result["verdict"] == verdict
-        assert verdict in turns.table([result])
+        row = turns.Row("constructed", "x", [float(value) for value in range(1, n + 1)]).result()
+        assert (row["low"], row["high"], row["median"]) == (low, high, (n + 1) / 2)
+        assert f"({low} to {high})" in turns.line(row)
+    assert turns.line(turns.Row("few", "s", [1.0] * 5).result()) == "  few: 1 s (n=5)"
 
 
 def test_sides_take_turns_so_that_a_drift_cancels():
@@ -57,15 +49,25 @@ def test_sides_take_turns_so_that_a_drift_cancels():
     assert set(turns.ratio("constructed", found["a"], found["b"]).values) == {1.0}
 
 
-def test_cells(context):
-    context.checkouts["the other"] = ROOT
-    rows = benchmarks.bench_train(context)
-    assert [row.what for row in rows] == [
-        *("training, eager, this", "training, ddp, this"),
-        *("training, eager, the other", "training, ddp, the other"),
+def test_cells_of_two_checkouts_by_the_program(context, tmp_path, monkeypatch, capsys):
+    def program(*words):
+        monkeypatch.setattr(sys, "argv", ["bench.py", *map(str, words)])
+        bench.main()
+
+    out = tmp_path / "a folder/bench.json"
+    program("train", "--pairs", 1, "--against", ROOT, "--out", out)
+    result = json.loads(out.read_text())
+    assert {"checkouts", "machine", "load", "rows"} <= set(result)
+    assert [row["what"] for row in result["rows"]] == [
+        *("train_seconds, eager, this", "train_seconds, ddp, this"),
+        *("train_seconds, eager, the other", "train_seconds, ddp, the other"),
         *("images a second, eager, over the other", "images a second, ddp, over the other"),
     ]
-    assert all(row.values[0] > 0 for row in rows)
+    assert "images a second, ddp, over the other: " in capsys.readouterr().out
+    with pytest.raises(ParbenchError, match="unknown benchmark 'trian'; there are train"):
+        program("trian")
+    with pytest.raises(ParbenchError, match="no checkout of parbench"):
+        program("--against", tmp_path)
 
 
 def test_the_workflow(context):
@@ -77,41 +79,16 @@ def test_the_workflow(context):
         "train_samples": 64,
         "test_samples": 32,
     }
-    rows = benchmarks.bench_quickstart(context, **small, settings=settings)
+    rows = benchmarks.study(context, **small, settings=settings)
     assert [row.what for row in rows] == [
-        *("starting quickstart's 1 cells, this", "training quickstart's 1 cells, this"),
-        *("snakemake -n, all done, this", "snakemake -n, all done, a bare Snakefile"),
-        "snakemake -n, all done, this beyond a bare Snakefile",
+        *("startup_seconds of 1 cells, this", "train_seconds of 1 cells, this"),
+        *("snakemake -n, 1 jobs, this", "snakemake -n, 1 jobs, a bare Snakefile"),
     ]
 
 
-def test_planning_of_many_cells_by_two_checkouts(context):
-    context.checkouts["the other"] = ROOT
-    rows = benchmarks.bench_cells5000(context, seeds=2)
+def test_planning_of_many_cells(context):
+    rows = benchmarks.cells5000(context, seeds=2)
     assert [row.what for row in rows] == [
-        "planning 20 cells, this",
-        "planning 20 cells, the other",
-        "planning 20 cells, a bare Snakefile",
+        "snakemake -n --quiet, 20 jobs, this",
+        "snakemake -n --quiet, 20 jobs, a bare Snakefile",
     ]
-
-
-def test_the_program_writes_what_it_shows(context, tmp_path, monkeypatch, capsys):
-    def program(*words):
-        monkeypatch.setattr(sys, "argv", ["bench.py", *map(str, words)])
-        bench.main()
-
-    out = tmp_path / "a folder/bench.json"
-    program("start", "--pairs", 1, "--out", out)
-    result = json.loads(out.read_text())
-    assert {"checkouts", "machine", "load", "rows"} <= set(result)
-    assert [row["what"] for row in result["rows"]] == [
-        *("start, eager, this", "start, ddp, this", "start of ddp over that of eager, this")
-    ]
-    assert "start, eager, this" in capsys.readouterr().out
-    program("--list")
-    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
-    assert listed == {"train", "start", "quickstart", "cells5000"}
-    with pytest.raises(ParbenchError, match="unknown benchmark 'trian'; there are train"):
-        program("trian")
-    with pytest.raises(ParbenchError, match="no checkout of parbench"):
-        program("--against", tmp_path)

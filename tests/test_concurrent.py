@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 
@@ -16,11 +15,11 @@ from parbench.measure import metrics_json, provenance
 from parbench.plan import config, expansion, published
 from parbench.plan.state import code_digest
 from parbench.plan.study import Study, Table
-from parbench.reporting import report, unfinished
+from parbench.reporting import report
 from parbench.strategies import eager
 from parbench.training import train
 from parbench.training.progress import Heartbeat
-from parbench.verdicts import claims, evidence, incomplete, words
+from parbench.verdicts import claims, evidence, words
 from parbench.verdicts.groups import groups_of
 from parbench.verdicts.published import Source
 from test_checkpoint import often, state
@@ -31,10 +30,8 @@ from test_tables import (
     make_plan,
     make_published,
     make_runs,
-    one_group,
-    row,
 )
-from training import SMALL_SWIN, cell, learned
+from training import cell, learned
 
 __all__ = ["state"]  # a fixture
 
@@ -47,10 +44,7 @@ BESIDE = {"simple_cnn": {}}
 @pytest.mark.parametrize(
     ("devices", "beside", "words"),
     [
-        (3, BESIDE, "2 models at once use a device each, of one node; choose .* devices: 2"),
-        (2, {"swin": SMALL_SWIN}, "swin alone is named"),
         (2, {**BESIDE, "swin": {}}, r"beside.swin: with the options \{\} it is not the study's"),
-        (2, {"cnnn": {}}, "there is no scripts/parbench/models/cnnn.py"),
     ],
 )
 def test_contradictions_are_said(devices, beside, words):
@@ -307,27 +301,6 @@ def test_both_models_beside_their_published_numbers():
         table(plan, runs, source)
 
 
-def test_throughput_over_the_baselines():
-    groups = [make_group(), make_group("ddp", baseline="resnet50.eager", hardware=make_hardware())]
-    runs = make_runs(groups[0], samples_per_second=[100.0] * 3)
-    runs |= make_runs(groups[1], samples_per_second=[150.0, 170.0, 190.0])
-    names = ["throughput_ratio", "parallel_efficiency"]
-    shown = [{"title": "t", "variants": ["ddp"], "metrics": names}]
-    source = make_published(
-        {"strategy": "ddp", "metric": "throughput_ratio", "unit": "ratio", "value": 3.3}
-    )
-    groups[1]["published"] = {"model": "resnet50", "strategy": "ddp"}
-    frame = table(make_plan(*groups, tables=shown), runs, source)
-    (found,) = [row for _, row in frame.iterrows() if row["metric"] == "throughput_ratio"]
-    assert (found["mean"], found["published"]) == (pytest.approx(1.7), 3.3)
-
-
-def test_a_published_memory_is_that_of_the_device():
-    source = make_published({"metric": "peak_memory_mib", "unit": "MiB", "value": 2002.72})
-    found = one_group(source, published={"model": "resnet50"})
-    assert row(found, "peak_memory_device_mib")["published"] == 2002.72
-
-
 def test_a_claim_of_a_total_is_of_both_models_and_no_other_is():
     plan, runs = study_of()
     groups, source = tuple(groups_of(plan, runs).values()), Source("laharsh", [])
@@ -364,35 +337,22 @@ def written(folder, plan, runs, **study):
 
 
 @pytest.mark.parametrize(
-    ("cut", "said"),
-    [
-        (lambda plan, runs: evidence.plan({"plan": plan, "cells": runs}), "not measured"),
-        (
-            lambda plan, runs: incomplete.cut(
-                plan,
-                {name: run["seed"] for name, run in runs.items()},
-                functools.partial(unfinished._lost, ()),
-            ),
-            "not trained yet",
-        ),
-    ],
-)
-@pytest.mark.parametrize(
     ("there", "why"),
     [
-        (["cnn.s0", "cnn.s1", "cnn.s2"], None),
+        (["cnn.s0", "cnn.s1", "cnn.s2"], "not measured"),
         (["cnn.s0", "vit.s1", "vit.s2"], "no seed of which all models are done"),
     ],
 )
-def test_a_pair_of_which_half_is_done_is_a_row_that_says_so(tmp_path, cut, said, there, why):
-    """In what is made of an unfinished run, and of partial evidence."""
+def test_a_pair_of_which_half_is_done_is_a_row_that_says_so(tmp_path, there, why):
+    """In what is made of partial evidence."""
     plan, runs = study_of()
     there = [".concurrent.".join(name.split(".")) for name in there]
     for name in [name for name in runs if ".concurrent." in name and name not in there]:
         del runs[name]
-    left = cut(plan, {name: {"seed": run["cell"]["seed"]} for name, run in runs.items()})
+    seeds = {name: {"seed": run["cell"]["seed"]} for name, run in runs.items()}
+    left = evidence.plan({"plan": plan, "cells": seeds})
     both = {group["id"]: group for group in left["together"]}
-    assert both["cnn+vit.concurrent"]["not_run"] == (why or said)
+    assert both["cnn+vit.concurrent"]["not_run"] == why
     assert both["cnn+vit.eager"] == plan["together"][0]
     paths = written(tmp_path, left, runs, published="laharsh")
     out, source = tmp_path / "report.json", config.ROOT / "studies" / "published"
@@ -404,7 +364,7 @@ def test_a_pair_of_which_half_is_done_is_a_row_that_says_so(tmp_path, cut, said,
         for row in json.loads(out.read_text())["claims"]["detail"]["rows"]
         if row[0]["text"] == "laharsh-total-speedup"
     )
-    assert (why or said) in row[5]
+    assert why in row[5]
     assert row[-1] == words.UNTESTED
 
 

@@ -5,13 +5,11 @@ No GPU is needed here: the plans are of a machine that is stated.
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 import pytest
 
-import gpu
-from parbench import machine
-from parbench.errors import ParbenchError
 from parbench.plan import config, expansion
 from workspace import ROOT
 
@@ -47,16 +45,17 @@ def test_every_cell_for_one_gpu_is_planned_and_no_other_of_a_gpu(plan):
     assert told == {"needs 2 GPUs"}
 
 
-def test_without_a_gpu_it_ends_in_a_sentence_before_anything_else(monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(machine, "accelerators", lambda: ())
-    with pytest.raises(ParbenchError, match="no NVIDIA GPU, so that nothing was set up"):
-        gpu.main()
-    monkeypatch.setattr(machine, "accelerators", lambda: ({"name": "NVIDIA H200", "uuid": "u"},))
-    gpu.main()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(ParbenchError, match="no NVIDIA GPU that CUDA_VISIBLE_DEVICES leaves"):
-        gpu.main()
+@pytest.mark.parametrize(("status", "said"), [(0, ""), (9, "no NVIDIA GPU, so that nothing was")])
+def test_without_a_gpu_it_ends_in_a_sentence_before_anything_else(tmp_path, status, said):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\nexit {status}\n")
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["make", ".gpu"], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode != 0) == bool(status)
+    assert said in done.stderr
 
 
 def test_the_target_looks_for_a_gpu_then_runs_reports_and_keeps(plan):
@@ -64,7 +63,7 @@ def test_the_target_looks_for_a_gpu_then_runs_reports_and_keeps(plan):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     overlay = "--configfile profiles/gpu.yaml mine.yaml"
     steps = [
-        "scripts/gpu.py",
+        "nvidia-smi --list-gpus",
         f"reports/final.html reports/final.pdf {overlay} --keep-going",
         "scripts/evidence.py write\n",
     ]

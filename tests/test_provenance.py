@@ -13,13 +13,13 @@ from parbench.measure import provenance
 SCRIPTS = provenance.SCRIPTS
 # Below parbench.
 REACHED = """
-    by_schema cell data data.loader data.pil_input data.pretrained errors files machine measure
-    measure.clocks measure.cores measure.energy measure.environment measure.memory
+    by_schema cell data data.loader data.pil_input data.pretrained errors files machine
+    measure measure.clocks measure.cores measure.environment measure.meters
     measure.metrics_json measure.profiling measure.profiling.none measure.provenance
     measure.scores models models._cuts models._resnet models.resnet18 packages printable
     strategies strategies._base strategies._stages strategies.eager training
     training.batch_norm training.checkpoint training.companions training.endings
-    training.evaluation training.launched training.learning_rate training.loop training.meters
+    training.evaluation training.launched training.learning_rate training.loop
     training.optimizers training.progress training.snapshot training.train
 """.split()
 

@@ -82,12 +82,13 @@ def test_every_strategy_computes_what_eager_does(runs, name):
     assert metrics["startup_seconds"] > 0
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["fsdp", "pipeline", "concurrent"])
 def test_stopped_and_killed_it_ends_as_in_one_go(runs, digits, tmp_path, name):
-    """To the last bit: stopped once its first checkpoint stands, then its last rank killed."""
+    """To the last bit: stopped once its first checkpoint stands, then its last rank killed.
+
+    The other strategies stand in tests/test_kills.py.
+    """
     value, state, last = CASES[name], tmp_path / "state", CASES[name].hardware.devices - 1
-    if name == "gpipe":  # one process
-        last = 0
     state.mkdir()
     process = start(value, digits, tmp_path, PARBENCH_STATE=str(state))
     wait_for(lambda: kept(tmp_path), process)

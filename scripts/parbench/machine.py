@@ -157,13 +157,7 @@ def _horovod_state() -> dict:
 def _cpu_model() -> str:
     info = read("/proc/cpuinfo")
     match = re.search(r"^(?:model name|Hardware|cpu model|cpu)\s*:\s*(.+)$", info, re.MULTILINE)
-    if match:
-        return " ".join(match[1].split())
-    # ARM servers have numbers instead of a name.
-    parts = dict(re.findall(r"^CPU (implementer|part)\s*:\s*(\S+)$", info, re.MULTILINE))
-    if parts:
-        return f"{platform.machine()} {parts.get('implementer')} {parts.get('part')}"
-    return platform.processor() or platform.machine() or "unknown"
+    return " ".join(match[1].split()) if match else platform.machine()
 
 
 def _memory_mib() -> int:

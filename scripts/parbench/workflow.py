@@ -22,6 +22,7 @@ from snakemake.exceptions import WorkflowError
 
 from parbench import files, machine
 from parbench.cell import Cell
+from parbench.data import dataset, pretrained
 from parbench.deploy import deployment, images
 from parbench.errors import ParbenchError
 from parbench.launch import slurm, slurm_cluster
@@ -262,15 +263,13 @@ class Run:
         """
         spec = self._known("datasets", wildcards.dataset)
         held = state.source_digest(wildcards.dataset, self.plan)
-        conversion = provenance.constant("parbench.data.dataset", "CONVERSION")
-        return json.dumps([spec, conversion, *([held] if held else [])], sort_keys=True)
+        return json.dumps([spec, dataset.CONVERSION, *([held] if held else [])], sort_keys=True)
 
     def weights_source(self, wildcards: Any) -> str:
         """The same of published weights, which get the names of their model's own blocks."""
         spec = self._known("weights", wildcards.weights)
-        conversion = provenance.constant("parbench.data.pretrained", "CONVERSION")
         model = provenance.combined(provenance.closure(f"parbench.models.{spec['model']}"))
-        return json.dumps([spec, conversion, model], sort_keys=True)
+        return json.dumps([spec, pretrained.CONVERSION, model], sort_keys=True)
 
     def _known(self, key: str, name: str) -> dict:
         if name not in self.config[key]:

@@ -16,42 +16,25 @@ from tqdm import tqdm
 Pairs = list[tuple[float, float]]
 
 
-def interval(values: list[float]) -> dict:
-    """{n, median, low, high} of ``values``.
-
-    ``low`` and ``high`` bound the median by order statistics with 95 % confidence, exact for any
-    continuous distribution. They are None below 6 values, where not even the extremes reach it.
-    """
-    found = quantile_test(values, q=0, p=0.5).confidence_interval(0.95)
-    low, high = (None if math.isnan(end) else float(end) for end in found)
-    return {"n": len(values), "median": statistics.median(values), "low": low, "high": high}
-
-
 @dataclass
 class Row:
-    """One line of the result: ``values`` in ``unit``, "x" for ratios.
-
-    It passes where the median is ``at_most`` so much, or the interval ``reaches`` so much.
-    """
+    """One line of the result: ``values`` in ``unit``, "x" for ratios."""
 
     what: str
     unit: str
     values: list[float]
-    at_most: float | None = None
-    reaches: float | None = None
 
     def result(self) -> dict:
-        """The row as results/bench.json holds it."""
-        found, bound, verdict = interval(self.values), "", ""
-        if self.at_most is not None:
-            bound = f"at most {self.at_most:g}"
-            verdict = "pass" if found["median"] <= self.at_most else "short"
-        elif self.reaches is not None:
-            bound, verdict = f"interval reaches {self.reaches:g}", "undecided"
-            if found["high"] is not None:
-                verdict = "pass" if found["high"] >= self.reaches else "short"
-        row = {"what": self.what, "unit": self.unit, "bound": bound, "verdict": verdict}
-        return {**row, **found, "values": self.values}
+        """The row as results/bench.json holds it.
+
+        ``low`` and ``high`` bound the median by order statistics with 95 % confidence, exact for
+        any continuous distribution. They are None below 6 values, where not even the extremes
+        reach it.
+        """
+        found = quantile_test(self.values, q=0, p=0.5).confidence_interval(0.95)
+        low, high = (None if math.isnan(end) else float(end) for end in found)
+        about = {"what": self.what, "unit": self.unit, "median": statistics.median(self.values)}
+        return {**about, "low": low, "high": high, "values": self.values}
 
 
 def take_turns(contenders: dict[str, Callable[[], float]], pairs: int) -> dict[str, Pairs]:
@@ -78,18 +61,15 @@ def means(pairs: Pairs) -> list[float]:
     return [sum(pair) / 2 for pair in pairs]
 
 
-def ratio(what: str, above: Pairs, below: Pairs, **bound: float) -> Row:
+def ratio(what: str, above: Pairs, below: Pairs) -> Row:
     """The seconds of ``above`` over those of ``below``, pair by pair."""
     ratios = [sum(one) / sum(other) for one, other in zip(above, below, strict=True)]
-    return Row(what, "x", ratios, **bound)
+    return Row(what, "x", ratios)
 
 
-def table(results: list[dict]) -> str:
-    """Rows as aligned text; without an interval, how many values there are."""
-    lines = [("", "median", "95 % interval", "bound", "")]
-    for row in results:
-        spread = f"n={row['n']}" if row["low"] is None else f"{row['low']:.4g} to {row['high']:.4g}"
-        median = f"{row['median']:.4g} {row['unit']}"
-        lines.append((row["what"], median, spread, row["bound"], row["verdict"]))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  " + "  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+def line(row: dict) -> str:
+    """A row's result for a reader; without an interval, how many values there are."""
+    spread = f"n={len(row['values'])}"
+    if row["low"] is not None:
+        spread = f"{row['low']:.4g} to {row['high']:.4g}"
+    return f"  {row['what']}: {row['median']:.4g} {row['unit']} ({spread})"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +18,6 @@ def run(prepare: Callable[[str, dict, Path, Path], None], description: str) -> N
     parser.add_argument("--out", required=True, type=Path, help="the .safetensors file to write")
     parser.add_argument("--digest", required=True, type=Path, help="digest.json to write")
     arguments = parser.parse_args()
-    # A scheduler ends a job with SIGTERM: leave as on any error, temporary files deleted.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     spec = files.read_json(arguments.entries)[arguments.name]
     try:
         prepare(arguments.name, spec, arguments.out, arguments.digest)

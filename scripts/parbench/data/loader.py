@@ -49,8 +49,8 @@ class Dataset:
             missing = [name for at, name in enumerate(self.classes) if at not in present]
             if missing:
                 raise ParbenchError(
-                    f"dataset: {part}_samples {len(labels)} hold no image of the class "
-                    f"{missing[0]!r}; ask for {len(self.classes)} or more, or null for all"
+                    f"dataset: {part}_samples: of {len(labels)} images none is of the class "
+                    f"{missing[0]!r}; ask for more, or null for all, or put some into the folder"
                 )
 
 

@@ -79,7 +79,7 @@ def renamed(spec: dict, theirs: nn.Module) -> dict[str, torch.Tensor]:
     not compute the same.
     """
     model, given = models.load(spec["model"]), spec.get("options", {})
-    options = {key: part["default"] for key, part in model.OPTIONS.items()} | given
+    options = models.options(spec["model"], given)
     ours = model.build(classes(theirs), spec["image_size"], options)
     other = f"network {spec['network']} is not the model {spec['model']} with options {given}"
     own, published = ours.state_dict(), list(theirs.state_dict().values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 Run = Mapping[str, Any]  # metrics.json
@@ -46,23 +47,6 @@ class Metric:
         return self.read is None or self.optional or self.of == "several"
 
 
-def _epoch_seconds(run: Run) -> float | None:
-    return statistics.fmean(run["epoch_seconds"]) if run["epoch_seconds"] else None
-
-
-def _inference_seconds(run: Run) -> float | None:
-    return run["inference"] and run["inference"]["seconds"]
-
-
-def _inference_speed(run: Run) -> float | None:
-    found = run["inference"]
-    return found and found["samples"] / found["seconds"]
-
-
-def _peak_memory(run: Run, where: str) -> float | None:
-    return max((entry["mib"] for entry in run["peak_memory_mib"][where]), default=None)
-
-
 def profiled_operators(run: Run) -> dict[str, Mapping]:
     """The operators that the profile of a run saw in inference, by name."""
     found = run.get("profile")
@@ -93,11 +77,11 @@ def self_seconds(run: Run, operator: str) -> float:
 
 
 def _accuracy(name: str, label: str) -> Metric:
-    return Metric(name, label, "fraction", "accuracy", True, lambda run: run[name])
+    return Metric(name, label, "fraction", "accuracy", True, itemgetter(name))
 
 
 def _seconds(name: str, label: str, read: Read | None = None, **more: Any) -> Metric:
-    read = read or (lambda run: run[name])
+    read = read or itemgetter(name)
     return Metric(name, label, "s", "absolute", read=read, clocked=True, **more)
 
 
@@ -105,11 +89,15 @@ def _throughput(name: str, label: str, read: Read, **more: Any) -> Metric:
     return Metric(name, label, "samples/s", "absolute", True, read, clocked=True, **more)
 
 
-def _memory(where: str, label: str, **more: Any) -> Metric:
+def _memory(of: str, where: str, label: str, **more: Any) -> Metric:
     def read(run: Run) -> float | None:
-        return _peak_memory(run, f"{where}es" if where == "process" else f"{where}s")
+        return max((entry["mib"] for entry in run["peak_memory_mib"][where]), default=None)
 
-    return Metric(f"peak_memory_{where}_mib", label, "MiB", "absolute", read=read, **more)
+    return Metric(f"peak_memory_{of}_mib", label, "MiB", "absolute", read=read, **more)
+
+
+def _inference(read: Read) -> Read:
+    return lambda run: run["inference"] and read(run["inference"])
 
 
 # Needs the published accuracy of its group.
@@ -128,16 +116,25 @@ _ALL = (
     _accuracy("test_specificity_macro", "Specificity (macro)"),
     _seconds("train_seconds", "Training time"),
     _seconds("total_seconds", "Time until all are trained", of="several"),
-    _seconds("epoch_seconds", "Time per epoch", _epoch_seconds),
+    _seconds(
+        "epoch_seconds",
+        "Time per epoch",
+        lambda run: statistics.fmean(run["epoch_seconds"]) if run["epoch_seconds"] else None,
+    ),
     TO_PUBLISHED,
     _seconds("startup_seconds", "Start-up"),
-    _throughput("samples_per_second", "Throughput", lambda run: run["samples_per_second"]),
-    _seconds("inference_seconds", "Inference time", _inference_seconds, optional=True),
-    _throughput(
-        "inference_samples_per_second", "Inference throughput", _inference_speed, optional=True
+    _throughput("samples_per_second", "Throughput", itemgetter("samples_per_second")),
+    _seconds(
+        "inference_seconds", "Inference time", _inference(itemgetter("seconds")), optional=True
     ),
-    _memory("process", "Peak memory, process"),
-    _memory("device", "Peak memory, device", optional=True),
+    _throughput(
+        "inference_samples_per_second",
+        "Inference throughput",
+        _inference(lambda found: found["samples"] / found["seconds"]),
+        optional=True,
+    ),
+    _memory("process", "processes", "Peak memory, process"),
+    _memory("device", "devices", "Peak memory, device", optional=True),
     Metric(
         "profile_self_seconds",
         "Self time of all operators",

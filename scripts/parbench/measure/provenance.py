@@ -66,14 +66,6 @@ def combined(digests: dict[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def constant(module: str, name: str) -> object:
-    """The literal that ``module`` gives to ``name``, read without importing it."""
-    for node in ast.parse(_file(module).read_bytes()).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == name:
-            return ast.literal_eval(node.value)
-    raise LookupError(f"{module} has no {name}")
-
-
 def git_state(folder: Path = SCRIPTS) -> dict:
     """{"git_commit", "git_dirty"} of the checkout; both None where there is none.
 

@@ -27,3 +27,8 @@ def names() -> list[str]:
 def load(name: str) -> ModuleType:
     """The module of the model ``name``."""
     return importlib.import_module(f"parbench.models.{name}")
+
+
+def options(name: str, given: dict) -> dict:
+    """Every option of the model ``name``, those not ``given`` by their defaults."""
+    return {key: part["default"] for key, part in load(name).OPTIONS.items()} | given

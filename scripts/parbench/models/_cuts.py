@@ -5,8 +5,11 @@ from __future__ import annotations
 from parbench.errors import ParbenchError
 
 
-def stated(model: str, cuts: dict[int, list[str]], stages: int) -> list[str]:
-    """The cuts that a model file states for ``stages``; ParbenchError when it states none."""
+def stated(model: str, cuts: dict[int, list[str]], stages: int, options: dict) -> list[str]:
+    """The ``cuts`` that a model file states for ``stages``, whatever its ``options`` are.
+
+    ParbenchError when it states none.
+    """
     if stages not in cuts:
         numbers = ", ".join(str(number) for number in sorted(cuts))
         raise ParbenchError(
@@ -27,6 +30,15 @@ def names(part: str, depths: list[int]) -> list[str]:
     ]
 
 
+def layers(model: str, part: str, kind: str, stages: int, options: dict) -> list[str]:
+    """``even`` cuts of a network with ``depths``, whose blocks are named by ``names``.
+
+    Every block costs about the same: where the width doubles, the pixels are a quarter.
+    """
+    name = f"{model} with depths {options['depths']}"
+    return even(name, kind, names(part, options["depths"]), stages)
+
+
 def even(model: str, kind: str, blocks: list[str], stages: int) -> list[str]:
     """Cuts that give each stage as many of the ``blocks``, which all cost about the same.
 
@@ -40,7 +52,7 @@ def even(model: str, kind: str, blocks: list[str], stages: int) -> list[str]:
     return [blocks[round(index * len(blocks) / stages)] for index in range(1, stages)]
 
 
-def transformer(model: str, width: str, options: dict, stages: int) -> list[str]:
+def transformer(model: str, width: str, stages: int, options: dict) -> list[str]:
     """``even`` cuts of a Vision Transformer; ``width`` names the option that its heads divide.
 
     ParbenchError also where they do not.

@@ -5,6 +5,7 @@ and two fully connected layers. The source of the study laharsh names a CNN and 
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from parbench.models import _cuts
@@ -23,11 +24,7 @@ SMALL = {"width": 8, "hidden": 16}
 
 # Every block costs about the same: half the side, twice the channels.
 CUTS = {1: [], 2: ["block3"], 3: ["block2", "block3"], 4: ["block2", "block3", "hidden"]}
-
-
-def cuts(stages: int, options: dict) -> list[str]:
-    """Names of the blocks that begin the 2nd, 3rd, ... stage."""
-    return _cuts.stated("cnn", CUTS, stages)
+cuts = partial(_cuts.stated, "cnn", CUTS)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:

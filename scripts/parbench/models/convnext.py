@@ -6,9 +6,9 @@ The small one has ``depths: [3, 3, 27, 3]`` and ``stochastic_depth: 0.4``.
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
-from parbench.errors import ParbenchError
 from parbench.models import _cuts
 from parbench.models._options import numbers, share
 
@@ -23,26 +23,12 @@ OPTIONS: dict[str, dict] = {
     ),
 }
 SMALL = {"depths": [1, 1, 2, 1], "dims": [8, 16, 16, 16]}
-SMALLEST_IMAGE = 32  # a stem of stride 4, and three times halved
 
-
-def cuts(stages: int, options: dict) -> list[str]:
-    """Names of the blocks that begin the 2nd, 3rd, ... stage.
-
-    Every block costs about the same: where the width doubles, the pixels are a quarter.
-    ParbenchError when there are fewer blocks than stages.
-    """
-    name = f"convnext with depths {options['depths']}"
-    return _cuts.even(name, "blocks", _cuts.names("stage", options["depths"]), stages)
+cuts = partial(_cuts.layers, "convnext", "stage", "blocks")
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """[B, 3, S, S] float -> [B, num_classes] logits. ParbenchError for too small images."""
-    if image_size < SMALLEST_IMAGE:
-        raise ParbenchError(
-            f"model convnext: image_size {image_size} leaves no pixel at the end; choose "
-            f"{SMALLEST_IMAGE} or more"
-        )
+    """[B, 3, S, S] float, S of at least 32 -> [B, num_classes] logits."""
     from torch import nn
     from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 

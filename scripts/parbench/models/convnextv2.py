@@ -6,9 +6,9 @@ The nano one has ``depths: [2, 2, 8, 2]`` and ``dims: [80, 160, 320, 640]``.
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
-from parbench.errors import ParbenchError
 from parbench.models import _cuts
 from parbench.models._options import number, numbers, share
 
@@ -25,25 +25,11 @@ OPTIONS: dict[str, dict] = {
 }
 SMALL = {"depths": [1, 1, 2, 1], "dims": [8, 16, 16, 16], "patch_size": 2}
 
-
-def cuts(stages: int, options: dict) -> list[str]:
-    """Names of the blocks that begin the 2nd, 3rd, ... stage.
-
-    Every block costs about the same: where the width doubles, the pixels are a quarter.
-    ParbenchError when there are fewer blocks than stages.
-    """
-    name = f"convnextv2 with depths {options['depths']}"
-    return _cuts.even(name, "blocks", _cuts.names("stage", options["depths"]), stages)
+cuts = partial(_cuts.layers, "convnextv2", "stage", "blocks")
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """[B, 3, S, S] float -> [B, num_classes] logits. ParbenchError for too small images."""
-    least = options["patch_size"] * 8  # three times halved after the stem
-    if image_size < least:
-        raise ParbenchError(
-            f"model convnextv2: image_size {image_size} with patch_size {options['patch_size']} "
-            f"leaves no pixel at the end; choose image_size {least} or more, or smaller patches"
-        )
+    """[B, 3, S, S] float, S of at least 8 patches -> [B, num_classes] logits."""
     from timm.models.convnext import ConvNeXt
     from torch import nn
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from parbench.models import _cuts
@@ -19,15 +20,7 @@ OPTIONS: dict[str, dict] = {
 }
 SMALL = {"width": 8, "depths": [1, 1, 1, 1]}
 
-
-def cuts(stages: int, options: dict) -> list[str]:
-    """Names of the blocks that begin the 2nd, 3rd, ... stage.
-
-    A layer halves the side of its images and doubles their channels: each block costs as much.
-    """
-    return _cuts.even(
-        "deep_cnn", "residual blocks", _cuts.names("layer", options["depths"]), stages
-    )
+cuts = partial(_cuts.layers, "deep_cnn", "layer", "residual blocks")
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:

@@ -7,6 +7,7 @@ token and the head of distillation; without a teacher both learn from the labels
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from parbench.models import _cuts
@@ -32,13 +33,7 @@ OPTIONS: dict[str, dict] = {
 }
 SMALL = {"patch_size": 8, "embed_dim": 12, "depth": 4, "num_heads": 2, "distilled": True}
 
-
-def cuts(stages: int, options: dict) -> list[str]:
-    """Names of the blocks that begin the 2nd, 3rd, ... stage.
-
-    ParbenchError for options that contradict each other.
-    """
-    return _cuts.transformer("deit", "embed_dim", options, stages)
+cuts = partial(_cuts.transformer, "deit", "embed_dim")
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from parbench.models import _cuts, _resnet
@@ -18,11 +19,7 @@ CUTS = {
     2: ["layer3_0"],
     4: ["layer2_0", "layer3_0", "layer4_0"],
 }
-
-
-def cuts(stages: int, options: dict) -> list[str]:
-    """Names of the blocks that begin the 2nd, 3rd, ... stage."""
-    return _cuts.stated("resnet18", CUTS, stages)
+cuts = partial(_cuts.stated, "resnet18", CUTS)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:

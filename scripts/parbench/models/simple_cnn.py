@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from parbench.models import _cuts
@@ -14,11 +15,7 @@ OPTIONS: dict[str, dict] = {}
 SMALL: dict = {}
 
 CUTS = {1: [], 2: ["conv2"], 4: ["conv2", "hidden", "output"]}
-
-
-def cuts(stages: int, options: dict) -> list[str]:
-    """Names of the blocks that begin the 2nd, 3rd, ... stage."""
-    return _cuts.stated("simple_cnn", CUTS, stages)
+cuts = partial(_cuts.stated, "simple_cnn", CUTS)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:

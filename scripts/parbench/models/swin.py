@@ -28,9 +28,8 @@ SMALL = {"embed_dim": 12, "depths": [2, 2], "num_heads": [2, 2], "window_size": 
 def cuts(stages: int, options: dict) -> list[str]:
     """Names of the blocks that begin the 2nd, 3rd, ... stage.
 
-    Every transformer block costs about the same (a merging quarters the patches and doubles the
-    width), so that equal numbers of blocks are balanced. ParbenchError when there are fewer blocks
-    than stages and for options that contradict each other.
+    ParbenchError when there are fewer blocks than stages and for options that contradict each
+    other.
     """
     depths, heads = options["depths"], options["num_heads"]
     if len(depths) != len(heads):
@@ -43,8 +42,7 @@ def cuts(stages: int, options: dict) -> list[str]:
             f"model swin: embed_dim {options['embed_dim']} (doubling each stage) is not divisible "
             f"by num_heads {heads}; choose divisors"
         )
-    name = f"swin with depths {depths}"
-    return _cuts.even(name, "transformer blocks", _cuts.names("stage", depths), stages)
+    return _cuts.layers("swin", "stage", "transformer blocks", stages, options)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:

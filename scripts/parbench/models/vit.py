@@ -5,6 +5,7 @@ are small enough for images of 32x32.
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from parbench.models import _cuts
@@ -27,13 +28,7 @@ OPTIONS: dict[str, dict] = {
 }
 SMALL = {"hidden_dim": 12, "depth": 4, "num_heads": 2, "mlp_dim": 24}
 
-
-def cuts(stages: int, options: dict) -> list[str]:
-    """Names of the blocks that begin the 2nd, 3rd, ... stage.
-
-    ParbenchError for options that contradict each other.
-    """
-    return _cuts.transformer("vit", "hidden_dim", options, stages)
+cuts = partial(_cuts.transformer, "vit", "hidden_dim")
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -121,14 +122,10 @@ def _shapes(
 
     Stated beforehand: torch would otherwise find them out by a batch within the first timed epoch.
     """
-    modes = [(module, module.training) for module in staged.modules()]
-    staged.eval()  # nothing is drawn, and BatchNorm counts nothing
     value = torch.zeros(1, 3, image_size, image_size, device=device)
     found = [(value.shape[1:], value.dtype)]
     for stage in staged:
-        value = stage.to(device)(value)
-        stage.to("cpu")  # one device need not hold all stages
+        # Of a copy, as one device need not hold all stages. Nothing is drawn or counted in it.
+        value = copy.deepcopy(stage).eval().to(device)(value)
         found.append((value.shape[1:], value.dtype))
-    for module, training in modes:
-        module.training = training
     return found

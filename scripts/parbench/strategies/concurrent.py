@@ -57,7 +57,7 @@ class Strategy(eager.Strategy):
         for name in sorted(set(named) - set(models.names())):
             yield f"beside.{name}: there is no scripts/parbench/models/{name}.py; correct the name"
         given = named.get(own.name)
-        if given is not None and _options(own.name, given) != own.options:
+        if given is not None and models.options(own.name, given) != own.options:
             yield (
                 f"beside.{own.name}: with the options {given} it is not the study's own "
                 f"{own.name}; make the two agree"
@@ -81,7 +81,7 @@ class Strategy(eager.Strategy):
         self._said: set[str] = set()
         if self.companion:
             name, given = list(self.companions.items())[self.companion - 1]
-            self.model = Model(name, _options(name, given))
+            self.model = Model(name, models.options(name, given))
 
     def meet(self, what: str, mine: Any = None) -> list | None:
         """Through the store of the run: no message is awaited,
@@ -99,8 +99,3 @@ class Strategy(eager.Strategy):
         names = [f"parbench/{what}/{number}" for number in range(self._processes)]
         there = [name for name in names if self._store.add(f"{name}/told", 0)]
         return [json.loads(self._store.get(name)) for name in there]
-
-
-def _options(name: str, given: dict) -> dict:
-    """Every option of a model, those not ``given`` by their defaults."""
-    return {key: part["default"] for key, part in models.load(name).OPTIONS.items()} | given

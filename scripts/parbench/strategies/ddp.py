@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from parbench.strategies import _process_group
@@ -62,7 +63,12 @@ class Strategy(_process_group.DataParallelGroup):
             return default_hooks.allreduce_hook(state, bucket)
 
         model.register_comm_hook(None, average)
-        model._sync_buffers = phases.exchanging(model._sync_buffers)  # DDP tells nobody of it
+        # What DDP does before the model's own forward pass is to broadcast buffers.
+        broadcast = ExitStack()
+        model.register_forward_pre_hook(
+            lambda *given: broadcast.enter_context(phases.phase("exchange"))
+        )
+        model.module.register_forward_pre_hook(lambda *given: broadcast.close())
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         """Without DDP's collective calls, which evaluation has no need of."""

@@ -50,20 +50,13 @@ class Strategy(_process_group.DataParallelGroup):
         return fully_shard(model, mesh=mesh)
 
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
-        """A rank gathers a block's weights before its passes, and scatters its gradients after
-        them; those of the first block, whose images have none, at the end of all.
-        """
-        # FSDP tells nobody when it waits.
-        from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
-        from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+        """A rank waits for a block's weights before its passes, and for its gradients after them.
 
-        # Gloo gathers at once. NCCL does beside the GPU, which computes the block before: only what
-        # it then still waits for costs time, and a phase that began earlier would end that.
-        at_once = self.backend == "gloo"
-        gather = ["pre_forward", "pre_backward"] if at_once else ["wait_for_unshard"]
-        for name in (*gather, "post_backward"):
-            phases.exchanging_in(FSDPParamGroup, name)
-        phases.exchanging_in(FSDPState, "_root_post_backward_final_callback")
+        On GPUs, too, where it would otherwise gather beside the block before.
+        """
+        from torch import distributed
+
+        phases.exchanging_in(distributed.Work, "wait")
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Gathered one by one, and kept outside of the accelerator."""

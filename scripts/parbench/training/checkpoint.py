@@ -78,8 +78,7 @@ class Store:
         self.key = key
 
     def write(self, number: int, tensors: dict[str, torch.Tensor], state: dict) -> None:
-        """Write a checkpoint and delete all but the last. OSError when it cannot be written."""
-        from safetensors import SafetensorError
+        """Write a checkpoint; the last ``KEPT`` stay."""
         from safetensors.torch import save_file
 
         # Contiguous and on the CPU: safetensors takes no other.
@@ -87,56 +86,41 @@ class Store:
         record = json.dumps({"key": self.key, "state": state})
         self.folder.mkdir(parents=True, exist_ok=True)
         part = self.folder / "unfinished.part"
-        try:
-            save_file(tensors, part, {"record": record})
-            path = self.folder / f"{number:010d}.{_digest(part)}.safetensors"
-            part.replace(path)
-        except SafetensorError as error:  # so it tells of a full disk
-            raise OSError(str(error)) from None
-        finally:
-            part.unlink(missing_ok=True)
-        earlier = [other for other in written(self.folder) if _number(other) < number]
-        self._delete_all_but([*earlier[1 - KEPT :], path])
+        save_file(tensors, part, {"record": record})
+        part.replace(self.folder / f"{number:010d}.{_digest(part)}.safetensors")
+        _delete(written(self.folder)[:-KEPT])
 
     def find(self) -> int | None:
-        """The newest checkpoint that is whole and of this run; says aloud which are not."""
-        trouble = None
+        """The newest checkpoint that is whole and of this run; those that are not are deleted, and
+        the log says so.
+        """
         for path in reversed(written(self.folder)):
             if path.name.split(".")[1] != _digest(path):
-                trouble = f"{path} is damaged"
-                print(f"checkpoint: {trouble}; the one before it is tried", flush=True)
+                print(f"checkpoint: {path} is damaged; the one before it is tried", flush=True)
+                _delete([path])
                 continue
             then = _record(path)["key"]
             changed = [name for name, value in self.key.items() if then.get(name) != value]
             if not changed:
-                self._delete_all_but([other for other in written(self.folder) if other <= path])
                 return _number(path)
-            trouble = f"{' and '.join(changed)} changed since {path} was written"
+            why = f"{' and '.join(changed)} changed since {path} was written"
+            print(f"checkpoint: starts afresh: {why}", flush=True)
+            _delete(written(self.folder))
             break
-        if trouble is not None:
-            print(f"checkpoint: starts afresh: {trouble}", flush=True)
-        self._delete_all_but([])
         return None
 
-    def state(self, number: int) -> dict:
-        """What was written beside the tensors of a checkpoint that ``find`` found."""
-        return _record(self._path(number))["state"]
-
-    def tensors(self, number: int) -> dict[str, torch.Tensor]:
-        """The tensors of a checkpoint that ``find`` found, on the CPU."""
+    def read(self, number: int) -> tuple[dict, dict[str, torch.Tensor]]:
+        """State and tensors (on the CPU) of a checkpoint that ``find`` found."""
         from safetensors.torch import load_file
 
+        path = next(path for path in written(self.folder) if _number(path) == number)
         # Not mapped: the optimizer keeps these tensors, and the file is deleted under them.
-        return load_file(self._path(number), backend="pread")
+        return _record(path)["state"], load_file(path, backend="pread")
 
-    def _path(self, number: int) -> Path:
-        return next(path for path in written(self.folder) if _number(path) == number)
 
-    def _delete_all_but(self, kept: list[Path]) -> None:
-        """Also what a run that was killed while it wrote has left; but nothing of a companion's."""
-        for path in self.folder.glob("*"):
-            if path not in kept and not path.is_dir():
-                path.unlink(missing_ok=True)
+def _delete(paths: list[Path]) -> None:
+    for path in paths:
+        path.unlink()
 
 
 def _number(path: Path) -> int:

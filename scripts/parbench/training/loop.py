@@ -14,10 +14,10 @@ from parbench.cell import Cell
 from parbench.data import loader, pil_input, pretrained
 from parbench.errors import ParbenchError
 from parbench.measure import clocks, profiling
+from parbench.measure.meters import Meters
 from parbench.training import batch_norm, checkpoint, evaluation, learning_rate, snapshot
 from parbench.training.companions import Companions
 from parbench.training.endings import Diverged, Stopped
-from parbench.training.meters import Meters
 from parbench.training.optimizers import grad_scaler, optimizer, schedule
 from parbench.training.progress import Display, Heartbeat
 
@@ -218,7 +218,7 @@ class Run:
         self.store = checkpoint.Store(folder, checkpoint.key(self.cell, environment))
         found = self.store.find() if self.strategy.rank == 0 else None
         if found:
-            self.kept = self.store.state(found)["kept"]
+            self.kept = self.store.read(found)[0]["kept"]
         return round(self.strategy.reduced([float(found or 0)], "sum")[0]) or None
 
     def begin(self, found: int | None = None) -> None:

@@ -25,7 +25,6 @@ def write(run: Run) -> None:
     """
     run.beat("checkpoint")
     strategy, place = run.strategy, run.place
-    peaks = run.meters.keep_peaks()
     random = strategy.gathered([float(byte) for byte in _random_state(strategy.devices)])
     losses = strategy.gathered([place.loss])
     state = {
@@ -34,8 +33,7 @@ def write(run: Run) -> None:
         "seconds": place.seconds,
         "history": run.history,
         "scaler": run.scaler.state_dict(),
-        "joules": run.meters.joules(),
-        "peak": peaks,
+        "meters": run.meters.keep(),
         "profile": run.profile.state(),
         "started": run.started,
         "resumed_from": run.resumed_from,
@@ -45,15 +43,8 @@ def write(run: Run) -> None:
         tensors["random"] = torch.tensor(random, dtype=torch.uint8)
         # Not in JSON: a loss that is no number is found at the epoch's end, not here.
         tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
-        try:
-            run.store.write(place.epoch * len(run.bounds) + place.step, tensors, state)
-            run.kept = state["kept"]
-        except OSError as error:  # a full disk ends no training
-            print(
-                f"checkpoint: none could be written to {run.store.folder} ({error}); "
-                f"an interruption now goes on from {_at(run.kept)}",
-                flush=True,
-            )
+        run.store.write(place.epoch * len(run.bounds) + place.step, tensors, state)
+        run.kept = state["kept"]
     run.meters.forget_accelerators()
     run.lookout.wrote()
     if run.lookout.stop:
@@ -74,7 +65,7 @@ def _tensors(run: Run) -> dict[str, torch.Tensor]:
 def resume(run: Run, number: int) -> None:
     """Go on from the checkpoint ``number``: the same on every rank, or its part of it."""
     assert run.store is not None
-    state, tensors = run.store.state(number), run.store.tensors(number)
+    state, tensors = run.store.read(number)
     kept, rank = state["kept"], run.strategy.rank
     with torch.no_grad():
         for name, value in run.state().items():
@@ -89,13 +80,14 @@ def resume(run: Run, number: int) -> None:
     loss = tensors["losses"][rank].item()
     run.place = Place(kept["epoch"] - 1, kept["step"], state["seconds"], loss)
     run.history, run.started = state["history"], state["started"]
-    run.meters.resume(state["joules"], state["peak"])
+    run.meters.resume(state["meters"])
     run.profile.resume(state["profile"])
     run.resumed_from = [*state["resumed_from"], {**kept, "machine": state["machine"]}]
     if run.strategy.leads:
         elsewhere = state["machine"] != run.machine
         aside = " (of another machine: no speedup is told from these times)" if elsewhere else ""
-        print(f"checkpoint: goes on from {_at(kept)}{aside}", flush=True)
+        place = f"epoch {kept['epoch']}, step {kept['step']}"
+        print(f"checkpoint: goes on from {place}{aside}", flush=True)
 
 
 def _resume_optimizer(run: Run, tensors: dict[str, torch.Tensor]) -> None:
@@ -112,11 +104,6 @@ def _resume_optimizer(run: Run, tensors: dict[str, torch.Tensor]) -> None:
     }
     groups = run.optimizer.state_dict()["param_groups"]
     run.optimizer.load_state_dict({"state": own, "param_groups": groups})
-
-
-def _at(place: dict) -> str:
-    """A checkpoint's place in words."""
-    return f"epoch {place['epoch']}, step {place['step']}"
 
 
 def _random_state(devices: list[torch.device]) -> list[int]:

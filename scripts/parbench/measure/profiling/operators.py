@@ -17,6 +17,9 @@ STEPS = 5  # of training, and batches of inference
 KEPT = 40  # operators of a part, those with the largest self time by either clock
 
 
+PARTS = ("training", "inference")
+
+
 class Profile(none.Profile):
     """Records the first ``STEPS`` steps of training, and as many batches of the last evaluation.
 
@@ -25,47 +28,42 @@ class Profile(none.Profile):
 
     def __init__(self, run: Any):
         super().__init__(run)
+        self._timed = False
         self._found: dict[str, dict] = {}
         self._profiler: Any = None
         self._steps = 0
 
-    def phase(self, name: str) -> AbstractContextManager:
-        """The whole loop holds the part of training; each batch tested is one of inference."""
-        if self.run.strategy.rank != 0:
-            return none.NOTHING
-        if name == "other" and "training" not in self._found:
-            return self._loop()
-        if name == "update" and self._profiler is not None:
-            return self._step("training")
-        if name == "inference" and self.run.in_last_epoch and "inference" not in self._found:
-            return self._batch()
-        return none.NOTHING
+    def __enter__(self) -> Profile:
+        """From here on steps are timed: warm-up is over."""
+        self._timed = True
+        return self
 
     def __exit__(self, *exception: object) -> None:
         """Also where the run was ended within a part."""
         self._end("inference")
 
-    @contextmanager
-    def _loop(self) -> Iterator[None]:
-        self._begin()
-        try:
-            yield
-        finally:
-            self._end("training")
+    def phase(self, name: str) -> AbstractContextManager:
+        """A step begins by computing and ends with its update; a batch that is tested is one."""
+        part = "inference" if name == "inference" else "training"
+        wanted = self._timed and self.run.strategy.rank == 0 and part not in self._found
+        if part == "inference":
+            wanted = wanted and self.run.in_last_epoch
+        if not wanted or name not in ("compute", "update", "inference"):
+            return none.NOTHING
+        return self._recorded(part, ends_step=name != "compute")
 
     @contextmanager
-    def _batch(self) -> Iterator[None]:
+    def _recorded(self, part: str, ends_step: bool) -> Iterator[None]:
         if self._profiler is None:
             self._begin()
-        with self._step("inference"):
-            yield
-
-    @contextmanager
-    def _step(self, part: str) -> Iterator[None]:
         yield
-        self._steps += 1
+        self._steps += ends_step
         if self._steps == STEPS:
             self._end(part)
+
+    def settle(self, own: float, slowest: float) -> None:
+        """No step is in two epochs, nor beside a checkpoint."""
+        self._end("training")
 
     def _begin(self) -> None:
         devices = self.run.strategy.devices
@@ -98,9 +96,6 @@ class Profile(none.Profile):
     def result(self) -> dict:
         """Both parts, in seconds."""
         return {"kind": "operators", **{name: self._found.get(name) for name in PARTS}}
-
-
-PARTS = ("training", "inference")
 
 
 def _profiler(devices: list) -> Any:

@@ -83,11 +83,12 @@ class Profile(none.Profile):
         part of that.
         """
 
-        def exchanged(*given: Any) -> Any:
-            if any(name == EXCHANGE for name, _ in self._open):
-                return function(*given)
+        def exchanged(*given: Any, **named: Any) -> Any:
+            # Outside of the clock nothing counts.
+            if not self._open or any(name == EXCHANGE for name, _ in self._open):
+                return function(*given, **named)
             with self.phase(EXCHANGE):
-                return function(*given)
+                return function(*given, **named)
 
         return exchanged
 
