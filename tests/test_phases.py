@@ -59,11 +59,6 @@ def check_sums(result, seconds):
 # --- arithmetic -----------------------------------------------------------------------------------
 
 
-def test_intervals_that_overlap_count_once():
-    assert phases.covered([]) == 0
-    assert phases.covered([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
-
-
 def test_a_pipeline_of_equal_stages_has_the_bubble_of_theory():
     """m micro-batches through n stages, a second each: of (m + n - 1) seconds, n - 1 are idle."""
     n, m = 3, 4
@@ -71,19 +66,6 @@ def test_a_pipeline_of_equal_stages_has_the_bubble_of_theory():
     assert phases.idle(busy) == n - 1
     assert phases.idle({"cpu": [(0, 1), (3, 4)]}) == 0  # with whom could it have worked?
     assert phases.idle({}) == 0
-
-
-def test_waiting_ends_when_the_last_rank_comes():
-    arrivals = [[1.0, 5.0], [3.0, 4.0]]
-    assert phases.waited([(1.0, 3.5), (5.0, 6.0)], arrivals) == 2.0
-    assert phases.waited([(3.0, 3.5), (4.0, 6.0)], arrivals) == 1.0
-
-
-def test_a_pipeline_over_processes_is_in_its_bubble_while_another_rank_works():
-    ranks = [[(0.0, 4.0), (6.0, 9.0)], [(3.0, 5.0), (7.0, 8.0)]]
-    assert phases.together(ranks) == 2.0
-    assert phases.together([*ranks, [(3.5, 10.0)]]) == 1.5
-    assert phases.together([*ranks, []]) == 0.0
 
 
 class Told:
