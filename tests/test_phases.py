@@ -18,7 +18,7 @@ from parbench.measure.profiling import phases
 from parbench.reporting import render, report
 from parbench.strategies import gpipe
 from parbench.training.loop import Run
-from parbench.training.progress import Display, Heartbeat
+from parbench.training.progress import Heartbeat
 from training import altered, cell, run
 
 STEPS = 10  # of two epochs
@@ -32,7 +32,7 @@ def trained(value, data, plant=lambda run: None):
     plant(made)
     made.begin()
     with made.profile:
-        made.train(Display(False, value.training.epochs, made.samples))
+        made.train()
     return made.profile.result(), sum(entry["seconds"] for entry in made.history), made
 
 

@@ -10,7 +10,7 @@ import torch
 from parbench.strategies import eager
 from parbench.training import evaluation, learning_rate
 from parbench.training.loop import Run
-from parbench.training.progress import Display, Heartbeat
+from parbench.training.progress import Heartbeat
 from training import cell
 
 SCHEDULES = ("constant", "cosine", "onecycle")
@@ -93,7 +93,7 @@ def rates(digits, rule, schedule, world_size):
     run.warm_up(1)  # at a rate of its own, and undone
     used.clear()
     run.begin()
-    run.train(Display(False, 2, run.samples))
+    run.train()
     return used, [entry["learning_rate"] for entry in run.history]
 
 

@@ -15,11 +15,11 @@ from parbench.data import loader, pil_input, pretrained
 from parbench.errors import ParbenchError
 from parbench.measure import clocks, profiling
 from parbench.measure.meters import Meters
-from parbench.training import batch_norm, checkpoint, evaluation, learning_rate, snapshot
+from parbench.training import batch_norm, checkpoint, evaluation, learning_rate, progress, snapshot
 from parbench.training.companions import Companions
 from parbench.training.endings import Diverged, Stopped
 from parbench.training.optimizers import grad_scaler, optimizer, schedule
-from parbench.training.progress import Display, Heartbeat
+from parbench.training.progress import Heartbeat
 
 if TYPE_CHECKING:
     from torch import nn
@@ -240,14 +240,14 @@ class Run:
         """Whether the evaluation that comes next, or that goes on, is the last one."""
         return self.place.epoch + 1 == self.training.epochs
 
-    def train(self, display: Display) -> None:
+    def train(self) -> None:
         """All epochs.
 
         Diverged when the loss is not finite; Stopped when the launcher asked for the end.
         """
         epochs = self.training.epochs
         for epoch in range(self.place.epoch, epochs):
-            loss, seconds = self.train_epoch(display)
+            loss, seconds = self.train_epoch()
             if not math.isfinite(loss):
                 raise Diverged(f"the training loss became {loss} in epoch {epoch + 1} of {epochs}")
             self.companions.heed()
@@ -276,9 +276,11 @@ class Run:
                 }
             )
             self.place = checkpoint.Place(epoch + 1)
-            display.epoch(self.history[-1], elapsed / (epoch + 1) * (epochs - epoch - 1))
+            if self.strategy.shows:
+                left = elapsed / (epoch + 1) * (epochs - epoch - 1)
+                print(progress.line(self.history[-1], epochs, left), flush=True)
 
-    def train_epoch(self, display: Display) -> tuple[float, float]:
+    def train_epoch(self) -> tuple[float, float]:
         """The epoch of ``place``, from there on: (mean loss over its samples, its seconds).
 
         Seconds are those of the slowest rank, between checkpoints: writing one is not training.
@@ -290,7 +292,7 @@ class Run:
             # Ranks start together: waiting for a late one is not training.
             strategy.reduce(torch.zeros(1, device=strategy.devices[0]))
             with clocks.Stopwatch(strategy.devices) as watch, self.profile.phase("other"):
-                due = self._train_until_due(order, display)
+                due = self._train_until_due(order)
             slowest = strategy.reduced([watch.seconds], "max")[0]
             place.seconds += slowest
             self.profile.settle(watch.seconds, slowest)
@@ -299,7 +301,7 @@ class Run:
         total = strategy.reduced([place.loss], "sum")[0]
         return total / strategy.data_parallel_size / self.samples, place.seconds
 
-    def _train_until_due(self, order: torch.Tensor, display: Display) -> bool:
+    def _train_until_due(self, order: torch.Tensor) -> bool:
         """The epoch's steps until a checkpoint is due (True) or none is left."""
         place = self.place
         total = torch.tensor(place.loss, device=self.strategy.devices[-1])
@@ -311,7 +313,6 @@ class Run:
             total = total + loss * (stop - start)
             place.step += 1
             self.beat("training")
-            display.step(place.epoch * self.samples + stop)
             due = self.lookout.due("training")
             if due:
                 break

@@ -1,14 +1,11 @@
-"""What a running cell tells: heartbeat and last words to the launcher, progress to a reader."""
+"""What a running cell tells: heartbeat and last words to the launcher, and a line an epoch."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
-
-from tqdm import tqdm
 
 # The launcher takes a rank for hung when it is silent for the timeout. A heartbeat costs a small
 # file, so once a second is plenty.
@@ -71,45 +68,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-class Display:
-    """A bar where there is a terminal, a line an epoch where there is none.
-
-    ``done``: how many images an earlier run has taken, of ``samples`` an epoch.
-    """
-
-    def __init__(self, shown: bool, epochs: int, samples: int, done: int = 0):
-        self.shown = shown
-        self.epochs = epochs
-        self._bar = tqdm(
-            total=epochs * samples,
-            initial=done,
-            unit=" images",
-            disable=not (shown and sys.stderr.isatty()),
-            dynamic_ncols=True,
-        )
-
-    def __enter__(self) -> Display:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Take the bar away."""
-        self._bar.close()
-
-    def step(self, done: int) -> None:
-        """So many images are done, of all epochs."""
-        self._bar.update(done - self._bar.n)
-
-    def epoch(self, entry: dict, left_seconds: float) -> None:
-        """The line of an epoch that is done."""
-        if not self.shown:
-            return
-        accuracy = ""  # of a run of a few steps it is not measured
-        if entry["test_accuracy"] is not None:
-            accuracy = f"test accuracy {entry['test_accuracy']:.4f}  "
-        line = (
-            f"epoch {entry['epoch']}/{self.epochs}  loss {entry['train_loss']:.4f}  "
-            f"{accuracy}{entry['seconds']:.1f} s  "
-            f"{entry['samples_per_second']:,.0f} images/s  about {left_seconds:.0f} s left"
-        )
-        self._bar.write(line)  # above the bar, if there is one
-        sys.stdout.flush()
+def line(entry: dict, epochs: int, left_seconds: float) -> str:
+    """What the log says of an epoch that is done, of ``epochs``."""
+    accuracy = ""  # of a run of a few steps it is not measured
+    if entry["test_accuracy"] is not None:
+        accuracy = f"test accuracy {entry['test_accuracy']:.4f}  "
+    return (
+        f"epoch {entry['epoch']}/{epochs}  loss {entry['train_loss']:.4f}  "
+        f"{accuracy}{entry['seconds']:.1f} s  "
+        f"{entry['samples_per_second']:,.0f} images/s  about {left_seconds:.0f} s left"
+    )

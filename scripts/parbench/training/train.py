@@ -19,7 +19,7 @@ from parbench.strategies._base import Strategy
 from parbench.training import checkpoint, launched
 from parbench.training.endings import CompanionDiverged, Diverged, Stopped
 from parbench.training.loop import Run
-from parbench.training.progress import Display, Heartbeat
+from parbench.training.progress import Heartbeat
 
 
 def prepare(cell: Cell) -> None:
@@ -96,10 +96,8 @@ def _train_epochs(
         run.warm_up(max(training.warmup_steps, 1 if repeated else 0))
         run.begin(found)
         startup = run.strategy.reduced([time.time() - launch_time], "max")[0]
-        done = run.place.epoch * run.samples
-        display = Display(run.strategy.shows, training.epochs, run.samples, done)
-        with display, run.profile:
-            run.train(display)
+        with run.profile:
+            run.train()
     except Diverged as error:  # every rank sees the same reduced loss, and stops here together
         if not isinstance(error, CompanionDiverged):  # that is told already
             run.strategy.meet("trained", run.companions.tell_end(None, str(error)))
