@@ -8,8 +8,7 @@ that stand in the way, and builds it with Gloo, or with NCCL too (``--gpu nccl``
 (an older setuptools and CMake) come from the same lock file and never enter the environment.
 
 Standard library only: it runs on a host and inside an image's recipe. The whole output goes to
-<out>/build.log. Where it fails, standard output is the reason, on one line; the status is then 1
-where the compiler failed, and 3 where something is lacking that can be mended.
+<out>/build.log. Where it fails, standard output is the reason, on one line, and the status is 1.
 """
 
 from __future__ import annotations
@@ -62,40 +61,11 @@ GLOO_ONLY = (
 
 
 class Failure(Exception):
-    """Why Horovod cannot be built here, on one line, and the program's status."""
-
-    def __init__(self, reason: str, status: int = 1):
-        super().__init__(reason)
-        self.status = status
+    """Why Horovod cannot be built here, on one line."""
 
 
-def require_compiler() -> None:
-    """Raise Failure, with the package that mends it, for what compiling needs."""
-    compilers = os.environ.get("CXX", "").split()[:1] or ["c++", "g++", "clang++"]
-    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for there, what, package in (
-        (any(map(shutil.which, compilers)), "no C++ compiler was found", "g++ make"),
-        (shutil.which("make"), "make was not found", "make"),
-        (header.is_file(), f"Python.h is not in {header.parent}", f"{version}-dev"),
-    ):
-        if not there:
-            raise Failure(f"{what} (Debian and Ubuntu: sudo apt install {package})", status=3)
-
-
-def torch_cxx_standard() -> int:
-    """The C++ standard that torch's headers ask for: 17, or 20 from torch 2.15 on."""
-    torch = importlib.util.find_spec("torch")
-    if torch is None:
-        raise Failure(f"torch is not installed in the environment of {sys.executable}", status=3)
-    header = "include/torch/csrc/api/include/torch/all.h"
-    text = Path(torch.submodule_search_locations[0], header).read_text()
-    # all.h refuses older compilers by itself: `__cplusplus < 202002L` means C++20.
-    return max([17, *map(int, re.findall(r"__cplusplus < 20(\d\d)\d\dL", text))])
-
-
-def run(words: list[str], log: Path, folder: Path | None = None, **variables: str) -> str:
-    """Run this Python with ``words``; its output, which the log keeps, too. CalledProcessError."""
+def run(words: list[str], log: Path, folder: Path | None = None, **variables: str) -> None:
+    """Run this Python with ``words``; the log keeps its output. Failure has the line that tells."""
     done = subprocess.run(
         [sys.executable, *words],
         cwd=folder,
@@ -110,8 +80,10 @@ def run(words: list[str], log: Path, folder: Path | None = None, **variables: st
     with open(log, "a", encoding="utf-8") as file:
         file.write(f"$ {' '.join(words)}\n{done.stdout}")
     if done.returncode:
-        raise subprocess.CalledProcessError(done.returncode, words, done.stdout)
-    return done.stdout
+        lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+        pattern = r"\berror: |CMake Error|^ERROR|\b[A-Za-z]*Error\b|\*\*\* "
+        telling = [line for line in lines if re.search(pattern, line)] + lines[-1:]
+        raise Failure(telling[0][:400] if telling else f"{words[0]} said nothing")
 
 
 def fetch(lock: Path, work: Path, log: Path) -> Path:
@@ -123,26 +95,27 @@ def fetch(lock: Path, work: Path, log: Path) -> Path:
     (work / "tools.txt").write_text("\n".join(others) + "\n")
     options = ["--no-deps", "--require-hashes", "--disable-pip-version-check"]
     tools = ["--only-binary=:all:", "--target", str(work / "tools"), "-r", str(work / "tools.txt")]
+    run(["-m", "pip", "install", *options, *tools], log)
     # pip asks the archive for its metadata, which takes the older setuptools.
     source = ["--no-binary=horovod", "--no-build-isolation", "--dest", str(work)]
     source += ["-r", str(work / "horovod.txt")]
-    try:
-        run(["-m", "pip", "install", *options, *tools], log)
-        run(["-m", "pip", "download", *options, *source], log, PYTHONPATH=str(work / "tools"))
-    except subprocess.CalledProcessError as error:
-        raise Failure(f"pip: {first_error(error.output)}", status=3) from None
+    run(["-m", "pip", "download", *options, *source], log, PYTHONPATH=str(work / "tools"))
     with tarfile.open(work / f"horovod-{VERSION}.tar.gz") as archive:
         archive.extractall(work)  # noqa: S202  (its SHA-256 is the locked one)
     return work / f"horovod-{VERSION}"
 
 
-def patch(source: Path, standard: int, gpu: str) -> None:
+def patch(source: Path, gpu: str) -> None:
     """Patch the unpacked source. Raises Failure where a text to replace is not there once."""
+    # torch's all.h refuses older compilers by itself: `__cplusplus < 202002L` means C++20.
+    torch = importlib.util.find_spec("torch").submodule_search_locations[0]
+    header = Path(torch, "include/torch/csrc/api/include/torch/all.h").read_text()
+    standard = max(["17", *re.findall(r"__cplusplus < 20(\d\d)\d\dL", header)])
     for name, old, new in [*PATCHES, *([GLOO_ONLY] if gpu == "none" else [])]:
         text = (source / name).read_text(encoding="utf-8")
         if text.count(old) != 1:
             raise Failure(f"{name} of Horovod {VERSION} does not hold the line to patch: {old}")
-        (source / name).write_text(text.replace(old, new.replace("{standard}", str(standard))))
+        (source / name).write_text(text.replace(old, new.replace("{standard}", standard)))
 
 
 def compile_wheel(source: Path, work: Path, log: Path, gpu: str) -> Path:
@@ -157,14 +130,11 @@ def compile_wheel(source: Path, work: Path, log: Path, gpu: str) -> Path:
     if gpu == "nccl":
         variables |= {"HOROVOD_GPU_OPERATIONS": "NCCL"} | nccl_of_torch(work)
     words = ["setup.py", "bdist_wheel", "--dist-dir", str(work / "dist")]
+    run(words, log, source, PYTHONPATH=str(tools), **variables)
+    (wheel,) = (work / "dist").glob("*.whl")
+    shutil.unpack_archive(wheel, work / "check", "zip")
     check = f"import horovod.torch as h; assert h.{'nccl' if gpu == 'nccl' else 'gloo'}_built()"
-    try:
-        run(words, log, source, PYTHONPATH=str(tools), **variables)
-        (wheel,) = (work / "dist").glob("*.whl")
-        shutil.unpack_archive(wheel, work / "check", "zip")
-        run(["-c", check], log, work, PYTHONPATH=str(work / "check"))
-    except subprocess.CalledProcessError as error:
-        raise Failure(first_error(error.output.replace(f"{work}/", ""))) from None
+    run(["-c", check], log, work, PYTHONPATH=str(work / "check"))
     return wheel
 
 
@@ -180,13 +150,6 @@ def nccl_of_torch(work: Path) -> dict[str, str]:
     return {"HOROVOD_NCCL_HOME": str(work / "nccl")}
 
 
-def first_error(log: str) -> str:
-    """The first line of a program's output that says why it failed."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()] or ["it said nothing"]
-    pattern = r"\berror: |CMake Error|^ERROR|\b[A-Za-z]*Error\b|\*\*\* "
-    return next((line for line in lines if re.search(pattern, line)), lines[-1])[:400]
-
-
 def main() -> int:
     """Build the wheel into --out."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
@@ -194,20 +157,21 @@ def main() -> int:
     parser.add_argument("--out", required=True, type=Path, help="folder that receives the wheel")
     parser.add_argument("--gpu", choices=["none", "nccl"], default="none", help="none: Gloo only")
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    log = arguments.out / "build.log"
+    out = arguments.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    log = out / "build.log"
     log.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(prefix="horovod-", dir=arguments.out) as folder:
-        work = Path(folder).resolve()
-        try:
-            require_compiler()
-            source = fetch(arguments.lock, work, log)
-            patch(source, torch_cxx_standard(), arguments.gpu)
-            wheel = compile_wheel(source, work, log, arguments.gpu)
-        except Failure as error:
-            print(error)
-            return error.status
-        os.replace(wheel, arguments.out / wheel.name)
+    try:
+        if not any(map(shutil.which, os.environ.get("CXX", "").split()[:1] or ["c++", "g++"])):
+            raise Failure("no C++ compiler was found; Debian, Ubuntu: sudo apt install g++ make")
+        with tempfile.TemporaryDirectory(prefix="horovod-", dir=out) as folder:
+            source = fetch(arguments.lock, Path(folder), log)
+            patch(source, arguments.gpu)
+            wheel = compile_wheel(source, Path(folder), log, arguments.gpu)
+            os.replace(wheel, out / wheel.name)
+    except Failure as error:
+        print(error)
+        return 1
     return 0
 
 

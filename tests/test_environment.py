@@ -221,7 +221,7 @@ def test_a_source_that_is_not_the_known_one_is_not_patched(monkeypatch, tmp_path
 
     (tmp_path / "CMakeLists.txt").write_text("set(CMAKE_CXX_STANDARD 23)")
     with pytest.raises(build_horovod.Failure, match="does not hold the line to patch"):
-        build_horovod.patch(tmp_path, 17, "none")
+        build_horovod.patch(tmp_path, "none")
 
 
 # ---------------------------------------------------------------- a killed Snakemake
