@@ -121,10 +121,27 @@ class Strategy(_process_group.ProcessGroup):
         return model.train_batch(images, labels, loss)
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Those of all ranks, from the first stage to the last."""
+        """Those of all ranks, from the first stage to the last.
+
+        Sent as a safetensors file: torch's own way for anything but a tensor is a pickle.
+        """
+        import torch
+        from safetensors.torch import load, save
         from torch import distributed
 
-        own = {name: value.detach().cpu() for name, value in tensors.items()}
-        stages: list[dict[str, torch.Tensor]] = [{}] * self.world_size
-        distributed.all_gather_object(stages, own)
-        return {name: value for stage in stages for name, value in stage.items()}
+        # Files are in an order of their own.
+        own = {
+            f"{number:06}.{name}": value.detach().cpu().contiguous()
+            for number, (name, value) in enumerate(tensors.items())
+        }
+        sent = torch.frombuffer(bytearray(save(own)), dtype=torch.uint8)
+        whole = {}
+        for rank in range(self.world_size):
+            size = torch.tensor([len(sent)], device=self.devices[0])
+            distributed.broadcast(size, rank)
+            received = sent if rank == self.rank else torch.empty(int(size), dtype=torch.uint8)
+            received = received.to(self.devices[0])
+            distributed.broadcast(received, rank)
+            found = load(received.cpu().numpy().tobytes())
+            whole |= {name.partition(".")[2]: found[name] for name in sorted(found)}
+        return whole
