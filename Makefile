@@ -37,7 +37,7 @@ env: .python ## set up if need be, print the environment's folder, to be entered
 
 report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf
 	@# Horovod is compiled where a chosen study has cells of it, and for no other.
-	@export PARBENCH_CLOSING=make PARBENCH_BUILD_HOROVOD="$(STACK)"; $(ENTER) --unlock -- python -m snakemake --quiet rules reason host --rerun-incomplete \
+	@export PARBENCH_CLOSING=make PARBENCH_BUILD_HOROVOD="$(STACK)"; $(ENTER) --unlock -- python -m snakemake --quiet all --rerun-incomplete \
 		reports/final.html reports/final.pdf $(ARGS)
 	@$(ENTER) -- python scripts/closing.py
 

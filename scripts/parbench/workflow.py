@@ -284,6 +284,7 @@ class Run:
         writing.write(self.plan)
         deployment.keep(self.config, self.called.apptainer)
         trained = self._to_train()
+        writing.write_progress(trained)
         self._forget_finished()
         self._say(trained)
         for cell in trained:

@@ -14,10 +14,13 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from tqdm import tqdm
+
 from parbench import cache, strategies
 from parbench import cell as cells
 from parbench.deploy import images
 from parbench.errors import ParbenchError
+from parbench.files import read_json
 from parbench.launch import command, devices, outcome, ranks, slurm_job
 from parbench.launch.command import Task
 from parbench.launch.outcome import Failure
@@ -85,11 +88,12 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
         outcome.failed(folder, "its job ended without a word", task.log)
         task.out.unlink(missing_ok=True)
         image = _image(task)  # before devices are taken: it may have to be built
+        count, _ = _progress(task)
         if not anew and outcome.take_finished(folder, task.out, task.cell, task.data, image):
-            print(f"{name}: an earlier run has trained it meanwhile", flush=True)
+            print(f"{count}{name}: an earlier run has trained it meanwhile", flush=True)
             return 0
         started = clocks.now()
-        failure = _train(task, job, stop, image)
+        failure = _train(task, job, stop, image, f"{count}{name}: starts on")
         if failure is not None:
             if not failure.out_of_memory:
                 _tell_failure(task, failure.sentence)
@@ -104,9 +108,28 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
                 image=image,
             )
         outcome.finished(folder, task.out)
+        count, left = _progress(task)
         # Before another run of this cell may take the result away.
-        print(f"{name}: {outcome.result(metrics_json.read(task.out))}", flush=True)
+        print(f"{count}{name}: {outcome.result(metrics_json.read(task.out))}{left}", flush=True)
     return 0
+
+
+def _progress(task: Task) -> tuple[str, str]:
+    """ "[12/30] " and " (about 02:10 left)" of the workflow's run that this cell belongs to.
+
+    results/plan/progress.json has its cells and its start; for other cells both are empty.
+    """
+    results = task.out.absolute().parents[2]
+    path = results / "plan" / "progress.json"
+    told = read_json(path) if path.exists() else {"cells": []}
+    if task.cell.id not in told["cells"]:
+        return "", ""
+    paths = (results / "cells" / name / "metrics.json" for name in told["cells"])
+    done = sum(path.exists() and path.stat().st_mtime >= told["started"] for path in paths)
+    every = len(told["cells"])
+    seconds = (time.time() - told["started"]) * (every - done) / max(1, done)  # as those before
+    left = f" (about {tqdm.format_interval(seconds)} left)" if done < every else ""
+    return f"[{done}/{every}] ", left
 
 
 def _image(task: Task) -> dict | None:
@@ -117,7 +140,9 @@ def _image(task: Task) -> dict | None:
     return images.ensure(images.of_cell(task.cell, settings), settings)
 
 
-def _train(task: Task, job: Job | None, stop: Stop, image: dict | None) -> Failure | None:
+def _train(
+    task: Task, job: Job | None, stop: Stop, image: dict | None, starts: str
+) -> Failure | None:
     """Run the ranks to their end; what went wrong. Raises Stopped where they were asked to end."""
     hardware, run = task.cell.hardware, task.cell.run
     several = hardware.nodes > 1
@@ -130,7 +155,7 @@ def _train(task: Task, job: Job | None, stop: Stop, image: dict | None) -> Failu
     ):
         state = Path(it)
         where = job.nodes if job and several else (hardware.device, *lent.devices)
-        print(f"{task.cell.id}: starts on {', '.join(where)}", flush=True)
+        print(f"{starts} {', '.join(where)}", flush=True)
         stop.raises = False
         count = strategies.of(task.cell).ranks_per_node * hardware.nodes
         ended = ranks.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 from parbench.plan import places
@@ -30,3 +31,9 @@ def _write_changed(path: Path, value: dict) -> None:
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def write_progress(cells: list[str]) -> None:
+    """Tell launchers which ``cells`` this run will train, for their count and time left."""
+    told = {"started": time.time(), "cells": cells}
+    _write_changed(places.RESULTS / "plan" / "progress.json", told)

@@ -185,11 +185,12 @@ def main() -> int:
         todo = whole_matrix(arguments.model or known)
     rows = certify(todo)
     print(shown(rows))
+    bad = sum(row["verdict"] == DIFFERS for row in rows)
     if arguments.out is not None:
         about = {"python": sys.version.split()[0], "packages": packages.installed()}
         about["machine"] = machine.describe()
         made = certificate.write(arguments.out, arguments.place, about, rows)
-        print(f"{arguments.out}: digest {made['digest']}")
+        told = f"{len(rows)} comparisons with eager training, {bad} of which differ"
+        print(f"{arguments.out}: {told}; digest {made['digest']}")
     # Of a study's cells the report says it: a strategy may be meant to differ.
-    bad = any(row["verdict"] == DIFFERS for row in rows)
-    return int(bad and arguments.plan is None)
+    return int(bad > 0 and arguments.plan is None)
