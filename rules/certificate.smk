@@ -5,9 +5,9 @@ rule certificate:
         "results/certificates/{place}.json",
     log:
         "results/certificates/{place}.log",
-    localrule: RUN.prepares_here
     # After the cells, which are what somebody waits for; none is made beside one that is timed.
     priority: -1_000_000
+    localrule: RUN.prepares_here
     threads: ALL_CORES
     resources:
         **RUN.preparing,
