@@ -154,8 +154,9 @@ def _train(
         tempfile.TemporaryDirectory(prefix="parbench-", dir=home, ignore_cleanup_errors=True) as it,
     ):
         state = Path(it)
-        where = job.nodes if job and several else (hardware.device, *lent.devices)
-        print(f"{starts} {', '.join(where)}", flush=True)
+        nodes = job.nodes if job and several else []
+        where = ", ".join(nodes) or f"{hardware.device} {', '.join(lent.devices)}"
+        print(f"{starts} {where}", flush=True)
         stop.raises = False
         count = strategies.of(task.cell).ranks_per_node * hardware.nodes
         ended = ranks.run(
