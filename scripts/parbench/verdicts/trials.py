@@ -55,7 +55,7 @@ class Arithmetic:
 
 ARITHMETIC = {
     EXACT: Arithmetic(torch.float64, "fp32", 1e-10),
-    "float32": Arithmetic(torch.float32, "fp32", 1e-4),
+    "float32": Arithmetic(torch.float32, "fp32", 1e-5),
     "bfloat16": Arithmetic(torch.float32, "bf16", 0.0),
 }
 
