@@ -35,6 +35,10 @@ REPORTED = "reported"
 UNTESTED = "cannot be tested here"
 CLAIM_VERDICTS = (HOLDS, FAILS, UNDECIDED, REPORTED, UNTESTED)
 
+# Of a value within a margin, or outside of it; and of one that would take too long.
+SAME, DIFFERENT = "equal", "different"
+TOO_CLOSE = "too close to call"
+
 # Of certificates.
 EQUAL, DIFFERS, MEASURED = "equal", "differs", "measured"
 

@@ -1,0 +1,157 @@
+"""The rule of every verdict: an interval that may be looked at after each value (docs/verdicts.md).
+
+A value is what one restart measured, or the difference of one seed: only these are independent.
+Values, thresholds and margins have one unit; for ratios it is their logarithm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import optimize, stats
+
+from parbench.verdicts.words import DIFFERENT, FAILS, HOLDS, SAME, TOO_CLOSE, UNDECIDED
+
+ALPHA = 0.05
+FIRST = 4  # values at the first look
+MOST = 10_000  # values; what takes more is not foreseen
+PATIENCE = 50  # minutes
+Band = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The mean of values, their standard deviation, and the ends of the interval of their mean."""
+
+    values: tuple[float, ...]
+    mean: float
+    std: float
+    low: float
+    high: float
+
+    @property
+    def n(self) -> int:
+        """How many values there are."""
+        return len(self.values)
+
+
+def hodges_lehmann(values: ArrayLike) -> float | np.ndarray:
+    """Estimate the centre of values, along the last axis, by the median of all pairwise means.
+
+    Each value's mean with itself is among them (Hodges and Lehmann, 1963).
+    """
+    values = np.asarray(values, dtype=float)
+    one, other = np.triu_indices(values.shape[-1])
+    return np.median((values[..., one] + values[..., other]) / 2, axis=-1)
+
+
+def k(n: ArrayLike, alpha: float = ALPHA) -> float | np.ndarray:
+    """Half the width of the interval of ``n`` values, in standard errors of their mean.
+
+    The mean leaves it at any look from the 4th value on with a probability of at most ``alpha``
+    (Lai, 1976; Wang and Ramdas, arXiv 2310.03722).
+    """
+    n = np.asarray(n, dtype=float)
+    return np.sqrt((n - 1) * np.expm1(np.log(_b(alpha) * n) / n))[()]
+
+
+@cache
+def _b(alpha: float) -> float:
+    """The constant of `k`, which makes the first look's share of ``alpha`` the right one."""
+    t = stats.t(FIRST - 1)
+    a = optimize.brentq(lambda a: 2 * (t.sf(a) + a * t.pdf(a)) - alpha, 0, 1e6)
+    return (1 + a**2 / (FIRST - 1)) ** FIRST / FIRST
+
+
+def interval(
+    values: Iterable[float], alpha: float = ALPHA, resolution: float = 0.0
+) -> Interval | None:
+    """The interval of the values' mean; None below 4 values, which decide nothing.
+
+    ``resolution``: the least step that is measured; the standard deviation is taken for no less.
+    """
+    values = tuple(values)
+    if len(values) < FIRST:
+        return None
+    mean, std = float(np.mean(values)), max(float(np.std(values, ddof=1)), resolution)
+    half = float(k(len(values), alpha)) * std / math.sqrt(len(values))
+    return Interval(values, mean, std, mean - half, mean + half)
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def beyond(found: Interval | None, op: str, threshold: float) -> str:
+    """Whether the mean is above (``>``) or below (``<``) the threshold: HOLDS, FAILS, UNDECIDED."""
+    if found is None:
+        return UNDECIDED
+    above, below = found.low > threshold, found.high < threshold
+    holds, fails = {">": (above, below), "<": (below, above)}[op]
+    return HOLDS if holds else FAILS if fails else UNDECIDED
+
+
+def within(found: Interval | None, margin: Band) -> str:
+    """Whether the mean lies between the ends of a margin: SAME, DIFFERENT or UNDECIDED."""
+    if found is None:
+        return UNDECIDED
+    low, high = margin
+    if low < found.low and found.high < high:
+        return SAME
+    return DIFFERENT if found.low > high or found.high < low else UNDECIDED
+
+
+def ratio_margin(share: float) -> Band:
+    """The margin, of log ratios, of ratios within ``share``: 0.05 is 1 / 1.05 to 1.05."""
+    return -math.log1p(share), math.log1p(share)
+
+
+def of_claim(comparisons: Sequence[Callable[[float], str]], alpha: float = ALPHA) -> str:
+    """The verdict of a claim of one or more comparisons, each of which gives its own at an alpha.
+
+    It HOLDS where each of them does at ``alpha``; it FAILS where one is against it at ``alpha``
+    over their number (Bonferroni), so that many comparisons do not refute a true claim by chance.
+    """
+    each_alpha = alpha / len(comparisons)
+    if all(verdict(alpha) in (HOLDS, SAME) for verdict in comparisons):
+        return HOLDS
+    against = any(verdict(each_alpha) in (FAILS, DIFFERENT) for verdict in comparisons)
+    return FAILS if against else UNDECIDED
+
+
+def is_firm(comparisons: Sequence[Callable[[float], str]], claims: int) -> bool:
+    """Whether a claim's verdict also passes at ALPHA over the number of ``claims`` in a report."""
+    return of_claim(comparisons, ALPHA / claims) != UNDECIDED
+
+
+# ---------------------------------------------------------------- what a verdict takes
+
+
+def needed(found: Interval, boundaries: Iterable[float], alpha: float = ALPHA) -> int | None:
+    """With how many values the interval leaves the nearest boundary out, if the estimate stays.
+
+    ``boundaries``: the threshold, or both ends of the margin. None where MOST do not suffice.
+    """
+    gap = min(abs(found.mean - boundary) for boundary in boundaries)
+    n = np.arange(FIRST, MOST + 1)
+    enough = n[k(n, alpha) * found.std / np.sqrt(n) < gap]
+    return int(enough[0]) if len(enough) else None
+
+
+def outlook(
+    found: Interval, boundaries: Iterable[float], seconds: float, unit: str = "restart"
+) -> str:
+    """What an undecided comparison takes, in a sentence; ``seconds``: the cost of a value."""
+    n = needed(found, boundaries)
+    if n is None or (n - found.n) * seconds > 60 * PATIENCE:
+        return TOO_CLOSE
+    minutes = _counted(math.ceil((n - found.n) * seconds / 60), "minute")
+    return f"some {minutes} more ({_counted(n - found.n, unit)}) if the estimate stays"
+
+
+def _counted(number: int, unit: str) -> str:
+    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
