@@ -1,13 +1,19 @@
-"""The rule of verdicts: how often it errs, and its words."""
+"""The rule of verdicts, and how it is calibrated: shares and words, never how long it takes."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
+import sys
 from functools import partial
 
 import numpy as np
 import pytest
 
+import calibrate
+from parbench.bench.calibration import looks
+from parbench.errors import ParbenchError
 from parbench.verdicts.sequential import (
     beyond,
     hodges_lehmann,
@@ -155,3 +161,86 @@ def test_what_is_undecided_says_what_it_takes():
     assert outlook(found, [0], 3000) == TOO_CLOSE
     assert needed(interval(around(0.0, 1)), [0]) is None
     assert outlook(interval(around(0.0, 1)), [0], 1) == TOO_CLOSE
+
+
+# ---------------------------------------------------------------- calibration
+
+
+def restart(number, shift, ratios, side=("eager", "eager")):
+    """The metrics of one restart of 30 s; its last pair was disturbed, and is far off."""
+    slices = []
+    for pair, ratio in enumerate([*ratios, 9.0]):
+        bad = pair == len(ratios)
+        for which, seconds in enumerate((0.01, 0.01 * math.exp(shift + ratio))):
+            slices.append(
+                {"side": which, "pair": pair, "seconds_per_sample": seconds, "disturbed": bad}
+            )
+    return {
+        "cell": {"kind": "pair", "id": f"pair-{number}", "restart": number, "sides": list(side)},
+        "started": "2026-11-22T10:00:00+00:00",
+        "finished": "2026-11-22T10:00:30+00:00",
+        "slices": slices,
+    }
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch, capsys):
+    """Restarts to be calibrated by, and the program, which returns what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(runs, *words):
+        for number, run in enumerate(runs):
+            path = tmp_path / f"results/cells/{number}/metrics.json"
+            path.parent.mkdir(parents=True)
+            path.write_text(json.dumps(run))
+        monkeypatch.setattr(sys, "argv", ["calibrate.py", *words])
+        calibrate.main()
+        return capsys.readouterr().out
+
+    return call
+
+
+def measured(restarts, spread, rng):
+    """Restarts of a heavy-tailed machine."""
+    return [
+        restart(number, rng.normal(0, spread), rng.standard_t(3, 4) * spread)
+        for number in range(restarts)
+    ]
+
+
+@pytest.mark.parametrize("restarts", [4, 12])
+def test_calibration_by_measured_pairs(program, restarts):
+    rng = np.random.default_rng(2)
+    others = [restart(99, 5.0, [5.0], ("eager", "ddp")), {"cell": {"strategy": "eager"}}]
+    out = program(measured(restarts, 0.02, rng) + others)
+    assert f"by {restarts} restarts" in out
+    assert "30 s each" in out
+    found = {
+        (question, int(effect)): (float(false), float(hour), minutes, edge)
+        for question, effect, false, hour, minutes, edge in re.findall(
+            r"^(> 1|within 5 %) +(\d+)% +([\d.]+)%.* ([\d.]+)% +(\S.*?)(  edge)?$", out, re.M
+        )
+    }
+    assert len(found) == 10
+    assert [key for key, row in found.items() if row[3]] == [("> 1", 0), ("within 5 %", 5)]
+    allowed = 5 + 3 * math.sqrt(5 * 95 / 2000)
+    for false, undecided, _, edge in found.values():
+        if edge:
+            assert 0 < false <= allowed
+            assert false == pytest.approx(100 - undecided, abs=0.11)  # no verdict is right there
+    assert found["> 1", 20] == (0, 0, "2.0", "")  # all within an hour, most by four restarts
+    assert found["within 5 %", 5][2] == "more than 60"
+
+
+def test_what_is_calibrated_is_the_rule_of_the_verdicts():
+    values = np.random.default_rng(3).normal(0.01, 0.02, (5, 20))
+    low, high = looks(values)
+    for row, run in enumerate(values):
+        made = [interval(run[:n]) for n in range(4, 21)]
+        assert low[row] == pytest.approx([each.low for each in made])
+        assert high[row] == pytest.approx([each.high for each in made])
+
+
+def test_calibration_without_pairs_says_how_to_make_some(program):
+    with pytest.raises(ParbenchError, match=r"0 of at least 4 .* results/cells; `snakemake`"):
+        program([])

@@ -1,5 +1,6 @@
-"""What parbench itself costs, beside another checkout.
+"""What parbench itself costs, beside another checkout; and how often its verdicts err.
 
-In: checkouts, started by their programs' command lines alone. Out: results/bench.json. Nobody but
-scripts/bench.py calls it.
+In: checkouts, started by their programs' command lines alone; restarts of A/A pairs. Out:
+results/bench.json; a table on the terminal. Nobody but scripts/bench.py and scripts/calibrate.py
+calls it.
 """

@@ -1,0 +1,182 @@
+"""How often verdicts err, and how long they take, on noise that was measured (docs/verdicts.md).
+
+Both sides of an A/A pair are the same program: what its restarts differ in is the machine's noise.
+Thousands of comparisons are simulated with that noise and a known effect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from parbench.errors import ParbenchError
+from parbench.files import canonical_json, read_json
+from parbench.verdicts.sequential import ALPHA, FIRST, hodges_lehmann, k, ratio_margin
+
+CELLS = Path("results/cells")
+EFFECTS = (0.0, 0.02, 0.05, 0.1, 0.2)
+# What is asked of a ratio, and the boundaries of its logarithm between one answer and the next.
+QUESTIONS = {"> 1": (0.0,), "within 5 %": ratio_margin(0.05)}
+RUNS = 2_000
+POOL = 20_000  # simulated restarts, of which runs are drawn
+HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Restart:
+    """One restart of an A/A pair: the log ratios of its undisturbed pairs, and what it took."""
+
+    log_ratios: tuple[float, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of the simulated comparisons of one effect and question: shares, and minutes.
+
+    ``edge``: whether the effect is a boundary of the question, where no verdict is right.
+    ``minutes``: the median until a verdict; infinite where most have none after an hour.
+    """
+
+    effect: float
+    question: str
+    edge: bool
+    false: float
+    undecided_10: float
+    undecided_60: float
+    minutes: float
+
+
+def log_ratios(slices: Iterable[Mapping]) -> tuple[float, ...]:
+    """The log ratios, side 1 over side 0, of the pairs of slices none of which was disturbed."""
+    pairs: dict[int, dict[int, Mapping]] = {}
+    for each in slices:
+        pairs.setdefault(each["pair"], {})[each["side"]] = each
+    return tuple(
+        math.log(sides[1]["seconds_per_sample"] / sides[0]["seconds_per_sample"])
+        for sides in pairs.values()
+        if len(sides) == 2 and not any(each["disturbed"] for each in sides.values())
+    )
+
+
+def read(paths: Iterable[Path]) -> list[Restart]:
+    """The restarts of A/A pairs among metrics.json files; the others are left out."""
+    found = []
+    for path in paths:
+        run = read_json(path)
+        try:
+            cell = run["cell"]
+            if cell.get("kind") != "pair" or len(set(map(canonical_json, cell["sides"]))) > 1:
+                continue
+            ends = [datetime.fromisoformat(run[key]) for key in ("started", "finished")]
+            ratios = log_ratios(run.get("slices") or ())  # a failed run has none
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            raise ParbenchError(f"{path}: not the metrics of a cell ({error!r})") from None
+        if ratios:
+            found.append(Restart(ratios, (ends[1] - ends[0]).total_seconds()))
+    return found
+
+
+def simulated(restarts: Sequence[Restart], rng: np.random.Generator) -> np.ndarray:
+    """Values of many restarts like those measured, of no effect: a smoothed bootstrap.
+
+    Restarts are drawn with replacement, and pairs inside each. A few restarts drawn again and
+    again would show too little spread, hence the normal kernel (Scott's bandwidth); mean and
+    standard deviation are then 0 and the measured one (Silverman and Young, 1987).
+    """
+    values = [hodges_lehmann(each.log_ratios) for each in restarts]
+    counts = np.array([len(each.log_ratios) for each in restarts])
+    pairs = np.array([np.resize(each.log_ratios, counts.max()) for each in restarts])
+    drawn = rng.integers(len(restarts), size=(POOL, 1))
+    inside = (rng.random((POOL, int(np.median(counts)))) * counts[drawn]).astype(int)
+    spread = np.std(values, ddof=1)
+    kernel = spread * len(values) ** -0.2 * rng.standard_normal(POOL)
+    pool = hodges_lehmann(pairs[drawn, inside]) + kernel
+    return spread * (pool - pool.mean()) / pool.std()
+
+
+def looks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of `sequential.interval` after each value of each run (a row), from the 4th on."""
+    n = np.arange(FIRST, values.shape[1] + 1)
+    mean = values.cumsum(axis=1)[:, FIRST - 1 :] / n
+    square = (values**2).cumsum(axis=1)[:, FIRST - 1 :] / n
+    half = k(n, ALPHA) * np.sqrt((square - mean**2).clip(0) / (n - 1))
+    return mean - half, mean + half
+
+
+def table(restarts: Sequence[Restart], seconds: float) -> list[Row]:
+    """Simulate comparisons of each effect and question; ``seconds``: the cost of a restart."""
+    rng = np.random.default_rng(0)
+    most = max(int(HOUR / seconds), FIRST)
+    low, high = looks(rng.choice(simulated(restarts, rng), (RUNS, most)))
+    minutes = np.arange(FIRST, most + 1) * seconds / 60
+    return [
+        _row(effect, question, low, high, minutes) for question in QUESTIONS for effect in EFFECTS
+    ]
+
+
+def _row(
+    effect: float, question: str, low: np.ndarray, high: np.ndarray, minutes: np.ndarray
+) -> Row:
+    """What comes of runs of no effect, whose intervals are looked at after so many ``minutes``.
+
+    The boundaries part the line; a run has its verdict when its interval first lies in one part.
+    """
+    boundaries, truth = QUESTIONS[question], math.log1p(effect)
+    part = np.searchsorted(boundaries, low + truth)
+    decided = part == np.searchsorted(boundaries, high + truth)
+    ever, first = decided.any(axis=1), decided.argmax(axis=1)
+    edge = truth in boundaries
+    right = part[np.arange(len(part)), first] == np.searchsorted(boundaries, truth)
+    taken = np.where(ever, minutes[first], np.inf)
+    return Row(
+        effect,
+        question,
+        edge,
+        float(np.mean(ever & (edge | ~right))),
+        float(np.mean(taken > 10)),
+        float(np.mean(taken > 60)),
+        float(np.median(taken)),
+    )
+
+
+def lines(rows: Iterable[Row]) -> list[str]:
+    """The table as text."""
+    made = [f"{'question':<12}{'effect':>7}{'false':>8}{'undecided after 10 min':>24}"]
+    made[0] += f"{'60 min':>9}{'median minutes':>16}"
+    for row in rows:
+        minutes = f"{row.minutes:.1f}" if row.minutes < math.inf else "more than 60"
+        made.append(
+            f"{row.question:<12}{row.effect:>7.0%}{row.false:>8.1%}{row.undecided_10:>24.1%}"
+            f"{row.undecided_60:>9.1%}{minutes:>16}{'  edge' if row.edge else ''}"
+        )
+    return made
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    known = f"metrics.json of A/A pairs (those in {CELLS})"
+    parser.add_argument("files", nargs="*", type=Path, help=known)
+    parser.add_argument("--seconds", type=float, help="what a restart takes (as measured)")
+    arguments = parser.parse_args()
+    restarts = read(arguments.files or sorted(CELLS.glob("*/metrics.json")))
+    if len(restarts) < FIRST:
+        raise ParbenchError(
+            f"{len(restarts)} of at least {FIRST} restarts of A/A pairs in "
+            f"{'the files named' if arguments.files else CELLS}; `snakemake` measures some, with a "
+            "study in config.yaml that has a pair of two equal sides"
+        )
+    seconds = arguments.seconds or statistics.median(each.seconds for each in restarts)
+    if seconds < 1:
+        raise ParbenchError(f"a restart of {seconds:g} s: at least 1 s is needed (--seconds)")
+    print(f"{RUNS:,} simulated comparisons of each kind, by {len(restarts)} restarts of A/A pairs,")
+    print(f"{seconds:.0f} s each. At an edge every verdict is false: {ALPHA:.0%} are allowed.")
+    print(*lines(table(restarts, seconds)), sep="\n")
