@@ -36,6 +36,7 @@ env: .python ## set up if need be, print the environment's folder, to be entered
 	@"$(PYTHON)" scripts/environment.py ensure --stack "$(STACK)"
 
 report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf
+	@$(ENTER) -- python scripts/configfiles.py $(ARGS)
 	@# Horovod is compiled where a chosen study has cells of it, and for no other.
 	@export PARBENCH_CLOSING=make PARBENCH_BUILD_HOROVOD="$(STACK)"; $(ENTER) --unlock -- python -m snakemake --quiet all --rerun-incomplete \
 		reports/final.html reports/final.pdf $(ARGS)

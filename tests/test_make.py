@@ -1,4 +1,4 @@
-"""`make report` as a user types it: interrupted in the middle, started again, repeated."""
+"""`make report` as a user types it: wrong, interrupted in the middle, started again, repeated."""
 
 from __future__ import annotations
 
@@ -54,6 +54,23 @@ def wait_for_epochs(work, process):
                 return
         time.sleep(0.1)
     raise AssertionError(f"it did not train: {process.poll()}, {process.communicate()[0]}")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("-n --configfile good.yaml mine.yaml", "mine.yaml, line 2: not valid YAML: "),
+        ("--configfile=god.yaml -n", "god.yaml: no such file; did you mean good.yaml?"),
+        ("--configfile good.yaml -n --config 'studies=[two]'", None),
+    ],
+)
+def test_configuration_that_cannot_be_read_is_named(work, words, error):
+    (work.folder / "good.yaml").write_text("studies: [two]\n")
+    (work.folder / "mine.yaml").write_text("studies: [two\n")
+    command = ["make", "report", f"ARGS={words}"]
+    done = subprocess.run(command, cwd=work.folder, capture_output=True, text=True)
+    assert (done.returncode == 0) == (error is None), done.stderr
+    assert error is None or done.stderr.startswith(f"error: {error}")
 
 
 def test_interrupted_in_the_middle_of_a_cell_started_again_and_repeated(work):

@@ -1,0 +1,21 @@
+"""Reads the files of `--configfile` before Snakemake, whose message of broken YAML names none."""
+
+from __future__ import annotations
+
+import argparse
+
+from parbench.errors import run_main
+from parbench.plan.yaml_file import read_yaml
+
+
+def main() -> None:
+    """The command line: Snakemake's, of which this is all that is read."""
+    # No abbreviations: `--config` is another option.
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--configfile", "--configfiles", nargs="+", default=[])
+    for file in parser.parse_known_args()[0].configfile:
+        read_yaml(file)
+
+
+if __name__ == "__main__":
+    run_main(main)
