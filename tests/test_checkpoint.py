@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import resource
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,24 @@ def test_another_cell_in_the_same_folder_starts_afresh(digits, tmp_path, state, 
     assert here(often(learning_rate=0.001), digits, folder)
     assert "starts afresh: the settings changed since" in capsys.readouterr().out
     assert metrics_json.read(folder / "metrics.json")["resumed_from"] is None
+
+
+@pytest.fixture
+def small_files():
+    """The kernel refuses files of more than 20 kB, as on a full disk: metrics.json fits."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_ends_no_training(digits, tmp_path, state, capsys, small_files):
+    assert here(often(), digits, tmp_path / "full")
+    told = "none could be written to"
+    assert f"checkpoint: {told} {tmp_path / 'full' / 'checkpoints'} (" in capsys.readouterr().out
+    assert not list((tmp_path / "full" / "checkpoints").iterdir())
+    assert not here(often(), digits, tmp_path / "stopped", Until(state, 6))
+    assert json.loads((state / "stopped.json").read_text()) == {"epoch": 1, "step": 0}
 
 
 # ---------------------------------------------------------------- the files

@@ -6,6 +6,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 import torch
+from safetensors import SafetensorError
 
 from parbench.training.checkpoint import Place
 from parbench.training.endings import Stopped
@@ -43,8 +44,15 @@ def write(run: Run) -> None:
         tensors["random"] = torch.tensor(random, dtype=torch.uint8)
         # Not in JSON: a loss that is no number is found at the epoch's end, not here.
         tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
-        run.store.write(place.epoch * len(run.bounds) + place.step, tensors, state)
-        run.kept = state["kept"]
+        try:
+            run.store.write(place.epoch * len(run.bounds) + place.step, tensors, state)
+            run.kept = state["kept"]
+        except (OSError, SafetensorError) as error:  # a full disk ends no training
+            print(
+                f"checkpoint: none could be written to {run.store.folder} ({error}); "
+                f"an interruption now goes on from {_said(run.kept)}",
+                flush=True,
+            )
     run.meters.forget_accelerators()
     run.lookout.wrote()
     if run.lookout.stop:
@@ -86,8 +94,11 @@ def resume(run: Run, number: int) -> None:
     if run.strategy.leads:
         elsewhere = state["machine"] != run.machine
         aside = " (of another machine: no speedup is told from these times)" if elsewhere else ""
-        place = f"epoch {kept['epoch']}, step {kept['step']}"
-        print(f"checkpoint: goes on from {place}{aside}", flush=True)
+        print(f"checkpoint: goes on from {_said(kept)}{aside}", flush=True)
+
+
+def _said(kept: dict[str, int]) -> str:
+    return f"epoch {kept['epoch']}, step {kept['step']}"
 
 
 def _resume_optimizer(run: Run, tensors: dict[str, torch.Tensor]) -> None:
