@@ -1,4 +1,4 @@
-"""A cell as cell.json holds it: one configuration of a study with one seed.
+"""A cell as cell.json holds it: one configuration of a study with one seed, or a pair of them.
 
 The launcher and the training processes read it; the plan writes it. Standard library only.
 """
@@ -116,6 +116,11 @@ class Cell:
     seed: int
     run: Run
 
+    @property
+    def sides(self) -> tuple[Cell, ...]:
+        """What is trained: of a pair there are several."""
+        return (self,)
+
     @classmethod
     def of(cls, content: dict) -> Cell:
         """The cell that the JSON object ``content`` describes; its shape is taken as checked."""
@@ -143,13 +148,65 @@ class Cell:
         return content
 
 
-def read(path: str | os.PathLike) -> Cell:
+@dataclass(frozen=True)
+class Pair:
+    """One restart of a comparison of times: ``sides`` take turns on the same devices.
+
+    The first ``variants`` of them are the variant (several train one after the other, and their
+    times add up), the rest is the baseline. A side's id is its group's, its seed the restart. What
+    is timed is training or, with ``inference``, predicting the test set.
+    """
+
+    id: str
+    seed: int
+    sides: tuple[Cell, ...]
+    variants: int = 1
+    inference: bool = False
+
+    @property
+    def run(self) -> Run:
+        """Of all sides."""
+        return self.sides[0].run
+
+    @property
+    def stack(self) -> str:
+        """Of all sides."""
+        return self.sides[0].stack
+
+    @property
+    def deployment(self) -> str:
+        """Of all sides."""
+        return self.sides[0].deployment
+
+    @property
+    def dataset(self) -> Dataset:
+        """Of all sides."""
+        return self.sides[0].dataset
+
+    @classmethod
+    def of(cls, content: dict) -> Pair:
+        """The pair that the JSON object ``content`` describes; its shape is taken as checked."""
+        sides = (Cell.of({**side, "run": content["run"]}) for side in content["sides"])
+        kept = {key: content[key] for key in ("id", "seed", "variants", "inference")}
+        return cls(sides=tuple(sides), **kept)
+
+    def json(self) -> dict:
+        """The content of cell.json."""
+        sides = [side.json() for side in self.sides]
+        for side in sides:
+            del side["schema_version"], side["run"]
+        kept = {"seed": self.seed, "variants": self.variants, "inference": self.inference}
+        head = {"schema_version": SCHEMA_VERSION, "kind": "pair", "id": self.id}
+        return {**head, **kept, "sides": sides, "run": asdict(self.run)}
+
+
+def read(path: str | os.PathLike) -> Cell | Pair:
     """The cell in the file ``path``. ParbenchError when it holds none of this version."""
     content = read_json(Path(path))
     try:
         if content["schema_version"] != SCHEMA_VERSION:
             raise ValueError(f"schema_version {content['schema_version']}, not {SCHEMA_VERSION}")
-        return Cell.of(content)
+        return (Pair if content.get("kind") == "pair" else Cell).of(content)
     except (LookupError, TypeError, ValueError) as error:
         raise ParbenchError(
             f"{path}: no cell of this version ({error}); run the workflow again, which writes it "
