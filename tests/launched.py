@@ -74,6 +74,6 @@ class Launched:
 
         A launcher that was killed outright has left what its ranks said last.
         """
-        paths = self.temporary.glob("parbench-*/rank*.heartbeat")
+        paths = self.temporary.glob("parbench-*/*/rank*.heartbeat")
         told = [json.loads(path.read_text()) for path in paths]
         return {beat["rank"]: beat for beat in told if psutil.pid_exists(beat["pid"])}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from parbench.cell import Cell
+from parbench.cell import Cell, Pair
 from parbench.data import pretrained
 from parbench.deploy import apptainer, images
 from parbench.launch.devices import Lent
@@ -21,7 +21,7 @@ SCRIPTS = Path(__file__).resolve().parents[2]  # holds the programs
 class Task:
     """One run of one cell, with the files it reads and writes."""
 
-    cell: Cell
+    cell: Cell | Pair
     cell_path: Path
     data: Path
     out: Path
@@ -67,17 +67,25 @@ def place(rank: int, per_node: int, world_size: int) -> dict[str, str]:
     }
 
 
-def of_cell(
-    task: Task, lent: Lent, image: Path | None, state: Path, variables: Mapping[str, str]
+def of_side(
+    task: Task,
+    number: int,
+    lent: Lent,
+    image: Path | None,
+    state: Path,
+    variables: Mapping[str, str],
 ) -> Command:
-    """The command that trains the cell of ``task`` on the devices ``lent``.
+    """The command of each rank of a side of ``task``'s cell on the devices ``lent``: a cell that is
+    no pair has one side, and is trained.
 
     ``image`` is what the ranks run in, None for this environment; ``variables`` go with those of
-    the cell; ``state`` is the run's own folder.
+    the side; ``state`` is the side's own folder.
     """
-    cell = task.cell
-    words = [apptainer.PYTHON if image else sys.executable, _shown(SCRIPTS / "train.py")]
-    words += ["--cell", str(task.cell_path), "--data", str(task.data), "--out", str(task.out)]
+    cell, several = task.cell.sides[number], len(task.cell.sides) > 1
+    program = "turns.py" if several else "train.py"
+    words = [apptainer.PYTHON if image else sys.executable, _shown(SCRIPTS / program)]
+    words += ["--cell", str(task.cell_path), "--data", str(task.data)]
+    words += ["--side", str(number)] if several else ["--out", str(task.out)]
     inside = {**_variables(cell, lent), **variables}
     if image is None:
         return Command(words, {**os.environ, **inside})
@@ -113,7 +121,7 @@ def _variables(cell: Cell, lent: Lent) -> dict[str, str]:
         names = ("GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
         found |= dict.fromkeys(names, "lo")
         if cell.hardware.device == "cuda":  # of several nodes Slurm says it
-            found["CUDA_VISIBLE_DEVICES"] = ",".join(lent.devices)
+            found["CUDA_VISIBLE_DEVICES"] = ",".join(lent.gpus)
     return found
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from parbench import machine
-from parbench.cell import Cell
+from parbench.cell import Cell, Hardware, Pair
 from parbench.errors import ParbenchError
 
 # Not tempfile.gettempdir(): where every job has a TMPDIR of its own, nothing would be shared.
@@ -31,33 +31,46 @@ POLL_SECONDS = 0.2
 class Lent:
     """What a cell may use on this machine.
 
-    ``devices``: core numbers, or UUIDs of GPUs, one a device. ``cores``: those of its processes,
-    also of the ones that drive GPUs.
+    ``gpus``: UUIDs, one a device. ``cores``: those of devices of kind cpu, or of the processes that
+    drive GPUs.
     """
 
-    devices: tuple[str, ...]
+    gpus: tuple[str, ...]
     cores: tuple[str, ...]
+
+    def of(self, hardware: Hardware, nodes: int) -> Lent:
+        """What a side of a pair uses of it, on ``nodes`` nodes."""
+        gpus, cores = needed(hardware, nodes)
+        return Lent(self.gpus[:gpus], self.cores[:cores])
+
+    def __str__(self) -> str:
+        """``cpu 0, 1``."""
+        parts = [f"cuda {', '.join(self.gpus)}"] if self.gpus else []
+        return " and ".join(parts or [f"cpu {', '.join(self.cores)}"])
+
+
+def needed(hardware: Hardware, nodes: int) -> tuple[int, int]:
+    """How many GPUs and how many cores ``nodes`` nodes of ``hardware`` take."""
+    number = nodes * hardware.devices
+    if hardware.device == "cpu":
+        return 0, number * hardware.threads
+    return number, min(number, len(machine.usable_cores()))
 
 
 @contextlib.contextmanager
-def lent(cell: Cell, nodes: int = 1) -> Iterator[Lent]:
-    """Lend the devices of ``nodes`` nodes of ``cell``, which are all this machine.
+def lent(cell: Cell | Pair, here: int = 1) -> Iterator[Lent]:
+    """Lend the devices of ``cell``, of whose nodes ``here`` are this machine.
 
-    Waits until they are free. ParbenchError when this process may not use as many.
+    A pair has those of all sides, which use them in turn. Waits until they are free. ParbenchError
+    when this process may not use as many.
     """
-    hardware = cell.hardware
-    number = nodes * hardware.devices
-    if hardware.device == "cpu":
-        number *= hardware.threads
-        with _cores(number, cell.id) as cores:
-            yield Lent(cores, cores)
-        return
+    wanted = [needed(side.hardware, min(here, side.hardware.nodes)) for side in cell.sides]
+    gpus, cores = (max(numbers) for numbers in zip(*wanted, strict=True))
+    model = next(filter(None, (side.hardware.gpu_model for side in cell.sides)), None)
     # GPUs first, always: nobody who waits for a core then holds one that a holder of GPUs wants.
-    with (
-        _gpus(number, hardware.gpu_model, cell.id) as gpus,
-        _cores(min(number, len(machine.usable_cores())), cell.id) as cores,
-    ):
-        yield Lent(gpus, cores)
+    with contextlib.ExitStack() as stack:
+        of_gpus = stack.enter_context(_gpus(gpus, model, cell.id)) if gpus else ()
+        yield Lent(of_gpus, stack.enter_context(_cores(cores, cell.id)))
 
 
 def _cores(number: int, holder: str) -> contextlib.AbstractContextManager[tuple[str, ...]]:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -21,7 +22,7 @@ from parbench import cell as cells
 from parbench.deploy import images
 from parbench.errors import ParbenchError
 from parbench.files import read_json
-from parbench.launch import command, devices, outcome, ranks, slurm_job
+from parbench.launch import command, devices, outcome, ranks, slurm_job, turns
 from parbench.launch.command import Task
 from parbench.launch.outcome import Failure
 from parbench.launch.slurm_job import Job
@@ -87,25 +88,19 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
     with cache.locked(folder / ".lock", f"the result of {name}"):
         outcome.failed(folder, "its job ended without a word", task.log)
         task.out.unlink(missing_ok=True)
-        image = _image(task)  # before devices are taken: it may have to be built
+        held = _images(task)  # before devices are taken: they may have to be built
         count, _ = _progress(task)
-        if not anew and outcome.take_finished(folder, task.out, task.cell, task.data, image):
+        if not anew and outcome.take_finished(folder, task.out, task.cell, task.data, held):
             print(f"{count}{name}: an earlier run has trained it meanwhile", flush=True)
             return 0
         started = clocks.now()
-        failure = _train(task, job, stop, image, f"{count}{name}: starts on")
+        failure = _train(task, job, stop, held, f"{count}{name}: starts on", started)
         if failure is not None:
             if not failure.out_of_memory:
                 _tell_failure(task, failure.sentence)
                 return 1
-            metrics_json.write_run(
-                task.out,
-                task.cell,
-                "out_of_memory",
-                failure.sentence,
-                started,
-                task.data,
-                image=image,
+            metrics_json.write_out_of_memory(
+                task.out, task.cell, failure.sentence, started, task.data, held
             )
         outcome.finished(folder, task.out)
         count, left = _progress(task)
@@ -132,20 +127,25 @@ def _progress(task: Task) -> tuple[str, str]:
     return f"[{done}/{every}] ", left
 
 
-def _image(task: Task) -> dict | None:
-    """What the cell's image is, as images.ensure tells it; None for a cell of the host."""
+def _images(task: Task) -> list[dict | None]:
+    """What the image of each side is, as images.ensure tells it; None for one of the host."""
     if task.cell.deployment == "host":
-        return None
+        return [None] * len(task.cell.sides)
     _, settings = images.read_plan(task.out.absolute().parents[2] / "plan" / "images.json")
-    return images.ensure(images.of_cell(task.cell, settings), settings)
+    wanted = [images.of_cell(side, settings) for side in task.cell.sides]
+    return [images.ensure(image, settings) for image in wanted]
 
 
 def _train(
-    task: Task, job: Job | None, stop: Stop, image: dict | None, starts: str
+    task: Task,
+    job: Job | None,
+    stop: Stop,
+    held: list[dict | None],
+    starts: str,
+    started: str,
 ) -> Failure | None:
     """Run the ranks to their end; what went wrong. Raises Stopped where they were asked to end."""
-    hardware, run = task.cell.hardware, task.cell.run
-    several = hardware.nodes > 1
+    run, several = task.cell.run, _nodes(task) > 1
     # A node's /tmp is faster than the file system that nodes share.
     home = task.folder.absolute() if several else None
     with (
@@ -153,36 +153,70 @@ def _train(
         # The run's own folder, which all of its ranks see.
         tempfile.TemporaryDirectory(prefix="parbench-", dir=home, ignore_cleanup_errors=True) as it,
     ):
-        state = Path(it)
         nodes = job.nodes if job and several else []
-        where = ", ".join(nodes) or f"{hardware.device} {', '.join(lent.devices)}"
-        print(f"{starts} {where}", flush=True)
+        print(f"{starts} {', '.join(nodes) or lent}", flush=True)
         stop.raises = False
-        count = strategies.of(task.cell).ranks_per_node * hardware.nodes
-        ended = ranks.run(
-            _programs(task, job, image, lent, state),
-            count,
-            state,
-            task.log,
-            run.timeout_seconds,
-            run.grace_seconds,
-            lambda: stop.received is not None,
-        )
-        failure = outcome.why(ended, count, task.log, hardware.nodes)
+        sides = [
+            _side(task, number, job, held[number], lent, Path(it) / str(number))
+            for number in range(len(held))
+        ]
+
+        def asked() -> bool:
+            return stop.received is not None
+
+        if len(sides) > 1:
+            slices = turns.run(sides, task.log, run.timeout_seconds, asked)
+            if slices:
+                metrics_json.write_pair(
+                    task.out,
+                    task.cell,
+                    [each.told() for each in slices],
+                    [side.told() for side in sides],
+                    started,
+                )
+        else:
+            (one,) = sides
+            one.ended = ranks.run(
+                one.programs,
+                one.count,
+                one.state,
+                task.log,
+                run.timeout_seconds,
+                run.grace_seconds,
+                asked,
+            )
+        failure = _failure(task, sides)
         if failure is None and task.out.exists():
             return None
         task.out.unlink(missing_ok=True)
+        ended = sides[0].ended
         if stop.received is not None or ended.stopped is not None:  # Slurm may ask ranks alone
             kept = outcome.kept(task.out, ended.stopped)
             raise Stopped(stop.received or signal.SIGTERM, kept)
         return failure or Failure("training ended without an error, and without a result")
 
 
-def _programs(
-    task: Task, job: Job | None, image: dict | None, lent: devices.Lent, state: Path
-) -> dict[int, ranks.Program]:
-    """What starts the ranks: this process itself or, within a job of Slurm, srun."""
-    cell = task.cell
+def _failure(task: Task, sides: list[turns.Side]) -> Failure | None:
+    """What went wrong on the first side on which anything did."""
+    for cell, side in zip(task.cell.sides, sides, strict=True):
+        failure = outcome.why(side.ended, side.count, task.log, cell.hardware.nodes)
+        if failure is not None:
+            of = f"side {cell.id}: " if len(sides) > 1 else ""
+            return replace(failure, sentence=f"{of}{failure.sentence}")
+    return None
+
+
+def _nodes(task: Task) -> int:
+    return max(side.hardware.nodes for side in task.cell.sides)
+
+
+def _side(
+    task: Task, number: int, job: Job | None, image: dict | None, lent: devices.Lent, state: Path
+) -> turns.Side:
+    """A side of the cell, and what starts its ranks: this process itself or, within a job of Slurm,
+    srun."""
+    cell = task.cell.sides[number]
+    state.mkdir()
     variables = {
         "PARBENCH_STATE": str(state),
         "PARBENCH_STORE": str(state / "store"),
@@ -191,16 +225,20 @@ def _programs(
     }
     if job and cell.hardware.nodes > 1:
         variables["PARBENCH_HEAD"] = job.address
-    made = command.of_cell(task, lent, image and Path(image["path"]), state, variables)
+    here = min(cell.hardware.nodes, len(job.here)) if job else 1
+    of_side = lent.of(cell.hardware, here)
+    made = command.of_side(task, number, of_side, image and Path(image["path"]), state, variables)
     per_node = strategies.of(cell).ranks_per_node
     if job is not None:
-        return slurm_job.programs(job, cell, per_node, made, state)
-    return {
-        rank: ranks.Program(
-            made.words, {**made.environment, **made.of_rank(rank, per_node, per_node)}
-        )
-        for rank in range(per_node)
-    }
+        programs = slurm_job.programs(job, cell, per_node, made, state)
+    else:
+        programs = {
+            rank: ranks.Program(
+                made.words, {**made.environment, **made.of_rank(rank, per_node, per_node)}
+            )
+            for rank in range(per_node)
+        }
+    return turns.Side(programs, per_node * cell.hardware.nodes, state)
 
 
 def _tell(task: Task, *lines: str) -> None:
@@ -275,7 +313,7 @@ def main() -> int:
 
 def _check_nodes(task: Task, job: Job | None) -> None:
     """ParbenchError when a cell needs more nodes than this process has."""
-    wanted = task.cell.hardware.nodes
+    wanted = _nodes(task)
     if wanted > 1 and (job is None or len(job.nodes) != wanted):
         had = "no Slurm job" if job is None else f"job {job.number} of {len(job.nodes)} nodes"
         raise ParbenchError(

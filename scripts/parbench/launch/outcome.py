@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from parbench.cell import Cell
+from parbench.cell import Cell, Pair
 from parbench.errors import ParbenchError
 from parbench.files import read_json, write_json
 from parbench.launch.ranks import Ended, end_of
@@ -93,6 +93,10 @@ def result(metrics: dict) -> str:
     """The result of a cell in a few words."""
     if metrics["status"] != "ok":
         return printable(f"{metrics['status']}: {metrics['reason']}")
+    if "slices" in metrics:
+        number = len(metrics["slices"])
+        disturbed = sum(each["disturbed"] for each in metrics["slices"])
+        return f"ok, {number} slices in turn, {disturbed or 'none'} of them disturbed"
     seconds = metrics["train_seconds"]
     spent = f"{seconds:.1f} s" if seconds < 60 else tqdm.format_interval(seconds)
     accuracy = metrics["test_accuracy"]
@@ -137,21 +141,23 @@ def finished(folder: Path, out: Path) -> None:
     shutil.rmtree(checkpoint.folder(out), ignore_errors=True)
 
 
-def take_finished(folder: Path, out: Path, cell: Cell, data: Path, image: dict | None) -> bool:
-    """Take the result of an earlier run that nobody took, of the same cell, code, image and data.
+def take_finished(
+    folder: Path, out: Path, cell: Cell | Pair, data: Path, held: list[dict | None]
+) -> bool:
+    """Take the result of an earlier run that nobody took, of the same cell, code, images (``held``,
+    of each side) and data.
 
     Where there is none, what was there is gone.
     """
     path = folder / "finished.json"
     with contextlib.suppress(ParbenchError, KeyError, TypeError):  # damaged: it is trained again
         metrics = read_json(path)
-        environment = metrics["environment"]
-        if (
-            {**metrics["cell"], "run": None} == {**cell.json(), "run": None}
-            and environment["code_digest"] == provenance.combined(provenance.code_of(cell))
-            and environment["image_digest"] == (image and image["sha256"])
-            and environment["dataset_digest"] == read_json(data / "digest.json")["sha256"]
-        ):
+        code = provenance.combined(provenance.code_of(cell))
+        dataset = read_json(data / "digest.json")["sha256"]
+        ours = [(code, image and image["sha256"], dataset) for image in held]
+        keys = ("code_digest", "image_digest", "dataset_digest")
+        theirs = [tuple(each[k] for k in keys) for each in metrics_json.environments(metrics)]
+        if {**metrics["cell"], "run": None} == {**cell.json(), "run": None} and theirs == ours:
             metrics_json.write(out, metrics)
             forget_failure(folder)
             return True

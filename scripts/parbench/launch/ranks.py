@@ -2,7 +2,7 @@
 
 Their standard input is a pipe that only this process can write to: a rank whose input ends knows
 that its launcher is gone, however that came, and ends as well (training/launched.py). What they
-print goes into the log.
+print goes into the log. Of a pair turns.py leads them.
 """
 
 from __future__ import annotations
@@ -81,11 +81,9 @@ def run(
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(f"$ {shlex.join(next(iter(programs.values())).words)}\n", encoding="utf-8")
     found = Ended()
-    with _started(programs, log) as processes:
+    with started(programs, log) as processes:
         found.hung = _follow(processes, found, count, state, timeout, grace, asked)
-        _running(processes, found)  # what has died until now died by itself
-        found.task = TASK.search(end_of(log))
-        found.words = last_words(state)
+        look_back(processes, found, state, log)
     # Once all have ended: a rank that failed leaves its last words late.
     found.words = found.words or last_words(state)
     found.kernel_killed = machine.oom_kills() > kills
@@ -95,28 +93,31 @@ def run(
 
 
 @contextlib.contextmanager
-def _started(programs: Mapping[int, Program], log: Path) -> Iterator[dict[int, subprocess.Popen]]:
+def started(
+    programs: Mapping[int, Program], log: Path, read: bool = False
+) -> Iterator[dict[int, subprocess.Popen]]:
     """Start ``programs``; none of their processes lives afterwards.
 
-    They are asked, then killed with all they started.
+    They are asked, then killed with all they started. ``read``: what they print is read from their
+    standard output, and does not go into the log.
     """
     processes: dict[int, subprocess.Popen] = {}
-    reads_life, life = os.pipe()
     try:
         with open(log, "ab") as output:
             for number, program in programs.items():
                 processes[number] = subprocess.Popen(
                     program.words,
                     env=dict(program.environment),
-                    stdin=reads_life,
-                    stdout=output,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE if read else output,
                     stderr=output,
                     start_new_session=True,  # Ctrl-C is heard by this process alone
                 )
         yield processes
     finally:
-        os.close(reads_life)
-        os.close(life)
+        for process in processes.values():
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in processes.values():
                 with contextlib.suppress(ProcessLookupError):  # of a session that is empty
@@ -127,7 +128,16 @@ def _started(programs: Mapping[int, Program], log: Path) -> Iterator[dict[int, s
                     process.wait(max(0.0, deadline - time.monotonic()))
 
 
-def _running(processes: Mapping[int, subprocess.Popen], found: Ended) -> set[int]:
+def look_back(
+    processes: Mapping[int, subprocess.Popen], found: Ended, state: Path, log: Path
+) -> None:
+    """Note in ``found`` what has died until now: that died by itself."""
+    running(processes, found)
+    found.task = TASK.search(end_of(log))
+    found.words = last_words(state)
+
+
+def running(processes: Mapping[int, subprocess.Popen], found: Ended) -> set[int]:
     """Those that have not ended; ``found`` gets how the others did."""
     for number, process in processes.items():
         if process.returncode is None and (code := process.poll()):
@@ -152,7 +162,7 @@ def _follow(
     """Until all have ended, one has failed, or it is time to end them; a sentence if one hangs."""
     beats = Heartbeats(state, count)
     failed = deadline = None
-    while running := _running(processes, found):
+    while alive := running(processes, found):
         time.sleep(LOOK_SECONDS)
         beats.look()
         now = time.monotonic()
@@ -167,7 +177,7 @@ def _follow(
             if now > failed + SETTLE_SECONDS:
                 return None
         # Of srun's ranks only itself knows which have ended.
-        elif hung := beats.hung(range(count) if -1 in running else running, timeout):
+        elif hung := beats.hung(range(count) if -1 in alive else alive, timeout):
             return hung
         if deadline is not None and now > deadline:
             return None

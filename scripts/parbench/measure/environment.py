@@ -7,12 +7,12 @@ import os
 import platform
 
 from parbench import machine, packages
-from parbench.cell import Cell
+from parbench.cell import Cell, Pair
 from parbench.measure import provenance
 
 
 def describe(
-    cell: Cell,
+    cell: Cell | Pair,
     dataset_digest: str,
     *,
     world_size: int | None = None,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parbench import by_schema
-from parbench.cell import Cell
+from parbench.cell import Cell, Pair
 from parbench.errors import ParbenchError
 from parbench.files import read_json, write_json
 from parbench.measure import clocks, environment, scores
@@ -35,9 +35,17 @@ def weights_sha256(state: Mapping[str, torch.Tensor]) -> str:
     return total.hexdigest()
 
 
+def environments(metrics: dict) -> list[dict]:
+    """With what each side was measured: of a pair there are several."""
+    if "sides" in metrics:
+        return [side["environment"] for side in metrics["sides"]]
+    return [metrics["environment"]]
+
+
 def _check(value: Any, path: str | os.PathLike) -> None:
+    schema = "pair" if isinstance(value, dict) and "sides" in value else "metrics"
     try:
-        by_schema.check(value, "metrics", str(path))
+        by_schema.check(value, schema, str(path))
     except ParbenchError as error:
         raise ParbenchError(f"{error}; delete the file and run the cell again") from None
 
@@ -102,3 +110,35 @@ def write_run(
             **known,
         },
     )
+
+
+def write_pair(
+    path: str | os.PathLike,
+    pair: Pair,
+    slices: list[dict],
+    sides: list[dict],
+    started: str,
+    status: str = "ok",
+    reason: str | None = None,
+) -> None:
+    """Write what came of a pair: ``slices`` in their order; of each side steps and environment."""
+    told = {"cell": pair.json(), "status": status, "reason": reason, "sides": sides}
+    write(path, {**told, "slices": slices, "started": started, "finished": clocks.now()})
+
+
+def write_out_of_memory(
+    path: str | os.PathLike,
+    cell: Cell | Pair,
+    reason: str,
+    started: str,
+    data_folder: str | os.PathLike,
+    held: list[dict | None],
+) -> None:
+    """Write that memory ran out, which is a result. ``held``: the image of each side."""
+    if isinstance(cell, Cell):
+        write_run(path, cell, "out_of_memory", reason, started, data_folder, image=held[0])
+        return
+    data = read_json(Path(data_folder) / "digest.json")["sha256"]
+    described = [environment.describe(cell, data, image=image) for image in held]
+    sides = [{"steps": None, "environment": each} for each in described]
+    write_pair(path, cell, [], sides, started, "out_of_memory", reason)

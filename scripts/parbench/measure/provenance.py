@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from parbench import strategies
-from parbench.cell import Cell
+from parbench.cell import Cell, Pair
 
 SCRIPTS = Path(__file__).resolve().parents[2]  # holds the package
 
@@ -49,9 +49,12 @@ def cell_code(
     )
 
 
-def code_of(cell: Cell) -> dict[str, str]:
-    """``cell_code`` of ``cell``."""
-    return cell_code(*names_of(cell))
+def code_of(cell: Cell | Pair) -> dict[str, str]:
+    """``cell_code`` of ``cell``; of a pair that of all its sides, and how they take turns."""
+    found = {key: value for side in cell.sides for key, value in cell_code(*names_of(side)).items()}
+    if len(cell.sides) > 1:
+        found |= closure("parbench.training.turns")
+    return dict(sorted(found.items()))
 
 
 def names_of(cell: Cell) -> tuple[str, str, str, tuple[str, ...]]:

@@ -74,6 +74,13 @@ def _parts(run: Run) -> tuple[int, list[torch.Tensor]]:
     return number, [share[at : at + batch] for at in range(0, math.ceil(number / ranks), batch)]
 
 
+def whole_batches(run: Run) -> list[tuple[int, int]]:
+    """Where this rank's batches of full size begin and end; of a small test set, its first one."""
+    _, parts = _parts(run)
+    whole = [part for part in parts if len(part) == run.training.evaluation_batch]
+    return [_span(part) for part in whole or parts[:1]]
+
+
 def _span(part: torch.Tensor) -> tuple[int, int]:
     """Where the neighbouring samples ``part`` begin and end; those of the first one for none.
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from queue import SimpleQueue
 
 asked_to_stop = threading.Event()
+told: SimpleQueue[str] = SimpleQueue()  # lines of the launcher; of a pair alone there are any
 
 
 def begin() -> None:
@@ -23,6 +25,9 @@ def begin() -> None:
 
 def _end_with_input() -> None:
     # Not by way of sys.stdin, whose lock a process that ends may wait for.
-    while os.read(0, 1):
-        pass
+    begun = b""
+    while read := os.read(0, 4096):
+        *lines, begun = (begun + read).split(b"\n")
+        for line in lines:
+            told.put(line.decode())
     os._exit(1)

@@ -52,7 +52,7 @@ def train(
         run.data.sha256,
         world_size=strategy.world_size,
         backend=strategy.backend,
-        cores=_all_cores(run, own_cores),
+        cores=all_cores(run, own_cores),
     )
     found = run.find_checkpoint(checkpoint.folder(out, strategy.companion), described)
     try:
@@ -126,7 +126,7 @@ def _result(
     }
 
 
-def _all_cores(run: Run, own: list[int]) -> list[int]:
+def all_cores(run: Run, own: list[int]) -> list[int]:
     """The cores of all ranks, in rank order."""
     if run.cell.hardware.device != "cpu":
         return []

@@ -1,0 +1,170 @@
+"""One rank of one side of a pair: it trains, or predicts, when the launcher says so.
+
+The launcher's lines come in by the standard input, and a line goes back by the standard output at
+the end of each turn. Between two turns a rank waits for a line, never in a collective, and is
+stopped (SIGSTOP): libraries have threads that work while nobody asks for anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import itertools
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from parbench import strategies
+from parbench.cell import Pair
+from parbench.cell import read as read_cell
+from parbench.files import write_json
+from parbench.measure import clocks, cores, environment, load
+from parbench.strategies._base import Strategy
+from parbench.training import evaluation, launched
+from parbench.training.loop import Run
+from parbench.training.progress import Heartbeat
+from parbench.training.train import all_cores, prepare
+
+MARK = "parbench: "  # so begins a line for the launcher
+
+
+def take_turns(
+    pair: Pair, number: int, data_folder: Path, strategy: Strategy, heartbeat: Heartbeat
+) -> None:
+    """Set up side ``number`` of ``pair`` and take its turns, until the launcher ends them.
+
+    A turn is {"steps": how many are timed, "stop": {node: processes of other sides}}.
+    """
+    cell = pair.sides[number]
+    prepare(cell)
+    heartbeat.beat("start-up")
+    strategy.setup()
+    own = cores.pin(strategy.local_rank, strategy.ranks_per_node)
+    run = Run(replace(cell, model=strategy.model), data_folder, strategy, heartbeat)
+    described = environment.describe(
+        pair,
+        run.data.sha256,
+        world_size=strategy.world_size,
+        backend=strategy.backend,
+        cores=all_cores(run, own),
+    )
+    if strategy.leads:
+        write_json(Path(os.environ["PARBENCH_STATE"]) / "environment.json", described)
+    step = _predictions(run) if pair.inference else _training(run)
+    place = {"rank": int(os.environ["RANK"]), "node": node(), "pid": os.getpid()}
+    told = place
+    while True:
+        print(f"{MARK}{json.dumps(told)}", flush=True)
+        if (line := launched.told.get()) == "":
+            return
+        turn = json.loads(line)
+        with _alone(turn["stop"].get(node(), []), strategy.local_rank == 0):
+            told = place | _timed(step, turn["steps"], strategy)
+
+
+def node() -> str:
+    """This node's name: several may be of one machine."""
+    return os.environ.get("SLURMD_NODENAME", socket.gethostname())
+
+
+@contextlib.contextmanager
+def _alone(others: list[int], leads: bool) -> Iterator[None]:
+    """Stop the processes ``others`` of this node for so long; one rank a node does so."""
+    for pid in others if leads else []:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in others if leads else []:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def _timed(step: Callable[[], int], steps: int, strategy: Strategy) -> dict:
+    """Time ``steps`` after one that nobody times: {samples, seconds, and the load meanwhile}.
+
+    Samples are those of all ranks.
+    """
+    step()
+    _meet(strategy)
+    before = load.now()
+    with clocks.Stopwatch(strategy.devices) as watch:
+        samples = sum(step() for _ in range(steps))
+    found = load.now() - before
+    _meet(strategy)  # nobody is woken while a rank of this side computes
+    return {"samples": samples, "seconds": watch.seconds, **asdict(found)}
+
+
+def _meet(strategy: Strategy) -> None:
+    """Wait for the other ranks, and for what devices have still to do."""
+    strategy.reduce(torch.zeros(1, device=strategy.devices[0]))
+    clocks.synchronize(strategy.devices)
+
+
+def _training(run: Run) -> Callable[[], int]:
+    """A function that does the next step at a constant learning rate and returns its samples.
+
+    All batches are whole: the last one of an epoch may be of another size.
+    """
+    size = run.training.global_batch
+    spans = [(start, stop) for start, stop in run.bounds if stop - start == size] or run.bounds
+    batches = (
+        (order[start:stop], epoch)
+        for epoch in itertools.count()
+        for order in [run.order(epoch)]
+        for start, stop in spans
+    )
+    torch.manual_seed(run.cell.seed * 1_000_003 + run.strategy.rank)
+    run.model.train()
+
+    def step() -> int:
+        batch, epoch = next(batches)
+        run.step(batch, epoch)
+        run.beat("turn")
+        return len(batch)
+
+    return step
+
+
+def _predictions(run: Run) -> Callable[[], int]:
+    """A function that predicts the next batch of the test set, one a rank, and returns its samples
+    of all ranks."""
+    run.strategy.broadcast_buffers(run.model)
+    model = run.strategy.unwrap(run.model).eval()
+    parts = itertools.cycle(evaluation.whole_batches(run))
+
+    def step() -> int:
+        start, stop = next(parts)
+        with torch.no_grad():
+            model(run.augment.test_batch(start, stop)[0])
+        run.beat("turn")
+        return (stop - start) * run.strategy.data_parallel_size
+
+    return step
+
+
+def main() -> None:
+    """The command line of one rank."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cell", type=Path, required=True, help="cell.json of a pair")
+    parser.add_argument("--side", type=int, required=True, help="which of its sides, from 0")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the converted dataset")
+    arguments = parser.parse_args()
+    launched.begin()
+    pair = read_cell(arguments.cell)
+    strategy = strategies.of(pair.sides[arguments.side])
+    heartbeat = Heartbeat(int(os.environ.get("RANK", "0")))
+    try:
+        take_turns(pair, arguments.side, arguments.data, strategy, heartbeat)
+        gc.collect()  # the wrapped model goes before its process group (see _process_group.py)
+        strategy.close()
+    except BaseException as error:
+        heartbeat.last_words(error)
+        raise
