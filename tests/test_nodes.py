@@ -71,7 +71,7 @@ class Cell:
         return beats[0]
 
     def _beats(self, number):
-        for path in self.folder.glob(f"parbench-*/rank{number}.heartbeat"):
+        for path in self.folder.glob(f"parbench-*/*/rank{number}.heartbeat"):
             beat = json.loads(path.read_text())
             if beat["epoch"] >= 2:
                 yield beat
