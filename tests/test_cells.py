@@ -6,17 +6,19 @@ tests/contract holds the plans of all studies and the messages for mistakes.
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 import constructed
 from parbench import machine, models, strategies
+from parbench.cell import Pair
 from parbench.measure import provenance
 from parbench.plan import config, expansion, places, state, telling
 from parbench.plan.forecast import forecast
 from parbench.plan.options import all_options
 from parbench.verdicts.published import Source
-from workspace import Workspace
+from workspace import Workspace, add_pairs
 
 
 @pytest.fixture
@@ -73,6 +75,65 @@ def test_every_published_number_is_of_a_group_or_not_yet(base, name):
     later = [(row["table"], row["value"]) for part in plan.study.not_yet for row in part.published]
     for row in Source.read(name, places.published_files()).rows:
         assert any(map(row.is_one_of, asked)) or (row.table, row.value) in later, row
+
+
+# --- pairs ---
+
+PAIRS = """
+  restarts: 2
+  compare:
+    - {variant: ddp, baseline: eager}
+    - {variant: eager, baseline: eager, models: [cnn], inference: true}
+    - {variant: concurrent, baseline: eager, models: [cnn+vit]}
+"""
+
+
+def test_a_pair_is_of_two_variants_of_a_model_or_of_models_together(base, monkeypatch, tmp_path):
+    before = planned(base, studies=["laharsh-cpu"])
+    add_pairs(monkeypatch, tmp_path, PAIRS)
+    plan = planned(base, studies=["laharsh-cpu"])
+    study = plan.studies["laharsh-cpu"]
+    assert study.groups == before.studies["laharsh-cpu"].groups
+    names = [re.sub("-[0-9a-f]{8}$", "", each.id) for each in study.pairs]
+    assert names == [
+        "cnn.pair.ddp-cpu2.eager-cpu1",
+        "vit.pair.ddp-cpu2.eager-cpu1",
+        "cnn.pair.eager-cpu1.eager-cpu1.inference",
+        "cnn+vit.pair.concurrent-cpu2.eager-cpu1",
+    ]
+    for each, name in zip(study.pairs, names, strict=True):
+        assert set(each.cells) < set(plan.runnable("laharsh-cpu"))
+        for restart, cell_id in enumerate(each.cells):
+            cell = plan.cells[cell_id]
+            assert cell_id.startswith(f"{name}.r{restart}-")
+            assert cell == Pair.of(cell.json())
+            assert {cell.seed, *(side.seed for side in cell.sides)} == {restart}
+            assert [side.id for side in cell.sides] == each.sides
+            assert (cell.variants, cell.inference) == (each.variants, each.inference)
+    together = [plan.cells[study.pairs[-1].cells[0]].sides, study.pairs[-1].variants]
+    # The ViT trains beside the CNN, and after it on one device.
+    assert ([side.model.name for side in together[0]], together[1]) == (["cnn", "cnn", "vit"], 1)
+
+
+def test_names_do_not_change_what_a_pair_measures(base, monkeypatch, tmp_path):
+    both = PAIRS.replace("[cnn+vit]", "[cnn+vit, cnn+vit-elsewhere]")
+    add_pairs(monkeypatch, tmp_path, both)
+    plan = planned(base, studies=["laharsh-cpu"])
+    *_, one, other = plan.studies["laharsh-cpu"].pairs
+    assert one.id != other.id
+    assert one.cells == other.cells
+    assert len(set(runnable := plan.runnable("laharsh-cpu"))) == len(runnable)
+
+
+def test_a_pair_is_not_run_where_a_side_is_not(base, monkeypatch, tmp_path):
+    add_pairs(monkeypatch, tmp_path, PAIRS)
+    plan = planned(base, studies=["laharsh-cpu"], available={"cpu": 1})
+    reasons = [each.not_run for each in plan.studies["laharsh-cpu"].pairs]
+    assert reasons == ["needs 2 cores", "needs 2 cores", None, "needs 2 cores"]
+    assert sum(".pair." in name for name in plan.not_run) == 6
+
+
+# --- options ---
 
 
 def test_options_of_every_strategy_and_model_are_described_and_can_be_checked():

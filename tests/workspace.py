@@ -41,6 +41,15 @@ tables:
 """
 
 
+def add_pairs(monkeypatch, folder: Path, pairs: str, study: str = "laharsh-cpu") -> None:
+    """Plan from a copy of the project's studies in ``folder``: ``study`` with ``pairs`` (YAML)."""
+    for part in ("studies", "containers"):
+        shutil.copytree(ROOT / part, folder / part)
+    path = folder / "studies" / f"{study}.yaml"
+    path.write_text(f"{path.read_text()}\npairs: {pairs}\n")
+    monkeypatch.setattr("parbench.plan.places.ROOT", folder)
+
+
 class Workspace:
     """The project's own files, copied to ``folder``; results are its own.
 

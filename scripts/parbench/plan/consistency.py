@@ -9,7 +9,7 @@ from parbench import models, strategies
 from parbench.cell import Cell, Training
 from parbench.errors import ParbenchError
 from parbench.plan.options import all_options, starts_published
-from parbench.plan.study import Study
+from parbench.plan.study import Comparison, Study
 from parbench.words import brief, nearest
 
 
@@ -47,6 +47,8 @@ def check_names(study: Study, where: str) -> None:
                 f"{where}: variants.{variant}.published selects published rows, but the study "
                 "names no source; add the key `published` with the source's name"
             )
+    for entry in study.pairs.compare if study.pairs else ():
+        _check_comparison(study, entry, where)
 
 
 def _check_baseline(study: Study, variant: str, baseline: str, where: str) -> None:
@@ -58,6 +60,22 @@ def _check_baseline(study: Study, variant: str, baseline: str, where: str) -> No
                 f"{where}: {key}: {baseline} does not train the model {model}; add it to the "
                 "`models` of that variant, or leave it out here"
             )
+
+
+def _check_comparison(study: Study, entry: Comparison, where: str) -> None:
+    for key in ("variant", "baseline"):
+        known(f"pairs: {key}", getattr(entry, key), study.variants, where)
+    both = study.trained_in_both(entry.variant, entry.baseline)
+    for name in entry.models or ():
+        known("pairs: models", name, [*study.models, *study.together], where)
+    named = [model for name in entry.models or () for model in study.members(name)]
+    lacking = [model for model in named if model not in both]
+    if lacking or not both:
+        what = f"the model {lacking[0]}" if lacking else "any model"
+        raise ParbenchError(
+            f"{where}: pairs: {entry.variant} and {entry.baseline} do not both train {what}; "
+            "compare variants on models that both train"
+        )
 
 
 def check_clocks(study: Study, trained: Mapping[tuple[str, str], Training], where: str) -> None:

@@ -1,25 +1,26 @@
 """Studies become groups and cells.
 
 A cell is one configuration with one seed; a group is the same configuration with all its seeds.
+Of a pair of configurations it is one restart, and all of them.
 Never imports torch: the workflow uses this when it is parsed.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from parbench import machine, models, strategies
-from parbench.cell import Cell, Dataset, Run, Strategy, Training
+from parbench.cell import Cell, Dataset, Pair, Run, Strategy, Training
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
-from parbench.files import canonical_json, digest, read_json
-from parbench.plan import about, consistency, places, scale, study_plan
+from parbench.files import read_json
+from parbench.plan import about, consistency, pairing, places, scale, study_plan
 from parbench.plan import config as configuration
 from parbench.plan.configuration import Config, Override
+from parbench.plan.naming import Named
 from parbench.plan.options import all_options, model
 from parbench.plan.settings import settled
 from parbench.plan.study import Variant
@@ -36,7 +37,7 @@ class Plan:
     and ``weights`` likewise. ``images``: what results/plan/images.json tells the launcher.
     """
 
-    cells: dict[str, Cell] = field(default_factory=dict)
+    cells: dict[str, Cell | Pair] = field(default_factory=dict)
     not_run: dict[str, str] = field(default_factory=dict)
     studies: dict[str, StudyPlan] = field(default_factory=dict)
     datasets: dict[str, dict] = field(default_factory=dict)
@@ -123,7 +124,7 @@ class Expansion:
         stated = self.override.model_fields_set
         self.dataset = self.override.dataset if "dataset" in stated else self.study.dataset
         self.seeds = self.override.seeds if "seeds" in stated else self.study.seeds
-        self.cells: dict[str, Cell] = {}
+        self.cells: dict[str, Cell | Pair] = {}
         self.not_run: dict[str, str] = {}
 
     def plan(self, arguments: list[str]) -> StudyPlan:
@@ -148,6 +149,9 @@ class Expansion:
                 differs=entry.differs,
                 scaled=scale.differences(cell, variant, self.study, source),
             )
+        pairs = list(pairing.pairs(self.study, templates, groups, self.where))
+        for each, cells in pairs:
+            self._keep(cells, each.not_run)
         return StudyPlan(
             schema_version=study_plan.SCHEMA_VERSION,
             study=about.about(self.name, self.study, self.override, self.dataset),
@@ -156,6 +160,7 @@ class Expansion:
             groups=list(groups.values()),
             together=list(about.together(self.study, groups, self.where)),
             arguments=arguments,
+            **({"pairs": [each for each, _ in pairs]} if pairs else {}),
         )
 
     def _check(self) -> None:
@@ -213,7 +218,7 @@ class Expansion:
 
     def _names(self, templates: dict[tuple[str, str], Cell]) -> dict[tuple[str, str], Named]:
         """The names of all groups; ParbenchError for two that are the same."""
-        named = {key: Named(cell) for key, cell in templates.items()}
+        named = {key: Named.of(cell) for key, cell in templates.items()}
         first: dict[str, str] = {}
         for (of, variant), names in named.items():
             twin = first.setdefault(names.group, variant)
@@ -224,13 +229,16 @@ class Expansion:
                 )
         return named
 
+    def _keep(self, cells: Sequence[Cell | Pair], not_run: str | None) -> None:
+        self.cells.update({cell.id: cell for cell in cells})
+        if not_run is not None:
+            self.not_run.update(dict.fromkeys((cell.id for cell in cells), not_run))
+
     def _group(self, template: Cell, named: Named, **told: Any) -> Group:
         """The group of ``template`` over all seeds; ``told`` is what its variant says of it."""
         reason = self.lacking(named.group, template)
         cells = [replace(template, id=named.cell(seed), seed=seed) for seed in self.seeds]
-        self.cells.update({cell.id: cell for cell in cells})
-        if reason is not None:
-            self.not_run.update(dict.fromkeys((cell.id for cell in cells), reason))
+        self._keep(cells, reason)
         model, strategy = template.model, strategies.of(template)
         ranks = strategy.data_parallel_size
         return Group(
@@ -256,45 +264,3 @@ class Expansion:
             ),
             **told,
         )
-
-
-class Named:
-    """The names of a group and of its cells: readable, and unique by a digest."""
-
-    def __init__(self, template: Cell) -> None:
-        words = (
-            template.model.name,
-            template.strategy.name,
-            template.hardware.name,
-            _short_options(template),
-        )
-        self._name = ".".join(filter(None, words))
-        # The seed is spliced into the canonical text: hashing 5,000 whole cells would take seconds.
-        self._text = canonical_json(identity(template.json()))
-        self.group = f"{self._name}-{digest([self._text])[:8]}"
-
-    def cell(self, seed: int) -> str:
-        """The id of the cell with this seed."""
-        return f"{self._name}.s{seed}-{digest([self._text, seed])[:8]}"
-
-
-def _short_options(cell: Cell) -> str:
-    """Options that differ from their defaults, for a name that can be read in a queue listing."""
-    parts = []
-    schema = strategies.of(cell).OPTIONS
-    for key, value in cell.strategy.options.items():
-        if value != schema[key].get("default"):
-            several = isinstance(value, (list, dict))
-            words = "-".join(map(str, value)) if several else str(value)
-            parts.append(f"{key}-{words}")
-    return re.sub(r"[^A-Za-z0-9_.-]", "", ".".join(parts)[:48]).strip(".")
-
-
-def identity(cell: dict) -> dict:
-    """The part of a cell.json that decides its measurement: all but names and `run`."""
-    hardware = {key: value for key, value in cell["hardware"].items() if key != "name"}
-    model = dict(cell["model"])
-    if "pretrained" in model:
-        model["pretrained"] = {k: v for k, v in model["pretrained"].items() if k != "weights"}
-    kept = ("strategy", "dataset", "training", "stack", "deployment")
-    return {**{key: cell[key] for key in kept}, "model": model, "hardware": hardware}

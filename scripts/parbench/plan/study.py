@@ -8,7 +8,7 @@ from pydantic import Field
 
 from parbench.measure.metrics import METRICS
 from parbench.plan.configuration import Seeds
-from parbench.plan.model import Distinct, Model, Name, Names, Number, Positive
+from parbench.plan.model import Distinct, Model, Name, Names, Number, Positive, Whole
 from parbench.plan.settings import Layer
 
 # Which published rows: column = value, or one of several values.
@@ -93,6 +93,32 @@ class Together(Model):
     )
 
 
+class Comparison(Model):
+    """Two variants whose times are compared: they take turns on the same devices."""
+
+    variant: str = Field(description="the one that is said to be faster or slower")
+    baseline: str = Field(
+        description="the one that it is compared with; itself, to see what equal ones show"
+    )
+    models: Names | None = Field(
+        None,
+        description="for each of these, or of `together`, whose models' times add up; every model "
+        "that both train by default",
+    )
+    inference: bool = Field(
+        False, description="whether predicting the test set is timed, and not training"
+    )
+
+
+class Pairs(Model):
+    """Which times are compared in interleaved pairs."""
+
+    restarts: Whole = Field(4, description="how often both sides of each are started anew")
+    compare: Annotated[list[Comparison], Field(min_length=1)] = Field(
+        description="what is compared"
+    )
+
+
 class Table(Model):
     """A table of the report."""
 
@@ -153,6 +179,9 @@ class Study(Model):
         description="rows of several models: the time until all are trained, at the same time or "
         "one after the other; by the name that tables give them",
     )
+    pairs: Pairs | None = Field(
+        None, description="which times are compared in interleaved pairs; none by default"
+    )
     tables: Annotated[list[Table], Field(min_length=1)] = Field(
         description="the tables of the report, in the shape of the source's"
     )
@@ -161,3 +190,11 @@ class Study(Model):
         """The models that are trained in ``variant``."""
         stated = self.variants[variant].models
         return list(self.models) if stated is None else stated
+
+    def trained_in_both(self, one: str, other: str) -> list[str]:
+        """The models that are trained in two variants."""
+        return [model for model in self.trained(one) if model in self.trained(other)]
+
+    def members(self, name: str) -> list[str]:
+        """The models that ``name``, of a model or in `together`, stands for."""
+        return self.together[name].models if name in self.together else [name]

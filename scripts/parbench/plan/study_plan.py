@@ -58,6 +58,21 @@ class Group(Model):
     members: list[str] | None = Field(None, description="of models together: ids of their groups")
 
 
+class PairGroup(Model):
+    """Two variants that take turns on the same devices, with all restarts."""
+
+    id: str
+    model: str = Field(description="or the name that the study gives several models together")
+    variant: str
+    baseline: str
+    sides: list[str] = Field(description="ids of their groups; the variant's come first")
+    variants: int = Field(description="how many of the sides are the variant's")
+    inference: bool = Field(description="whether predicting is timed, and not training")
+    restarts: list[int]
+    cells: list[str] = Field(description="their ids, by restart")
+    not_run: str | None = Field(description="why this machine cannot run them")
+
+
 class NotYetPart(Model):
     """A part of the source without cells."""
 
@@ -94,7 +109,14 @@ class StudyPlan(Model):
     groups: list[Group]
     together: list[Group]
     arguments: list[str] = Field(description="Snakemake's words that ask for it again")
+    pairs: list[PairGroup] = Field([], description="whose times are compared in pairs")
+
+    @property
+    def measured(self) -> list[Group | PairGroup]:
+        """All that have cells of their own."""
+        return [*self.groups, *self.pairs]
 
     def runnable(self) -> list[str]:
-        """Ids of the cells that this machine can run."""
-        return [cell for group in self.groups if group.not_run is None for cell in group.cells]
+        """Ids of the cells that this machine can run, each once."""
+        found = (cell for each in self.measured if each.not_run is None for cell in each.cells)
+        return list(dict.fromkeys(found))

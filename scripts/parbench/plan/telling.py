@@ -8,7 +8,8 @@ from typing import Any
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
 from parbench.plan import places
-from parbench.plan.expansion import Plan, identity
+from parbench.plan.expansion import Plan
+from parbench.plan.naming import identity
 from parbench.plan.places import folder
 from parbench.plan.state import metrics, state
 from parbench.words import nearest

@@ -1,0 +1,59 @@
+"""What cells and their groups are called: readable names, each unique by a digest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from parbench import strategies
+from parbench.cell import Cell, Pair
+from parbench.files import canonical_json, digest
+
+
+class Named:
+    """The names of a group and of its cells: ``words``, and a digest of what is measured.
+
+    ``template`` is a cell without its id and seed, which cells' names have behind ``turn``.
+    """
+
+    def __init__(self, template: Cell | Pair, words: Iterable[str], turn: str = "s") -> None:
+        self._name, self._turn = ".".join(filter(None, words)), turn
+        # The seed is spliced into the canonical text: hashing 5,000 whole cells would take seconds.
+        self._text = canonical_json(identity(template.json()))
+        self.digest = digest([self._text])[:8]
+        self.group = f"{self._name}-{self.digest}"
+
+    @classmethod
+    def of(cls, template: Cell) -> Named:
+        """Those of the cells like ``template``."""
+        model, strategy, place = template.model, template.strategy, template.hardware
+        return cls(template, (model.name, strategy.name, place.name, _short_options(template)))
+
+    def cell(self, seed: int) -> str:
+        """The id of the cell with this seed."""
+        return f"{self._name}.{self._turn}{seed}-{digest([self._text, seed])[:8]}"
+
+
+def _short_options(cell: Cell) -> str:
+    """Options that differ from their defaults, for a name that can be read in a queue listing."""
+    parts = []
+    schema = strategies.of(cell).OPTIONS
+    for key, value in cell.strategy.options.items():
+        if value != schema[key].get("default"):
+            several = isinstance(value, (list, dict))
+            words = "-".join(map(str, value)) if several else str(value)
+            parts.append(f"{key}-{words}")
+    return re.sub(r"[^A-Za-z0-9_.-]", "", ".".join(parts)[:48]).strip(".")
+
+
+def identity(cell: dict) -> dict:
+    """The part of a cell.json that decides its measurement: all but names and `run`."""
+    if "sides" in cell:
+        sides = {f"side {n}": identity(side) for n, side in enumerate(cell["sides"], 1)}
+        return {**sides, "variants": cell["variants"], "inference": cell["inference"]}
+    hardware = {key: value for key, value in cell["hardware"].items() if key != "name"}
+    model = dict(cell["model"])
+    if "pretrained" in model:
+        model["pretrained"] = {k: v for k, v in model["pretrained"].items() if k != "weights"}
+    kept = ("strategy", "dataset", "training", "stack", "deployment")
+    return {**{key: cell[key] for key in kept}, "model": model, "hardware": hardware}

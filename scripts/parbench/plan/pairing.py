@@ -1,0 +1,109 @@
+"""Pairs of variants whose times are compared: both sides take turns on the same devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from parbench import strategies
+from parbench.cell import Cell, Pair
+from parbench.errors import ParbenchError
+from parbench.plan.naming import Named
+from parbench.plan.study import Comparison, Study
+from parbench.plan.study_plan import Group, PairGroup
+
+Key = tuple[str, str]  # model and variant
+
+
+def pairs(
+    study: Study, templates: Mapping[Key, Cell], groups: Mapping[Key, Group], where: str
+) -> Iterator[tuple[PairGroup, list[Pair]]]:
+    """What ``study`` compares in pairs, each with its cells, one a restart.
+
+    ``templates`` are cells of its ``groups`` without id and seed. ParbenchError, beginning with
+    ``where``, for a pair that stands there twice or means nothing.
+    """
+    found: set[str] = set()
+    for entry in study.pairs.compare if study.pairs else ():
+        for name in entry.models or study.trained_in_both(entry.variant, entry.baseline):
+            group, cells = _pair(study, entry, name, templates, groups, where)
+            if group.id in found:
+                raise ParbenchError(
+                    f"{where}: pairs: {entry.variant} and {entry.baseline} are compared twice "
+                    f"(model {name}); remove one of them"
+                )
+            found.add(group.id)
+            yield group, cells
+
+
+def _pair(
+    study: Study,
+    entry: Comparison,
+    name: str,
+    templates: Mapping[Key, Cell],
+    groups: Mapping[Key, Group],
+    where: str,
+) -> tuple[PairGroup, list[Pair]]:
+    """One comparison of ``entry``, for the model or the models together called ``name``."""
+    members = study.members(name)
+    variants, baselines = (
+        _in_turn(members, variant, templates) for variant in (entry.variant, entry.baseline)
+    )
+    keys = [*variants, *baselines]
+    sides = tuple(templates[key] for key in keys)
+    _check(entry, keys, sides, f"{where}: pairs")
+    kinds = {"variants": len(variants), "inference": entry.inference}
+    template = Pair("", 0, sides, **kinds)
+    of_sides = [_short(templates[each[0]]) for each in (variants, baselines)]
+    words = ("+".join(members), "pair", *of_sides, "inference" * entry.inference)
+    named = Named(template, words, "r")
+    # Several names may stand for the same models: what is measured is the same cells.
+    group = PairGroup(
+        id=".".join(filter(None, (name, *words[1:]))) + f"-{named.digest}",
+        model=name,
+        variant=entry.variant,
+        baseline=entry.baseline,
+        sides=[groups[key].id for key in keys],
+        restarts=list(range(study.pairs.restarts)),
+        cells=[named.cell(restart) for restart in range(study.pairs.restarts)],
+        not_run=next((groups[key].not_run for key in keys if groups[key].not_run), None),
+        **kinds,
+    )
+    return group, [_started(template, group, restart) for restart in group.restarts]
+
+
+def _in_turn(members: Iterable[str], variant: str, templates: Mapping[Key, Cell]) -> list[Key]:
+    """The cells that train all ``members``, one after the other: none for a model that trains
+    beside an earlier one."""
+    found, trained = [], set()
+    for model in members:
+        if model not in trained:
+            found.append((model, variant))
+            trained.update(strategies.of(templates[model, variant]).companions)
+    return found
+
+
+def _check(entry: Comparison, keys: Iterable[Key], sides: tuple[Cell, ...], where: str) -> None:
+    for (model, variant), side in zip(keys, sides, strict=True):
+        if side.training.profile != "none":
+            raise ParbenchError(
+                f"{where}: no speedup is told from instrumented cells, and {variant} of {model} "
+                f"has `profile: {side.training.profile}`; choose another variant"
+            )
+        if side.dataset != sides[0].dataset:
+            raise ParbenchError(
+                f"{where}: {entry.variant} and {entry.baseline} have different train_samples or "
+                "test_samples; give them the same"
+            )
+
+
+def _short(side: Cell) -> str:
+    """A side in a name."""
+    return f"{side.strategy.name}-{side.hardware.name}"
+
+
+def _started(template: Pair, group: PairGroup, restart: int) -> Pair:
+    """The cell of ``group`` for a ``restart``, which is the seed of its sides."""
+    called = zip(template.sides, group.sides, strict=True)
+    sides = tuple(replace(side, id=name, seed=restart) for side, name in called)
+    return replace(template, id=group.cells[restart], seed=restart, sides=sides)
