@@ -26,11 +26,12 @@ def needed(config: dict, plan: expansion.Plan, stack: str) -> bundle.Contents:
     """Images, datasets and published weights of all cells, also of those whose hardware only the
     other machine has.
     """
-    wanted = {image for cell in plan.cells.values() if (image := state.image_of(cell, plan))}
+    sides = [side for cell in plan.cells.values() for side in cell.sides]
+    wanted = {image for side in sides if (image := state.image_of(side, plan))}
     if deployment.in_images(config):
         wanted.add(images.image("report", config["stack"], config["images"]))
-    folders = {f"data/{cell.dataset.name}" for cell in plan.cells.values()}
-    started = (cell.model.pretrained for cell in plan.cells.values())
+    folders = {f"data/{side.dataset.name}" for side in sides}
+    started = (side.model.pretrained for side in sides)
     folders |= {f"weights/{each.weights}" for each in started if each}
     return bundle.Contents(stack, sorted(wanted, key=lambda one: one.label), sorted(folders))
 

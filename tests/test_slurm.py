@@ -12,7 +12,7 @@ from parbench.files import write_json
 from parbench.launch import slurm, slurm_cluster
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places
-from workspace import ROOT
+from workspace import ROOT, add_pairs
 
 slurm_site = pytest.importorskip(
     "parbench.launch.slurm_site", reason="the stack `paper` has no Slurm plugin"
@@ -173,6 +173,27 @@ def test_the_walltime_of_a_cell(planned, config):
     assert walltime() == 36 * 60  # no longer than the partition allows
     config["slurm"]["minutes"] = 7
     assert walltime() == 7
+
+
+def test_a_pair_asks_for_all_that_its_sides_need(config, monkeypatch, tmp_path):
+    """Its nodes for itself, and the memory of both sides, which are there at once."""
+    monkeypatch.chdir(tmp_path)
+    add_pairs(monkeypatch, tmp_path, "{compare: [{variant: ddp, baseline: eager}]}")
+    for name in ("cpu1", "cpu2"):
+        config["hardware"][name]["slurm"] = {"partition": "cpu", "memory_mib": 1000}
+    settled = {**config, "studies": ["laharsh-cpu"], "deployment": "host", "reason": ""}
+    plan = expansion.plan({**settled, "auto": False}, lacking=lambda group, cell: None)
+    one, twin, *_ = plan.studies["laharsh-cpu"].pairs[0].cells
+
+    def asked() -> dict:
+        return slurm.Requests(plan, config, SITE, {}).of(one)
+
+    line = slurm_site.sbatch_line(asked())
+    assert "-p cpu -t 30 --mem 3000 --nodes=1 --requeue --ntasks=1 --cpus-per-task=2 " in line
+    assert "--exclusive" in line
+    assert asked()["runtime"] == slurm.PAIR_MINUTES + slurm.FIXED_MINUTES
+    took(twin, 600)
+    assert asked()["runtime"] == slurm.FIXED_MINUTES + 20
 
 
 def test_a_compute_node_plans_what_the_submitter_planned(planned):

@@ -21,7 +21,7 @@ from typing import Any
 from snakemake.exceptions import WorkflowError
 
 from parbench import files, machine
-from parbench.cell import Cell
+from parbench.cell import Cell, Pair
 from parbench.data import dataset, pretrained
 from parbench.deploy import deployment, images
 from parbench.errors import ParbenchError
@@ -34,6 +34,8 @@ from parbench.plan.places import ROOT, folder
 from parbench.reporting import unfinished
 from parbench.verdicts import certificate
 from parbench.words import nearest
+
+ALL = 10_000  # cores: Snakemake takes no more than its --cores
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ class Run:
 
     # ------------------------------------------------------------ a cell's job
 
-    def cell(self, wildcards: Any) -> Cell:
+    def cell(self, wildcards: Any) -> Cell | Pair:
         """The cell of a job."""
         name = wildcards.cell
         if name not in self.plan.cells:
@@ -155,26 +157,27 @@ class Run:
         """The small digest file of its dataset: Snakemake compares its content, not its time."""
         return f"results/data/{self.cell(wildcards).dataset.name}/digest.json"
 
-    def cell_weights(self, wildcards: Any) -> str | list:
+    def cell_weights(self, wildcards: Any) -> list[str]:
         """The same of the published weights that it starts from; none where its seed draws them."""
-        wanted = self.cell(wildcards).model.pretrained
-        return f"results/weights/{wanted.weights}/digest.json" if wanted else []
+        return list(map(str, state.weights(self.cell(wildcards))))
 
-    def cell_image(self, wildcards: Any) -> str | list:
-        """The digest file of its image; none where cells run on the host."""
-        image = state.image_of(self.cell(wildcards), self.plan)
-        return [] if image is None else _digest_file(image)
+    def cell_image(self, wildcards: Any) -> list[str]:
+        """The digest files of its images; none where cells run on the host."""
+        found = (state.image_of(side, self.plan) for side in self.cell(wildcards).sides)
+        return list(dict.fromkeys(_digest_file(image) for image in found if image is not None))
 
     def cell_code(self, wildcards: Any) -> str:
         """Digest of the code that it can reach: comments and other strategies do not count."""
         return state.code_digest(self.cell(wildcards))
 
     def cell_threads(self, wildcards: Any) -> int:
-        """The cores of devices of kind cpu; a GPU's process needs one for itself."""
-        return machine.cores_of(self.cell(wildcards).hardware)
+        """The cores of devices of kind cpu; a GPU's process needs one for itself. Of a pair all:
+        nothing runs beside it."""
+        cell = self.cell(wildcards)
+        return ALL if isinstance(cell, Pair) else machine.cores_of(cell.hardware)
 
     def cell_priority(self, wildcards: Any) -> int:
-        """Seeds in turn: strategies that are compared run near each other in time.
+        """Seeds in turn, and restarts: strategies that are compared run near each other in time.
 
         Among cells of as many cores. A cell of more waits until no smaller one fills the last
         core; for numbers to be kept, docs/evidence.md says how to run one seed after the other.

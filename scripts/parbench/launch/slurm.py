@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from parbench import machine, strategies
-from parbench.cell import Cell, Hardware
+from parbench.cell import Cell, Hardware, Pair
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
 from parbench.launch.slurm_cluster import Cluster, Node, run
@@ -26,6 +26,7 @@ from parbench.words import nearest
 # Of a cell's walltime, beside its training: starting from a cold network disk, and a reserve.
 FIXED_MINUTES = 15
 RESERVE = 2.0  # times what earlier runs took: nodes differ, and others use the network, too
+PAIR_MINUTES = 15  # of a pair, of which no earlier run tells
 UNKNOWN_SAMPLES = 50_000  # of a dataset that has not been made yet: as many as CIFAR-10 has
 
 # What datasets, images, tables and the report ask for where they are jobs (slurm.prepare).
@@ -198,6 +199,12 @@ def preparing(config: dict, cluster: Cluster | None) -> dict[str, int | str]:
     return wanted
 
 
+def largest(cell: Cell | Pair) -> Hardware:
+    """What its job asks for: the hardware of its largest side, GPUs before processors."""
+    places = (side.hardware for side in cell.sides)
+    return max(places, key=lambda each: (each.device != "cpu", each.nodes * each.devices))
+
+
 class Requests:
     """What the cells of ``plan`` ask for: ``of`` a cell's name, the plugin's resources.
 
@@ -219,11 +226,13 @@ class Requests:
     def _walltime(self, name: str) -> int:
         """Minutes that a cell may take: stated, from earlier runs of its like, or from its size."""
         cell = self.plan.cells[name]
-        asked = settings(self.config, cell.hardware.name)
+        asked = settings(self.config, largest(cell).name)
         if asked["minutes"] is not None:
             return asked["minutes"]
         if taken := [seconds for each in self._like[name] if (seconds := took(each))]:
             return math.ceil(max(taken) / 60 * RESERVE) + FIXED_MINUTES
+        if isinstance(cell, Pair):
+            return PAIR_MINUTES + FIXED_MINUTES
         described = state.described_data(cell) or {"train": UNKNOWN_SAMPLES}
         samples = cell.dataset.train_samples or described["train"]
         training = cell.training
@@ -235,16 +244,28 @@ class Requests:
     @functools.cached_property
     def _like(self) -> dict[str, list[str]]:
         """The cells of each cell's group."""
-        groups = [group for plan in self.plan.studies.values() for group in plan.groups]
+        groups = [group for plan in self.plan.studies.values() for group in plan.measured]
         return {name: group.cells for group in groups for name in group.cells}
 
     def _without_walltime(self, name: str) -> dict[str, int | str]:
         hardware = configuration.hardware(name, self.config)
         return resources(hardware, settings(self.config, name), self.cluster)
 
+    def _of_all_sides(self, cell: Cell | Pair) -> dict[str, int | str]:
+        """What its largest hardware asks for. Of a pair, both sides are held at once and are timed:
+        their memory adds up, and nobody else is on their nodes."""
+        wanted = dict(self._of_hardware(largest(cell).name))
+        if isinstance(cell, Pair):
+            each = [self._of_hardware(side.hardware.name) for side in cell.sides]
+            wanted["cpus_per_task"] = max(one["cpus_per_task"] for one in each)
+            if "mem_mb" in wanted:
+                wanted["mem_mb"] = sum(one.get("mem_mb", 0) for one in each)
+            if "--exclusive" not in wanted["slurm_extra"]:
+                wanted["slurm_extra"] += " --exclusive"
+        return wanted
+
     def _of(self, name: str) -> dict[str, int | str]:
-        hardware = self.plan.cells[name].hardware.name
-        wanted = dict(self._of_hardware(hardware))
+        wanted = self._of_all_sides(self.plan.cells[name])
         if self.cluster is None:
             return wanted
         minutes = self._walltime(name)
@@ -276,10 +297,12 @@ def left_behind(folder: Path) -> dict[str, list[str]]:
 
 def not_run(plan: Plan) -> list[str]:
     """A line for each hardware that some cells cannot have, with the reason."""
-    reasons = Counter(
-        (plan.cells[name].hardware.name, reason) for name, reason in plan.not_run.items()
-    )
+    reasons = Counter((_places(plan.cells[name]), reason) for name, reason in plan.not_run.items())
     return [
         f"{count} cell{'s' * (count > 1)} on {hardware} not run: {reason}"
         for (hardware, reason), count in sorted(reasons.items())
     ]
+
+
+def _places(cell: Cell | Pair) -> str:
+    return " and ".join(dict.fromkeys(side.hardware.name for side in cell.sides))

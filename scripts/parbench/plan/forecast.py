@@ -26,8 +26,9 @@ def forecast(plan: Plan, cells: Collection[str]) -> str:
 def _hours(plan: Plan, cells: Collection[str]) -> str:
     """What ``cells`` take by earlier runs of their groups."""
     expected, wanted = [], set(cells)
-    for group in (group for study in plan.studies.values() for group in study.groups):
+    for group in (group for study in plan.studies.values() for group in study.measured):
         number = len(wanted.intersection(group.cells))
+        wanted.difference_update(group.cells)  # of which several studies may ask
         known = [seconds for cell in group.cells if number and (seconds := took(cell))]
         if known:
             expected += [statistics.mean(known)] * number

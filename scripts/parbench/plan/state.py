@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from parbench.cell import Cell
+from parbench.cell import Cell, Pair
 from parbench.data import pretrained
 from parbench.deploy import images
 from parbench.errors import ParbenchError
@@ -16,15 +16,15 @@ from parbench.plan import places
 from parbench.plan.expansion import Plan
 from parbench.plan.places import folder
 
+_CODE: dict[tuple, str] = {}  # thousands of cells have the same few
 
-def code_digest(cell: Cell) -> str:
+
+def code_digest(cell: Cell | Pair) -> str:
     """Digest of the code that a cell can reach."""
-    return _code_digest(provenance.names_of(cell))
-
-
-@functools.cache
-def _code_digest(names: tuple) -> str:
-    return provenance.combined(provenance.cell_code(*names))
+    names = tuple(map(provenance.names_of, cell.sides))
+    if names not in _CODE:
+        _CODE[names] = provenance.combined(provenance.code_of(cell))
+    return _CODE[names]
 
 
 def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
@@ -44,20 +44,25 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
         return "unreadable", [str(error)]
     if found is None:
         return "missing", ["it has not been trained yet"]
-    reasons = _changes(cell, found["environment"], data, plan)
+    reasons = _changes(cell, metrics_json.environments(found), data, plan)
     return ("stale" if reasons else "done"), reasons
 
 
-def _changes(cell: Cell, environment: Mapping, data: dict | None, plan: Plan) -> list[str]:
-    """What changed since ``cell`` was trained in ``environment`` (that of its metrics.json);
-    ``data`` describes its dataset as it is now."""
-    found = _changed_code(cell, environment["code"])
-    image = image_of(cell, plan)
-    if image is not None and image.label != environment["image"]:
-        found.append(f"the image {image.name} changed ({environment['image']} to {image.label})")
+def _changes(
+    cell: Cell | Pair, environments: Sequence[Mapping], data: dict | None, plan: Plan
+) -> list[str]:
+    """What changed since ``cell`` was trained, each of its sides in one of ``environments`` (of its
+    metrics.json); ``data`` describes its dataset as it is now."""
+    code = {module: digest for each in environments for module, digest in each["code"].items()}
+    found = _changed_code(cell, code)
+    for side, environment in zip(cell.sides, environments, strict=False):
+        image, then = image_of(side, plan), environment["image"]
+        if image is not None and image.label != then:
+            found.append(f"the image {image.name} changed ({then} to {image.label})")
+    found = list(dict.fromkeys(found))  # sides have the same image, most often
     for path in lacking_weights(cell):
         found.append(f"its published weights are not there ({path})")
-    name, then = cell.dataset.name, environment["dataset_digest"]
+    name, then = cell.dataset.name, environments[0]["dataset_digest"]
     if data is None:
         found.append(f"the dataset {name} is not there ({data_path(cell)})")
     elif data["sha256"] != then:
@@ -67,7 +72,7 @@ def _changes(cell: Cell, environment: Mapping, data: dict | None, plan: Plan) ->
     return found
 
 
-def _changed_code(cell: Cell, then: Mapping[str, str]) -> list[str]:
+def _changed_code(cell: Cell | Pair, then: Mapping[str, str]) -> list[str]:
     if any(name.endswith(".py") for name in then):  # digests were those of files
         return [
             "it was trained by parbench before its modules got new names: every cell is trained "
@@ -102,22 +107,27 @@ def metrics(cell_id: str) -> dict | None:
     return found
 
 
-def data_path(cell: Cell) -> Path:
+def data_path(cell: Cell | Pair) -> Path:
     """The file that describes the cell's dataset."""
     return places.RESULTS / "data" / cell.dataset.name / "digest.json"
 
 
-def described_data(cell: Cell) -> dict | None:
+def described_data(cell: Cell | Pair) -> dict | None:
     """The description of the cell's converted dataset; None while it is not there."""
     path = data_path(cell)
     return read_json(path) if path.exists() else None
 
 
-def lacking_weights(cell: Cell) -> list[Path]:
-    """The description of the published weights that ``cell`` starts from, where it is not there."""
-    wanted = cell.model.pretrained
-    paths = [places.RESULTS / "weights" / wanted.weights / pretrained.DIGEST] if wanted else []
-    return [path for path in paths if not path.exists()]
+def weights(cell: Cell | Pair) -> list[Path]:
+    """The descriptions of the published weights that ``cell`` starts from."""
+    started = (side.model.pretrained for side in cell.sides)
+    names = dict.fromkeys(each.weights for each in started if each)
+    return [places.RESULTS / "weights" / name / pretrained.DIGEST for name in names]
+
+
+def lacking_weights(cell: Cell | Pair) -> list[Path]:
+    """Those of ``weights`` that are not there."""
+    return [path for path in weights(cell) if not path.exists()]
 
 
 def image_of(cell: Cell, plan: Plan) -> images.Image | None:
