@@ -15,7 +15,7 @@ import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ def gather(study: str, results: Path, partial: bool = False) -> dict:
         fix = f"make report ARGS=\"--config studies='[{study}]'\""
         raise ParbenchError(f"{path}: no such file; run the study first: {fix}")
     plan = files.read_json(path)
-    wanted = [cell for group in plan["groups"] if not group["not_run"] for cell in group["cells"]]
+    groups = [each for each in [*plan["groups"], *plan.get("pairs", [])] if not each["not_run"]]
+    wanted = list(dict.fromkeys(cell for group in groups for cell in group["cells"]))
     lies = {cell: results / "cells" / cell / "metrics.json" for cell in wanted}
     runs = {cell: metrics_json.read(lies[cell]) for cell in wanted if lies[cell].exists()}
     missing = [cell for cell in wanted if cell not in runs]
@@ -59,7 +60,8 @@ def gather(study: str, results: Path, partial: bool = False) -> dict:
             f"{path}: {len(missing)} of {len(wanted)} cells are {NOT_MEASURED}{such}; finish the "
             f"study: {fix}, or say --partial where some are, and the file will name the others"
         )
-    places = {run["environment"]["image"] or certificate.HOST for run in runs.values()}
+    used = [each for run in runs.values() for each in metrics_json.environments(run)]
+    places = {each["image"] or certificate.HOST for each in used}
     proofs = [results / "certificates" / certificate.path(place).name for place in sorted(places)]
     settings, environments, code = [], [], {}
     made = {
@@ -82,12 +84,23 @@ def gather(study: str, results: Path, partial: bool = False) -> dict:
 
 def _packed(run: Mapping, settings: list, environments: list, code: dict) -> dict:
     """A run (metrics.json) with places in ``settings`` and ``environments`` for what is shared."""
-    cell, environment = dict(run["cell"]), dict(run["environment"])
-    code[environment["code_digest"]] = environment.pop("code")
-    del cell["id"]
-    packed = {**run, "seed": cell.pop("seed"), "settings": _place(settings, cell)}
+    cell = {key: value for key, value in run["cell"].items() if key not in ("id", "seed")}
+    packed = {**run, "seed": run["cell"]["seed"], "settings": _place(settings, cell)}
     del packed["cell"]
-    return packed | {"environment": _place(environments, environment)}
+
+    def packed_place(whole: Mapping) -> int:
+        environment = dict(whole)
+        code[environment["code_digest"]] = environment.pop("code")
+        return _place(environments, environment)
+
+    return _with_environments(packed, packed_place)
+
+
+def _with_environments(run: Mapping, change: Callable[[Any], Any]) -> dict:
+    """A run with each environment in it as ``change`` makes it: its own, or those of its sides."""
+    if "sides" in run:
+        return {**run, "sides": [_with_environments(side, change) for side in run["sides"]]}
+    return {**run, "environment": change(run["environment"])}
 
 
 def _place(values: list, value: Any) -> int:
@@ -102,9 +115,15 @@ def machine_name(runs: Iterable[Mapping]) -> str:
 
     Models and numbers of devices, in letters, digits and hyphens: never the name of a host.
     """
-    runs = list(runs)
-    on_gpus = [run for run in runs if run["cell"]["hardware"]["device"] != "cpu"]
-    names = {_machine_name(run["environment"]["machine"], bool(on_gpus)) for run in on_gpus or runs}
+    sides = [
+        (side["hardware"]["device"], environment["machine"])
+        for run in runs
+        for side, environment in zip(
+            run["cell"].get("sides", [run["cell"]]), metrics_json.environments(run), strict=True
+        )
+    ]
+    on_gpus = [side for side in sides if side[0] != "cpu"]
+    names = {_machine_name(described, bool(on_gpus)) for _, described in on_gpus or sides}
     return "-and-".join(sorted(names))
 
 
@@ -169,14 +188,18 @@ def runs(made: Mapping, path: Path) -> dict[str, dict]:
     """metrics.json of every cell in the evidence ``made``, which was read from ``path``."""
     found = {}
     for cell, packed in made["cells"].items():
-        run = dict(packed)
+        run = _with_environments(packed, lambda place: _whole(made, place))
         settings, seed = made["settings"][run.pop("settings")], run.pop("seed")
-        environment = made["environments"][run["environment"]]
-        whole = {**environment, "code": made["code"][environment["code_digest"]]}
-        run |= {"cell": {"id": cell, **settings, "seed": seed}, "environment": whole}
-        by_schema.check(run, "metrics", f"{path}: cell {cell}")
+        run["cell"] = {"id": cell, **settings, "seed": seed}
+        schema = "pair" if "sides" in run else "metrics"
+        by_schema.check(run, schema, f"{path}: cell {cell}")
         found[cell] = run
     return found
+
+
+def _whole(made: Mapping, place: int) -> dict:
+    environment = made["environments"][place]
+    return {**environment, "code": made["code"][environment["code_digest"]]}
 
 
 def plan(made: Mapping) -> dict:
