@@ -182,6 +182,21 @@ def make_metrics(cell: dict, status="ok", *, machine=None, environment=None, **c
     return copy.deepcopy(metrics)
 
 
+def make_pair_metrics(pair: dict, status="ok", *, environment=None) -> dict:
+    """metrics.json of a run of ``pair``, whose sides' environments have ``environment``."""
+    sides = [make_metrics(side, environment=environment) for side in pair["sides"]]
+    return {
+        "schema_version": 1,
+        "cell": pair,
+        "status": status,
+        "reason": None if status == "ok" else "at step 3",
+        "sides": [{"steps": 4, "environment": side["environment"]} for side in sides],
+        "slices": [],
+        "started": "2030-01-01T07:00:00Z",
+        "finished": "2030-01-01T07:01:00Z",
+    }
+
+
 # --- a whole study --------------------------------------------------------------------------------
 
 CPU1 = make_hardware()

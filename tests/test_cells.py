@@ -164,12 +164,14 @@ def test_planning_never_imports_torch(tmp_path):
 
 
 class Trained:
-    """A plan of which one cell stands as trained (constructed; no number is reported)."""
+    """A plan of which one cell stands as trained (constructed; no number is reported): the first,
+    or that which has ``part`` in its id."""
 
-    def __init__(self, base, folder):
+    def __init__(self, base, folder, part=""):
         self.plan, self.folder = planned(base), folder
-        self.cell = next(iter(self.plan.cells.values()))
-        self.data, self.path = folder / "data/digits/digest.json", self.path_of(self.cell)
+        self.cell = next(cell for name, cell in self.plan.cells.items() if part in name)
+        self.data = folder / "data" / self.cell.dataset.name / "digest.json"
+        self.path = self.path_of(self.cell)
         code = provenance.code_of(self.cell)
         self.environment = {
             "code": code,
@@ -189,7 +191,9 @@ class Trained:
     def leave(self, status="ok", **environment):
         """Write what a run of the cell leaves."""
         environment = self.environment | environment
-        made = constructed.make_metrics(self.cell.json(), status, environment=environment)
+        is_pair = isinstance(self.cell, Pair)
+        make = constructed.make_pair_metrics if is_pair else constructed.make_metrics
+        made = make(self.cell.json(), status, environment=environment)
         self.write(self.path, made)
 
     def state(self):
@@ -223,6 +227,26 @@ def test_what_changed_is_named(trained):
             "the dataset digits changed (000000000000 to 111111111111)",
         ],
     )
+
+
+def test_the_state_of_a_pair_rests_on_all_sides(base, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(places, "RESULTS", tmp_path)
+    add_pairs(monkeypatch, tmp_path, PAIRS)
+    pair = Trained(base | {"studies": ["laharsh-cpu"]}, tmp_path, "cnn.pair.ddp")
+    assert pair.state() == ("done", [])
+    restarts = [cell for cell in pair.plan.cells if "cnn.pair.ddp" in cell]
+    assert "by earlier runs some 2 minutes" in forecast(pair.plan, restarts)
+    telling.show_why(pair.cell.id, pair.plan)
+    assert "It would not run" in capsys.readouterr().out
+    code = dict(pair.environment["code"])
+    del code["parbench.strategies.eager"]
+    pair.leave(code=code)
+    gone = "parbench.strategies.eager is new since it was trained"
+    assert pair.state() == ("stale", [gone])
+    changed = {"laharsh-cpu": {"settings": {"learning_rate": 0.004}}}
+    plan = planned(base, studies=["laharsh-cpu"], override=changed)
+    telling.show_why(telling.find("cnn.pair.ddp-cpu2.eager-cpu1.r0", plan), plan)
+    assert "side 2.training.learning_rate: 0.001 became 0.004" in capsys.readouterr().out
 
 
 def test_results_of_before_the_modules_got_new_names_say_so_once(trained):

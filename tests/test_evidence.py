@@ -11,6 +11,7 @@ import pytest
 
 import constructed
 from constructed import CPU1, CPU2, Group
+from parbench import files
 from parbench.errors import ParbenchError
 from parbench.reporting import report
 from parbench.verdicts import certificate, evidence
@@ -54,6 +55,22 @@ def test_a_file_holds_all_that_was_measured_and_gives_it_back(tmp_path):
     assert len(made["environments"]) == 2  # one and two processes
     sizes = [sum(len(json.dumps(run)) for run in all_.values()) for all_ in (made["cells"], runs)]
     assert sizes[0] < 0.5 * sizes[1]
+
+
+def test_a_pair_is_kept_with_the_environment_of_each_side(tmp_path):
+    results = measured(tmp_path)
+    run = files.read_json(next((results / "cells").glob("*/metrics.json")))
+    sides = [{**run["cell"], "id": name} for name in ("a-00000000", "b-00000000")]
+    for side in sides:
+        del side["schema_version"], side["run"]
+    kept = {"schema_version": 1, "kind": "pair", "id": "x.pair.r0-00000000", "seed": 0}
+    kept |= {"variants": 1, "inference": False, "sides": sides, "run": run["cell"]["run"]}
+    made = constructed.make_pair_metrics(kept)
+    made["sides"][1]["environment"]["world_size"] = 2
+    files.write_json(results / "cells" / kept["id"] / "metrics.json", made)
+    change_plan(results, pairs=[{"not_run": None, "cells": [kept["id"]]}])
+    path = wrote(tmp_path / "kept", results)
+    assert evidence.runs(evidence.read(path), path)[kept["id"]] == made
 
 
 def test_the_same_results_give_the_same_bytes_and_others_never_replace_them(tmp_path):

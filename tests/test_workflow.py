@@ -101,6 +101,7 @@ def test_words_of_the_command_line_train_nothing_again(work, words, jobs):
 
 GPIPE = "scripts/parbench/strategies/gpipe.py"
 DATASET = "scripts/parbench/data/dataset.py"
+PAIRS = "pairs: {restarts: 2, compare: [{variant: ddp, baseline: eager}]}\n"
 RATE = "gpipe-2: {settings: {learning_rate: 0.1}, strategy: gpipe,"
 
 
@@ -109,6 +110,7 @@ RATE = "gpipe-2: {settings: {learning_rate: 0.1}, strategy: gpipe,"
     [
         ("studies/six.yaml", "gpipe-2: {strategy: gpipe,", RATE, {"train": 2, **AFTER}),
         ("studies/six.yaml", "seeds: [0]", "seeds: [0, 1]", {"train": 6, **AFTER}),
+        ("studies/six.yaml", "variants:", f"{PAIRS}variants:", {"train": 4, **AFTER}),
         # Nothing to train: its hardware is not here, its rows say so.
         ("config.yaml", "studies: [six]", "studies: [six, gorantla2024]", AFTER),
         (GPIPE, '"""One process that', '# a comment\n    """One process, said otherwise, that', {}),
