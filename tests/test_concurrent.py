@@ -303,7 +303,7 @@ def test_both_models_beside_their_published_numbers():
 
 def test_a_claim_of_a_total_is_of_both_models_and_no_other_is():
     plan, runs = study_of()
-    groups, source = tuple(groups_of(plan, runs).values()), Source("laharsh", [])
+    groups, source = tuple(groups_of(plan, runs, {}).values()), Source("laharsh", [])
     both = claims.Rebuilt("both", plan["study"]["tolerance"], source, groups, {})
     stated = published.claims(config.ROOT / "studies" / "published" / "claims.yaml")
     judged = claims.judge(stated, {"laharsh": [both]}, [])

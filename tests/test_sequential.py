@@ -166,20 +166,30 @@ def test_what_is_undecided_says_what_it_takes():
 # ---------------------------------------------------------------- calibration
 
 
-def restart(number, shift, ratios, side=("eager", "eager")):
+ENVIRONMENT = dict.fromkeys(
+    "stack deployment image image_digest packages machine cores code_digest code dataset_digest".split()
+)
+
+
+def restart(number, shift, ratios, sides=("eager", "eager")):
     """The metrics of one restart of 30 s; its last pair was disturbed, and is far off."""
     slices = []
     for pair, ratio in enumerate([*ratios, 9.0]):
-        bad = pair == len(ratios)
-        for which, seconds in enumerate((0.01, 0.01 * math.exp(shift + ratio))):
-            slices.append(
-                {"side": which, "pair": pair, "seconds_per_sample": seconds, "disturbed": bad}
-            )
+        for side, seconds in enumerate((1.0, math.exp(shift + ratio))):
+            told = {"pair": pair, "side": side, "samples": 100, "seconds": seconds}
+            load = {"others": 0.0, "steal": 0.0, "waited": None}
+            slices.append({**told, **load, "disturbed": pair == len(ratios)})
+    cells = [{"strategy": {"name": name}, "training": {"epochs": 1}} for name in sides]
+    head = {"id": f"pair-{number}", "kind": "pair", "seed": number, "variants": 1}
     return {
-        "cell": {"kind": "pair", "id": f"pair-{number}", "restart": number, "sides": list(side)},
-        "started": "2026-11-22T10:00:00+00:00",
-        "finished": "2026-11-22T10:00:30+00:00",
+        "schema_version": 1,
+        "cell": {**head, "inference": False, "sides": cells},
+        "status": "ok",
+        "reason": None,
+        "sides": [{"steps": 4, "environment": ENVIRONMENT}] * 2,
         "slices": slices,
+        "started": "2026-11-22T10:00:00Z",
+        "finished": "2026-11-22T10:00:30Z",
     }
 
 
@@ -211,7 +221,7 @@ def measured(restarts, spread, rng):
 @pytest.mark.parametrize("restarts", [4, 12])
 def test_calibration_by_measured_pairs(program, restarts):
     rng = np.random.default_rng(2)
-    others = [restart(99, 5.0, [5.0], ("eager", "ddp")), {"cell": {"strategy": "eager"}}]
+    others = [restart(99, 5.0, [5.0], ("eager", "ddp"))]
     out = program(measured(restarts, 0.02, rng) + others)
     assert f"by {restarts} restarts" in out
     assert "30 s each" in out

@@ -9,16 +9,18 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
 from parbench.errors import ParbenchError
-from parbench.files import canonical_json, read_json
+from parbench.files import canonical_json
+from parbench.measure import metrics_json
+from parbench.verdicts.pairs import Restart, restart
 from parbench.verdicts.sequential import ALPHA, FIRST, hodges_lehmann, k, ratio_margin
+from parbench.verdicts.words import OK
 
 CELLS = Path("results/cells")
 EFFECTS = (0.0, 0.02, 0.05, 0.1, 0.2)
@@ -27,14 +29,6 @@ QUESTIONS = {"> 1": (0.0,), "within 5 %": ratio_margin(0.05)}
 RUNS = 2_000
 POOL = 20_000  # simulated restarts, of which runs are drawn
 HOUR = 3600
-
-
-@dataclass(frozen=True)
-class Restart:
-    """One restart of an A/A pair: the log ratios of its undisturbed pairs, and what it took."""
-
-    log_ratios: tuple[float, ...]
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -54,33 +48,14 @@ class Row:
     minutes: float
 
 
-def log_ratios(slices: Iterable[Mapping]) -> tuple[float, ...]:
-    """The log ratios, side 1 over side 0, of the pairs of slices none of which was disturbed."""
-    pairs: dict[int, dict[int, Mapping]] = {}
-    for each in slices:
-        pairs.setdefault(each["pair"], {})[each["side"]] = each
-    return tuple(
-        math.log(sides[1]["seconds_per_sample"] / sides[0]["seconds_per_sample"])
-        for sides in pairs.values()
-        if len(sides) == 2 and not any(each["disturbed"] for each in sides.values())
-    )
-
-
 def read(paths: Iterable[Path]) -> list[Restart]:
     """The restarts of A/A pairs among metrics.json files; the others are left out."""
     found = []
     for path in paths:
-        run = read_json(path)
-        try:
-            cell = run["cell"]
-            if cell.get("kind") != "pair" or len(set(map(canonical_json, cell["sides"]))) > 1:
-                continue
-            ends = [datetime.fromisoformat(run[key]) for key in ("started", "finished")]
-            ratios = log_ratios(run.get("slices") or ())  # a failed run has none
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-            raise ParbenchError(f"{path}: not the metrics of a cell ({error!r})") from None
-        if ratios:
-            found.append(Restart(ratios, (ends[1] - ends[0]).total_seconds()))
+        run = metrics_json.read(path)
+        sides = run["cell"].get("sides", [{}, None])
+        if run["status"] == OK and len(set(map(canonical_json, sides))) == 1:
+            found.append(restart(run))
     return found
 
 

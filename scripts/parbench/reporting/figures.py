@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SPREAD = f"mean ± standard deviation, or the range of fewer than {DECIDE_FROM} seeds"
+SPREAD = f"mean ± standard deviation, or the range of fewer than {DECIDE_FROM['seeds']} seeds"
 KEYS = ("epoch", "elapsed_seconds", "test_accuracy")  # of an epoch's entry in a history
 
 Curve = tuple[str, list[dict]]  # label, and the mean entry of each epoch

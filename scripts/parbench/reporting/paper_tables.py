@@ -177,8 +177,8 @@ def context(study: Study, groups: list[Group]) -> str:
     runs = [run for group in groups for run in group.cell_runs]
     machines = list(dict.fromkeys(machine_text(run["environment"]["machine"]) for run in runs))
     text = (
-        f"Reproduced: mean ± standard deviation, or the range of fewer than {DECIDE_FROM} seeds "
-        f"(how many). Stack {study.stack}, "
+        "Reproduced: mean ± standard deviation, or the range of fewer than "
+        f"{DECIDE_FROM['seeds']} seeds (how many). Stack {study.stack}, "
         f"in {deployment_text(study.deployment)}"
     )
     if machines:

@@ -13,7 +13,6 @@ from parbench.errors import ParbenchError
 from parbench.measure.metrics import label
 from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.rows import Row
-from parbench.verdicts.words import too_few
 
 ABSENT = "–"
 
@@ -87,7 +86,7 @@ def spread_text(found: Estimate | Row, places: int, scale: float = 1.0) -> str:
 
     All multiplied by ``scale``.
     """
-    few = too_few(found.seeds)
+    few = found.too_few
     numbers = (found.min, found.max) if few else (found.mean, found.std)
     shown = [fixed(scale * value, places) for value in numbers]
     return joined_ends(shown) if few else " ± ".join(shown)

@@ -9,29 +9,32 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 
 from parbench.measure.metrics import METRICS, Metric
 from parbench.plan.published import Claim, ClaimTest
-from parbench.verdicts import paired
+from parbench.verdicts import paired, sequential
 from parbench.verdicts.arithmetic import Contradiction, Sure
 from parbench.verdicts.estimates import Estimate, estimate
 from parbench.verdicts.groups import Group
+from parbench.verdicts.pairs import Compared, estimated
 from parbench.verdicts.published import Source
-from parbench.verdicts.selection import Configuration, across_models
+from parbench.verdicts.selection import across_models, lacks, means, measuring, pairs
 from parbench.verdicts.words import (
     CLAIM_VERDICTS,
+    DIFFERENT,
     FAILS,
     HOLDS,
     REPORTED,
+    SAME,
     UNDECIDED,
     UNTESTED,
     too_few,
 )
 
 EVEN = (1.0, 1.0)  # no noise but what the interval holds
+TIMES = ("train_seconds", "total_seconds")  # what pairs tell
 EXACT = 1e-6  # how near two numbers are that are one
 Band = tuple[float, float]
 
@@ -54,10 +57,11 @@ class Rebuilt:
 class Ratio:
     """A metric of the group ``over`` divided by that of ``under``.
 
-    ``by_seed``: the ratios; ``missing``: why there are none, or none that mean it; ``reasons``: why
-    seeds are missing; ``band``: in which a ratio of 1 lies by chance, None where that is unknown;
-    ``stated``: what the claim says it is; ``published``: that, or the ratio of the source's own
-    numbers.
+    ``by_seed``: the ratios, of pairs (``paired``) by restart; ``missing``: why there are none, or
+    none that mean it; ``reasons``: why seeds are missing; ``band``: in which a ratio of 1 lies by
+    chance, None where that is unknown; ``stated``: what the claim says it is; ``published``: that,
+    or the ratio of the source's own numbers; ``cost``: seconds of a restart; ``bound``: what the
+    ratio may at most be.
     """
 
     over: Group
@@ -68,6 +72,9 @@ class Ratio:
     reasons: tuple[str, ...]
     stated: float | None
     published: float | None
+    paired: bool = False
+    cost: float = 0.0
+    bound: float = math.inf
 
     @property
     def model(self) -> str:
@@ -77,7 +84,7 @@ class Ratio:
     @property
     def place(self) -> tuple:
         """What tells it from others of its model."""
-        return tuple((side.batch, *_means(side)) for side in (self.over, self.under))
+        return tuple((side.batch, *means(side)) for side in (self.over, self.under))
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,7 @@ class Comparison:
     published: float | str | None = None
     measured: Estimate | str | None = None
     band: Band | None = None
+    at: Callable[[float], str] | None = None  # of pairs: the verdict at another alpha
 
     @property
     def scaled(self) -> list[str]:
@@ -119,6 +127,7 @@ class Judged:
     verdict: str
     reason: str
     comparisons: tuple[Comparison, ...]
+    firm: bool = False  # it passes also as one of all claims that are judged
 
 
 def judge(
@@ -135,7 +144,12 @@ def judge(
         made = [each for one in mine for each in _comparisons(claim, one)] if claim.test else []
         verdict, reason = _whole(made) if claim.test else _by_audit(claim, found)
         judged.append(Judged(name, claim, verdict, reason, tuple(made)))
-    return judged
+    return [replace(each, firm=_is_firm(each, len(judged))) for each in judged]
+
+
+def _is_firm(judged: Judged, claims: int) -> bool:
+    tested = [each.at for each in judged.comparisons if each.verdict != UNTESTED]
+    return bool(tested) and None not in tested and sequential.is_firm(tested, claims)
 
 
 def _whole(comparisons: Collection[Comparison]) -> tuple[str, str]:
@@ -146,8 +160,14 @@ def _whole(comparisons: Collection[Comparison]) -> tuple[str, str]:
         missing = {reason for each in comparisons for reason in each.reasons}
         return UNTESTED, "; ".join(sorted(missing))
     told = ", ".join(f"{name} {counts[name]}" for name in CLAIM_VERDICTS if counts[name])
-    places = dict.fromkeys(each.place for each in comparisons if each.verdict != UNTESTED)
-    return tested[0], f"comparisons: {told}; on {', '.join(places)}"
+    made = [each for each in comparisons if each.verdict != UNTESTED]
+    places = dict.fromkeys(each.place for each in made)
+    verdict = tested[0]
+    if verdict == FAILS:  # so that many comparisons do not refute a true claim by chance
+        alpha = sequential.ALPHA / len(made)
+        against = [each.at(alpha) if each.at else each.verdict for each in made]
+        verdict = FAILS if FAILS in against else UNDECIDED
+    return verdict, f"comparisons: {told}; on {', '.join(places)}"
 
 
 def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]:
@@ -168,102 +188,20 @@ def _comparisons(claim: Claim, study: Rebuilt) -> list[Comparison]:
         return _largest(test.metric, study)
     if test.op == "equal":
         return _equal(test, study)
-    groups = _measuring(study.groups, test.metric)
-    ratios = [_ratio(claim, study, *pair) for pair in _pairs(test, groups)]
+    groups = measuring(study.groups, test.metric)
+    found = list(pairs(test, groups))
+    if test.metric in TIMES and any(group.pairs for group in study.groups):
+        # A study that compares times in turns compares no others.
+        found = [(a, b) for a, b in found if b.id in a.pairs or a.id in b.pairs]
+        if not found:
+            return [_untested(study, f"{study.name} has no pair (`pairs`) of what it compares")]
+    ratios = [_ratio(claim, study, *pair) for pair in found]
     made = [_compared(test, study, each) for each in across_models(test, ratios)]
-    return made or [_untested(study, f"{study.name} has {_lacks(test, groups)}")]
+    return made or [_untested(study, f"{study.name} has {lacks(test, groups)}")]
 
 
 def _untested(study: Rebuilt, why: str) -> Comparison:
     return Comparison(study.name, UNTESTED, (why,))
-
-
-def _measuring(groups: Iterable[Group], name: str) -> list[Group]:
-    """Those that are compared by the metric ``name``, of a model or of several together.
-
-    What is instrumented runs slower, and apart; a few steps of an epoch have no score.
-    """
-    metric = METRICS.get(name)
-    kept = [each for each in groups if each.training.profile == "none"]
-    if metric is None:  # each of them lacks it
-        return kept
-    scored = metric.kind == "accuracy"
-    return [
-        each
-        for each in kept
-        if each.measures(metric) and not (scored and each.training.steps is not None)
-    ]
-
-
-def _lacks(test: ClaimTest, groups: Collection[Group]) -> str:
-    """Why a test compares none of ``groups``, which measure its metric."""
-    if not groups:
-        return f"no cell that measures {test.metric}"
-    for side in test.sides:
-        if not any(Configuration.of_group(group).is_among(side) for group in groups):
-            return f"no cell with {side}"
-    return "no two cells that differ in this alone"
-
-
-def _pairs(test: ClaimTest, groups: Collection[Group]) -> Iterator[tuple[Group, Group]]:
-    """The pairs of groups that a test compares, models and variants in the study's order.
-
-    Where several have the same models and batches, those count that stand for most published rows:
-    the source's own configuration, and not the variants beside it. What was not run takes no other
-    pair's place, and is told where it would have counted.
-    """
-    alike: dict[tuple, list[tuple[Group, Group]]] = {}
-    overs, unders = (
-        [group for group in groups if Configuration.of_group(group).is_among(side)]
-        for side in test.sides
-    )
-    for over in overs:
-        for under in unders:
-            if over is not under and _alike(over, under, test):
-                work = (over.model, over.batch, under.model, under.batch)
-                alike.setdefault(work, []).append((over, under))
-    for pairs in alike.values():
-        ran = [pair for pair in pairs if not any(group.not_run for group in pair)]
-        least = max(map(_published_rows, ran or pairs))
-        yield from (pair for pair in pairs if _published_rows(pair) >= least)
-
-
-def _published_rows(pair: Iterable[Group]) -> int:
-    """How many of the two stand for rows of the source."""
-    return sum(group.published is not None for group in pair)
-
-
-def _alike(over: Group, under: Group, test: ClaimTest) -> bool:
-    """Whether two groups agree in all that the test does not name."""
-    ours, theirs = (_unnamed(group, test) for group in (over, under))
-    if over.strategy != under.strategy:
-        # More devices need another strategy; and one strategy's options mean nothing to another.
-        if not test.named & {"strategy", "devices", "nodes"}:
-            return False
-        del ours["options"], theirs["options"]
-    return ours == theirs
-
-
-def _unnamed(group: Group, test: ClaimTest) -> dict[str, Any]:
-    """What of a group, but its strategy, the test does not name."""
-    hardware, training = asdict(group.hardware), asdict(group.training)
-    del hardware["name"]
-    del training["min_tail"]  # follows the batch
-    if "batch_size" in test.named:
-        del training["global_batch"]
-    if "device" in test.named:
-        del hardware["device"], hardware["gpu_model"], hardware["threads"]
-    if test.is_of_layouts:
-        del hardware["devices"], hardware["nodes"]
-    options = {key: v for key, v in group.options.items() if key not in test.named_options}
-    model = None if "model" in test.named else group.model
-    rest = {"options": options, "dataset": group.dataset, "model": model}
-    return rest | {"training": training, "hardware": hardware}
-
-
-def _means(group: Group) -> tuple[str, str]:
-    """By what a group trains its model."""
-    return group.strategy, group.hardware.name
 
 
 # ---------------------------------------------------------------- numbers
@@ -274,17 +212,22 @@ def _ratio(claim: Claim, study: Rebuilt, over: Group, under: Group) -> Ratio:
     metric = METRICS.get(test.metric)
     stated = _stated(claim, over, under)
     missing = [group.not_run for group in (over, under) if group.not_run]
-    by_seed, reasons, band = {}, [], None
+    by_seed, reasons, band, compared = {}, [], None, None
     if not missing and (metric is None or metric.read is None):
         missing = [f"no cell measures {test.metric}"]
     elif not missing:
         missing = _cautions(metric, over, under)
+        compared, power = _in_turns(metric, over, under)
+    if compared:
+        by_seed = {n: math.exp(power * value) for n, value in compared.values.items()}
+        reasons = compared.reasons
+    elif not missing:
         but = {"global_batch"} if test.numerator.batch_size else set()
         by_seed, reasons = paired.ratios(metric, over, under, but)
         reasons = [*over.failures(), *under.failures(), *reasons]
         band = _band(metric, test.op, over, under, study.tolerance)
-        if not by_seed:
-            missing = missing or reasons or ["no seed that both have"]
+    if not missing and not by_seed:
+        missing = reasons or ["no seed that both have"]
     return Ratio(
         over,
         under,
@@ -294,13 +237,37 @@ def _ratio(claim: Claim, study: Rebuilt, over: Group, under: Group) -> Ratio:
         tuple(dict.fromkeys(reasons)),
         stated,
         stated or (_printed(metric, over, under, study.source) if metric else None),
+        compared is not None,
+        compared.cost if compared else 0.0,
+        _bound(compared, over, under) if compared else math.inf,
     )
+
+
+def _in_turns(metric: Metric, over: Group, under: Group) -> tuple[Compared | None, int]:
+    """The pairs of the two, and by which power their ratio, the baseline's time over the variant's,
+    is that of the first group's time over the second's; None where they took no turns."""
+    if metric.name not in TIMES:
+        return None, 1
+    if compared := over.pairs.get(under.id):
+        return compared, -1
+    return under.pairs.get(over.id), 1
+
+
+def _bound(compared: Compared, over: Group, under: Group) -> float:
+    """How many times faster the second group can at most be: by its devices, by its pipeline or, of
+    models side by side, by the longest of them."""
+    ours, theirs = (each.devices * each.hardware.threads for each in (under, over))
+    same = under.hardware.device == over.hardware.device
+    bound = max(ours / theirs, 1.0) if same else math.inf
+    if under.work.pipeline_bound is not None:
+        bound = min(bound, under.work.pipeline_bound)
+    return min(bound, compared.bound) if under.members else bound
 
 
 def _cautions(metric: Metric, over: Group, under: Group) -> list[str]:
     """Why the ratio of two groups does not mean what it says, and what it would take."""
     metrics = [metric]
-    if metric.depends_on_clock and _means(over) != _means(under):
+    if metric.depends_on_clock and means(over) != means(under):
         metrics.append(METRICS["speedup"])
     cautions = []
     for group in (over, under):
@@ -366,6 +333,8 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
         ratios[0].by_seed[seed] / math.prod(other.by_seed[seed] for other in ratios[1:])
         for seed in sorted(seeds)
     )
+    if all(ratio.paired for ratio in ratios):
+        return _compared_in_turns(test, study, ratios, value, published)
     band = _joined([ratio.band for ratio in ratios])
     verdict, why = decide(test.op, 1.0 if value is None else value, found, band)
     reasons = dict.fromkeys([*why, *(reason for ratio in ratios for reason in ratio.reasons)])
@@ -377,6 +346,52 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
         published=published,
         measured=found,
         band=band,
+    )
+
+
+def _compared_in_turns(
+    test: ClaimTest,
+    study: Rebuilt,
+    ratios: tuple[Ratio, ...],
+    value: float | None,
+    published: float | None,
+) -> Comparison:
+    """The verdict on what was measured in pairs: by the one interval of sequential.py."""
+    restarts = set.intersection(*(set(ratio.by_seed) for ratio in ratios))
+    values = {
+        n: math.log(ratios[0].by_seed[n]) - sum(math.log(each.by_seed[n]) for each in ratios[1:])
+        for n in sorted(restarts)
+    }
+    measured, found = estimated(values)
+    margin = sequential.ratio_margin(study.tolerance["relative"])
+    threshold = math.log(1.0 if value is None else value)
+    reasons = [reason for ratio in ratios for reason in ratio.reasons]
+
+    def at(alpha: float) -> str:
+        if test.op == "report":
+            return REPORTED
+        again = sequential.interval(values.values(), alpha)
+        if test.op == "within_noise":
+            return {SAME: HOLDS, DIFFERENT: FAILS}.get(sequential.within(again, margin), UNDECIDED)
+        return sequential.beyond(again, test.op, threshold)
+
+    verdict = at(sequential.ALPHA)
+    bound = ratios[0].bound
+    if test.op == ">" and len(ratios) == 1 and threshold >= math.log(bound):
+        verdict, reasons = UNTESTED, [f"at most {bound:.2f} times"]
+    elif verdict == UNDECIDED:
+        ends = margin if test.op == "within_noise" else (threshold,)
+        cost = max(each.cost for each in ratios)
+        reasons.append(measured.too_few or sequential.outlook(found, ends, cost))
+    return Comparison(
+        study.name,
+        verdict,
+        tuple(dict.fromkeys(reasons)),
+        ratios,
+        published=published,
+        measured=measured,
+        band=tuple(map(math.exp, margin)) if test.op == "within_noise" else EVEN,
+        at=at,
     )
 
 
@@ -451,7 +466,7 @@ def _equal(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
             return [_untested(study, f"no cell measures {name}")]
     metric, against = METRICS[test.metric], METRICS[test.against]
     made = []
-    for group in _measuring(study.groups, test.metric):
+    for group in measuring(study.groups, test.metric):
         printed = [study.source.find(group, each) for each in (metric, against)]
         if None in printed or not printed[1].value:
             continue

@@ -18,7 +18,7 @@ from parbench.measure.metrics import METRICS, Metric, Run
 from parbench.verdicts import evidence, terminal
 from parbench.verdicts.estimates import estimate
 from parbench.verdicts.groups import Group, groups_of, seed
-from parbench.verdicts.words import NOT_MEASURED, OK, too_few
+from parbench.verdicts.words import NOT_MEASURED, OK
 
 HEAD = [
     *("model", "variant", "accuracy A", "accuracy B", "B - A"),
@@ -43,7 +43,8 @@ class Side:
     def read(cls, path: Path) -> Side:
         """Read a file of evidence; ParbenchError for what is none."""
         made = evidence.read(path)
-        groups = groups_of(evidence.plan(made), evidence.runs(made, path)).values()
+        runs = evidence.runs(made, path)
+        groups = groups_of(evidence.plan(made), runs, runs).values()
         return cls(path, made, {f"{g.model} {g.variant}": g for g in groups if not g.members})
 
     def __str__(self) -> str:
@@ -141,7 +142,7 @@ def _reading(ours: Group, theirs: Group, pairs: Pairs) -> str:
     found = estimate(_ratios(pairs))
     if not pairs:
         return "nothing to compare"
-    if few := too_few(found.n):
+    if few := found.too_few:
         return f"undecided: {few}"
     if found.ci_low <= 1 <= found.ci_high:
         return "no difference beyond the spread of the seeds"

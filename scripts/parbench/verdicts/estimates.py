@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats  # scikit-learn, which parbench depends on, brings it
 
-from parbench.verdicts.words import TRIM_FROM
+from parbench.verdicts.words import TRIM_FROM, too_few
 
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Numbers over ``n`` seeds; NaN where there are too few."""
+    """Numbers over ``n`` seeds, or ``of`` restarts of pairs; NaN where there are too few."""
 
     n: int
     mean: float = math.nan
@@ -25,6 +25,12 @@ class Estimate:
     ci_high: float = math.nan
     min: float = math.nan
     max: float = math.nan
+    of: str = "seeds"
+
+    @property
+    def too_few(self) -> str:
+        """Why they decide nothing; empty where they are enough."""
+        return too_few(self.n, self.of)
 
     @property
     def seeds(self) -> int:

@@ -13,6 +13,7 @@ from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
 from parbench.measure.metrics import Metric, Run
 from parbench.plan.study_plan import Work
+from parbench.verdicts.pairs import Compared
 from parbench.verdicts.words import FAILURES, NOT_RUN, OK
 
 
@@ -49,9 +50,16 @@ class Group:
     waiting: int = 0
     runs: tuple[Run, ...] = ()
     cell_runs: tuple[Run, ...] = ()
+    pairs: Mapping[str, Compared] = field(default_factory=dict)  # by the baseline's id
 
     @classmethod
-    def of(cls, entry: Mapping, runs: Iterable[Run], cell_runs: Iterable[Run]) -> Group:
+    def of(
+        cls,
+        entry: Mapping,
+        runs: Iterable[Run],
+        cell_runs: Iterable[Run],
+        pairs: Mapping[str, Compared] | None = None,
+    ) -> Group:
         """The group that ``entry`` of a plan describes."""
         known = {each.name: entry[each.name] for each in fields(cls) if each.name in entry}
         typed = {
@@ -61,7 +69,7 @@ class Group:
             "work": Work(**entry["work"]),
             "comparable": entry.get("comparable") or {},
         }
-        return cls(**known | typed, runs=tuple(runs), cell_runs=tuple(cell_runs))
+        return cls(**known | typed, runs=tuple(runs), cell_runs=tuple(cell_runs), pairs=pairs or {})
 
     @property
     def ok(self) -> list[Run]:
@@ -181,20 +189,36 @@ def seed(run: Run) -> int:
     return run["cell"]["seed"]
 
 
-def groups_of(plan: Mapping, runs: Mapping[str, Run]) -> dict[str, Group]:
+def groups_of(
+    plan: Mapping, runs: Mapping[str, Run], paired: Mapping[str, Run]
+) -> dict[str, Group]:
     """The plan's groups with their runs, by id; after them those of several models together.
 
-    ``runs`` maps cell ids to metrics.json contents, for every cell of a group that runs.
+    ``runs`` and ``paired`` map ids of cells, and of pairs, to metrics.json contents.
     """
+    compared = _compared(plan, paired)
     groups = {}
     for each in plan["groups"]:
         own = [] if each["not_run"] else [runs[cell] for cell in each["cells"]]
-        groups[each["id"]] = Group.of(each, own, own)
+        groups[each["id"]] = Group.of(each, own, own, compared.get(each["id"], {}))
     for each in plan["together"]:
         members = [] if each["not_run"] else [groups[name] for name in each["members"]]
         own = [run for member in members for run in member.runs]
-        groups[each["id"]] = Group.of(each, _together(members), own)
+        pairs = compared.get(each["id"], {})
+        groups[each["id"]] = Group.of(each, _together(members), own, pairs)
     return groups
+
+
+def _compared(plan: Mapping, runs: Mapping[str, Run]) -> dict[str, dict[str, Compared]]:
+    """What a plan compares in pairs of training, by the variant's group and the baseline's."""
+    groups = [*plan["groups"], *plan["together"]]
+    names = {(each["model"], each["variant"]): each["id"] for each in groups}
+    found: dict[str, dict[str, Compared]] = {}
+    for each in plan.get("pairs", []):
+        if not each["inference"]:
+            over, under = (names[each["model"], each[key]] for key in ("variant", "baseline"))
+            found.setdefault(over, {})[under] = Compared.of(each, runs)
+    return found
 
 
 def _together(members: list[Group]) -> list[Run]:
@@ -238,10 +262,11 @@ def _seconds_in_turn(runs: list[Run]) -> float:
     return total
 
 
-def read_runs(plan: Mapping, folder: str | Path) -> dict[str, Run]:
-    """metrics.json of every cell of the plan that runs, from ``folder``/<cell>/metrics.json."""
+def read_runs(plan: Mapping, folder: str | Path, kind: str = "groups") -> dict[str, Run]:
+    """metrics.json of every cell of the plan's groups, or pairs (``kind``), that runs, from
+    ``folder``/<cell>/metrics.json."""
     runs = {}
-    for group in plan["groups"]:
+    for group in plan.get(kind, []):
         for cell in [] if group["not_run"] else group["cells"]:
             path = Path(folder) / cell / "metrics.json"
             if not path.exists():

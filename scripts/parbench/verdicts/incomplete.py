@@ -12,8 +12,8 @@ Lost = Callable[[Mapping, list[str]], dict[str, Any]]
 def cut(plan: Mapping, seeds: Mapping[str, int], lost: Lost) -> dict:
     """``plan`` with the cells that are done alone: ``seeds`` has the seed of each of them.
 
-    ``lost`` is called with a group and those of its cells that are not. Several models together
-    were not run where one of them was not, or where no seed has them all.
+    ``lost`` is called with a group, or a pair, and those of its cells that are not. Several models
+    together were not run where one of them was not, or where no seed has them all.
     """
     groups = {group["id"]: _cut(group, seeds, lost) for group in plan["groups"]}
     together = []
@@ -25,10 +25,13 @@ def cut(plan: Mapping, seeds: Mapping[str, int], lost: Lost) -> dict:
         kept = [seed for seed in group["seeds"] if seed in shared] or group["seeds"]
         own = {"seeds": kept, "not_run": next(iter(reasons), None)}
         together.append(_cut(group, seeds, lost) | own)
-    return {**plan, "groups": list(groups.values()), "together": together}
+    whole = {**plan, "groups": list(groups.values()), "together": together}
+    if "pairs" in plan:
+        whole["pairs"] = [_cut(each, seeds, lost, "restarts") for each in plan["pairs"]]
+    return whole
 
 
-def _cut(group: Mapping, seeds: Mapping[str, int], lost: Lost) -> dict:
+def _cut(group: Mapping, seeds: Mapping[str, int], lost: Lost, key: str = "seeds") -> dict:
     done = [cell for cell in group["cells"] if cell in seeds]
     left = [cell for cell in group["cells"] if cell not in seeds]
     if group["not_run"] is not None or not left:
@@ -37,4 +40,4 @@ def _cut(group: Mapping, seeds: Mapping[str, int], lost: Lost) -> dict:
     if not done:
         return told
     kept = list(dict.fromkeys(seeds[cell] for cell in done))
-    return told | {"cells": done, "seeds": kept, "not_run": None}
+    return told | {"cells": done, key: kept, "not_run": None}

@@ -21,7 +21,6 @@ from parbench.verdicts.words import (
     SUSPICIOUS,
     UNDECIDED,
     WITHIN_NOISE,
-    too_few,
 )
 
 
@@ -46,10 +45,10 @@ def verdict(
     if reasons := _why_not_comparable(metric, group, study, published):
         return Verdict(NOT_COMPARABLE, tuple(reasons))
     caveats = _caveats(metric, group, study, published)
-    if seeds := too_few(found.n):
+    if few := found.too_few:
         if found.n:
-            seeds += f", range {found.min:.4g} to {found.max:.4g}"
-        return Verdict(UNDECIDED, (seeds, *caveats))
+            few += f", range {found.min:.4g} to {found.max:.4g}"
+        return Verdict(UNDECIDED, (few, *caveats))
     allowed = study["tolerance"]
     tolerance = (
         allowed["accuracy"]

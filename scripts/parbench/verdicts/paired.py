@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from parbench.measure.metrics import TO_PUBLISHED, Metric, Run
 from parbench.verdicts.estimates import Estimate, at_most, estimate, noise_floor
 from parbench.verdicts.groups import Group, fingerprints, seed
+from parbench.verdicts.pairs import estimated
 from parbench.verdicts.words import FAILURES, NOT_REACHED, OK
 
 # Of a run's work: how much of it there is, and in what portions.
@@ -17,7 +19,11 @@ Reasons = list[str]
 
 
 def speedup(group: Group, baseline: Group) -> tuple[Estimate, Reasons]:
-    """Baseline's training time over the group's, seed by seed, and why seeds are missing."""
+    """Baseline's training time over the group's, and why some are missing: restart by restart where
+    they took turns, else seed by seed.
+    """
+    if compared := group.pairs.get(baseline.id):
+        return estimated(compared.values)[0], list(compared.reasons)
     pairs, reasons = _pairs(group, baseline, timed=True)
     return estimate(base["train_seconds"] / run["train_seconds"] for run, base in pairs), reasons
 
@@ -27,6 +33,10 @@ def throughput(group: Group, baseline: Group) -> tuple[Estimate, Reasons]:
 
     It may be of batches of another size, or of fewer: then that is said.
     """
+    if compared := group.pairs.get(baseline.id):  # a time is that of all samples
+        rate = math.log(group.training.epochs / baseline.training.epochs)
+        values = {n: value + rate for n, value in compared.values.items()}
+        return estimated(values)[0], list(compared.reasons)
     pairs, reasons = _pairs(group, baseline, timed=True, but=AMOUNT)
     for run, base in pairs:
         if differ := _differing(_work(run), _work(base)):
@@ -36,9 +46,12 @@ def throughput(group: Group, baseline: Group) -> tuple[Estimate, Reasons]:
 
 
 def efficiency(group: Group, baseline: Group) -> tuple[Estimate, Reasons]:
-    """Speedup over how many times the baseline's devices the group uses, seed by seed."""
-    pairs, reasons = _pairs(group, baseline, timed=True)
+    """Speedup over how many times the baseline's devices the group uses."""
     share = baseline.devices / group.devices
+    if compared := group.pairs.get(baseline.id):
+        values = {n: value + math.log(share) for n, value in compared.values.items()}
+        return estimated(values)[0], list(compared.reasons)
+    pairs, reasons = _pairs(group, baseline, timed=True)
     ratios = (share * base["train_seconds"] / run["train_seconds"] for run, base in pairs)
     return estimate(ratios), reasons
 

@@ -38,6 +38,7 @@ class Row:
     metric: str
     unit: str
     n_seeds: int | None
+    of: str  # what there are so many of: seeds, or restarts of a pair
     mean: float | None
     std: float | None
     ci_low: float | None
@@ -60,7 +61,7 @@ class Row:
     @property
     def too_few(self) -> str:
         """Why its seeds decide nothing; empty where they are enough."""
-        return too_few(self.seeds)
+        return too_few(self.seeds, self.of)
 
 
 COLUMNS = [each.name for each in fields(Row)]

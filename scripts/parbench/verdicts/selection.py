@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from parbench.measure.metrics import METRICS
 from parbench.plan.published import Cells, ClaimTest, Published
 from parbench.verdicts.groups import Group
 
@@ -70,3 +71,94 @@ def across_models(test: ClaimTest, ratios: Collection[HasModel]) -> list[tuple]:
         return [(ratio,) for ratio in ratios]
     first, second = ([ratio for ratio in ratios if ratio.model == m] for m in test.models)
     return [(one, other) for one in first for other in second if one.place == other.place]
+
+
+# ---------------------------------------------------------------- what is compared with what
+
+
+def measuring(groups: Iterable[Group], name: str) -> list[Group]:
+    """Those that are compared by the metric ``name``, of a model or of several together.
+
+    What is instrumented runs slower, and apart; a few steps of an epoch have no score.
+    """
+    metric = METRICS.get(name)
+    kept = [each for each in groups if each.training.profile == "none"]
+    if metric is None:  # each of them lacks it
+        return kept
+    scored = metric.kind == "accuracy"
+    return [
+        each
+        for each in kept
+        if each.measures(metric) and not (scored and each.training.steps is not None)
+    ]
+
+
+def lacks(test: ClaimTest, groups: Collection[Group]) -> str:
+    """Why a test compares none of ``groups``, which measure its metric."""
+    if not groups:
+        return f"no cell that measures {test.metric}"
+    for side in test.sides:
+        if not any(Configuration.of_group(group).is_among(side) for group in groups):
+            return f"no cell with {side}"
+    return "no two cells that differ in this alone"
+
+
+def pairs(test: ClaimTest, groups: Collection[Group]) -> Iterator[tuple[Group, Group]]:
+    """The pairs of groups that a test compares, models and variants in the study's order.
+
+    Where several have the same models and batches, those count that stand for most published rows:
+    the source's own configuration, and not the variants beside it. What was not run takes no other
+    pair's place, and is told where it would have counted.
+    """
+    alike: dict[tuple, list[tuple[Group, Group]]] = {}
+    overs, unders = (
+        [group for group in groups if Configuration.of_group(group).is_among(side)]
+        for side in test.sides
+    )
+    for over in overs:
+        for under in unders:
+            if over is not under and _alike(over, under, test):
+                work = (over.model, over.batch, under.model, under.batch)
+                alike.setdefault(work, []).append((over, under))
+    for pairs in alike.values():
+        ran = [pair for pair in pairs if not any(group.not_run for group in pair)]
+        least = max(map(_published_rows, ran or pairs))
+        yield from (pair for pair in pairs if _published_rows(pair) >= least)
+
+
+def _published_rows(pair: Iterable[Group]) -> int:
+    """How many of the two stand for rows of the source."""
+    return sum(group.published is not None for group in pair)
+
+
+def _alike(over: Group, under: Group, test: ClaimTest) -> bool:
+    """Whether two groups agree in all that the test does not name."""
+    ours, theirs = (_unnamed(group, test) for group in (over, under))
+    if over.strategy != under.strategy:
+        # More devices need another strategy; and one strategy's options mean nothing to another.
+        if not test.named & {"strategy", "devices", "nodes"}:
+            return False
+        del ours["options"], theirs["options"]
+    return ours == theirs
+
+
+def _unnamed(group: Group, test: ClaimTest) -> dict[str, Any]:
+    """What of a group, but its strategy, the test does not name."""
+    hardware, training = asdict(group.hardware), asdict(group.training)
+    del hardware["name"]
+    del training["min_tail"]  # follows the batch
+    if "batch_size" in test.named:
+        del training["global_batch"]
+    if "device" in test.named:
+        del hardware["device"], hardware["gpu_model"], hardware["threads"]
+    if test.is_of_layouts:
+        del hardware["devices"], hardware["nodes"]
+    options = {key: v for key, v in group.options.items() if key not in test.named_options}
+    model = None if "model" in test.named else group.model
+    rest = {"options": options, "dataset": group.dataset, "model": model}
+    return rest | {"training": training, "hardware": hardware}
+
+
+def means(group: Group) -> tuple[str, str]:
+    """By what a group trains its model."""
+    return group.strategy, group.hardware.name

@@ -126,6 +126,7 @@ class Measured:
                 metric=metric.name,
                 unit=metric.unit,
                 n_seeds=None if group.not_run else found.n,
+                of=found.of,
                 **{name: known(getattr(found, name)) for name in NUMBERS},
                 published=published.value if published else None,
                 published_unit=published.unit if published else "",
@@ -183,5 +184,6 @@ def main(arguments: list[str] | None = None) -> None:
     plan = files.read_json(options.plan)
     certificates = Certificates(options.certificate) if options.certificate is not None else None
     source = Source.read(plan["study"]["published"], options.published)
-    study = Measured(plan, groups_of(plan, read_runs(plan, options.cells)), source)
+    runs = (read_runs(plan, options.cells, kind) for kind in ("groups", "pairs"))
+    study = Measured(plan, groups_of(plan, *runs), source)
     write_rows(options.out, table(study, certificates))

@@ -61,7 +61,7 @@ def spread(found: Estimate | Row, factor: float, form: str, unit: str = "") -> s
     """``93.00 ± 0.20``: mean and standard deviation; the range of too few seeds; or nothing."""
     if not found.seeds or found.mean is None:
         return ""
-    if words.too_few(found.seeds):
+    if found.too_few:
         ends = (f"{factor * end:{form}}" for end in (found.min, found.max))
         return " to ".join(dict.fromkeys(ends)) + unit
     return f"{factor * found.mean:{form}} ± {factor * found.std:{form.lstrip('+')}}{unit}"

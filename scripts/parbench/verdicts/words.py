@@ -42,11 +42,13 @@ TOO_CLOSE = "too close to call"
 # Of certificates.
 EQUAL, DIFFERS, MEASURED = "equal", "differs", "measured"
 
-DECIDE_FROM = 3  # seeds; fewer give their range, and decide nothing
+# Fewer give their range, and decide nothing.
+DECIDE_FROM = {"seeds": 3, "restarts": 4}
 TRIM_FROM = 5  # from here on, clocked metrics are averaged without the fastest and the slowest
 NOT_REACHED = "not reached"  # so begins what is said of seeds below the published accuracy
 
 
-def too_few(number: int) -> str:
-    """Why ``number`` seeds decide nothing; empty where they are enough."""
-    return f"{number} of at least {DECIDE_FROM} seeds" if number < DECIDE_FROM else ""
+def too_few(number: int, of: str = "seeds") -> str:
+    """Why ``number`` seeds, or restarts, decide nothing; empty where they are enough."""
+    least = DECIDE_FROM[of]
+    return f"{number} of at least {least} {of}" if number < least else ""
