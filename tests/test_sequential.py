@@ -167,7 +167,8 @@ def test_what_is_undecided_says_what_it_takes():
 
 
 ENVIRONMENT = dict.fromkeys(
-    "stack deployment image image_digest packages machine cores code_digest code dataset_digest".split()
+    "stack deployment image image_digest packages machine cores code_digest code".split()
+    + ["dataset_digest"]
 )
 
 
