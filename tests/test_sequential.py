@@ -166,10 +166,8 @@ def test_what_is_undecided_says_what_it_takes():
 # ---------------------------------------------------------------- calibration
 
 
-ENVIRONMENT = dict.fromkeys(
-    "stack deployment image image_digest packages machine cores code_digest code".split()
-    + ["dataset_digest"]
-)
+RECORDED = "stack deployment image image_digest packages machine cores code_digest code"
+ENVIRONMENT = dict.fromkeys([*RECORDED.split(), "dataset_digest"])
 
 
 def restart(number, shift, ratios, sides=("eager", "eager")):
