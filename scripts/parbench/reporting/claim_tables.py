@@ -42,6 +42,7 @@ OPS = {
 }
 LISTED = 4  # comparisons that the first page names one by one
 DETAIL = "t-claims-each"
+FIRM = "firm: it would stand also if every claim of this report were tested as one"
 
 Value = float | str | Estimate | None
 Panels = dict[tuple[str, str], str | None]  # by study and group
@@ -94,7 +95,8 @@ def _first_page(judged: list[Judged]) -> dict:
         [("", ["Source", "Claim"]), ("", ["Published", "Reproduced", "Verdict"])],
         [_claim_row(each, notes) for each in judged],
         caption=f"{count(len(judged), 'claim')}: {told}. Numbers are ratios, each named under "
-        "“Claims, one by one”: mean ± standard deviation over paired seeds (how many)."
+        "“Claims, one by one”: mean ± standard deviation over restarts of pairs that took turns, "
+        "or over paired seeds (how many)."
         if judged
         else "",
         notes=notes,
@@ -118,7 +120,7 @@ def _claim_row(each: Judged, notes: Notes) -> list[Cell]:
         Cell(printable(each.claim.claim)),
         Cell(published) if published else absent("no number"),
         outcome,
-        _verdict(each.verdict, notes.mark(each.reason) if tested else []),
+        _verdict(each.verdict, notes.mark(each.reason, FIRM * each.firm) if tested else []),
     ]
 
 
@@ -207,8 +209,9 @@ def _one_by_one(judged: list[Judged], panels: Panels) -> dict:
         "Claims, one by one",
         [("", ["Claim", "Study", "Compared"]), ("", columns)],
         rows,
-        caption="A metric of the first over that of the second, seed by seed. “Noise” is where a "
-        "ratio of 1 lies by chance, or what counts as 1. A claim holds where every comparison that "
+        caption="A metric of the first over that of the second, restart by restart of pairs that "
+        "took turns, or seed by seed. “Noise” is where a ratio of 1 lies by chance, or what counts "
+        "as 1. A claim holds where every comparison that "
         "could be made holds, and does not where one of them is clearly against it.",
         notes=notes,
         empty="No claim of these sources has a test.",

@@ -199,6 +199,8 @@ def speedup_table(study: Study) -> dict | None:
     """Speedup of every group that has a baseline, with its bound and its noise floor."""
     notes = Notes()
     groups = [group for group in study.groups if group.baseline]
+    if any(group.pairs for group in study.groups):  # other ratios are not told
+        groups = [group for group in groups if group.baseline in group.pairs]
     if not groups:
         return None
     pipelines = any(group.work.pipeline_bound for group in groups)
@@ -209,7 +211,8 @@ def speedup_table(study: Study) -> dict | None:
         "Speedup, its bound and its noise floor",
         [("", KEYS), ("", columns)],
         [_speedup_row(study, group, notes) for group in groups],
-        caption="Training time of the baseline over that of the variant, paired by seed. The "
+        caption="Training time of the baseline over that of the variant: of pairs that "
+        "took turns where the study has them (then without a noise floor), else paired by seed. The "
         "bound is the number of cores or GPUs. "
         + (f"{PIPELINE_BOUND} " if pipelines else "")
         + "The noise floor is the baseline against itself: a "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -59,8 +60,8 @@ def whole(value: int) -> Cell:
 
 def interval_cell(found: Estimate | Row, places: int) -> Cell:
     """The 95 % interval of a mean."""
-    if found.seeds < 2:
-        return absent("needs at least two seeds")
+    if found.ci_low is None or math.isnan(found.ci_low):
+        return absent(found.too_few or "needs at least two seeds")
     ends = (fixed(end, places) for end in (found.ci_low, found.ci_high))
     return number(found.ci_low, " to ".join(ends))
 

@@ -16,6 +16,7 @@ from parbench.measure.metrics import METRICS, Metric
 from parbench.plan.published import Claim, ClaimTest
 from parbench.verdicts import paired, sequential
 from parbench.verdicts.arithmetic import Contradiction, Sure
+from parbench.verdicts.equal_sides import biased
 from parbench.verdicts.estimates import Estimate, estimate
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared, estimated
@@ -167,7 +168,9 @@ def _whole(comparisons: Collection[Comparison]) -> tuple[str, str]:
         alpha = sequential.ALPHA / len(made)
         against = [each.at(alpha) if each.at else each.verdict for each in made]
         verdict = FAILS if FAILS in against else UNDECIDED
-    return verdict, f"comparisons: {told}; on {', '.join(places)}"
+    # What it would take, where one rule foresees it.
+    outlooks = {each.reasons[-1] for each in made if each.at and each.verdict == UNDECIDED}
+    return verdict, "; ".join([f"comparisons: {told}; on {', '.join(places)}", *sorted(outlooks)])
 
 
 def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]:
@@ -254,14 +257,13 @@ def _in_turns(metric: Metric, over: Group, under: Group) -> tuple[Compared | Non
 
 
 def _bound(compared: Compared, over: Group, under: Group) -> float:
-    """How many times faster the second group can at most be: by its devices, by its pipeline or, of
-    models side by side, by the longest of them."""
-    ours, theirs = (each.devices * each.hardware.threads for each in (under, over))
-    same = under.hardware.device == over.hardware.device
-    bound = max(ours / theirs, 1.0) if same else math.inf
-    if under.work.pipeline_bound is not None:
-        bound = min(bound, under.work.pipeline_bound)
-    return min(bound, compared.bound) if under.members else bound
+    """How many times faster the second group can at most be that has more devices than the first:
+    by their number, by its pipeline or, of models side by side, by the longest of them."""
+    more, few = (each.devices * each.hardware.threads for each in (under, over))
+    if more <= few or under.hardware.device != over.hardware.device:
+        return math.inf
+    bounds = [more / few, under.work.pipeline_bound, compared.bound if under.members else None]
+    return min(each for each in bounds if each is not None)
 
 
 def _cautions(metric: Metric, over: Group, under: Group) -> list[str]:
@@ -377,7 +379,9 @@ def _compared_in_turns(
 
     verdict = at(sequential.ALPHA)
     bound = ratios[0].bound
-    if test.op == ">" and len(ratios) == 1 and threshold >= math.log(bound):
+    if void := biased(study.groups, [side for each in ratios for side in (each.over, each.under)]):
+        verdict, reasons = UNTESTED, [void]
+    elif test.op == ">" and len(ratios) == 1 and threshold >= math.log(bound):
         verdict, reasons = UNTESTED, [f"at most {bound:.2f} times"]
     elif verdict == UNDECIDED:
         ends = margin if test.op == "within_noise" else (threshold,)

@@ -49,6 +49,10 @@ class Measured:
         """The metrics that a group has rows for."""
         is_baseline = any(each.baseline == group.id for each in self.groups.values())
         possible = {"noise_floor": is_baseline} | dict.fromkeys(paired.PAIRED, bool(group.baseline))
+        if any(each.pairs for each in self.groups.values()):
+            # A study that compares times in turns tells no ratio of others.
+            possible |= dict.fromkeys(paired.TIMES, group.baseline in group.pairs)
+            possible["noise_floor"] = False
         goal = self.source.find(group, METRICS["test_accuracy"])
         possible[TO_PUBLISHED.name] = goal is not None
         named = {
