@@ -212,8 +212,8 @@ def speedup_table(study: Study) -> dict | None:
         [("", KEYS), ("", columns)],
         [_speedup_row(study, group, notes) for group in groups],
         caption="Training time of the baseline over that of the variant: of pairs that "
-        "took turns where the study has them (then without a noise floor), else paired by seed. The "
-        "bound is the number of cores or GPUs. "
+        "took turns where the study has them (then without a noise floor), else paired by seed. "
+        "The bound is the number of cores or GPUs. "
         + (f"{PIPELINE_BOUND} " if pipelines else "")
         + "The noise floor is the baseline against itself: a "
         "speedup whose 95 % interval reaches into it is no difference.",
