@@ -29,8 +29,8 @@ def in_turns_table(study: Study) -> dict | None:
         [("", ["Model", "Variant", "Baseline"]), ("", [*columns, "Reading"])],
         rows,
         caption="Both sides of a comparison took turns on the same devices, slice by slice, in "
-        "each of several restarts. A pair of slices counts as disturbed where other programs, or the "
-        "machine below, took more than 5 % of its time; such a pair is left out and another one "
+        "each of several restarts. A pair of slices counts as disturbed where other programs, or "
+        "the machine below, took more than 5 % of its time; such a pair is left out and another one "
         "taken. “With disturbed” has them all.",
         notes=notes,
     )

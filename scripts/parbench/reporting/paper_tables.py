@@ -241,7 +241,7 @@ def _speedup_row(study: Study, group: Group, notes: Notes) -> list[Cell]:
         outcome,
         interval,
         number(most, f"{most}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else "")),
-        band_cell(band),
+        absent("does not apply") if row and row.of == "restarts" else band_cell(band),
         says.marked(notes.mark_all(row.reason) if row and not explained else ()),
         *([published_cell(row, unit), verdict_cell(row, group)] if study.has_source else []),
     ]
