@@ -8,11 +8,19 @@ from dataclasses import replace
 from parbench import strategies
 from parbench.cell import Cell, Pair
 from parbench.errors import ParbenchError
+from parbench.files import read_json
+from parbench.plan import places
 from parbench.plan.naming import Named
 from parbench.plan.study import Comparison, Study
 from parbench.plan.study_plan import Group, PairGroup
 
 Key = tuple[str, str]  # model and variant
+RESTARTS = places.RESULTS / "restarts.json"
+
+
+def restarts() -> dict[str, int]:
+    """How many restarts scripts/decide.py has given to pairs, by id: more than studies state."""
+    return read_json(RESTARTS) if RESTARTS.exists() else {}
 
 
 def pairs(
@@ -57,15 +65,17 @@ def _pair(
     of_sides = [_short(templates[each[0]]) for each in (variants, baselines)]
     words = ("+".join(members), "pair", *of_sides, "inference" * entry.inference)
     named = Named(template, words, "r")
+    name_of_group = ".".join(filter(None, (name, *words[1:]))) + f"-{named.digest}"
+    number = max(study.pairs.restarts, restarts().get(name_of_group, 0))
     # Several names may stand for the same models: what is measured is the same cells.
     group = PairGroup(
-        id=".".join(filter(None, (name, *words[1:]))) + f"-{named.digest}",
+        id=name_of_group,
         model=name,
         variant=entry.variant,
         baseline=entry.baseline,
         sides=[groups[key].id for key in keys],
-        restarts=list(range(study.pairs.restarts)),
-        cells=[named.cell(restart) for restart in range(study.pairs.restarts)],
+        restarts=list(range(number)),
+        cells=[named.cell(restart) for restart in range(number)],
         not_run=next((groups[key].not_run for key in keys if groups[key].not_run), None),
         **kinds,
     )

@@ -7,11 +7,9 @@ import math
 from parbench.reporting.study import Study
 from parbench.reporting.table import Cell, Notes, absent, interval_cell, make_table, whole
 from parbench.reporting.text import ratio_text
-from parbench.verdicts import sequential
 from parbench.verdicts.equal_sides import EqualSides
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared, estimated
-from parbench.verdicts.words import HOLDS, SAME, UNDECIDED
 
 
 def in_turns_table(study: Study) -> dict | None:
@@ -30,8 +28,8 @@ def in_turns_table(study: Study) -> dict | None:
         rows,
         caption="Both sides of a comparison took turns on the same devices, slice by slice, in "
         "each of several restarts. A pair of slices counts as disturbed where other programs, or "
-        "the machine below, took more than 5 % of its time; such a pair is left out and another one "
-        "taken. “With disturbed” has them all.",
+        "the machine below, took more than 5 % of its time; such a pair is left out and another "
+        "one taken. “With disturbed” has them all.",
         notes=notes,
     )
 
@@ -44,6 +42,7 @@ def _row(
     if not compared.restarts:
         return [*keys, Cell("; ".join(compared.reasons) or "not measured", span=7)]
     each = compared.restarts
+    says = compared.reading(study.study["tolerance"]["relative"])
     of_all = math.exp(sum(one.of_all for one in each) / len(each))
     return [
         *keys,
@@ -53,21 +52,6 @@ def _row(
         Cell(ratio_text(of_all), sort=of_all),
         whole(sum(one.pairs for one in each)),
         whole(sum(one.dropped for one in each)),
-        Cell(_reading(study, group, baseline, compared)),
+        # Of equal sides it is whether they may be relied on.
+        Cell(EqualSides(group).said.partition(": ")[2] if group is baseline else says),
     ]
-
-
-def _reading(study: Study, group: Group, baseline: Group, compared: Compared) -> str:
-    """In a word: faster, slower, equal, undecided and what it takes; of equal sides, the check."""
-    if group is baseline:
-        return EqualSides(group).said.partition(": ")[2]
-    measured, found = estimated(compared.values)
-    if found is None:
-        return f"undecided: {measured.too_few}"
-    share = study.study["tolerance"]["relative"]
-    margin = sequential.ratio_margin(share)
-    if sequential.within(found, margin) == SAME:
-        return f"equal within {share:.0%}"
-    if (word := sequential.beyond(found, ">", 0.0)) == UNDECIDED:
-        return f"undecided: {sequential.outlook(found, (0.0, *margin), compared.cost)}"
-    return "faster" if word == HOLDS else "slower"

@@ -58,10 +58,10 @@ class Rebuilt:
 class Ratio:
     """A metric of the group ``over`` divided by that of ``under``.
 
-    ``by_seed``: the ratios, of pairs (``paired``) by restart; ``missing``: why there are none, or
+    ``by_seed``: the ratios, of a ``pair`` by restart; ``missing``: why there are none, or
     none that mean it; ``reasons``: why seeds are missing; ``band``: in which a ratio of 1 lies by
     chance, None where that is unknown; ``stated``: what the claim says it is; ``published``: that,
-    or the ratio of the source's own numbers; ``cost``: seconds of a restart; ``bound``: what the
+    or the ratio of the source's own numbers; ``bound``: what the
     ratio may at most be.
     """
 
@@ -73,8 +73,7 @@ class Ratio:
     reasons: tuple[str, ...]
     stated: float | None
     published: float | None
-    paired: bool = False
-    cost: float = 0.0
+    pair: Compared | None = None
     bound: float = math.inf
 
     @property
@@ -105,7 +104,9 @@ class Comparison:
     published: float | str | None = None
     measured: Estimate | str | None = None
     band: Band | None = None
-    at: Callable[[float], str] | None = None  # of pairs: the verdict at another alpha
+    # Of pairs: the verdict at another alpha, and the log ratios between one verdict and the next.
+    at: Callable[[float], str] | None = None
+    boundaries: tuple[float, ...] = ()
 
     @property
     def scaled(self) -> list[str]:
@@ -168,7 +169,6 @@ def _whole(comparisons: Collection[Comparison]) -> tuple[str, str]:
         alpha = sequential.ALPHA / len(made)
         against = [each.at(alpha) if each.at else each.verdict for each in made]
         verdict = FAILS if FAILS in against else UNDECIDED
-    # What it would take, where one rule foresees it.
     outlooks = {each.reasons[-1] for each in made if each.at and each.verdict == UNDECIDED}
     return verdict, "; ".join([f"comparisons: {told}; on {', '.join(places)}", *sorted(outlooks)])
 
@@ -240,8 +240,7 @@ def _ratio(claim: Claim, study: Rebuilt, over: Group, under: Group) -> Ratio:
         tuple(dict.fromkeys(reasons)),
         stated,
         stated or (_printed(metric, over, under, study.source) if metric else None),
-        compared is not None,
-        compared.cost if compared else 0.0,
+        compared,
         _bound(compared, over, under) if compared else math.inf,
     )
 
@@ -335,7 +334,7 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
         ratios[0].by_seed[seed] / math.prod(other.by_seed[seed] for other in ratios[1:])
         for seed in sorted(seeds)
     )
-    if all(ratio.paired for ratio in ratios):
+    if all(ratio.pair for ratio in ratios):
         return _compared_in_turns(test, study, ratios, value, published)
     band = _joined([ratio.band for ratio in ratios])
     verdict, why = decide(test.op, 1.0 if value is None else value, found, band)
@@ -367,6 +366,7 @@ def _compared_in_turns(
     measured, found = estimated(values)
     margin = sequential.ratio_margin(study.tolerance["relative"])
     threshold = math.log(1.0 if value is None else value)
+    ends = margin if test.op == "within_noise" else (threshold,)
     reasons = [reason for ratio in ratios for reason in ratio.reasons]
 
     def at(alpha: float) -> str:
@@ -384,8 +384,7 @@ def _compared_in_turns(
     elif test.op == ">" and len(ratios) == 1 and threshold >= math.log(bound):
         verdict, reasons = UNTESTED, [f"at most {bound:.2f} times"]
     elif verdict == UNDECIDED:
-        ends = margin if test.op == "within_noise" else (threshold,)
-        cost = max(each.cost for each in ratios)
+        cost = max(each.pair.cost for each in ratios)
         reasons.append(measured.too_few or sequential.outlook(found, ends, cost))
     return Comparison(
         study.name,
@@ -396,6 +395,7 @@ def _compared_in_turns(
         measured=measured,
         band=tuple(map(math.exp, margin)) if test.op == "within_noise" else EVEN,
         at=at,
+        boundaries=ends,
     )
 
 

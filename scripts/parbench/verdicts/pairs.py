@@ -14,7 +14,7 @@ from parbench.measure.metrics import Run
 from parbench.verdicts import sequential
 from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.sequential import Interval
-from parbench.verdicts.words import OK
+from parbench.verdicts.words import OK, SAME, UNDECIDED
 
 LEAST_PAIRS = 2  # of a restart, that were not disturbed; where there are fewer, all of them count
 
@@ -102,6 +102,29 @@ class Compared:
     def cost(self) -> float:
         """Seconds of a restart; 0 without any."""
         return float(np.median([each.seconds for each in self.restarts] or [0.0]))
+
+    def reading(self, share: float) -> str:
+        """Whether the variant is faster, slower or, within ``share``, equal; else what it takes."""
+        measured, found = estimated(self.values)
+        if found is None:
+            return f"{UNDECIDED}: {measured.too_few}"
+        if boundaries := self.undecided(share):
+            return f"{UNDECIDED}: {sequential.outlook(found, boundaries, self.cost)}"
+        if sequential.within(found, sequential.ratio_margin(share)) == SAME:
+            return f"equal within {share:.0%}"
+        return "faster" if found.low > 0 else "slower"
+
+    def undecided(self, share: float) -> tuple[float, ...]:
+        """The boundaries, of log ratios, that more restarts may leave out: 1, or those of equality,
+        whichever is farther from the estimate. None where it is told."""
+        found, margin = sequential.interval(self.values.values()), sequential.ratio_margin(share)
+        told = found and (
+            sequential.within(found, margin) == SAME
+            or sequential.beyond(found, ">", 0.0) != UNDECIDED
+        )
+        if told:
+            return ()
+        return margin if found and abs(found.mean) < margin[1] / 2 else (0.0,)
 
 
 def _ok(run: Run) -> bool:
