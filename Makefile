@@ -14,7 +14,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench calibrate certificate bundle evidence gpu-evidence system doctor slurm clean lock .python .gpu
+.PHONY: help env report test lint format bench decide calibrate certificate bundle evidence gpu-evidence system doctor slurm clean lock .python .gpu
 # A target's parts follow each other, also under `make -j`: Snakemake is what runs jobs at once.
 .NOTPARALLEL:
 
@@ -58,6 +58,9 @@ format: .python ## format the code
 
 bench: .python ## measure what parbench itself costs; docs/bench.md says what each row means
 	@$(ENTER) --horovod -- python scripts/bench.py $(ARGS)
+
+decide: .python ## measure pairs again until all they compare is decided; ARGS='--minutes 60 --configfile <file>'
+	@$(ENTER) --unlock -- python scripts/decide.py $(ARGS)
 
 calibrate: .python ## how often verdicts err and what they take, by the A/A pairs measured here; ARGS='--seconds 30'
 	@$(ENTER) -- python scripts/calibrate.py $(ARGS)
