@@ -29,13 +29,15 @@ def main() -> None:
     known = ", ".join(BENCHMARKS)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {known}")
-    parser.add_argument("--pairs", type=int, default=10, help="turns of each side, twice (10)")
+    parser.add_argument(
+        "--pairs", type=int, help="turns of each side, twice (10); of `pairs` restarts (4)"
+    )
     parser.add_argument("--against", type=Path, help="another checkout, which takes its turns")
     parser.add_argument("--out", type=Path, default=Path("results/bench.json"))
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(BENCHMARKS):
         raise ParbenchError(f"unknown benchmark {min(unknown)!r}; there are {known}")
-    if arguments.pairs < 1:
+    if arguments.pairs is not None and arguments.pairs < 1:
         raise ParbenchError(f"--pairs {arguments.pairs}: at least 1 is needed")
     checkouts = {"this": ROOT}
     if arguments.against is not None:
@@ -53,7 +55,8 @@ def main() -> None:
         print(f"{name}: {BENCHMARKS[name].__doc__}", flush=True)
         before = os.getloadavg()
         with tempfile.TemporaryDirectory(prefix="parbench-bench-") as folder:
-            rows = BENCHMARKS[name](Context(Path(folder), checkouts, arguments.pairs))
+            number = arguments.pairs or (4 if name == "pairs" else 10)
+            rows = BENCHMARKS[name](Context(Path(folder), checkouts, number))
         result["load"][name] = [before, os.getloadavg()]
         found = [row.result() for row in rows]
         result["rows"] += found

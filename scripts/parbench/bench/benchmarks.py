@@ -14,7 +14,9 @@ from functools import partial
 from pathlib import Path
 
 import yaml
+from tqdm import tqdm
 
+from parbench.bench import pairs as known
 from parbench.bench.turns import Pairs, Row, means, ratio, take_turns
 from parbench.errors import ParbenchError
 from parbench.files import read_json
@@ -152,6 +154,27 @@ def start(context: Context) -> list[Row]:
     return [*rows, ratio(what, seconds["ddp, this"], seconds["eager, this"])]
 
 
+# ---------------------------------------------------------------- pairs
+
+
+def pairs(context: Context) -> list[Row]:
+    """Ratios of time that pairs find: of equal sides, and of one slowed on purpose over another"""
+    folder = work_folder(ROOT, context.folder / "this", known.study(context.pairs))
+    known.add_strategy(folder)
+    data = "results/data/synthetic-32"
+    run(snakemake("--cores", "1", f"{data}/digest.json"), folder)
+    found = known.by_share(folder / "results/cells")
+    rows = {share: known.row(share) for share in found}
+    restarts = list(zip(*found.values(), strict=True))  # in rotation: a drift hits all alike
+    for restart in tqdm(restarts, unit="restart", disable=not sys.stderr.isatty()):
+        for share, cell in zip(found, restart, strict=True):
+            out = cell / "metrics.json"
+            words = ["--cell", str(cell / "cell.json"), "--data", data, "--out", str(out)]
+            run([sys.executable, "scripts/launch.py", *words], folder)
+            rows[share].add(read_json(out))
+    return list(rows.values())
+
+
 # ---------------------------------------------------------------- the workflow
 
 
@@ -195,6 +218,7 @@ def cells5000(context: Context, seeds: int = 500) -> list[Row]:
 BENCHMARKS: dict[str, Callable[[Context], list[Row]]] = {
     "train": train,
     "start": start,
+    "pairs": pairs,
     "quickstart": study,
     "cells5000": cells5000,
 }

@@ -72,4 +72,6 @@ def line(row: dict) -> str:
     spread = f"n={len(row['values'])}"
     if row["low"] is not None:
         spread = f"{row['low']:.4g} to {row['high']:.4g}"
-    return f"  {row['what']}: {row['median']:.4g} {row['unit']} ({spread})"
+    centre = row["mean" if "mean" in row else "median"]
+    verdict = f", {row['verdict']}" if "verdict" in row else ""
+    return f"  {row['what']}: {centre:.4g} {row['unit']} ({spread}){verdict}"

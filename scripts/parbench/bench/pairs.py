@@ -1,0 +1,129 @@
+"""What pairs find where it is known: equal sides, and a side that is slowed on purpose."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import yaml
+
+from parbench.bench.turns import Row
+from parbench.files import read_json
+from parbench.verdicts import sequential
+
+EQUAL = 0.05  # shares within which the sides are called equal
+
+STRATEGY = '''"""Eager training, slowed by a known share of its own processor time."""
+
+import time
+
+from parbench.strategies import eager
+
+
+class Strategy(eager.Strategy):
+    """As eager; every step is longer by `share`."""
+
+    OPTIONS = {"share": {"description": "of the time", "type": "number", "default": 0.0}}
+    ended = None
+
+    def step(self, optimizer, scaler):
+        super().step(optimizer, scaler)
+        now = time.process_time()
+        until = now + self.options["share"] * (now - (self.ended or now))
+        while (now := time.process_time()) < until:
+            pass
+        self.ended = now
+'''
+
+STUDY = """
+title: bench
+description: of make bench
+citation: null
+dataset: synthetic-32
+seeds: [0]
+settings: {epochs: 1, steps: 8, global_batch: 32, optimizer: sgd, schedule: constant,
+           learning_rate: 0.01}
+models: {resnet18: {}}
+variants:
+  eager: {strategy: eager, hardware: cpu1}
+  slowed3: {strategy: slowed, options: {share: 0.03}, hardware: cpu1, baseline: eager}
+  slowed10: {strategy: slowed, options: {share: 0.1}, hardware: cpu1, baseline: eager}
+pairs:
+  compare:
+    - {variant: eager, baseline: eager}
+    - {variant: slowed3, baseline: eager}
+    - {variant: slowed10, baseline: eager}
+tables:
+  - {title: All, variants: [eager, slowed3, slowed10], metrics: [train_seconds]}
+"""
+
+
+def study(restarts: int) -> dict:
+    """Eager training beside itself, and beside itself slowed."""
+    found = yaml.safe_load(STUDY)
+    found["pairs"]["restarts"] = restarts
+    return found
+
+
+def add_strategy(checkout: Path) -> None:
+    """Give a copy of a checkout the strategy `slowed`."""
+    path = checkout / "scripts/parbench/strategies/slowed.py"
+    path.write_text(STRATEGY, encoding="utf-8")
+
+
+def by_share(cells: Path) -> dict[float, list[Path]]:
+    """The folders of a study's pairs, by the share that slows the variant, 0 for A/A; each of them
+    in the order of their restarts."""
+    found: dict[float, list[Path]] = {}
+    for path in cells.glob("*.pair.*/cell.json"):
+        options = read_json(path)["sides"][0]["strategy"]["options"]
+        found.setdefault(options.get("share", 0.0), []).append(path.parent)
+    return {share: sorted(found[share]) for share in sorted(found)}
+
+
+@dataclass
+class Compared(Row):
+    """A row of ratios of time per sample, a restart each, and what the rule of every verdict says;
+    ``share``: by which the variant is slowed."""
+
+    share: float
+    dropped: int = 0  # disturbed pairs
+
+    def add(self, metrics: dict) -> None:
+        """Take a restart's ratio, of its undisturbed pairs."""
+        ratio, dropped = _restart(metrics)
+        self.values.append(ratio)
+        self.dropped += dropped
+
+    def result(self) -> dict:
+        """The row as results/bench.json holds it; its mean is that of logarithms."""
+        logs = list(map(math.log, self.values))
+        found = sequential.interval(logs)
+        if self.share:
+            verdict = f"more than 1: {sequential.beyond(found, '>', 0.0)}"
+        else:
+            margin = sequential.ratio_margin(EQUAL)
+            verdict = f"within {100 * EQUAL:g} %: {sequential.within(found, margin)}"
+        ends = (None, None) if found is None else (math.exp(found.low), math.exp(found.high))
+        told = {"mean": math.exp(sum(logs) / len(logs)), "low": ends[0], "high": ends[1]}
+        return {**asdict(self), **told, "verdict": verdict}
+
+
+def row(share: float) -> Compared:
+    """One without restarts yet."""
+    return Compared(f"slowed by {100 * share:g} %" if share else "A/A", "x", [], share)
+
+
+def _restart(metrics: dict) -> tuple[float, int]:
+    """Its ratio, side 0 over side 1, and how many pairs were disturbed: they do not count."""
+    pairs: dict[int, dict[int, dict]] = {}
+    for each in metrics["slices"]:
+        pairs.setdefault(each["pair"], {})[each["side"]] = each
+    times = [
+        [math.log(sides[n]["seconds"] / sides[n]["samples"]) for n in (0, 1)]
+        for sides in pairs.values()
+        if not any(each["disturbed"] for each in sides.values())
+    ]
+    logs = [one - other for one, other in times]
+    return math.exp(sequential.hodges_lehmann(logs)), len(pairs) - len(logs)
