@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterable
 from queue import SimpleQueue
 
 asked_to_stop = threading.Event()
 told: SimpleQueue[str] = SimpleQueue()  # lines of the launcher; of a pair alone there are any
+stopped: list[int] = []  # processes that this one has stopped, which do not see their input's end
+stopping = threading.Lock()  # held while it does so
 
 
 def begin() -> None:
@@ -30,4 +34,13 @@ def _end_with_input() -> None:
         *lines, begun = (begun + read).split(b"\n")
         for line in lines:
             told.put(line.decode())
+    stopping.acquire()  # for good: nobody is stopped any more
+    send(signal.SIGCONT, stopped)
     os._exit(1)
+
+
+def send(number: int, processes: Iterable[int]) -> None:
+    """Send a signal to processes, of which some may have ended."""
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

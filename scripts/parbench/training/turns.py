@@ -77,14 +77,13 @@ def node() -> str:
 @contextlib.contextmanager
 def _alone(others: list[int], leads: bool) -> Iterator[None]:
     """Stop the processes ``others`` of this node for so long; one rank a node does so."""
-    for pid in others if leads else []:
-        os.kill(pid, signal.SIGSTOP)
+    with launched.stopping:
+        launched.stopped = others if leads else []
+        launched.send(signal.SIGSTOP, launched.stopped)
     try:
         yield
     finally:
-        for pid in others if leads else []:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        launched.send(signal.SIGCONT, launched.stopped)
 
 
 def _timed(step: Callable[[], int], steps: int, strategy: Strategy) -> dict:
