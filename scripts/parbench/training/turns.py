@@ -144,7 +144,7 @@ def _predictions(run: Run) -> Callable[[], int]:
         with torch.no_grad():
             model(run.augment.test_batch(start, stop)[0])
         run.beat("turn")
-        return (stop - start) * run.strategy.data_parallel_size
+        return min((stop - start) * run.strategy.data_parallel_size, len(run.data.test_labels))
 
     return step
 
