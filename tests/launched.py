@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from parbench import files
-from parbench.cell import Cell
+from parbench.cell import Cell, Pair
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,9 +27,9 @@ def wait_for(there: Callable[[], object], seconds: float = 120, often: float = 0
 
 
 class Launched:
-    """The cell ``value`` on ``data``, below ``home``; its launcher is that of ``root``."""
+    """The cell or pair ``value`` on ``data``, below ``home``; its launcher is that of ``root``."""
 
-    def __init__(self, value: Cell, data: Path, home: Path, root: Path = ROOT):
+    def __init__(self, value: Cell | Pair, data: Path, home: Path, root: Path = ROOT):
         self.data, self.root, self.leases = data, root, home / "leases"
         self.temporary = home / f"temporary-{value.id}"
         self.temporary.mkdir()

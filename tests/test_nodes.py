@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,7 @@ import pytest
 
 import training
 from parbench import files
+from parbench.cell import Pair
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -45,7 +47,7 @@ class Cell:
         kept = "for v in ${!SLURM_@}; do [ $v = SLURM_JOB_ID ] || unset $v; done"
         path = self.folder / "job.sh"
         path.write_text(f"#!/bin/bash\n{kept}\n{words}\n")
-        nodes = self.value.hardware.nodes
+        nodes = max(side.hardware.nodes for side in self.value.sides)
         line = ["sbatch", "--parsable", f"--nodes={nodes}", f"--ntasks={nodes}", "--requeue"]
         line += [f"--comment=rule_train_wildcards_{self.value.id}", "--mem=500"]
         line += [f"--output={self.folder}/slurm.txt", "--open-mode=append", *options, str(path)]
@@ -133,6 +135,19 @@ def test_two_nodes_train_as_two_ranks_of_one(cell, strategy, tmp_path):
     assert f"{it.value.id}: starts on n1, n2" in said
     left = {path.name for path in it.folder.iterdir()}
     assert not {name for name in left if name.startswith(("failed", "checkpoints", "run-"))}
+
+
+def test_a_side_on_one_node_takes_turns_with_one_on_two(cell):
+    it = cell()
+    eager = training.altered(training.cell(), run=asdict(it.value.run))
+    it.value = Pair(it.value.id, 0, (eager, it.value))
+    files.write_json(it.folder / "cell.json", it.value.json())
+    said = it.wait(it.submit())
+    assert it.out.exists(), said
+    metrics = it.metrics()
+    assert [each["side"] for each in metrics["slices"]][:8] == [0, 1, 1, 0, 1, 0, 0, 1]
+    assert [each["environment"]["world_size"] for each in metrics["sides"]] == [1, 2]
+    assert f"{it.value.id}: starts on n1, n2" in said
 
 
 def test_a_rank_that_dies_on_another_node_is_named(cell):
