@@ -6,8 +6,6 @@ Real processes train a small model; a turn has some sixty steps.
 from __future__ import annotations
 
 import importlib.util
-import math
-import shutil
 import signal
 import time
 from collections import Counter
@@ -20,11 +18,11 @@ import pytest
 import training
 from launched import Launched, wait_for
 from parbench import files
+from parbench.bench import benchmarks
 from parbench.bench import pairs as known
 from parbench.cell import Cell, Pair
 from parbench.deploy import images
 from parbench.measure import metrics_json
-from parbench.verdicts.sequential import hodges_lehmann
 from require import require
 from workspace import ROOT
 
@@ -78,14 +76,6 @@ def in_turn(it: Launched) -> tuple[list[psutil.Process], list[psutil.Process]]:
 
     wait_for(stopped)
     return found[0], found[1]
-
-
-def log_ratios(metrics: dict, variant: int, baseline: int) -> list[float]:
-    """Of the time per sample of two sides, one a pair of slices."""
-    times: list[dict[int, float]] = [{} for _ in metrics["slices"]]
-    for each in metrics["slices"]:
-        times[each["pair"]][each["side"]] = math.log(each["seconds"] / each["samples"])
-    return [time[variant] - time[baseline] for time in times if time]
 
 
 # ---------------------------------------------------------------- turns
@@ -195,15 +185,14 @@ def test_nobody_outlives_the_launcher_also_who_is_stopped(launch, number):
 # ---------------------------------------------------------------- what is found
 
 
-def test_equal_sides_are_equal_and_a_slow_one_is_found(launch, tmp_path):
+def test_equal_sides_are_equal_and_a_slow_one_is_found(tmp_path, monkeypatch):
     """Bounds are wide: other work on the machine is not the same for all sides."""
-    root = tmp_path / "a copy"
-    for part in ("scripts", "rules/schemas", "containers/locks"):
-        shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
-    known.add_strategy(root)
-    eager, strategy = BOTH[0], replace(BOTH[0].strategy, name="slowed", options={"share": 0.3})
-    it = launch(eager, eager, replace(eager, strategy=strategy), root=root)
-    metrics = measured(it)
-    assert hodges_lehmann(log_ratios(metrics, 1, 0)) == pytest.approx(0, abs=math.log(1.15))
-    slowed = math.exp(hodges_lehmann(log_ratios(metrics, 2, 0)))
-    assert 1.15 < slowed < 1.5
+    monkeypatch.setenv("PARBENCH_LEASES", str(tmp_path / "leases"))
+    study = known.study(1, models={"simple_cnn": {}})
+    study["variants"]["slowed10"]["options"] = {"share": 0.3}
+    del study["pairs"]["compare"][1]
+    context = benchmarks.Context(tmp_path, {"this": ROOT}, 1)
+    equal, slowed = benchmarks.pairs(context, **study)
+    assert equal.values == [pytest.approx(1, rel=0.15)]
+    assert slowed.what == "slowed by 30 %"
+    assert slowed.values == [pytest.approx(1.3, rel=0.12)]

@@ -157,9 +157,10 @@ def start(context: Context) -> list[Row]:
 # ---------------------------------------------------------------- pairs
 
 
-def pairs(context: Context) -> list[Row]:
+def pairs(context: Context, **changes: object) -> list[Row]:
     """Ratios of time that pairs find: of equal sides, and of one slowed on purpose over another"""
-    folder = work_folder(ROOT, context.folder / "this", known.study(context.pairs))
+    study = known.study(context.pairs, **changes)
+    folder = work_folder(ROOT, context.folder / "this", study)
     known.add_strategy(folder)
     data = "results/data/synthetic-32"
     run(snakemake("--cores", "1", f"{data}/digest.json"), folder)

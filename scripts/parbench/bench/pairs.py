@@ -11,8 +11,9 @@ import yaml
 from parbench.bench.turns import Row
 from parbench.files import read_json
 from parbench.verdicts import sequential
+from parbench.verdicts.pairs import restart
 
-EQUAL = 0.05  # shares within which the sides are called equal
+EQUAL = 0.05  # within which sides are called equal
 
 STRATEGY = '''"""Eager training, slowed by a known share of its own processor time."""
 
@@ -52,18 +53,17 @@ variants:
 pairs:
   compare:
     - {variant: eager, baseline: eager}
-    - {variant: slowed3, baseline: eager}
-    - {variant: slowed10, baseline: eager}
+    - {variant: eager, baseline: slowed3}
+    - {variant: eager, baseline: slowed10}
 tables:
   - {title: All, variants: [eager, slowed3, slowed10], metrics: [train_seconds]}
 """
 
 
-def study(restarts: int) -> dict:
+def study(restarts: int, **changes: object) -> dict:
     """Eager training beside itself, and beside itself slowed."""
-    found = yaml.safe_load(STUDY)
-    found["pairs"]["restarts"] = restarts
-    return found
+    found = yaml.safe_load(STUDY) | changes
+    return {**found, "pairs": {**found["pairs"], "restarts": restarts}}
 
 
 def add_strategy(checkout: Path) -> None:
@@ -73,28 +73,30 @@ def add_strategy(checkout: Path) -> None:
 
 
 def by_share(cells: Path) -> dict[float, list[Path]]:
-    """The folders of a study's pairs, by the share that slows the variant, 0 for A/A; each of them
+    """The folders of a study's pairs, by the share that slows the baseline, 0 for A/A; each of them
     in the order of their restarts."""
     found: dict[float, list[Path]] = {}
     for path in cells.glob("*.pair.*/cell.json"):
-        options = read_json(path)["sides"][0]["strategy"]["options"]
+        options = read_json(path)["sides"][1]["strategy"]["options"]
         found.setdefault(options.get("share", 0.0), []).append(path.parent)
     return {share: sorted(found[share]) for share in sorted(found)}
 
 
 @dataclass
 class Compared(Row):
-    """A row of ratios of time per sample, a restart each, and what the rule of every verdict says;
-    ``share``: by which the variant is slowed."""
+    """A row of what restarts find, and what the rule of every verdict says of them.
+
+    ``values``: the baseline's time over the variant's, ``share``: by which it is slowed.
+    """
 
     share: float
     dropped: int = 0  # disturbed pairs
 
     def add(self, metrics: dict) -> None:
-        """Take a restart's ratio, of its undisturbed pairs."""
-        ratio, dropped = _restart(metrics)
-        self.values.append(ratio)
-        self.dropped += dropped
+        """Take a restart."""
+        found = restart(metrics)
+        self.values.append(math.exp(found.value))
+        self.dropped += found.dropped
 
     def result(self) -> dict:
         """The row as results/bench.json holds it; its mean is that of logarithms."""
@@ -113,17 +115,3 @@ class Compared(Row):
 def row(share: float) -> Compared:
     """One without restarts yet."""
     return Compared(f"slowed by {100 * share:g} %" if share else "A/A", "x", [], share)
-
-
-def _restart(metrics: dict) -> tuple[float, int]:
-    """Its ratio, side 0 over side 1, and how many pairs were disturbed: they do not count."""
-    pairs: dict[int, dict[int, dict]] = {}
-    for each in metrics["slices"]:
-        pairs.setdefault(each["pair"], {})[each["side"]] = each
-    times = [
-        [math.log(sides[n]["seconds"] / sides[n]["samples"]) for n in (0, 1)]
-        for sides in pairs.values()
-        if not any(each["disturbed"] for each in sides.values())
-    ]
-    logs = [one - other for one, other in times]
-    return math.exp(sequential.hodges_lehmann(logs)), len(pairs) - len(logs)
