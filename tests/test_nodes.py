@@ -137,17 +137,32 @@ def test_two_nodes_train_as_two_ranks_of_one(cell, strategy, tmp_path):
     assert not {name for name in left if name.startswith(("failed", "checkpoints", "run-"))}
 
 
-def test_a_side_on_one_node_takes_turns_with_one_on_two(cell):
+@pytest.fixture
+def pair(cell):
+    """One side on one node, and one on two."""
     it = cell()
     eager = training.altered(training.cell(), run=asdict(it.value.run))
     it.value = Pair(it.value.id, 0, (eager, it.value))
     files.write_json(it.folder / "cell.json", it.value.json())
-    said = it.wait(it.submit())
-    assert it.out.exists(), said
-    metrics = it.metrics()
+    return it
+
+
+def test_a_side_on_one_node_takes_turns_with_one_on_two(pair):
+    said = pair.wait(pair.submit())
+    assert pair.out.exists(), said
+    metrics = pair.metrics()
     assert [each["side"] for each in metrics["slices"]][:8] == [0, 1, 1, 0, 1, 0, 0, 1]
     assert [each["environment"]["world_size"] for each in metrics["sides"]] == [1, 2]
-    assert f"{it.value.id}: starts on n1, n2" in said
+    assert f"{pair.value.id}: starts on n1, n2" in said
+
+
+def test_a_side_whose_rank_dies_is_named(pair):
+    job, beats = pair.submit(), []
+    wait_for(lambda: beats.extend(pair.folder.glob("parbench-*/1/rank1.heartbeat")) or beats)
+    os.kill(json.loads(beats[0].read_text())["pid"], signal.SIGKILL)
+    sentence = "side test.ddp: rank 1 of 2 died on n2: Killed"
+    assert f"error: {pair.value.id}: {sentence}" in pair.wait(job)
+    assert not alive(pair)
 
 
 def test_a_rank_that_dies_on_another_node_is_named(cell):
@@ -236,7 +251,8 @@ def alive(it):
     for process in psutil.process_iter():
         try:
             words = process.cmdline()
-            found += "scripts/train.py" in words and f"{it.folder}/cell.json" in words
+            program = {"scripts/train.py", "scripts/turns.py"} & set(words)
+            found += bool(program) and f"{it.folder}/cell.json" in words
         except psutil.Error:
             continue
     return found
