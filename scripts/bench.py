@@ -45,7 +45,7 @@ def main() -> None:
             raise ParbenchError(f"--against {arguments.against}: no checkout of parbench")
         checkouts["the other"] = arguments.against.absolute()
     result = {
-        "schema_version": 3,
+        "schema_version": 4,
         "checkouts": {name: commit(path) for name, path in checkouts.items()},
         "machine": machine.describe(),
         "load": {},

@@ -103,9 +103,7 @@ def run(sides: list[Side], log: Path, timeout: float, asked: Callable[[], bool])
             for side in sides:
                 ranks.look_back(side.processes, side.ended, side.state, log)
                 if not (side.ended.status or side.ended.words):
-                    side.ended.task = (
-                        None  # srun's words in the log, which all share, are another's
-                    )
+                    side.ended.task = None  # the log is of all sides: srun spoke of another's
     for side in sides:
         side.ended.words = side.ended.words or ranks.last_words(side.state)
         side.ended.kernel_killed = machine.oom_kills() > kills
