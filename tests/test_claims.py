@@ -21,6 +21,7 @@ from parbench.verdicts.arithmetic import Contradiction, Sure
 from parbench.verdicts.claims import Rebuilt
 from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.groups import Group
+from parbench.verdicts.pairs import Compared, Restart, restart
 from parbench.verdicts.published import Source
 from parbench.verdicts.words import FAILS, HOLDS, REPORTED, UNDECIDED, UNTESTED
 from test_report import pdf_text, render, squeezed
@@ -248,6 +249,99 @@ def test_one_comparison_that_is_against_it_is_enough():
     assert made.reason == (
         "comparisons: holds 1, does not hold 1, undecided 1, cannot be tested here 1; on paper-cpu"
     )
+
+
+# ---------------------------------------------------------------- pairs that took turns
+
+
+def turns(own: Group, baseline: Group, *ratios: float, bound=math.inf) -> Group:
+    """``own`` that was compared with ``baseline``: so many times as fast, restart by restart."""
+    made = [
+        Restart(n, math.log(ratio), 0.0, (), 4, 0, bound, 20.0) for n, ratio in enumerate(ratios)
+    ]
+    compared = Compared(tuple(made), (), tuple(f"{own.id}.r{each.number}" for each in made))
+    return replace(own, pairs={**own.pairs, baseline.id: compared})
+
+
+DDP = group("ddp", "ddp", CPU2, 60)
+FAST, SLOW = (1.49, 1.51, 1.5, 1.5), (0.79, 0.81, 0.8, 0.8)
+SPREAD = (0.9, 1.1, 1.3, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("claim", "ratios", "verdict"),
+    [
+        (FASTER, FAST, HOLDS),
+        (FASTER, SLOW, FAILS),  # whatever whole trainings took
+        (FASTER, SPREAD, UNDECIDED),
+        (FASTER, FAST[:3], UNDECIDED),
+        (ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<"), FAST, HOLDS),
+        (ratio({"strategy": "ddp"}, {"strategy": "eager"}, "within_noise"), FAST, FAILS),
+        (
+            ratio({"strategy": "ddp"}, {"strategy": "eager"}, "within_noise"),
+            (1.01, 1.0, 1.01, 1.0),
+            HOLDS,
+        ),
+        (ratio({"strategy": "eager"}, {"strategy": "ddp"}, value=1.6), FAST, FAILS),
+    ],
+)
+def test_pairs_decide_by_themselves(claim, ratios, verdict):
+    made = judged(claim, EAGER, turns(DDP, EAGER, *ratios))
+    assert made.verdict == verdict
+    assert made.comparisons[0].measured.n == len(ratios)
+
+
+def test_an_undecided_pair_says_what_it_takes():
+    assert "3 of at least 4 restarts" in judged(FASTER, EAGER, turns(DDP, EAGER, *FAST[:3])).reason
+    said = judged(FASTER, EAGER, turns(DDP, EAGER, 1.3, 1.0, 1.2, 1.1)).reason
+    assert re.search(r"some \d+ minutes more \(\d+ restarts\) if the estimate stays", said)
+
+
+def test_what_the_devices_could_never_show_is_no_refutation():
+    claim = ratio({"strategy": "eager"}, {"strategy": "ddp"}, value=2)
+    made = judged(claim, EAGER, turns(DDP, EAGER, *FAST))
+    assert (made.verdict, made.reason) == (UNTESTED, "at most 2.00 times")
+    slower = ratio({"strategy": "ddp"}, {"strategy": "eager"})
+    assert judged(slower, EAGER, turns(DDP, EAGER, *SLOW)).verdict == HOLDS
+
+
+def test_a_study_with_pairs_compares_no_other_times():
+    other = group("ddp", "ddp", CPU2, 60, model="other")
+    made = judged(FASTER, EAGER, turns(DDP, EAGER, *FAST), replace(EAGER, id="x"), other)
+    assert [each.ratios[0].over.id for each in made.comparisons] == [EAGER.id]
+    alone = turns(group("b", "ddp", CPU2, 60, model="c"), EAGER, *FAST)
+    assert "no pair" in judged(FASTER, EAGER, DDP, alone).reason
+
+
+def test_where_equal_sides_differ_pairs_tell_nothing():
+    biased = turns(turns(DDP, EAGER, *FAST), DDP, 1.1, 1.101, 1.1, 1.101)
+    made = judged(FASTER, EAGER, biased)
+    assert made.verdict == UNTESTED
+    assert "equal sides differ on 2 CPU cores" in made.reason
+    equal = turns(turns(DDP, EAGER, *FAST), DDP, 1.001, 0.999, 1.001, 0.999)
+    assert judged(FASTER, EAGER, equal).verdict == HOLDS
+
+
+def test_a_verdict_is_firm_that_would_stand_among_many():
+    assert judged(FASTER, EAGER, turns(DDP, EAGER, *FAST)).firm
+    assert not judged(FASTER, EAGER, DDP).firm  # by seeds
+
+
+def test_a_restart_is_what_its_undisturbed_pairs_say():
+    """Two models one after the other, over both at once."""
+    seconds = [(1.0, 0.6, 0.9), (1.0, 0.6, 0.9), (1.0, 9.0, 9.0)]
+    slices = [
+        {"pair": pair, "side": side, "samples": 10, "seconds": row[side], "disturbed": pair == 2}
+        for pair, row in enumerate(seconds)
+        for side in range(3)
+    ]
+    cell = {"seed": 5, "variants": 1, "sides": [{"training": {"epochs": 2}}] * 3}
+    ends = {"started": "2026-11-22T10:00:00Z", "finished": "2026-11-22T10:00:30Z"}
+    found = restart({"cell": cell, "slices": slices, **ends})
+    assert math.exp(found.value) == pytest.approx(1.5)
+    assert math.exp(found.of_all) > 1.5
+    assert (found.number, found.pairs, found.dropped, found.seconds) == (5, 3, 1, 30)
+    assert found.bound == pytest.approx(1.5 / 0.9)
 
 
 # ---------------------------------------------------------------- the report
