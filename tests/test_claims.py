@@ -340,7 +340,7 @@ def test_a_restart_is_what_its_undisturbed_pairs_say():
     found = restart({"cell": cell, "slices": slices, **ends})
     assert math.exp(found.value) == pytest.approx(1.5)
     assert math.exp(found.of_all) > 1.5
-    assert (found.number, found.pairs, found.dropped, found.seconds) == (5, 3, 1, 30)
+    assert (found.number, found.pairs, found.disturbed, found.seconds) == (5, 3, 1, 30)
     assert found.bound == pytest.approx(1.5 / 0.9)
 
 

@@ -90,13 +90,13 @@ class Compared(Row):
     """
 
     share: float
-    dropped: int = 0  # disturbed pairs
+    disturbed: int = 0  # pairs
 
     def add(self, metrics: dict) -> None:
         """Take a restart."""
         found = restart(metrics)
         self.values.append(math.exp(found.value))
-        self.dropped += found.dropped
+        self.disturbed += found.disturbed
 
     def result(self) -> dict:
         """The row as results/bench.json holds it; its mean is that of logarithms."""

@@ -20,7 +20,7 @@ def in_turns_table(study: Study) -> dict | None:
             rows.append(_row(study, group, study.by_id[baseline], compared, notes))
     if not rows:
         return None
-    columns = ["Times as fast", "95 % interval", "Restarts", "With disturbed", "Pairs", "Dropped"]
+    columns = ["Times as fast", "95 % interval", "Restarts", "With disturbed", "Pairs", "Disturbed"]
     return make_table(
         f"t-turns-{study.name}",
         "Compared in turns",
@@ -28,8 +28,8 @@ def in_turns_table(study: Study) -> dict | None:
         rows,
         caption="Both sides of a comparison took turns on the same devices, slice by slice, in "
         "each of several restarts. A pair of slices counts as disturbed where other programs, or "
-        "the machine below, took more than 5 % of its time; such a pair is left out and another "
-        "one taken. “With disturbed” has them all.",
+        "the machine below, took more than 5 % of its time; it is left out (where two others remain) "
+        "and another one taken. “With disturbed” has them all.",
         notes=notes,
     )
 
@@ -51,7 +51,7 @@ def _row(
         Cell(", ".join(ratio_text(math.exp(one.value)) for one in each)),
         Cell(ratio_text(of_all), sort=of_all),
         whole(sum(one.pairs for one in each)),
-        whole(sum(one.dropped for one in each)),
+        whole(sum(one.disturbed for one in each)),
         # Of equal sides it is whether they may be relied on.
         Cell(EqualSides(group).said.partition(": ")[2] if group is baseline else says),
     ]

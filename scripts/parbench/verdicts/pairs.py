@@ -24,8 +24,8 @@ class Restart:
     """One restart of a comparison.
 
     ``value``: the logarithm of how many times faster the variant is than its baseline, of the pairs
-    that were not disturbed; ``of_all``: of all pairs; ``log_ratios``: those of ``value``; ``pairs``
-    and ``dropped``: how many there were; ``bound``: the times of the baseline's models over the
+    that were not disturbed (of all, where fewer than 2 were not); ``of_all``: of all pairs;
+    ``log_ratios``: those of ``value``; ``pairs`` and ``disturbed``: how many there were; ``bound``: the times of the baseline's models over the
     longest of them; ``seconds``: from start to end.
     """
 
@@ -34,7 +34,7 @@ class Restart:
     of_all: float
     log_ratios: tuple[float, ...]
     pairs: int
-    dropped: int
+    disturbed: int
     bound: float
     seconds: float
 
@@ -66,7 +66,7 @@ def restart(run: Run) -> Restart:
         float(sequential.hodges_lehmann(list(ratios.values()))),
         kept,
         len(ratios),
-        len(ratios) - len(kept),
+        len(disturbed),
         sum(alone) / max(alone),
         (finished - started).total_seconds(),
     )
