@@ -28,8 +28,8 @@ def in_turns_table(study: Study) -> dict | None:
         rows,
         caption="Both sides of a comparison took turns on the same devices, slice by slice, in "
         "each of several restarts. A pair of slices counts as disturbed where other programs, or "
-        "the machine below, took more than 5 % of its time; it is left out (where two others remain) "
-        "and another one taken. “With disturbed” has them all.",
+        "the machine below, took more than 5 % of its time; it is left out (where two others "
+        "remain) and another one taken. “With disturbed” has them all.",
         notes=notes,
     )
 

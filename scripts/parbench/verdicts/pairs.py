@@ -25,8 +25,8 @@ class Restart:
 
     ``value``: the logarithm of how many times faster the variant is than its baseline, of the pairs
     that were not disturbed (of all, where fewer than 2 were not); ``of_all``: of all pairs;
-    ``log_ratios``: those of ``value``; ``pairs`` and ``disturbed``: how many there were; ``bound``: the times of the baseline's models over the
-    longest of them; ``seconds``: from start to end.
+    ``log_ratios``: those of ``value``; ``pairs`` and ``disturbed``: how many there were; ``bound``:
+    the times of the baseline's models over the longest of them; ``seconds``: from start to end.
     """
 
     number: int
