@@ -112,7 +112,8 @@ def test_a_cell_of_each_strategy_is_as_ever(planned):
     found: dict[str, Any] = {}
     for path in sorted(planned.glob("cells/*/cell.json")):
         cell = json.loads(path.read_text())
-        found.setdefault(cell["strategy"]["name"], cell)
+        if "strategy" in cell:  # it is no pair
+            found.setdefault(cell["strategy"]["name"], cell)
     hold("cells.json", as_lines({key: found[key] for key in sorted(found) if key != "horovod"}))
 
 

@@ -46,7 +46,8 @@ def add_pairs(monkeypatch, folder: Path, pairs: str, study: str = "laharsh-cpu")
     for part in ("studies", "containers"):
         shutil.copytree(ROOT / part, folder / part)
     path = folder / "studies" / f"{study}.yaml"
-    path.write_text(f"{path.read_text()}\npairs: {pairs}\n")
+    rest = re.sub(r"^pairs:\n(  .*\n)+", "", path.read_text(), flags=re.M)
+    path.write_text(f"{rest}\npairs: {pairs}\n")
     monkeypatch.setattr("parbench.plan.places.ROOT", folder)
 
 

@@ -125,8 +125,8 @@ def main() -> None:
             break
         minutes = math.ceil(sum(each.cost for each in chosen) / 60)
         print(
-            f"parbench: {len(chosen)} comparisons are undecided; one restart more of each, some "
-            f"{minutes} minutes",
+            f"parbench: undecided comparisons: {len(chosen)}; one restart more of each takes some "
+            f"{minutes} min",
             flush=True,
         )
         kept = pairing.restarts()

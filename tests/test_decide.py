@@ -1,0 +1,44 @@
+"""make decide: restarts are added until what pairs compare is decided, or the time is over."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from workspace import Workspace, small_study
+
+STUDY = small_study("Decided", "simple_cnn: {}", "eager: {strategy: eager, hardware: cpu1}")
+PAIRS = "pairs: {restarts: 1, compare: [{variant: eager, baseline: eager}]}\n"
+
+
+@pytest.fixture
+def work(tmp_path):
+    work = Workspace(tmp_path / "work")
+    (work.folder / "studies" / "decided.yaml").write_text(STUDY + PAIRS)
+    work.edit("config.yaml", "studies: [quickstart]", "studies: [decided]")
+    return work
+
+
+def test_restarts_are_added_and_kept(work):
+    said = work.run("scripts/decide.py", "--minutes", "0").stdout
+    assert "undecided: 1 of at least 4 restarts" in said
+    kept = work.folder / "results/restarts.json"
+    assert not kept.exists()
+    # As long as one restart more takes, and not two.
+    path = next(work.folder.glob("results/cells/*.pair.*/metrics.json"))
+    metrics = json.loads(path.read_text())
+    path.write_text(json.dumps(metrics | {"finished": metrics["started"]}))
+    said = work.run("scripts/decide.py", "--minutes", "0.2").stdout
+    assert "undecided comparisons: 1; one restart more of each" in said
+    assert "undecided: 2 of at least 4 restarts" in said
+    assert list(json.loads(kept.read_text()).values()) == [2]
+    # The workflow's next run has them, too: the whole training alone is left.
+    assert work.jobs()["train"] == 1
+
+
+def test_a_study_without_pairs_has_nothing_to_decide(work):
+    (work.folder / "studies" / "decided.yaml").write_text(STUDY)
+    done = work.run("scripts/decide.py", check=False)
+    assert done.returncode == 2
+    assert "error: studies: decided: none has `pairs`" in done.stderr
