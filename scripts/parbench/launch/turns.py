@@ -22,8 +22,9 @@ from parbench import machine
 from parbench.files import read_json
 from parbench.launch import ranks
 from parbench.launch.ranks import Ended, Heartbeats, Program
+from parbench.training import launched
 
-MARK = b"parbench: "  # so begins a line of a rank
+MARK = launched.MARK.encode()
 PAIRS = 4  # of slices of each side, in one restart
 SLICE_SECONDS = 1.0
 LEAST_STEPS = 4  # of a slice

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterable
 from queue import SimpleQueue
 
+MARK = "parbench: "  # so begins a line for the launcher, of a rank of a pair
+
 asked_to_stop = threading.Event()
 told: SimpleQueue[str] = SimpleQueue()  # lines of the launcher; of a pair alone there are any
 stopped: list[int] = []  # processes that this one has stopped, which do not see their input's end

@@ -32,8 +32,6 @@ from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat
 from parbench.training.train import all_cores, prepare
 
-MARK = "parbench: "  # so begins a line for the launcher
-
 
 def take_turns(
     pair: Pair, number: int, data_folder: Path, strategy: Strategy, heartbeat: Heartbeat
@@ -61,7 +59,7 @@ def take_turns(
     place = {"rank": int(os.environ["RANK"]), "node": node(), "pid": os.getpid()}
     told = place
     while True:
-        print(f"{MARK}{json.dumps(told)}", flush=True)
+        print(f"{launched.MARK}{json.dumps(told)}", flush=True)
         if (line := launched.told.get()) == "":
             return
         turn = json.loads(line)
