@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from parbench import strategies
-from parbench.cell import Cell
+from parbench.cell import Cell, Pair
 from parbench.cell import read as read_cell
 from parbench.measure import cores, environment, metrics_json, scores
 from parbench.strategies._base import Strategy
@@ -35,25 +37,35 @@ def prepare(cell: Cell) -> None:
         torch.backends.cudnn.benchmark = False
 
 
+def set_up(
+    cell: Cell, data_folder: Path, strategy: Strategy, heartbeat: Heartbeat, of: Pair | None = None
+) -> tuple[Run, dict]:
+    """Join the other ranks and build what is trained; returns it with `environment` of
+    metrics.json: that of ``cell``, or of the pair that it is a side ``of``."""
+    prepare(cell)
+    heartbeat.beat("start-up")
+    strategy.setup()
+    own_cores = cores.pin(strategy.local_rank, strategy.ranks_per_node)
+    cell = replace(cell, model=strategy.model)
+    run = Run(cell, data_folder, strategy, heartbeat)
+    run.data.require_every_class()
+    described = environment.describe(
+        of or cell,
+        run.data.sha256,
+        world_size=strategy.world_size,
+        backend=strategy.backend,
+        cores=_all_cores(run, own_cores),
+    )
+    return run, described
+
+
 def train(
     cell: Cell, data_folder: Path, out: Path, strategy: Strategy, heartbeat: Heartbeat
 ) -> None:
     """Set up, train, evaluate; rank 0 writes ``out``."""
     launch_time = float(os.environ.get("PARBENCH_LAUNCHED", time.time()))
-    prepare(cell)
-    heartbeat.beat("start-up")
-    strategy.setup()
-    own_cores = cores.pin(strategy.local_rank, strategy.ranks_per_node)
-    cell = replace(cell, model=strategy.model)  # from here on: a companion has one of its own
-    run = Run(cell, data_folder, strategy, heartbeat)
-    run.data.require_every_class()
-    described = environment.describe(
-        cell,
-        run.data.sha256,
-        world_size=strategy.world_size,
-        backend=strategy.backend,
-        cores=all_cores(run, own_cores),
-    )
+    run, described = set_up(cell, data_folder, strategy, heartbeat)
+    cell = run.cell  # from here on: a companion has a model of its own
     found = run.find_checkpoint(checkpoint.folder(out, strategy.companion), described)
     try:
         startup, reason = _train_epochs(run, found, launch_time)
@@ -126,7 +138,7 @@ def _result(
     }
 
 
-def all_cores(run: Run, own: list[int]) -> list[int]:
+def _all_cores(run: Run, own: list[int]) -> list[int]:
     """The cores of all ranks, in rank order."""
     if run.cell.hardware.device != "cpu":
         return []
@@ -143,10 +155,17 @@ def main() -> None:
     arguments = parser.parse_args()
     launched.begin()
     cell = read_cell(arguments.cell)
+    with rank_of(cell) as (strategy, heartbeat):
+        train(cell, arguments.data, arguments.out, strategy, heartbeat)
+
+
+@contextlib.contextmanager
+def rank_of(cell: Cell) -> Iterator[tuple[Strategy, Heartbeat]]:
+    """What a rank of ``cell`` works with; it leaves the other ranks in peace, or its last words."""
     strategy = strategies.of(cell)
     heartbeat = Heartbeat(int(os.environ.get("RANK", "0")))
     try:
-        train(cell, arguments.data, arguments.out, strategy, heartbeat)
+        yield strategy, heartbeat
         gc.collect()  # the wrapped model goes before its process group (see _process_group.py)
         strategy.close()
     except BaseException as error:

@@ -9,28 +9,26 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import itertools
 import json
 import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
-from parbench import strategies
 from parbench.cell import Pair
 from parbench.cell import read as read_cell
 from parbench.files import write_json
-from parbench.measure import clocks, cores, environment, load
+from parbench.measure import clocks, load
 from parbench.strategies._base import Strategy
 from parbench.training import evaluation, launched
 from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat
-from parbench.training.train import all_cores, prepare
+from parbench.training.train import rank_of, set_up
 
 
 def take_turns(
@@ -40,19 +38,7 @@ def take_turns(
 
     A turn is {"steps": how many are timed, "stop": {node: processes of other sides}}.
     """
-    cell = pair.sides[number]
-    prepare(cell)
-    heartbeat.beat("start-up")
-    strategy.setup()
-    own = cores.pin(strategy.local_rank, strategy.ranks_per_node)
-    run = Run(replace(cell, model=strategy.model), data_folder, strategy, heartbeat)
-    described = environment.describe(
-        pair,
-        run.data.sha256,
-        world_size=strategy.world_size,
-        backend=strategy.backend,
-        cores=all_cores(run, own),
-    )
+    run, described = set_up(pair.sides[number], data_folder, strategy, heartbeat, of=pair)
     if strategy.leads:
         write_json(Path(os.environ["PARBENCH_STATE"]) / "environment.json", described)
     step = _predictions(run) if pair.inference else _training(run)
@@ -156,12 +142,5 @@ def main() -> None:
     arguments = parser.parse_args()
     launched.begin()
     pair = read_cell(arguments.cell)
-    strategy = strategies.of(pair.sides[arguments.side])
-    heartbeat = Heartbeat(int(os.environ.get("RANK", "0")))
-    try:
+    with rank_of(pair.sides[arguments.side]) as (strategy, heartbeat):
         take_turns(pair, arguments.side, arguments.data, strategy, heartbeat)
-        gc.collect()  # the wrapped model goes before its process group (see _process_group.py)
-        strategy.close()
-    except BaseException as error:
-        heartbeat.last_words(error)
-        raise
