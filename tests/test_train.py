@@ -83,12 +83,14 @@ def test_every_strategy_computes_what_eager_does(runs, name):
 
 
 @pytest.mark.parametrize("name", ["fsdp", "pipeline", "concurrent"])
-def test_stopped_and_killed_it_ends_as_in_one_go(runs, digits, tmp_path, name):
+def test_stopped_and_killed_it_ends_as_in_one_go(digits, tmp_path, name):
     """To the last bit: stopped once its first checkpoint stands, then its last rank killed.
 
     The other strategies stand in tests/test_kills.py.
     """
-    value, state, last = CASES[name], tmp_path / "state", CASES[name].hardware.devices - 1
+    # Long enough to be stopped, and then killed, well before its end.
+    value = altered(CASES[name], training={"epochs": 4})
+    state, last = tmp_path / "state", value.hardware.devices - 1
     state.mkdir()
     process = start(value, digits, tmp_path, PARBENCH_STATE=str(state))
     wait_for(lambda: kept(tmp_path), process)
@@ -108,7 +110,7 @@ def test_stopped_and_killed_it_ends_as_in_one_go(runs, digits, tmp_path, name):
 
     metrics, _ = run(value, digits, tmp_path)
     assert len(metrics["resumed_from"]) == 2
-    assert learned(metrics) == learned(runs(name))
+    assert learned(metrics) == learned(run(value, digits, tmp_path / "in one go")[0])
     assert [each["model"] for each in metrics["beside"]] == list(strategies.of(value).companions)
 
 

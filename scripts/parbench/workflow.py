@@ -28,7 +28,7 @@ from parbench.errors import ParbenchError
 from parbench.launch import slurm, slurm_cluster
 from parbench.measure import provenance
 from parbench.plan import config as configuration
-from parbench.plan import expansion, published, state, writing
+from parbench.plan import expansion, places, published, state, writing
 from parbench.plan.forecast import forecast
 from parbench.plan.places import ROOT, folder
 from parbench.reporting import unfinished
@@ -127,7 +127,7 @@ class Run:
             lacking = expansion.lacking_as_planned(self.config["studies"])
         self.plan = expansion.plan(self.config, called.configfiles, called.changes, lacking)
         # The report reads them, after hours of training: a typo is told now.
-        published.claims("studies/published/claims.yaml")
+        published.claims(places.CLAIMS)
         self.requests = slurm.Requests(self.plan, self.config, self.cluster, self.left)
         self.preparing = slurm.preparing(self.config, self.cluster)
         self.asked: set[str] = set()  # the cells that Snakemake's own plan reaches

@@ -11,7 +11,8 @@ import yaml
 from parbench.bench.turns import Row
 from parbench.files import read_json
 from parbench.verdicts import sequential
-from parbench.verdicts.pairs import restart
+from parbench.verdicts.pairs import estimated, restart
+from parbench.verdicts.rows import known
 
 EQUAL = 0.05  # within which sides are called equal
 
@@ -100,15 +101,14 @@ class Compared(Row):
 
     def result(self) -> dict:
         """The row as results/bench.json holds it; its mean is that of logarithms."""
-        logs = list(map(math.log, self.values))
-        found = sequential.interval(logs)
+        measured, found = estimated(dict(enumerate(map(math.log, self.values))))
         if self.share:
             verdict = f"more than 1: {sequential.beyond(found, '>', 0.0)}"
         else:
             margin = sequential.ratio_margin(EQUAL)
             verdict = f"within {100 * EQUAL:g} %: {sequential.within(found, margin)}"
-        ends = (None, None) if found is None else (math.exp(found.low), math.exp(found.high))
-        told = {"mean": math.exp(sum(logs) / len(logs)), "low": ends[0], "high": ends[1]}
+        ends = {"low": known(measured.ci_low), "high": known(measured.ci_high)}
+        told = {"mean": measured.mean, **ends}
         return {**asdict(self), **told, "verdict": verdict}
 
 

@@ -8,6 +8,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SCHEMAS = ROOT / "rules" / "schemas"
 RESULTS = Path("results")  # the workflow runs in the project's folder
 PUBLISHED = Path("studies/published")
+CLAIMS = PUBLISHED / "claims.yaml"
 
 
 def folder(cell: str) -> Path:

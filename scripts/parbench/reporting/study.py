@@ -144,7 +144,9 @@ class Study:
         if row.too_few:
             return f"undecided: {row.too_few}"
         if row.of == "restarts":
-            return self._reading_of_pairs(group, row)
+            if row.ci_low > bound(group):
+                return "above the bound: suspect the clock"
+            return group.pairs[group.baseline].reading(self.study["tolerance"]["relative"])
         known = None not in (row.ci_low, row.ci_high)
         low, high = (row.ci_low, row.ci_high) if known else (row.mean, row.mean)
         band = self.noise_band(group)
@@ -155,17 +157,6 @@ class Study:
             return "above the bound: suspect the clock"
         words = f"{'faster' if row.mean > 1 else 'slower'} than {self.against(group)}"
         return words if known and band else f"{words}; noise unknown"
-
-    def _reading_of_pairs(self, group: Group, row: Row) -> str:
-        """By the interval alone: what a pair measured is free of drift."""
-        margin = 1 + self.study["tolerance"]["relative"]
-        if row.ci_low > bound(group):
-            return "above the bound: suspect the clock"
-        if 1 / margin < row.ci_low and row.ci_high < margin:
-            return f"as fast as {self.against(group)} within {margin - 1:.0%}"
-        if row.ci_low <= 1 <= row.ci_high:
-            return f"undecided beside {self.against(group)}"
-        return f"{'faster' if row.mean > 1 else 'slower'} than {self.against(group)}"
 
 
 def bound(group: Group) -> int:

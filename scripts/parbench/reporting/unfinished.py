@@ -22,7 +22,6 @@ from parbench.verdicts import certificate
 from parbench.verdicts.incomplete import cut
 
 REPORT = Path("reports/unfinished.html")
-CLAIMS = Path("studies/published/claims.yaml")
 SHOWN = 10  # cells named on the terminal
 CELLS = places.RESULTS / "cells"
 FOLDER = places.RESULTS / "unfinished"  # plans, tables and report.json of it
@@ -63,7 +62,7 @@ def write(plan: Plan, failed: Collection[str], inside: str = "") -> None:
         made = ["--published", *places.published_files(), "--out", tables[-1]]
         _run(*python, "scripts/tables.py", "--plan", plans[-1], *lie, *made)
     made = ["--plan", *plans, "--table", *tables, *lie, "--out", DATA]
-    made += ["--claims", CLAIMS, "--published", *places.published_files()]
+    made += ["--claims", places.CLAIMS, "--published", *places.published_files()]
     _run(*python, "scripts/report.py", "collect", *made)
     _run(*python, "scripts/report.py", "html", "--data", DATA, "--out", REPORT)
 

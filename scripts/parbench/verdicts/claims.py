@@ -114,6 +114,10 @@ class Comparison:
         groups = [ratio.over for ratio in self.ratios] if self.group is None else [self.group]
         return list(dict.fromkeys(words for group in groups for words in group.scaled))
 
+    def verdict_at(self, alpha: float) -> str:
+        """Say the verdict at ``alpha``; by seeds there is one alone."""
+        return self.at(alpha) if self.at else self.verdict
+
     @property
     def place(self) -> str:
         """The study, and whether it is scaled."""
@@ -165,10 +169,8 @@ def _whole(comparisons: Collection[Comparison]) -> tuple[str, str]:
     made = [each for each in comparisons if each.verdict != UNTESTED]
     places = dict.fromkeys(each.place for each in made)
     verdict = tested[0]
-    if verdict == FAILS:  # so that many comparisons do not refute a true claim by chance
-        alpha = sequential.ALPHA / len(made)
-        against = [each.at(alpha) if each.at else each.verdict for each in made]
-        verdict = FAILS if FAILS in against else UNDECIDED
+    if verdict == FAILS:  # many comparisons refute no true claim by chance
+        verdict = sequential.of_claim([each.verdict_at for each in made])
     outlooks = {each.reasons[-1] for each in made if each.at and each.verdict == UNDECIDED}
     return verdict, "; ".join([f"comparisons: {told}; on {', '.join(places)}", *sorted(outlooks)])
 
@@ -205,9 +207,6 @@ def _comparisons(claim: Claim, study: Rebuilt) -> list[Comparison]:
 
 def _untested(study: Rebuilt, why: str) -> Comparison:
     return Comparison(study.name, UNTESTED, (why,))
-
-
-# ---------------------------------------------------------------- numbers
 
 
 def _ratio(claim: Claim, study: Rebuilt, over: Group, under: Group) -> Ratio:

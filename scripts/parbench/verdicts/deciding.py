@@ -29,8 +29,6 @@ from parbench.verdicts.published import Source
 from parbench.verdicts.terminal import aligned, say
 from parbench.verdicts.words import UNDECIDED
 
-CLAIMS = places.PUBLISHED / "claims.yaml"
-
 
 @dataclass(frozen=True)
 class Open:
@@ -90,7 +88,7 @@ def _undecided_claims(
     values = Source.read(source, places.published_files())
     rebuilt = claims.Rebuilt(name, study["study"]["tolerance"], values, groups, {})
     found: dict[tuple[str, ...], tuple[float, ...]] = {}
-    for judged in claims.judge(published.claims(CLAIMS), {source: [rebuilt]}, []):
+    for judged in claims.judge(published.claims(places.CLAIMS), {source: [rebuilt]}, []):
         for comparison in judged.comparisons:
             if comparison.at and comparison.verdict == UNDECIDED:
                 for ratio in comparison.ratios:
