@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +12,14 @@ from parbench.plan.published import Published
 from parbench.plan.published import claims as read_claims
 from parbench.plan.published import rows as read_rows
 from parbench.printable import printable
+from parbench.reporting import claim_figure
+from parbench.reporting.claim_figure import Block, Line
 from parbench.reporting.study import Study
 from parbench.reporting.table import Cell, Notes, absent, band_cell, interval_cell, make_table
 from parbench.reporting.text import (
-    ABSENT,
     count,
     decimals,
     hardware_text,
-    joined_ends,
     label,
     listed,
     mapping_text,
@@ -29,6 +29,7 @@ from parbench.reporting.text import (
 from parbench.verdicts import audit, claims, words
 from parbench.verdicts.claims import Comparison, Judged, Rebuilt
 from parbench.verdicts.estimates import Estimate
+from parbench.verdicts.groups import Group
 from parbench.verdicts.published import Source
 
 TONES = {words.HOLDS: "good", words.FAILS: "bad"}
@@ -40,9 +41,8 @@ OPS = {
     "largest": "the largest is told, not judged",
     "equal": "1, in every run",
 }
-LISTED = 4  # comparisons that the first page names one by one
+LISTED = 4  # lines of a file that a finding names
 DETAIL = "t-claims-each"
-FIRM = "firm: it would stand also if every claim of this report were tested as one"
 
 Value = float | str | Estimate | None
 Panels = dict[tuple[str, str], str | None]  # by study and group
@@ -70,9 +70,24 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
             found += [(path, each)] if each.study in rebuilt else []
     judged = claims.judge(all_claims, rebuilt, [each for _, each in found])
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
+    numbered = dict(enumerate(judged, 1))
+    blocks = {number: _block(number, each) for number, each in numbered.items()}
+    drawn = {number: block for number, block in blocks.items() if block.lines}
+    by_source: dict[str, list[Block]] = {}
+    for block in drawn.values():
+        by_source.setdefault(block.judged.claim.study, []).append(block)
+    parts = [claim_figure.part(source, each) for source, each in by_source.items()]
     return {
-        "table": _first_page(judged),
-        "detail": _one_by_one(judged, panels),
+        "sentence": _headline(judged),
+        "figure": {
+            "id": "f-claims",
+            "title": "What the sources claim, and what came out here",
+            "caption": claim_figure.CAPTION,
+            "columns": 1,
+            "parts": [claim_figure.key(), *parts] if parts else [],
+        },
+        "table": _told(numbered, drawn),
+        "detail": _one_by_one(numbered, panels),
         "audit": _audit(found, task),
     }
 
@@ -86,58 +101,88 @@ def _rebuilt(study: Study, published: list[Published]) -> Rebuilt:
 # ---------------------------------------------------------------- the first page
 
 
-def _first_page(judged: list[Judged]) -> dict:
-    notes, counts = Notes(), Counter(each.verdict for each in judged)
-    told = listed([f"{counts[name]} {name}" for name in words.CLAIM_VERDICTS if counts[name]])
+def _headline(judged: list[Judged]) -> str:
+    """What claims can be judged, and what the others lack."""
+    if not judged:
+        return "The sources of this report make no claim that is known."
+    counts = Counter(each.verdict for each in judged)
+    told = [f"{n} {_says(word, n)}" for word in words.CLAIM_VERDICTS[:-1] if (n := counts[word])]
+    tested = len(judged) - counts[words.UNTESTED]
+    text = f"{tested} of {count(len(judged), 'claim')} can be tested here: {listed(told) or 'none'}."
+    lacks = Counter(_lacks(each)[0] for each in judged if each.verdict == words.UNTESTED)
+    if lacks:
+        text += f" Of the others: {'; '.join(f'{why} ({n})' for why, n in lacks.items())}."
+    return text
+
+
+def _says(verdict: str, number: int) -> str:
+    """``1 holds``, ``2 do not hold``."""
+    one, several = {
+        words.HOLDS: ("holds", "hold"),
+        words.FAILS: ("does not", "do not"),
+        words.UNDECIDED: ("is undecided", "are undecided"),
+        words.REPORTED: ("is told and not judged", "are told and not judged"),
+    }[verdict]
+    return one if number == 1 else several
+
+
+def _lacks(each: Judged) -> tuple[str, str]:
+    """What a claim that can't be tested lacks, and why it would take that."""
+    reasons = [reason.removeprefix(f"{c.study} ") for c in each.comparisons for reason in c.reasons]
+    text = "; ".join(dict.fromkeys(reasons)) or each.reason
+    return text.partition(":")[0], text
+
+
+def _block(number: int, each: Judged) -> Block:
+    drawn = [c for c in each.comparisons if claim_figure.shown(c)]
+    labels = _labels(drawn)
+    lines = (Line(label, c) for label, c in zip(labels, drawn, strict=True))
+    return Block(number, each, _test(each) if drawn else "", tuple(lines))
+
+
+def _test(judged: Judged) -> str:
+    """``Training time, eager over horovod: more than 1``."""
+    test = judged.claim.test
+    op = OPS[test.op].format(mapping_text(test.value))
+    if test.op == "equal":
+        return f"{label(test.metric)} over {label(test.against)}: {op}"
+    sides = [
+        " or ".join(dict.fromkeys(pair[n].variant for c in judged.comparisons for pair in _sides(c)))
+        for n in (0, 1)
+    ]
+    named = (test.numerator, test.denominator)
+    told = (s if s.count(" or ") < 3 else str(n) for s, n in zip(sides, named, strict=True))
+    return f"{label(test.metric)}, {' over '.join(told)}: {op}"
+
+
+def _sides(each: Comparison) -> list[tuple[Group, Group]]:
+    return [(ratio.over, ratio.under) for ratio in each.ratios]
+
+
+def _told(numbered: dict[int, Judged], drawn: Collection[int]) -> dict:
+    """The claims without a ratio to draw."""
     return make_table(
         "t-claims",
-        "What the sources claim",
-        [("", ["Source", "Claim"]), ("", ["Published", "Reproduced", "Verdict"])],
-        [_claim_row(each, notes) for each in judged],
-        caption=f"{count(len(judged), 'claim')}: {told}. Numbers are ratios, each named under "
-        "“Claims, one by one”: mean ± standard deviation over restarts of pairs that took turns, "
-        "or over paired seeds (how many)."
-        if judged
-        else "",
-        notes=notes,
-        empty="The sources of this report make no claim that is known.",
+        "Claims that no ratio answers",
+        [("", ["No.", "Source", "Claim"]), ("", ["Published", "What came out here", "Verdict"])],
+        [_told_row(n, each) for n, each in numbered.items() if n not in drawn],
+        empty="None.",
     )
 
 
-def _claim_row(each: Judged, notes: Notes) -> list[Cell]:
-    tested = {c.study for c in each.comparisons if c.verdict != words.UNTESTED}
-    # Of several studies, those that could test it; else the first, for the published number.
-    shown = tested or {c.study for c in each.comparisons[:1]}
-    comparisons = [c for c in each.comparisons if c.study in shown]
-    names = list(map(_model, comparisons)), _labels(comparisons)
-    published = _several(*names, [c.published for c in comparisons])
-    if tested:
-        outcome = Cell(_several(*names, [c.measured for c in comparisons]), link=f"{DETAIL}-h")
-    else:
-        outcome = Cell(each.reason)
+def _told_row(number: int, each: Judged) -> list[Cell]:
+    comparisons = [c for c in each.comparisons if c.verdict != words.UNTESTED]
+    outcome = [f"{_model(c)}: {c.measured}" for c in comparisons if c.measured is not None]
+    named = [f"{_model(c)}: {_text(c.published)}" for c in each.comparisons if c.published]
+    lacks = _lacks(each)[1] if each.verdict == words.UNTESTED else each.reason
     return [
+        Cell(str(number), sort=number),
         Cell(each.claim.study),
         Cell(printable(each.claim.claim)),
-        Cell(published) if published else absent("no number"),
-        outcome,
-        _verdict(each.verdict, notes.mark(each.reason, FIRM * each.firm) if tested else []),
+        Cell("; ".join(named)) if named else absent("no number"),
+        Cell("; ".join(outcome) or lacks),
+        _verdict(each.verdict, ()),
     ]
-
-
-def _several(models: list[str], names: list[str], values: list[Value]) -> str:
-    """``swin 1.30, resnet50 1.44``; of many numbers the range of each model."""
-    have = [each for each in zip(models, names, values, strict=True) if each[2] is not None]
-    if len(have) <= LISTED or any(isinstance(value, str) for *_, value in have):
-        return ", ".join(f"{name} {_text(value)}" for _, name, value in have)
-    by_model: dict[str, list[float]] = {}
-    for model, _, value in have:
-        number = value.mean if isinstance(value, Estimate) else value
-        by_model.setdefault(model, []).append(number)
-    return ", ".join(f"{model} {_range(numbers)}" for model, numbers in by_model.items())
-
-
-def _range(numbers: list[float]) -> str:
-    return joined_ends(map(ratio_text, (min(numbers), max(numbers))))
 
 
 def _text(value: Value) -> str:
@@ -196,39 +241,40 @@ def _compared(each: Comparison) -> str:
 # ---------------------------------------------------------------- one by one
 
 
-def _one_by_one(judged: list[Judged], panels: Panels) -> dict:
+def _one_by_one(numbered: dict[int, Judged], panels: Panels) -> dict:
     notes = Notes()
     rows = [
-        _comparison_row(each, comparison, panels, notes)
-        for each in judged
+        _comparison_row(number, each, comparison, panels, notes)
+        for number, each in numbered.items()
         for comparison in each.comparisons
+        if comparison.ratios or comparison.group
     ]
-    columns = ["Test", "Published", "Reproduced", "95 % interval", "Noise", "Verdict"]
+    columns = ["Published", "Reproduced", "95 % interval", "Noise", "Verdict"]
     return make_table(
         DETAIL,
-        "Claims, one by one",
-        [("", ["Claim", "Study", "Compared"]), ("", columns)],
+        "What each verdict rests on",
+        [("", ["No.", "Compared"]), ("", columns)],
         rows,
-        caption="A metric of the first over that of the second, restart by restart of pairs that "
-        "took turns, or seed by seed. “Noise” is where a ratio of 1 lies by chance, or what counts "
-        "as 1. A claim holds where every comparison that "
-        "could be made holds, and does not where one of them is clearly against it.",
+        caption="By the claim's number above: its metric of the first over that of the second, "
+        "restart by restart of pairs that took turns, or seed by seed (how many). “Noise” is where "
+        "a ratio of 1 lies by chance, or what counts as 1. A claim holds where every comparison "
+        "that could be made holds, and does not where one of them is clearly against it.",
         notes=notes,
         empty="No claim of these sources has a test.",
     )
 
 
-def _comparison_row(judged: Judged, each: Comparison, panels: Panels, notes: Notes) -> list[Cell]:
-    test = judged.claim.test
-    keys = [judged.name, each.study, _compared(each) or ABSENT]
-    op = OPS[test.op].format(mapping_text(test.value))
-    over = f" over {label(test.against)}" if test.against else ""
-    row = [*map(Cell, keys), Cell(f"{label(test.metric)}{over}: {op}")]
+def _comparison_row(
+    number: int, judged: Judged, each: Comparison, panels: Panels, notes: Notes
+) -> list[Cell]:
+    several = len({c.study for c in judged.comparisons}) > 1
+    compared = f"{each.study}, {_compared(each)}" if several else _compared(each)
+    row = [Cell(str(number), sort=number), Cell(compared)]
     row.append(absent("no number") if each.published is None else _cell(each.published))
-    why = [*each.reasons, f"scaled: {', '.join(each.scaled)}" if each.scaled else ""]
+    why = each.reasons
     if each.measured is None:
         row.append(Cell("; ".join(each.reasons), span=3))
-        why = []
+        why = ()
     else:
         group = each.group or each.ratios[0].over
         row.append(replace(_cell(each.measured), link=panels[each.study, group.id]))

@@ -88,7 +88,7 @@ def figure_json(
     if len(kinds) > 1:
         caption += " CPU and GPU cells stand side by side here: compare within a kind only."
     parts = [
-        {"alt": f"{title} {model}", "svg": _svg(f"{study.name}-{name}-{model}", panel)}
+        {"alt": f"{title} {model}", "svg": svg(f"{study.name}-{name}-{model}", panel)}
         for model, panel in panels.items()
     ]
     return {
@@ -100,7 +100,7 @@ def figure_json(
     }
 
 
-def _svg(name: str, panel: Panel) -> str:
+def svg(name: str, panel: Panel) -> str:
     """A panel drawn; its ids are its own, by ``name``, which no other has. Text stays text."""
     import matplotlib
     from matplotlib.figure import Figure
