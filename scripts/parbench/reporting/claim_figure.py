@@ -28,6 +28,7 @@ LOOKS = {  # sign and colour, each with a contrast of 3 or more on white and on 
     words.UNDECIDED: ("?", "#7b8894"),
     words.REPORTED: ("", "#3b7dd8"),
 }
+MIDDLE = {"va": "center_baseline"}
 TICKS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
 FINE = (0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6)
 CAPTION = (
@@ -60,7 +61,7 @@ class Block:
     def texts(self) -> tuple[list[str], list[str]]:
         """The claim's and the test's lines."""
         said = f"{self.number}  {self.judged.claim.claim}"
-        return textwrap.wrap(said, 46), textwrap.wrap(self.test, 54)
+        return textwrap.wrap(said, 43), textwrap.wrap(self.test, 52)
 
     @property
     def height(self) -> float:
@@ -182,14 +183,14 @@ def _draw_block(axes: Axes, block: Block, at: float, place) -> None:
     below = at + LINE * len(claim)
     axes.text(0, below, "\n".join(test), fontsize=6.3, linespacing=1.2, **look)
     word = f"{LOOKS[block.judged.verdict][0]} {block.judged.verdict}"
-    axes.text(SAYS, at, word, fontsize=7.5, weight="bold", **look)
+    axes.text(SAYS, at + ROW / 2, word, fontsize=7.5, weight="bold", **look | MIDDLE)
     if block.judged.firm:
         axes.text(SAYS, at + LINE, "firm", fontsize=7, **look)
     for number, line in enumerate(block.lines):
         middle = at + ROW * (number + 0.5)
         _draw_line(axes, block, line.each, middle)
-        small = {"transform": place, "va": "center_baseline"}
-        axes.text(LABEL, middle, cut(line.label, 24), fontsize=6.5, ha="right", **small)
+        small = {"transform": place} | MIDDLE
+        axes.text(LABEL, middle, cut(line.label, 22), fontsize=6.5, ha="right", **small)
         if sign := LOOKS[line.each.verdict][0] * (len(block.lines) > 1):
             axes.text(RIGHT + 0.06, middle, sign, fontsize=7.5, weight="bold", **small)
 

@@ -34,7 +34,7 @@ def operators_table(study: Study) -> dict | None:
         "where there is one, else on the processor. Self time is without the operators that an "
         "operator calls, and its share is of all self time. How many steps the source recorded "
         "stands in none of its tables: shares compare, times do not.",
-        context=context(study, groups),
+        context=context(groups),
     )
 
 
@@ -48,9 +48,9 @@ def _rows(study: Study, group: Group) -> list[list[Cell]]:
             cells.append(_percent(_share(study, group, name, "published")))
         measured = own is not None and own.mean is not None
         if not measured and group.short_status != OK:
-            cells.append(outcome_cell(study, group, own, UNIT, span=5))
+            cells.append(outcome_cell(study, group, own, UNIT, SELF, span=5))
         else:
-            cells += [outcome_cell(study, group, row, UNIT) for row in (own, whole)]
+            cells += [outcome_cell(study, group, row, UNIT, SELF) for row in (own, whole)]
             cells += [_percent(_share(study, group, name, "mean")), *_training(group, name)]
         rows.append(cells)
     return rows

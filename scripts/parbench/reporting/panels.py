@@ -104,6 +104,7 @@ def cells_table(study: Study, known: Environments) -> dict:
         "Status",
         "Training time (s)",
         "Test accuracy",
+        "Memory (MiB)",
         "Started (UTC)",
         "Environment",
         "Code",
@@ -125,10 +126,17 @@ def _cell_row(study: Study, run: Run, known: Environments) -> list[Cell]:
         Cell(status_text(run["status"]), tone="plain" if run["status"] == "ok" else "bad"),
         _number_cell(run["train_seconds"], 2),
         _number_cell(run["test_accuracy"], 4),
+        _number_cell(_memory(run), 0),
         Cell(moment(run["started"])),
         Cell(environment["name"], link=environment["id"]),
         Cell(run["environment"]["code_digest"][:8]),
     ]
+
+
+def _memory(run: Run) -> float | None:
+    """The most of a device, or of a process where there is none."""
+    found = (METRICS[f"peak_memory_{where}_mib"].read(run) for where in ("device", "process"))
+    return next((value for value in found if value is not None), None)
 
 
 def _number_cell(value: float | None, places: int) -> Cell:

@@ -9,11 +9,14 @@ from pathlib import Path
 from parbench.files import read_json
 from parbench.printable import printable
 from parbench.reporting.text import anchor, convert, decimals, spread_text
+from parbench.verdicts import paired
 from parbench.verdicts.certificate import Certificates
 from parbench.verdicts.groups import Group, groups_of, read_runs
 from parbench.verdicts.rows import Row, read_rows
 
 TRAINED = Path("results/cells")
+ELSEWHERE = ("published on ", "not stated by the source")  # so begins what is said once
+ONCE = (*ELSEWHERE, "scaled: ")
 
 
 class Study:
@@ -90,6 +93,32 @@ class Study:
         chosen = [group for group in self.groups if group.stands_in(table)]
         return sorted(chosen, key=lambda group: (models.index(group.model), order[group.variant]))
 
+    # ---------------------------------------------------------------- said once
+
+    def differences(self) -> list[str]:
+        """In what the study differs from its source: sentences that no row repeats."""
+        scaled = [set(group.scaled) for group in self.groups if group.scaled]
+        shared = set.intersection(*scaled) if len(scaled) == len(self.groups) else set()
+        told = dict.fromkeys(words for g in self.groups for words in g.scaled if words in shared)
+        found = [f"scaled: {', '.join(told)}"] if told else []
+        for model in dict.fromkeys(group.model for group in self.groups):
+            own = [group for group in self.groups if group.model == model]
+            if words := [each for each in self._of_model(own) if each not in shared]:
+                found.append(f"{model}: {', '.join(words)}")
+        reasons = [each for row in self.rows.values() for each in row.reason.split("; ")]
+        return found + sorted({each for each in reasons if each.startswith(ELSEWHERE)})
+
+    def own_scale(self, group: Group) -> str:
+        """In what a group alone differs from published scale."""
+        alike = [other for other in self.groups if other.model == group.model]
+        own = [words for words in group.scaled if words not in self._of_model(alike)]
+        return f"scaled: {', '.join(own)}" if own else ""
+
+    @staticmethod
+    def _of_model(groups: list[Group]) -> list[str]:
+        every = set.intersection(*(set(group.scaled) for group in groups))
+        return [words for words in groups[0].scaled if words in every]
+
     # ---------------------------------------------------------------- numbers
 
     def unit(self, metric: str) -> str:
@@ -122,6 +151,12 @@ class Study:
         return f"{self.spread(row, unit)} ({row.seeds})"
 
     # ---------------------------------------------------------------- speedups
+
+    def apart(self, group: Group, metric: str) -> bool:
+        """Whether the study compares times in turns, but not this group with its baseline."""
+        if metric not in paired.TIMES or group.baseline in (None, *group.pairs):
+            return False
+        return any(each.pairs for each in self.groups) and not group.not_run
 
     def noise_band(self, group: Group) -> tuple[float, float] | None:
         """The range in which a group's baseline against itself lies with 95 %; None: unknown."""
