@@ -273,8 +273,7 @@ def _comparison_row(
     row.append(absent("no number") if each.published is None else _cell(each.published))
     why = each.reasons
     if each.measured is None:
-        row.append(Cell("; ".join(each.reasons), span=3))
-        why = ()
+        row += [absent("nothing to compare")] * 3
     else:
         group = each.group or each.ratios[0].over
         row.append(replace(_cell(each.measured), link=panels[each.study, group.id]))

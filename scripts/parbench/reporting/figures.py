@@ -87,6 +87,8 @@ def learning_figure(study: Study) -> dict | None:
         histories = [run["history"] for run in group.ok if run["history"]]
         if histories and group.training.profile == "none" and group.training.steps is None:
             mean = [_mean_epoch(entries) for entries in zip(*histories, strict=False)]
+            if len(mean) < 2:
+                continue  # one point is no curve
             curves.setdefault(group.model, []).append((bar_label(study, group), mean))
     if not curves:
         return None

@@ -6,7 +6,7 @@ from parbench.measure.metrics import METRICS, Run
 from parbench.printable import log_line
 from parbench.reporting import certificates
 from parbench.reporting.study import Study
-from parbench.reporting.table import Cell, absent, make_table, number, whole
+from parbench.reporting.table import Cell, absent, make_table, number
 from parbench.reporting.text import (
     count,
     decimals,
@@ -100,7 +100,6 @@ def unfinished(studies: list[Study]) -> dict | None:
 def cells_table(study: Study, known: Environments) -> dict:
     """Every cell of a study in a row."""
     columns = [
-        "Seed",
         "Status",
         "Training time (s)",
         "Test accuracy",
@@ -122,7 +121,6 @@ def _cell_row(study: Study, run: Run, known: Environments) -> list[Cell]:
     environment, cell = _environment_of(run, known), run["cell"]
     return [
         Cell(cell["id"], link=study.cell_panel(cell["id"])),
-        whole(cell["seed"]),
         Cell(status_text(run["status"]), tone="plain" if run["status"] == "ok" else "bad"),
         _number_cell(run["train_seconds"], 2),
         _number_cell(run["test_accuracy"], 4),

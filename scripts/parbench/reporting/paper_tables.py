@@ -89,9 +89,10 @@ def outcome_cell(
         said = (each for each in reason.split("; ") if each.startswith(words.NOT_REACHED))
         missed = next(said, None)
         return Cell(missed, link=link) if missed else absent("does not apply")
+    if group.not_run:
+        return Cell(status, span=span, tone="muted")  # a note says why, once for all rows
     why = group.why or reason
-    tone = "muted" if group.not_run else "bad"
-    return Cell(f"{status}: {why}" if why else status, span=span, tone=tone, link=link)
+    return Cell(f"{status}: {why}" if why else status, span=span, tone="bad", link=link)
 
 
 def verdict_cell(row: Row | None, group: Group, marks: Sequence[str] = ()) -> Cell:
@@ -108,15 +109,15 @@ def metric_cells(
     """The ``columns`` of one number, as ``_columns`` names them."""
     row = study.row(group, metric)
     outcome = outcome_cell(study, group, row, unit, metric)
-    said = row.reason if row and (row.mean is not None or VERDICT in columns) else ""
-    if VERDICT not in columns:
-        outcome = outcome.marked(notes.mark_all(said) if outcome.link else ())
+    said = row.reason if row else group.not_run or ""
+    if VERDICT not in columns and (group.not_run or (row and row.mean is not None)):
+        outcome = outcome.marked(notes.mark_all(said))
     ratio = row.ratio if row and row.verdict in JUDGED else None
     cells = {
         "Published": published_cell(row, unit),
         "Reproduced": outcome,
         "Ratio": absent("no ratio") if ratio is None else number(ratio, ratio_text(ratio)),
-        VERDICT: verdict_cell(row, group, notes.mark_all(said)),
+        VERDICT: verdict_cell(row, group, notes.mark_all(said) if VERDICT in columns else ()),
     }
     return [cells[name] for name in columns]
 
@@ -254,8 +255,8 @@ def _speedup_row(study: Study, group: Group, columns: list[str], notes: Notes) -
         explained = False
     else:
         interval = says = absent("not measured")
-        # What did not run or failed says why in the speedup's own place.
-        explained = outcome.text != ABSENT
+        # What failed says why in the speedup's own place.
+        explained = outcome.text != ABSENT and not group.not_run
     cells = {
         "Against": Cell(study.against(group)),
         "Speedup": outcome,

@@ -73,8 +73,11 @@ def study_section(study: Study, known: Environments) -> dict:
             ["Machine", _several(_machines(study))],
             ["Software", f"stack {study.stack}, in {deployment_text(study.deployment)}"],
             ["All numbers", str(study.table_path)],
-            *([["Settings", _settings(text["settings"])]] if text["settings"] else []),
-            *([["Assumed, for the source leaves it open", _settings(text["assumed"])]] if text["assumed"] else []),
+            *(
+                [name, _settings(text[name.lower()])]
+                for name in ("Settings", "Assumed")
+                if text[name.lower()]
+            ),
             *([["Tolerance", mapping_text(text["tolerance"])]] if study.has_source else []),
         ],
         "differences": study.differences() if study.has_source else [],
@@ -85,9 +88,13 @@ def study_section(study: Study, known: Environments) -> dict:
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    """In a line; those of instruments are told where an instrument's numbers are."""
-    pairs = settings_pairs(settings)
-    return ", ".join(f"{key} {value}" for key, value in pairs if not key.startswith("profile of "))
+    """In a line, those of variants by what they have alike; without instruments."""
+    found: dict[str, list[str]] = {}
+    for name, value in settings_pairs(settings):
+        key, _, variant = name.partition(" of ")
+        if key != "profile":
+            found.setdefault(f"{key} {value}", []).extend([variant] if variant else [])
+    return "; ".join(f"{text} ({', '.join(of)})" if of else text for text, of in found.items())
 
 
 def _citation(citation: dict | None) -> dict | None:
@@ -111,7 +118,6 @@ def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
         for env in environments
     )
     return [
-        ["Studies", listed([study.name for study in studies])],
         ["Groups", f"{states.total()}: {counted(states)}"],
         ["Cells", str(len(runs))],
         ["Machine", _several(machine_text(env["machine"]) for env in environments)],
@@ -141,10 +147,9 @@ def _headline(studies: list[Study], states: Counter) -> str:
 
 
 def _study_table(studies: list[Study]) -> dict:
-    counts = [counted_verdicts(study) for study in studies]
+    counts = [counted_verdicts(study, published=True) for study in studies]
     total = sum(counts, Counter())
     order = [name for name in VERDICTS if total[name]]
-    order += sorted(name for name in total if name not in VERDICTS)
     kept = any(study.evidence for study in studies)
     rows = [
         [

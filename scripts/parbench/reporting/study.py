@@ -15,8 +15,8 @@ from parbench.verdicts.groups import Group, groups_of, read_runs
 from parbench.verdicts.rows import Row, read_rows
 
 TRAINED = Path("results/cells")
-ELSEWHERE = ("published on ", "not stated by the source")  # so begins what is said once
-ONCE = (*ELSEWHERE, "scaled: ")
+ELSEWHERE = "published on "  # so begins what is said once
+ONCE = (ELSEWHERE, "scaled: ", "not stated by the source")
 
 
 class Study:
@@ -106,6 +106,8 @@ class Study:
             if words := [each for each in self._of_model(own) if each not in shared]:
                 found.append(f"{model}: {', '.join(words)}")
         reasons = [each for row in self.rows.values() for each in row.reason.split("; ")]
+        assumed = [f"not stated, hence assumed: {', '.join(self.study['assumed'])}"]
+        found += assumed if self.study["assumed"] else []
         return found + sorted({each for each in reasons if each.startswith(ELSEWHERE)})
 
     def own_scale(self, group: Group) -> str:
