@@ -244,5 +244,11 @@ def _draw_key(figure: Figure) -> None:
         "noise": Patch(color=INK, alpha=0.13, lw=0),
     }
     figure.legend(
-        signs.values(), signs, loc="center left", ncols=6, fontsize=7.5, borderpad=0, handlelength=1.4
+        signs.values(),
+        signs,
+        loc="center left",
+        ncols=6,
+        fontsize=7.5,
+        borderpad=0,
+        handlelength=1.4,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import string
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -71,12 +72,15 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
     judged = claims.judge(all_claims, rebuilt, [each for _, each in found])
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
     numbered = dict(enumerate(judged, 1))
-    blocks = {number: _block(number, each) for number, each in numbered.items()}
+    blocks = {n: _block(n, each, rebuilt[each.claim.study]) for n, each in numbered.items()}
     drawn = {number: block for number, block in blocks.items() if block.lines}
     by_source: dict[str, list[Block]] = {}
     for block in drawn.values():
         by_source.setdefault(block.judged.claim.study, []).append(block)
-    parts = [claim_figure.part(source, each) for source, each in by_source.items()]
+    parts = [
+        claim_figure.part(_named(source, rebuilt[source]), each)
+        for source, each in by_source.items()
+    ]
     return {
         "sentence": _headline(judged),
         "figure": {
@@ -108,7 +112,9 @@ def _headline(judged: list[Judged]) -> str:
     counts = Counter(each.verdict for each in judged)
     told = [f"{n} {_says(word, n)}" for word in words.CLAIM_VERDICTS[:-1] if (n := counts[word])]
     tested = len(judged) - counts[words.UNTESTED]
-    text = f"{tested} of {count(len(judged), 'claim')} can be tested here: {listed(told) or 'none'}."
+    text = (
+        f"{tested} of {count(len(judged), 'claim')} can be tested here: {listed(told) or 'none'}."
+    )
     lacks = Counter(_lacks(each)[0] for each in judged if each.verdict == words.UNTESTED)
     if lacks:
         text += f" Of the others: {'; '.join(f'{why} ({n})' for why, n in lacks.items())}."
@@ -133,11 +139,23 @@ def _lacks(each: Judged) -> tuple[str, str]:
     return text.partition(":")[0], text
 
 
-def _block(number: int, each: Judged) -> Block:
-    drawn = [c for c in each.comparisons if claim_figure.shown(c)]
-    labels = _labels(drawn)
-    lines = (Line(label, c) for label, c in zip(labels, drawn, strict=True))
-    return Block(number, each, _test(each) if drawn else "", tuple(lines))
+def _block(number: int, each: Judged, studies: list[Rebuilt]) -> Block:
+    """What is drawn of a claim; of several studies, each is told by its letter."""
+    lines = []
+    for letter, study in zip(string.ascii_uppercase, studies, strict=False):
+        drawn = [c for c in each.comparisons if c.study == study.name and claim_figure.shown(c)]
+        before = f"{letter} " if len(studies) > 1 else ""
+        labels = (f"{before}{text}" for text in _labels(drawn))
+        lines += [Line(text, c) for text, c in zip(labels, drawn, strict=True)]
+    return Block(number, each, _test(each) if lines else "", tuple(lines))
+
+
+def _named(source: str, studies: list[Rebuilt]) -> str:
+    """A source, with the letters of its studies where there are several."""
+    if len(studies) == 1:
+        return source
+    named = zip(string.ascii_uppercase, studies, strict=False)
+    return f"{source}: {', '.join(f'{letter} {study.name}' for letter, study in named)}"
 
 
 def _test(judged: Judged) -> str:
@@ -147,7 +165,9 @@ def _test(judged: Judged) -> str:
     if test.op == "equal":
         return f"{label(test.metric)} over {label(test.against)}: {op}"
     sides = [
-        " or ".join(dict.fromkeys(pair[n].variant for c in judged.comparisons for pair in _sides(c)))
+        " or ".join(
+            dict.fromkeys(pair[n].variant for c in judged.comparisons for pair in _sides(c))
+        )
         for n in (0, 1)
     ]
     named = (test.numerator, test.denominator)

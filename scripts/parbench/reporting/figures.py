@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SPREAD = f"mean ± standard deviation, or the range of fewer than {DECIDE_FROM['seeds']} seeds"
+SPREAD = f"± standard deviation, or the range of fewer than {DECIDE_FROM['seeds']} seeds"
 KEYS = ("elapsed_seconds", "test_accuracy")  # of an epoch's entry in a history
 
 Curve = tuple[str, list[dict]]  # label, and the mean entry of each epoch
@@ -58,7 +58,7 @@ def speedup_figure(study: Study) -> dict | None:
     if not groups:
         return None
     caption = (
-        f"Dot: {SPREAD}; bar: the bound that the number of devices sets; grey band: the noise "
+        f"Dot: mean {SPREAD}; bar: the bound that the number of devices sets; grey band: the noise "
         "floor, the baseline against itself."
     )
     palette = colours(study)

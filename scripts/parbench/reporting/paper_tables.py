@@ -30,7 +30,6 @@ from parbench.reporting.text import (
 from parbench.verdicts import words
 from parbench.verdicts.groups import Group
 from parbench.verdicts.rows import Row
-from parbench.verdicts.words import DECIDE_FROM
 
 KEYS = ["Model", "Variant", "Hardware"]
 VERDICT = "Verdict"

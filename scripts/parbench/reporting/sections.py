@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from parbench.reporting.figures import figures
+from parbench.reporting.figures import SPREAD, figures
 from parbench.reporting.in_turns import in_turns_table
 from parbench.reporting.not_yet import not_yet_table
 from parbench.reporting.operators import operators_table
@@ -72,6 +72,7 @@ def study_section(study: Study, known: Environments) -> dict:
             ["Groups", f"{len(study.groups)}: {counted(states)}" if study.groups else "none"],
             ["Machine", _several(_machines(study))],
             ["Software", f"stack {study.stack}, in {deployment_text(study.deployment)}"],
+            ["Reproduced", f"mean {SPREAD} (how many)"],
             ["All numbers", str(study.table_path)],
             *(
                 [name, _settings(text[name.lower()])]
@@ -146,6 +147,11 @@ def _headline(studies: list[Study], states: Counter) -> str:
     return f"{text} Of the others, {rest}." if rest else text
 
 
+def _file(study: Study, key: str, otherwise: str) -> str:
+    """What is known of the file of evidence that a study was unpacked from."""
+    return otherwise if study.evidence is None else study.evidence[key]
+
+
 def _study_table(studies: list[Study]) -> dict:
     counts = [counted_verdicts(study, published=True) for study in studies]
     total = sum(counts, Counter())
@@ -153,7 +159,10 @@ def _study_table(studies: list[Study]) -> dict:
     kept = any(study.evidence for study in studies)
     rows = [
         [
-            Cell(study.name, link=anchor("study", study.name)),
+            Cell(
+                study.evidence["file"] if study.evidence else study.name,
+                link=anchor("study", study.name),
+            ),
             *([Cell(study.evidence["digest"][:12] if study.evidence else ABSENT)] if kept else []),
             whole(len(study.runs)),
             *(whole(counted[name]) for name in order),
