@@ -212,8 +212,6 @@ def test_the_report_shows_operators_and_what_is_not_yet_there(study):
     assert "1 CPU device of 2 cores" in html
     assert "&lt;b&gt;&amp;" in html
     assert "<b>&" not in html
-    drawn = {f["id"].rpartition("-")[2]: f for f in data["studies"][0]["figures"]}
-    assert ">two-32<" not in "".join(each["svg"] for each in drawn["time"]["parts"])  # some steps
     assert pdf.startswith(b"%PDF")
 
 
