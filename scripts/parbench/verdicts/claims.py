@@ -42,7 +42,7 @@ Band = tuple[float, float]
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A study of the report that rebuilds a claim's source.
+    """A study of the report, asked the claims of its source and ``claims``, by name, of others.
 
     ``means`` of its table by (group, metric): for metrics that are a name and a part of it.
     """
@@ -52,6 +52,11 @@ class Rebuilt:
     source: Source
     groups: tuple[Group, ...]
     means: Mapping[tuple[str, str], float]
+    claims: Collection[str] = ()
+
+    def is_asked(self, name: str, claim: Claim) -> bool:
+        """Whether the claim, under its ``name``, is one for this study."""
+        return claim.study == self.source.name or name in self.claims
 
 
 @dataclass(frozen=True)
@@ -138,13 +143,13 @@ class Judged:
 
 def judge(
     claims: Mapping[str, Claim],
-    studies: Mapping[str, list[Rebuilt]],
+    studies: Collection[Rebuilt],
     found: Collection[Contradiction],
 ) -> list[Judged]:
-    """Every claim of the sources that ``studies`` rebuild, by source; ``found`` by their audit."""
+    """Every claim that ``studies`` are asked; ``found`` by the audit of their sources."""
     judged = []
     for name, claim in claims.items():
-        mine = studies.get(claim.study)
+        mine = [each for each in studies if each.is_asked(name, claim)]
         if not mine:
             continue
         made = [each for one in mine for each in _comparisons(claim, one)] if claim.test else []

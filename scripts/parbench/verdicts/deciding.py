@@ -74,9 +74,6 @@ def _undecided_claims(
     name: str, study: Mapping, plan: expansion.Plan
 ) -> dict[tuple[str, ...], tuple[float, ...]]:
     """The thresholds of the study's undecided claims, by the cells of the pair they rest on."""
-    source = study["study"]["published"]
-    if source is None:
-        return {}
     done = {
         cell: plan.cells[cell].seed
         for cell in plan.runnable(name)
@@ -85,10 +82,12 @@ def _undecided_claims(
     whole = cut(study, done, lambda group, left: {"not_run": "not trained yet"})
     runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in done}
     groups = tuple(groups_of(whole, runs, runs).values())
-    values = Source.read(source, places.published_files())
-    rebuilt = claims.Rebuilt(name, study["study"]["tolerance"], values, groups, {})
+    about = study["study"]
+    source = Source.read(about["published"], places.published_files())
+    asked = about.get("claims", ())
+    rebuilt = claims.Rebuilt(name, about["tolerance"], source, groups, {}, asked)
     found: dict[tuple[str, ...], tuple[float, ...]] = {}
-    for judged in claims.judge(published.claims(places.CLAIMS), {source: [rebuilt]}, []):
+    for judged in claims.judge(published.claims(places.CLAIMS), [rebuilt], []):
         for comparison in judged.comparisons:
             if comparison.at and comparison.verdict == UNDECIDED:
                 for ratio in comparison.ratios:
