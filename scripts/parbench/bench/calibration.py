@@ -19,8 +19,8 @@ from parbench.errors import ParbenchError
 from parbench.files import canonical_json
 from parbench.measure import metrics_json
 from parbench.verdicts.pairs import Restart, restart
-from parbench.verdicts.sequential import ALPHA, FIRST, hodges_lehmann, k, ratio_margin
-from parbench.verdicts.words import OK
+from parbench.verdicts.sequential import ALPHA, hodges_lehmann, k, ratio_margin
+from parbench.verdicts.words import FEWEST, OK
 
 CELLS = Path("results/cells")
 EFFECTS = (0.0, 0.02, 0.05, 0.1, 0.2)
@@ -79,9 +79,9 @@ def simulated(restarts: Sequence[Restart], rng: np.random.Generator) -> np.ndarr
 
 def looks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The ends of `sequential.interval` after each value of each run (a row), from the 4th on."""
-    n = np.arange(FIRST, values.shape[1] + 1)
-    mean = values.cumsum(axis=1)[:, FIRST - 1 :] / n
-    square = (values**2).cumsum(axis=1)[:, FIRST - 1 :] / n
+    n = np.arange(FEWEST, values.shape[1] + 1)
+    mean = values.cumsum(axis=1)[:, FEWEST - 1 :] / n
+    square = (values**2).cumsum(axis=1)[:, FEWEST - 1 :] / n
     half = k(n, ALPHA) * np.sqrt((square - mean**2).clip(0) / (n - 1))
     return mean - half, mean + half
 
@@ -89,9 +89,9 @@ def looks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def table(restarts: Sequence[Restart], seconds: float) -> list[Row]:
     """Simulate comparisons of each effect and question; ``seconds``: the cost of a restart."""
     rng = np.random.default_rng(0)
-    most = max(int(HOUR / seconds), FIRST)
+    most = max(int(HOUR / seconds), FEWEST)
     low, high = looks(rng.choice(simulated(restarts, rng), (RUNS, most)))
-    minutes = np.arange(FIRST, most + 1) * seconds / 60
+    minutes = np.arange(FEWEST, most + 1) * seconds / 60
     return [
         _row(effect, question, low, high, minutes) for question in QUESTIONS for effect in EFFECTS
     ]
@@ -143,9 +143,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="what a restart takes (as measured)")
     arguments = parser.parse_args()
     restarts = read(arguments.files or sorted(CELLS.glob("*/metrics.json")))
-    if len(restarts) < FIRST:
+    if len(restarts) < FEWEST:
         raise ParbenchError(
-            f"{len(restarts)} of at least {FIRST} restarts of A/A pairs in "
+            f"{len(restarts)} of at least {FEWEST} restarts of A/A pairs in "
             f"{'the files named' if arguments.files else CELLS}; `snakemake` measures some, with a "
             "study in config.yaml that has a pair of two equal sides"
         )

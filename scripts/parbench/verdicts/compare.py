@@ -16,8 +16,8 @@ from parbench.errors import ParbenchError
 from parbench.files import canonical_json
 from parbench.measure.metrics import METRICS, Metric, Run
 from parbench.verdicts import evidence, terminal
-from parbench.verdicts.estimates import estimate
 from parbench.verdicts.groups import Group, groups_of, seed
+from parbench.verdicts.series import Series, estimate
 from parbench.verdicts.words import NOT_MEASURED, OK
 
 HEAD = [
@@ -129,7 +129,7 @@ def _ratios(pairs: Pairs) -> list[float]:
 
 
 def _shown(group: Group, metric: Metric, factor: float, unit: str) -> str:
-    found = estimate(group.values(metric), trim=metric.clocked)
+    found = group.series(metric).estimate()
     lacking = NOT_MEASURED if group.ok or group.status == OK else group.status
     return terminal.spread(found, factor, ".2f", unit) or lacking
 
