@@ -41,7 +41,7 @@ def change_plan(results: Path, **changes) -> None:
 def test_a_file_holds_all_that_was_measured_and_gives_it_back(tmp_path):
     results = measured(tmp_path)
     path = wrote(tmp_path / "evidence", results)
-    assert path.name == "constructed-constructed-x2-2030-01-03.json"
+    assert path.name == "constructed-constructed-x2-2030-01-04.json"
     made = evidence.read(path)
     runs = {
         file.parent.name: json.loads(file.read_text())
@@ -169,7 +169,7 @@ def test_studies_are_those_of_the_last_report_unless_they_are_named(tmp_path, ca
     evidence.main(["write"])
     told = capsys.readouterr()
     assert "note: elsewhere: nothing of it runs on this machine" in told.err
-    assert "constructed-constructed-x2-2030-01-03.json  18 cells" in told.out
+    assert "constructed-constructed-x2-2030-01-04.json  18 cells" in told.out
     shutil.rmtree(results / "cells" / plan["groups"][0]["cells"][0])
     with pytest.raises(ParbenchError, match=r"constructed.json: 1 of 18 cells are not measured"):
         evidence.main(["write", "constructed"])
@@ -237,7 +237,7 @@ def test_one_report_holds_a_study_of_two_machines(tmp_path):
     for out in outs:
         assert f"{out.name}.json" in html
     cell = groups[0].cell_id(0)
-    assert html.count(f'id="c-constructed-first-x2-2030-01-03-{cell}"') == 1
+    assert html.count(f'id="c-constructed-first-x2-2030-01-04-{cell}"') == 1
     assert f"snakemake results/cells/{cell}/metrics.json --config" in html
     assert "Shared with another study" not in html
     pdf = squeezed(pdf_text(report.render.render_pdf(data)))

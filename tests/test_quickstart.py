@@ -60,7 +60,6 @@ def test_table_is_tidy_and_whole(finished):
     assert (done[done.metric == "test_accuracy"].n_seeds == 1).all()
     speedup = done[done.metric == "speedup"]
     assert set(speedup.variant) >= {"gpipe-2", "gpipe-1-1", "ddp"}
-    assert set(done[done.metric == "noise_floor"].variant) == {"eager"}
     # Certified, each of them: no reason says otherwise.
     assert not done.reason.fillna("").str.contains("not certified").any()
 

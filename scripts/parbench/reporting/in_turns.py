@@ -55,5 +55,9 @@ def _row(
         whole(sum(one.pairs for one in each)),
         whole(sum(one.disturbed for one in each)),
         # Of equal sides it is whether they may be relied on.
-        Cell(EqualSides(group).said.partition(": ")[2] if compared is group.pairs.get(group.id) else says),
+        Cell(
+            EqualSides(group).said.partition(": ")[2]
+            if compared is group.pairs.get(group.id)
+            else says
+        ),
     ]

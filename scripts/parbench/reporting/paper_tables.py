@@ -208,8 +208,7 @@ def speedup_table(study: Study) -> dict | None:
         [("", KEYS), ("", columns)],
         [_speedup_row(study, group, notes) for group in groups],
         caption="Training time of the baseline over that of the variant, of pairs that took turns. "
-        "The bound is the number of cores or GPUs."
-        + (f" {PIPELINE_BOUND}" if pipelines else ""),
+        "The bound is the number of cores or GPUs." + (f" {PIPELINE_BOUND}" if pipelines else ""),
         context=context(study, groups),
         notes=notes,
     )

@@ -12,9 +12,7 @@ from parbench.verdicts.series import Series
 from parbench.verdicts.words import FAILURES, OK
 
 
-def compared(
-    metric: Metric, group: Group, baseline: Group, but: Collection[str] = ()
-) -> Series:
+def compared(metric: Metric, group: Group, baseline: Group, but: Collection[str] = ()) -> Series:
     """A metric of the group's runs beside the baseline's, where both did the same work.
 
     ``but``: in which keys of their work they may differ.

@@ -184,9 +184,7 @@ def _ratio(claim: Claim, study: Rebuilt, over: Group, under: Group) -> Ratio:
     return Ratio(over, under, None if missing else series, *told, pair)
 
 
-def _in_turns(
-    metric: Metric, over: Group, under: Group
-) -> tuple[Compared | None, Series | None]:
+def _in_turns(metric: Metric, over: Group, under: Group) -> tuple[Compared | None, Series | None]:
     """The pairs of the two, whose own ratio is the baseline's time over the variant's, and that of
     the first group's time over the second's; None where they took no turns."""
     for variant, baseline in ((over, under), (under, over)):

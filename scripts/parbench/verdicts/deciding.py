@@ -24,10 +24,10 @@ from parbench.plan.study_plan import PairGroup
 from parbench.verdicts import claims, sequential
 from parbench.verdicts.groups import groups_of
 from parbench.verdicts.incomplete import cut
-from parbench.verdicts.pairs import Compared, estimated
+from parbench.verdicts.pairs import Compared
 from parbench.verdicts.published import Source
 from parbench.verdicts.terminal import aligned, say
-from parbench.verdicts.words import UNDECIDED
+from parbench.verdicts.words import FEWEST, UNDECIDED
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ def still_open(plan: expansion.Plan) -> Iterator[Open]:
         for pair in study.pairs or ():
             if pair.not_run is not None or pair.inference:
                 continue
-            compared = _compared(pair)
-            boundaries = compared.undecided(study.study.tolerance.relative)
+            series = _compared(pair).series
+            boundaries = series.undecided(study.study.tolerance.relative)
             boundaries += of_claims.get(tuple(pair.cells), ())
-            _, found = estimated(compared.values)
             if boundaries:
-                needed = sequential.FIRST if found is None else sequential.needed(found, boundaries)
-                yield Open(name, pair, len(compared.restarts), compared.cost, needed)
+                found = series.interval()
+                needed = FEWEST if found is None else sequential.needed(found, boundaries)
+                yield Open(name, pair, len(series.values), series.cost, needed)
 
 
 def _compared(pair: PairGroup) -> Compared:
@@ -90,8 +90,8 @@ def _undecided_claims(
     found: dict[tuple[str, ...], tuple[float, ...]] = {}
     for judged in claims.judge(published.claims(places.CLAIMS), {source: [rebuilt]}, []):
         for comparison in judged.comparisons:
-            if comparison.at and comparison.verdict == UNDECIDED:
-                for ratio in comparison.ratios:
+            if comparison.verdict == UNDECIDED:
+                for ratio in (each for each in comparison.ratios if each.pair):
                     cells = ratio.pair.cells
                     found[cells] = found.get(cells, ()) + comparison.boundaries
     return found
@@ -152,8 +152,9 @@ def _told(plan: expansion.Plan) -> list[str]:
     for name, study in plan.studies.items():
         for pair in study.pairs or ():
             compared = _compared(pair)
-            measured, found = estimated(compared.values)
-            ends = f" [{measured.ci_low:.2f}, {measured.ci_high:.2f}]" if found else ""
+            measured = compared.series.estimate()
+            ends = f" [{measured.ci_low:.2f}, {measured.ci_high:.2f}]"
+            ends = "" if measured.too_few else ends
             ratio = f"{measured.mean:.2f}{ends}" if measured.n else "not run"
             says = pair.not_run or compared.reading(study.study.tolerance.relative)
             keys = [name, pair.model, pair.variant, pair.baseline]

@@ -149,9 +149,7 @@ def needed(found: Interval, boundaries: Iterable[float], alpha: float = ALPHA) -
     return int(enough[0]) if len(enough) else None
 
 
-def outlook(
-    found: Interval, boundaries: Iterable[float], seconds: float, unit: str
-) -> str:
+def outlook(found: Interval, boundaries: Iterable[float], seconds: float, unit: str) -> str:
     """What an undecided comparison takes, in a sentence; ``seconds``: the cost of a value."""
     n = needed(found, boundaries)
     if n is None or (n - found.n) * seconds > 60 * PATIENCE:

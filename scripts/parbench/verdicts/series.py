@@ -1,4 +1,4 @@
-"""What a verdict rests on: a value of each seed, or restart, and the one rule (docs/verdicts.md)."""
+"""What a verdict rests on: a value of each seed, or restart (docs/verdicts.md)."""
 
 from __future__ import annotations
 
