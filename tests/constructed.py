@@ -188,16 +188,16 @@ def make_pair(name: str, sides: list[dict], restart: int = 0) -> dict:
     return {**head, "variants": 1, "inference": False, "sides": sides}
 
 
-def make_pair_metrics(pair: dict, status="ok", *, environment=None, ratio=None) -> dict:
+def make_pair_metrics(pair: dict, status="ok", *, environment=None, seconds=()) -> dict:
     """metrics.json of a run of ``pair``, whose sides' environments have ``environment``.
 
-    ``ratio``: of the baseline's seconds over the variant's.
+    ``seconds``: what a slice of each side takes.
     """
     slices = [
-        {"pair": n, "side": side, "samples": 64, "seconds": seconds, "disturbed": False}
+        {"pair": n, "side": side, "samples": 64, "seconds": each, "disturbed": False}
         | {"others": 0.0, "steal": 0.0, "waited": None}
-        for n in range(4 if ratio else 0)
-        for side, seconds in enumerate((1.0, ratio))
+        for n in range(4)
+        for side, each in enumerate(seconds)
     ]
     sides = [make_metrics(side, environment=environment) for side in pair["sides"]]
     return {
@@ -590,7 +590,8 @@ def write_study(
             (eager,) = (e for e in groups if (e.model, e.variant) == (group.model, "eager"))
             sides = [cell_json(side, 0) for side in (group, eager)]
             pair = make_pair(group.pairs()[restart], sides, restart)
-            metrics = make_pair_metrics(pair, group.status, ratio=ratio)
+            status = "ok" if group.status == "ok" else "out_of_memory"
+            metrics = make_pair_metrics(pair, status, seconds=(1.0, ratio))
             write_json(paths["cells"] / pair["id"] / "metrics.json", metrics)
     make_table(paths["plan"], paths["cells"], paths["table"])
     return paths

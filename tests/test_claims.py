@@ -501,7 +501,12 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     assert swin[5] == "restart 0: at step 3"
     assert swin[-1] == UNTESTED
     notes = [note["text"] for note in made["table"]["notes"]]
-    assert notes == ["comparisons: holds 2, cannot be tested here 1; on constructed (scaled)"]
+    assert notes == [
+        "comparisons: holds 2, cannot be tested here 1; on constructed (scaled)",
+        "firm: it would stand also if every claim of this report were tested as one",
+    ]
+    resnet = next(row for row in texts(made["detail"]) if row[2] == "resnet18: eager over ddp")
+    assert resnet[-2:] == [BELOW, HOLDS]
     # Of this report's sources alone.
     (found,) = texts(made["audit"])
     assert found[:3] == ["constructed", "equal to the last digit", "likely"]

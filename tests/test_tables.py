@@ -149,7 +149,9 @@ def take_turns(plan: dict, base: dict, other: dict, ratios: Sequence[float]) -> 
     entry |= {"cells": list(cells), "inference": False, "not_run": None}
     plan["pairs"] = [entry] if ratios else []
     return {
-        cell: constructed.make_pair_metrics(constructed.make_pair(cell, sides, n), ratio=ratio)
+        cell: constructed.make_pair_metrics(
+            constructed.make_pair(cell, sides, n), seconds=(1.0, ratio)
+        )
         for n, (cell, ratio) in enumerate(cells.items())
     }
 

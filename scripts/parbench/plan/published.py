@@ -260,9 +260,9 @@ class Claim(Model):
     )
     published: Number | dict[str, Number | dict[str, Number]] | None = Field(
         None,
-        description="the ratio, of scores the difference, as the source's numbers give it: one number, or one by model, by "
-        "model and batch, or by strategy; where it is not stated it is computed from the published "
-        "values",
+        description="the ratio, of scores the difference, as the source's numbers give it: one "
+        "number, or one by model, by model and batch, or by strategy; where it is not stated it is "
+        "computed from the published values",
     )
     finding: str | None = Field(
         None,
