@@ -183,9 +183,10 @@ def make_metrics(cell: dict, status="ok", *, machine=None, environment=None, **c
 
 
 def make_pair(name: str, sides: list[dict], restart: int = 0) -> dict:
-    """cell.json of two sides that take turns."""
-    head = {"schema_version": 1, "kind": "pair", "id": name, "seed": restart}
-    return {**head, "variants": 1, "inference": False, "sides": sides}
+    """cell.json of two sides, or more, that take turns."""
+    head = {"schema_version": 1, "kind": "pair", "id": name, "seed": restart, "variants": 1}
+    bare = [{k: v for k, v in s.items() if k not in ("schema_version", "run")} for s in sides]
+    return {**head, "inference": False, "sides": bare, "run": sides[0]["run"]}
 
 
 def make_pair_metrics(pair: dict, status="ok", *, environment=None, seconds=()) -> dict:

@@ -74,17 +74,17 @@ def test_the_same_cells_are_compared_seed_by_seed(tmp_path, first, capsys):
         (
             [Group("resnet18", "eager", CPU1, seeds=(1, 2))],
             changed(2.0),
-            "23.87 to 24.13 s  0.50  undecided: 2 seeds; 4 are the fewest",
+            "23.87 to 24.13 s  0.50  undecided: 2 seeds, and 4 are the fewest",
         ),
         (
             [Group("resnet18", "eager", CPU1, status="diverged", reason="loss was NaN")],
             changed(),
-            "diverged 4 of 4 undecided: 0 seeds; 4 are the fewest",
+            "diverged 4 of 4 undecided: 0 seeds, and 4 are the fewest",
         ),
         (
             [Group("resnet18", "eager", CPU1, not_run="needs 2 cores"), DDP],
             changed(),
-            "not run undecided: 0 seeds; 4 are the fewest",
+            "not run undecided: 0 seeds, and 4 are the fewest",
         ),
         ([Group("resnet18", "eager", CPU1, epochs=8)], changed(), "not judged: other work"),
     ],

@@ -22,7 +22,7 @@ def work(tmp_path):
 
 def test_restarts_are_added_and_kept(work):
     said = work.run("scripts/decide.py", "--minutes", "0").stdout
-    assert "undecided: 1 restart; 4 are the fewest" in said
+    assert "undecided: 1 restart, and 4 are the fewest" in said
     kept = work.folder / "results/restarts.json"
     assert not kept.exists()
     # As long as one restart more takes, and not two.
@@ -31,7 +31,7 @@ def test_restarts_are_added_and_kept(work):
     path.write_text(json.dumps(metrics | {"finished": metrics["started"]}))
     said = work.run("scripts/decide.py", "--minutes", "0.2").stdout
     assert "undecided comparisons: 1; one restart more of each" in said
-    assert "undecided: 2 restarts; 4 are the fewest" in said
+    assert "undecided: 2 restarts, and 4 are the fewest" in said
     assert list(json.loads(kept.read_text()).values()) == [2]
     # The workflow's next run has them, too: the whole training alone is left.
     assert work.jobs()["train"] == 1

@@ -202,7 +202,7 @@ def test_the_note_of_gpipe_on_cpu_stands_under_its_tables(made):
         ((1.9, 2.0, 2.1, 2.1), "faster"),  # its mean alone is above the bound
         ((2.6, 2.61, 2.59, 2.6), "above the bound: suspect the clock"),
         ((0.7, 1.4, 1.1, 1.0), "undecided: too close to call"),
-        ((1.6, 1.6, 1.6), "undecided: 3 restarts; 4 are the fewest"),
+        ((1.6, 1.6, 1.6), "undecided: 3 restarts, and 4 are the fewest"),
     ],
 )
 def test_reading_of_a_speedup(tmp_path, turns, says):
@@ -427,7 +427,7 @@ def test_few_seeds(tmp_path, seeds):
     data = collect(tmp_path, constructed.write_study(tmp_path, groups=groups))
     html, _ = render(tmp_path, data)
     assert f"({len(seeds)})" in html
-    assert f"{len(seeds)} restart{'s' * (len(seeds) > 1)}; 4 are the fewest" in html
+    assert f"{len(seeds)} restart{'s' * (len(seeds) > 1)}, and 4 are the fewest" in html
     row = row_of(json.loads(data.read_text())["studies"][0]["tables"][0], "resnet18", "eager")
     reproduced = row[4]["text"]
     assert "±" not in reproduced

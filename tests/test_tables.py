@@ -300,7 +300,7 @@ def test_ratios_of_pairs_that_follow_from_the_speedup():
         ([0.93, 0.931, 0.929, 0.93], "higher than the baseline's"),
         ([0.8, 0.801, 0.799, 0.8], "lower than the baseline's"),
         ([0.9, 0.92, 0.9, 0.93], r"undecided: some \d+ minutes more \(\d+ seeds\) if"),
-        ([0.9, 0.9, 0.9], "undecided: 3 seeds; 4 are the fewest"),
+        ([0.9, 0.9, 0.9], "undecided: 3 seeds, and 4 are the fewest"),
     ],
 )
 def test_accuracies_are_compared_by_their_difference_seed_by_seed(scores, reading):
@@ -460,7 +460,7 @@ def test_a_verdict(metric, values, published, verdict):
     assert found["verdict"] == verdict
     assert found["ratio"] == pytest.approx(np.mean(values) / published)
     if len(values) < 4:
-        assert found["reason"] == "2 seeds; 4 are the fewest (0.8 to 0.9)"
+        assert found["reason"] == "2 seeds, and 4 are the fewest (0.8 to 0.9)"
     else:
         assert f"differs by {np.mean(values) - published:+.2g} (tolerance" in found["reason"]
         takes = re.search("minutes more|too close to call", found["reason"])
@@ -569,7 +569,7 @@ def speedup_row(turns, seconds=20.0, **changes) -> pd.Series:
     [
         ((1.5, 1.51, 1.5, 1.49), 20.0, words.INSIDE, ""),
         ((1.2, 1.21, 1.2, 1.19), 20.0, words.ABOVE, ""),
-        ((1.5, 1.51, 1.5), 20.0, words.UNDECIDED, "3 restarts; 4 are the fewest (1.5 to 1.51)"),
+        ((1.5, 1.51, 1.5), 20.0, words.UNDECIDED, "3 restarts, and 4 are the fewest (1.5 to 1.51)"),
         ((1.5, 1.51, 1.5, 1.49), 10.0, words.NOT_COMPARABLE, "at most 2.00"),
         ((), 20.0, words.NOT_MEASURED, "no pair (`pairs`) compares them in turns"),
     ],

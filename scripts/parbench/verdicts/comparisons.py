@@ -300,14 +300,8 @@ def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | No
     elif alone and test.op == "<" and value <= ratio.least:
         verdict, reasons = UNTESTED, (f"at most {1 / ratio.least:.2f} times",)
     elif verdict == UNDECIDED:
-        reasons = (*reasons, _range(series) if few else series.outlook(ends))
+        reasons = (*reasons, series.outlook(ends))
     return replace(made, verdict=verdict, reasons=reasons, at=at, boundaries=ends)
-
-
-def _range(series: Series) -> str:
-    found = series.estimate()
-    ends = dict.fromkeys(map(series.text, (found.min, found.max)))
-    return f"{found.too_few} ({' to '.join(ends)})"
 
 
 def _beside(made: Comparison) -> Published | None:

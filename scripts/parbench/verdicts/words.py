@@ -52,4 +52,4 @@ NOT_REACHED = "not reached"  # so begins what is said of seeds below the publish
 def too_few(number: int, of: str = "seeds") -> str:
     """Why ``number`` seeds, or restarts, decide nothing; empty where they are enough."""
     counted = f"{number} {of if number != 1 else of.rstrip('s')}"
-    return f"{counted}; {FEWEST} are the fewest" if number < FEWEST else ""
+    return f"{counted}, and {FEWEST} are the fewest" if number < FEWEST else ""
