@@ -176,6 +176,14 @@ def test_undecided_scores_say_what_it_takes():
     assert few.reason.endswith("; 3 seeds, and 4 are the fewest")
 
 
+def test_a_published_number_that_means_nothing_is_refused(tmp_path):
+    path = tmp_path / "claims.yaml"
+    claim = {"study": "paper", "claim": "So.", "published": {"net": {"16": 0}}}
+    path.write_text(json.dumps({"a": claim | FASTER}))
+    with pytest.raises(ParbenchError, match=r"a.published: value 0 is no ratio; write one above 0"):
+        read_claims(path)
+
+
 @pytest.mark.parametrize(
     ("metric", "test", "message"),
     [

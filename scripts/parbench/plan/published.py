@@ -209,17 +209,21 @@ class ClaimTest(Model):
         for key, fits in allowed.items():
             if not fits and key in self.model_fields_set:
                 raise self.unwanted(key)
-        if isinstance(self.value, (int, float)):
-            self._check_value(self.value)
+        self.check_number("value", self.value)
         return self
 
-    def _check_value(self, value: float) -> None:
-        if self.is_of_differences:
-            if not -1 < value < 1:
-                said = "is no difference of scores; write one between -1 and 1, 0.01 for a point"
-                raise wrong(["value"], f"value {value} {said}")
-        elif value <= 0:
-            raise wrong(["value"], f"value {value} is no ratio; write one above 0")
+    def check_number(self, key: str, value: Any) -> None:
+        """Refuse what can be no ratio, or no difference of scores; ``key`` has it."""
+        if isinstance(value, Mapping):
+            for each in value.values():
+                self.check_number(key, each)
+        elif not isinstance(value, (int, float)) or self.op in ("largest", "equal"):
+            return
+        elif self.is_of_differences and not -1 < value < 1:
+            said = "is no difference of scores; write one between -1 and 1, 0.01 for a point"
+            raise wrong([key], f"value {value} {said}")
+        elif not self.is_of_differences and value <= 0:
+            raise wrong([key], f"value {value} is no ratio; write one above 0")
 
     @property
     def is_of_differences(self) -> bool:
@@ -277,6 +281,8 @@ class Claim(Model):
         tested = "test" in self.model_fields_set and self.test.value == "published"
         if tested and "published" not in self.model_fields_set:
             raise self.lacking("published")
+        if self.test is not None:
+            self.test.check_number("published", self.published)
         return self
 
 

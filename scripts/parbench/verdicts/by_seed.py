@@ -32,7 +32,7 @@ def compared(metric: Metric, group: Group, baseline: Group, but: Collection[str]
         logs=not metric.is_score,
         cost=group.seed_seconds + baseline.seed_seconds,
         resolution=max(each.resolution(metric) for each in (group, baseline)),
-        reasons=tuple(dict.fromkeys(reasons)),
+        reasons=tuple(dict.fromkeys([*group.failures(), *reasons])),
     )
 
 

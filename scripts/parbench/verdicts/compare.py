@@ -15,7 +15,7 @@ from typing import Any
 from parbench.errors import ParbenchError
 from parbench.files import canonical_json
 from parbench.measure.metrics import METRICS, Metric, Run
-from parbench.verdicts import evidence, terminal
+from parbench.verdicts import by_seed, evidence, terminal
 from parbench.verdicts.groups import Group, groups_of, seed
 from parbench.verdicts.series import Series, estimate
 from parbench.verdicts.words import NOT_MEASURED, OK
@@ -97,7 +97,7 @@ def show(a: Side, b: Side) -> str:
         of_seed = {seed(run): run for run in theirs.ok}
         pairs = [(run, of_seed[seed(run)]) for run in ours.ok if seed(run) in of_seed]
         same += [(one, other) for one, other in pairs if one["cell"]["id"] == other["cell"]["id"]]
-        gain = _gain(ours, theirs, pairs)
+        gain = by_seed.compared(ACCURACY, theirs, ours)
         lines.append([ours.model, ours.variant + mark, *_numbers(ours, theirs, pairs, gain)])
         share = a.made["plan"]["study"]["tolerance"]["accuracy"]
         says = gain.reading(share, "B's is higher", "A's is higher")
@@ -114,16 +114,6 @@ def show(a: Side, b: Side) -> str:
         if left := [group for group in side.groups if group not in shared]:
             said.append(f"Only in {name}: {', '.join(left)}.")
     return "\n".join(said)
-
-
-def _gain(ours: Group, theirs: Group, pairs: Pairs) -> Series:
-    """Accuracies of B less those of A."""
-    scores = {seed(run): [ACCURACY.read(each) for each in (run, other)] for run, other in pairs}
-    return Series(
-        {number: b - a for number, (a, b) in scores.items() if None not in (a, b)},
-        cost=ours.seed_seconds + theirs.seed_seconds,
-        resolution=max(each.resolution(ACCURACY) for each in (ours, theirs)),
-    )
 
 
 def _numbers(ours: Group, theirs: Group, pairs: Pairs, gain: Series) -> list[str]:

@@ -6,18 +6,18 @@ Scores of two groups are compared by their difference, all else by its ratio.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from parbench.measure.metrics import METRICS, Metric
 from parbench.plan.published import Claim, ClaimTest
 from parbench.verdicts import by_seed, judging, sequential
-from parbench.verdicts.bounds import most
 from parbench.verdicts.equal_sides import biased
 from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared
-from parbench.verdicts.published import Source, has_layout
+from parbench.verdicts.published import Source
 from parbench.verdicts.selection import across_models, lacks, means, measuring, pairs
 from parbench.verdicts.series import Series
 from parbench.verdicts.words import (
@@ -55,17 +55,16 @@ class Ratio:
 
     ``series``: its values, None with ``missing``: why there are none, or none that mean it;
     ``pair``: where they took turns; ``stated``: what the claim says it is; ``published``: that, or
-    what the source's own numbers give, which is not comparable for ``differs``.
+    what the source's own numbers give.
     """
 
     over: Group
     under: Group
     series: Series | None
     missing: tuple[str, ...]
+    pair: Compared | None
     stated: float | None
     published: float | None
-    differs: tuple[str, ...]
-    pair: Compared | None
 
     @property
     def model(self) -> str:
@@ -79,13 +78,13 @@ class Ratio:
 
     @property
     def bound(self) -> float:
-        """What a ratio of times may at most be."""
-        return most(self.under, self.over) if self.pair else math.inf
+        """What a ratio of times may at most be; its inverse: that of the other way round."""
+        return self.under.at_most_faster(self.over) if self.pair else math.inf
 
     @property
-    def least(self) -> float:
-        """What it must at least be."""
-        return 1 / most(self.over, self.under) if self.pair else 0.0
+    def inverse_bound(self) -> float:
+        """The same of its inverse."""
+        return self.over.at_most_faster(self.under) if self.pair else math.inf
 
 
 @dataclass(frozen=True)
@@ -161,27 +160,23 @@ def of_two_groups(claim: Claim, study: Rebuilt) -> list[Comparison]:
 def _ratio(claim: Claim, study: Rebuilt, over: Group, under: Group) -> Ratio:
     test, pair, series = claim.test, None, None
     metric = METRICS.get(test.metric)
+    if metric is not None and metric.depends_on_clock:
+        pair, series = _in_turns(metric, over, under)
     missing = [group.not_run for group in (over, under) if group.not_run]
     if not missing and (metric is None or metric.read is None):
         missing = [f"no cell measures {test.metric}"]
-    elif not missing and metric.depends_on_clock:
-        pair, series = _in_turns(metric, over, under)
-        missing = _cautions(metric, over, under) or ([] if pair else [judging.NO_PAIR])
     elif not missing:
         missing = _cautions(metric, over, under)
-        but = {"global_batch"} if test.numerator.batch_size else set()
-        series = by_seed.compared(metric, over, under, but)
-        failed = (*over.failures(), *under.failures(), *series.reasons)
-        series = replace(series, reasons=tuple(dict.fromkeys(failed)))
-    if not missing and not series.values:
-        missing = series.reasons or [f"no {series.of.rstrip('s')} that both have"]
+        if not metric.depends_on_clock:
+            but = {"global_batch"} if test.numerator.batch_size else set()
+            series = by_seed.compared(metric, over, under, but)
+        if not missing and not (series and series.values):
+            lacking = f"no {series.of.rstrip('s')} that both have" if series else judging.NO_PAIR
+            missing = (series and series.reasons) or [lacking]
     stated = _stated(claim, over, under)
-    printed, differs = _printed(metric, over, under, study.source) if metric else (None, [])
-    if stated is not None:
-        printed, differs = stated, []
-    differs += [f"differs from the source: {g.differs}" for g in (over, under) if g.differs]
-    told = tuple(dict.fromkeys(missing)), stated, printed, tuple(dict.fromkeys(differs))
-    return Ratio(over, under, None if missing else series, *told, pair)
+    printed = _printed(metric, over, under, study.source) if metric else None
+    told = tuple(dict.fromkeys(missing)), pair, stated, printed if stated is None else stated
+    return Ratio(over, under, series, *told)
 
 
 def _in_turns(metric: Metric, over: Group, under: Group) -> tuple[Compared | None, Series | None]:
@@ -219,26 +214,14 @@ def _stated(claim: Claim, over: Group, under: Group) -> float | None:
     return None if isinstance(stated, Mapping) else stated
 
 
-def _printed(
-    metric: Metric, over: Group, under: Group, source: Source
-) -> tuple[float | None, list[str]]:
-    """What the source's own two numbers give, where both are of the same hardware; and what forbids
-    to set it beside what is found here."""
+def _printed(metric: Metric, over: Group, under: Group, source: Source) -> float | None:
+    """What the source's own two numbers give, where both are of the same hardware."""
     ours, theirs = (source.find(group, metric) for group in (over, under))
     if ours is None or theirs is None or ours.hardware != theirs.hardware:
-        return None, []
+        return None
     if metric.is_score:
-        return ours.value - theirs.value, []
-    if not theirs.value:
-        return None, []
-    sides = ((ours, over), (theirs, under))
-    differs = [
-        why
-        for row, group in sides
-        if not has_layout(row, group)
-        for why in judging.hardware_difference(group, row)
-    ]
-    return ours.value / theirs.value, differs
+        return ours.value - theirs.value
+    return ours.value / theirs.value if theirs.value else None
 
 
 # ---------------------------------------------------------------- verdicts
@@ -248,40 +231,36 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
     """The verdict on one ratio, or on the first of two over the second."""
     missing = tuple(dict.fromkeys(reason for ratio in ratios for reason in ratio.missing))
     first, *others = ratios
-    printed = [ratio.published for ratio in ratios]
-    published, series = None if None in printed else printed[0], first.series
+    published, series = first.published, first.series
     for each in others if not missing else ():
         series = series.beside(each.series)
-    for each in printed[1:] if published is not None else ():
-        published = published - each if test.is_of_differences else published / each
+    for each in others:
+        if published is None or each.published is None:
+            published = None
+        else:
+            by = operator.sub if test.is_of_differences else operator.truediv
+            published = by(published, each.published)
     value = first.stated if test.value == "published" else test.value
     if not missing and not series.values:
         missing = (f"no {series.of.rstrip('s')} that all of them have",)
     elif not missing and test.value == "published" and value is None:
         missing = ("the claim states no number for this",)
+    made = Comparison(study.name, UNTESTED, missing, ratios, published=published)
     if missing:
-        return Comparison(study.name, UNTESTED, missing, ratios, published=published)
-    made = Comparison(
-        study.name,
-        REPORTED,
-        series.reasons,
-        ratios,
-        published=published,
-        measured=series.estimate(),
-        series=series,
-    )
+        return made
+    made = replace(made, measured=series.estimate(), series=series)
     return replace(_judged(made, test, study, value), beside=_beside(made))
 
 
 def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | None) -> Comparison:
     """``made`` with the verdict of the one rule (sequential.py)."""
     series, ratio = made.series, made.ratios[0]
-    few = made.measured.too_few
     sides = [side for each in made.ratios for side in (each.over, each.under)]
     if ratio.pair and (void := biased(study.groups, sides)):
-        return replace(made, verdict=UNTESTED, reasons=(void,))
+        return replace(made, reasons=(void,))
     if test.op == "report":
-        return replace(made, reasons=(*series.reasons, few) if few else series.reasons)
+        reasons = tuple(filter(None, (*series.reasons, made.measured.too_few)))
+        return replace(made, verdict=REPORTED, reasons=reasons)
     share = test.margin or study.tolerance["relative" if series.logs else "accuracy"]
     margin = series.margin(share)
     threshold = value if value is None or not series.logs else math.log(value)
@@ -294,12 +273,11 @@ def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | No
         return sequential.beyond(found, test.op, threshold)
 
     verdict, reasons = at(sequential.ALPHA), series.reasons
-    alone = len(made.ratios) == 1 and series.logs
-    if alone and test.op == ">" and value >= ratio.bound:
-        verdict, reasons = UNTESTED, (f"at most {ratio.bound:.2f} times",)
-    elif alone and test.op == "<" and value <= ratio.least:
-        verdict, reasons = UNTESTED, (f"at most {1 / ratio.least:.2f} times",)
-    elif verdict == UNDECIDED:
+    if len(made.ratios) == 1 and series.logs and test.op in (">", "<"):
+        bound = ratio.bound if test.op == ">" else ratio.inverse_bound
+        if (threshold if test.op == ">" else -threshold) >= math.log(bound):
+            return replace(made, reasons=(f"at most {bound:.2f} times",))
+    if verdict == UNDECIDED:
         reasons = (*reasons, series.outlook(ends))
     return replace(made, verdict=verdict, reasons=reasons, at=at, boundaries=ends)
 
@@ -309,12 +287,11 @@ def _beside(made: Comparison) -> Published | None:
     value, series, found = made.published, made.series, made.measured
     if value is None or found.too_few:
         return None
-    differs = [why for ratio in made.ratios for why in ratio.differs]
+    sides = [side for each in made.ratios for side in (each.over, each.under)]
+    differs = [f"differs from the source: {side.differs}" for side in sides if side.differs]
     if len(made.ratios) == 1 and series.logs:
         ratio = made.ratios[0]
-        differs += judging.beyond(value, ratio.bound)
-        if value < ratio.least:
-            differs += judging.beyond(1 / value, 1 / ratio.least)
+        differs += judging.beyond(value, ratio.bound, 1 / ratio.inverse_bound)
     said = f"published {series.text(value)}"
     if differs:
         return Published(value, NOT_COMPARABLE, f"{said}: not comparable: {'; '.join(differs)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import statistics
 from collections.abc import Iterable, Mapping
@@ -189,6 +190,16 @@ class Group:
         """
         models = table.get("models", [] if self.members else [self.model])
         return self.model in models and self.variant in table.get("variants", [self.variant])
+
+    def at_most_faster(self, slow: Group) -> float:
+        """How many times as fast as ``slow`` it can at most be, with more devices: by their number,
+        by its pipeline or, of models side by side, by the longest of them; else infinite."""
+        more, few = (each.devices * each.hardware.threads for each in (self, slow))
+        if more <= few or self.hardware.device != slow.hardware.device:
+            return math.inf
+        turns = self.pairs.get(slow.id) if self.members else None
+        bounds = [more / few, self.work.pipeline_bound, turns.bound if turns else None]
+        return min(each for each in bounds if each is not None)
 
     @property
     def devices(self) -> int:

@@ -100,11 +100,12 @@ def lies(published: float, found: Estimate) -> str:
     return BELOW if published < found.ci_low else INSIDE
 
 
-def beyond(published: float, bound: float) -> list[str]:
+def beyond(published: float, most: float, least: float = 0.0) -> list[str]:
     """Why a published ratio cannot be shown here; empty where it can."""
-    if published <= bound:
-        return []
-    return [f"published {published:.3g}, beyond what can be reached here: at most {bound:.2f}"]
+    said = f"published {published:.3g}, beyond what can be reached here: "
+    if published > most:
+        return [f"{said}at most {most:.2f}"]
+    return [f"{said}at least {least:.2f}"] if published < least else []
 
 
 def _why_not_measured(metric: Metric, group: Group, series: Series) -> str:
@@ -127,11 +128,11 @@ def _why_not_comparable(
         reasons.append(f"differs from the source: {group.differs}")
     if metric.kind == "ratio":
         if not has_layout(published, group):
-            reasons += hardware_difference(group, published)
+            reasons += _hardware_difference(group, published)
         return reasons
     reasons += scale_difference(group, study)
     if metric.kind == "absolute":
-        reasons += _assumptions(study) + hardware_difference(group, published)
+        reasons += _assumptions(study) + _hardware_difference(group, published)
     return reasons
 
 
@@ -139,7 +140,7 @@ def _caveats(metric: Metric, group: Group, study: Mapping, published: Published)
     """What differs from the source without forbidding the comparison."""
     caveats = _assumptions(study)
     if metric.kind == "ratio":
-        caveats = hardware_difference(group, published) + scale_difference(group, study) + caveats
+        caveats = _hardware_difference(group, published) + scale_difference(group, study) + caveats
     return caveats
 
 
@@ -161,8 +162,7 @@ def _assumptions(study: Mapping) -> list[str]:
     return [f"not stated by the source, assumed: {', '.join(assumed)}"] if assumed else []
 
 
-def hardware_difference(group: Group, published: Published) -> list[str]:
-    """On what was published, where that is other hardware."""
+def _hardware_difference(group: Group, published: Published) -> list[str]:
     if has_hardware(published, group):
         return []
     return [f"published on {described_hardware(published)}, here on {group.describe_hardware()}"]

@@ -25,7 +25,6 @@ from parbench.measure.metrics import (
 )
 from parbench.plan.published import Published
 from parbench.verdicts import by_seed
-from parbench.verdicts.bounds import most
 from parbench.verdicts.certificate import Certificates
 from parbench.verdicts.groups import Group, groups_of, read_runs, seed
 from parbench.verdicts.judging import scale_difference, verdict
@@ -134,7 +133,7 @@ class Measured:
                 continue
             found, (published, why) = series.estimate(), self.published(metric, group)
             is_speedup = metric.name == "speedup" and not group.not_run
-            bound = most(group, self.baseline(group)) if is_speedup else math.inf
+            bound = group.at_most_faster(self.baseline(group)) if is_speedup else math.inf
             judged = verdict(metric, group, self.plan["study"], series, published, bound)
             reasons = [
                 group.not_run,
