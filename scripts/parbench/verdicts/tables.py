@@ -120,7 +120,7 @@ class Measured:
 
     def reading(self, metric: Metric, series: Series) -> list[str]:
         """What a difference of accuracies says by itself."""
-        if metric.name != "accuracy_difference":
+        if metric.name != "accuracy_difference" or not series.values:
             return []
         share = self.plan["study"]["tolerance"]["accuracy"]
         return [series.reading(share, "higher than the baseline's", "lower than the baseline's")]
@@ -141,7 +141,7 @@ class Measured:
                 *uncertified,
                 *group.cautions(metric),
                 *series.reasons,
-                *([] if group.not_run else self.reading(metric, series)),
+                *self.reading(metric, series),
                 *judged.reasons,
                 why,
                 group.note,
