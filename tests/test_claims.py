@@ -100,7 +100,7 @@ def judged(claim: dict, *groups: Group, rows=(), found=()):
     tolerance = {"relative": 0.05, "accuracy": 0.01}
     study = Rebuilt("paper-cpu", tolerance, source, groups, {})
     claim = Claim(study="paper", claim="It is so.", **claim)
-    return claims.judge({"a": claim}, {"paper": [study]}, found)[0]
+    return claims.judge({"a": claim}, [study], found)[0]
 
 
 def ratio(over: dict, under: dict, op=">", metric="train_seconds", **more) -> dict:

@@ -322,7 +322,7 @@ def test_a_claim_of_a_total_is_of_both_models_and_no_other_is():
     groups, source = tuple(groups_of(plan, runs, turns).values()), Source("laharsh", [])
     both = claims.Rebuilt("both", plan["study"]["tolerance"], source, groups, {})
     stated = published.claims(config.ROOT / "studies" / "published" / "claims.yaml")
-    judged = claims.judge(stated, {"laharsh": [both]}, [])
+    judged = claims.judge(stated, [both], [])
     made = {each.name: each for each in judged}
     total, each = made["laharsh-total-speedup"], made["laharsh-vit-speedup"]
     assert [found.ratios[0].over.model for found in total.comparisons] == ["cnn+vit"]

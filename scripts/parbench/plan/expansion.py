@@ -18,7 +18,7 @@ from parbench.cell import Cell, Dataset, Pair, Run, Strategy, Training
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
 from parbench.files import read_json
-from parbench.plan import about, consistency, pairing, places, scale, study_plan
+from parbench.plan import about, consistency, pairing, places, published, scale, study_plan
 from parbench.plan import config as configuration
 from parbench.plan.configuration import Config, Override
 from parbench.plan.naming import Named
@@ -170,6 +170,10 @@ class Expansion:
         asked = {entry.hardware for entry in self.study.variants.values()}
         for used in self.override.hardware:
             consistency.known("hardware", used, asked, f"override.{self.name}")
+        if self.study.claims:
+            stated = published.claims(places.ROOT / places.CLAIMS)
+            for claim in self.study.claims:
+                consistency.known("claims", claim, stated, self.where)
         consistency.check_names(self.study, self.where)
 
     def _templates(self) -> Iterator[tuple[tuple[str, str], Cell]]:

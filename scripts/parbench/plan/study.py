@@ -153,6 +153,11 @@ class Study(Model):
     scaled_from: Name | None = Field(
         None, description="the study at published scale that this one is a smaller copy of"
     )
+    claims: Names | None = Field(
+        None,
+        description="claims of any source, by their names in studies/published/claims.yaml, that it "
+        "is asked at its own scale; those of its source by default",
+    )
     dataset: str = Field(description="a name under datasets in config.yaml")
     seeds: Seeds = Field(description="one run of every cell for each; distinct")
     settings: Layer = Field({}, description="what the source states or the study decides")

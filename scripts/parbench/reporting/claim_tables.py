@@ -55,23 +55,22 @@ Panels = dict[tuple[str, str], str | None]  # by study and group
 def section(studies: list[Study], claimed: Path | None, published: list[Path]) -> dict | None:
     """The table of claims, its comparisons one by one, and the audit of the same sources.
 
-    None without ``claimed`` or without a study that has a source.
+    None without ``claimed`` or without a study that is asked any.
     """
-    with_source = [study for study in studies if study.has_source]
-    if claimed is None or not published or not with_source:
+    asked = [study for study in studies if study.has_source or study.study.get("claims")]
+    if claimed is None or not published or not asked:
         return None
     rows = {path: read_rows(path) for path in published}
     of_all = list(itertools.chain.from_iterable(rows.values()))
     all_claims = read_claims(claimed)
-    rebuilt: dict[str, list[Rebuilt]] = {}
-    for study in with_source:
-        rebuilt.setdefault(study.study["published"], []).append(_rebuilt(study, of_all))
+    rebuilt = [_rebuilt(study, of_all) for study in asked]
+    sources = {each.source.name for each in rebuilt}
     task = audit.Task()
     found = []
     for path, own in rows.items():
         said = audit.of_claims(all_claims, own)
         for each in (*audit.contradictions(own, task), *said):
-            found += [(path, each)] if each.study in rebuilt else []
+            found += [(path, each)] if each.study in sources else []
     judged = claims.judge(all_claims, rebuilt, [each for _, each in found])
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
     return {
@@ -84,7 +83,8 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
 def _rebuilt(study: Study, published: list[Published]) -> Rebuilt:
     means = {key: row.mean for key, row in study.rows.items() if row.mean is not None}
     source = Source(study.study["published"], published)
-    return Rebuilt(study.name, study.study["tolerance"], source, tuple(study.groups), means)
+    about, claimed = study.study, study.study.get("claims", ())
+    return Rebuilt(study.name, about["tolerance"], source, tuple(study.groups), means, claimed)
 
 
 # ---------------------------------------------------------------- the first page

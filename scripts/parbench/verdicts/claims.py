@@ -32,13 +32,13 @@ class Judged:
 
 def judge(
     claims: Mapping[str, Claim],
-    studies: Mapping[str, list[Rebuilt]],
+    studies: Collection[Rebuilt],
     found: Collection[Contradiction],
 ) -> list[Judged]:
-    """Every claim of the sources that ``studies`` rebuild, by source; ``found`` by their audit."""
+    """Every claim that ``studies`` are asked; ``found`` by the audit of their sources."""
     judged = []
     for name, claim in claims.items():
-        mine = studies.get(claim.study)
+        mine = [each for each in studies if each.is_asked(name, claim)]
         if not mine:
             continue
         made = [each for one in mine for each in _comparisons(claim, one)] if claim.test else []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from parbench.measure.metrics import METRICS, Metric
@@ -37,7 +37,7 @@ PREDICTED = ("inference_seconds",)  # and of predicting
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A study of the report that rebuilds a claim's source.
+    """A study of the report, asked the claims of its source and ``claims``, by name, of others.
 
     ``means`` of its table by (group, metric): for metrics that are a name and a part of it.
     """
@@ -47,6 +47,11 @@ class Rebuilt:
     source: Source
     groups: tuple[Group, ...]
     means: Mapping[tuple[str, str], float]
+    claims: Collection[str] = ()
+
+    def is_asked(self, name: str, claim: Claim) -> bool:
+        """Whether the claim, under its ``name``, is one for this study."""
+        return claim.study == self.source.name or name in self.claims
 
 
 @dataclass(frozen=True)

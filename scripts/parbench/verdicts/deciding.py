@@ -87,10 +87,7 @@ def _compared(pair: PairGroup) -> Compared:
 
 
 def _claimed(name: str, study: Mapping, plan: expansion.Plan) -> list[Comparison]:
-    """The undecided comparisons of the study's claims."""
-    source = study["study"]["published"]
-    if source is None:
-        return []
+    """The undecided comparisons of the claims that the study is asked."""
     done = {
         cell: plan.cells[cell].seed
         for cell in plan.runnable(name)
@@ -99,9 +96,11 @@ def _claimed(name: str, study: Mapping, plan: expansion.Plan) -> list[Comparison
     whole = cut(study, done, lambda group, left: {"not_run": "not trained yet"})
     runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in done}
     groups = tuple(groups_of(whole, runs, runs).values())
-    values = Source.read(source, places.published_files())
-    rebuilt = Rebuilt(name, study["study"]["tolerance"], values, groups, {})
-    judged = claims.judge(published.claims(places.CLAIMS), {source: [rebuilt]}, [])
+    about = study["study"]
+    source = Source.read(about["published"], places.published_files())
+    asked = about.get("claims", ())
+    rebuilt = Rebuilt(name, about["tolerance"], source, groups, {}, asked)
+    judged = claims.judge(published.claims(places.CLAIMS), [rebuilt], [])
     made = (comparison for each in judged for comparison in each.comparisons)
     return [each for each in made if each.verdict == UNDECIDED and each.series]
 
@@ -118,10 +117,12 @@ def main() -> None:
     end = time.monotonic() + 60 * given.minutes
     config = deployment.settle(configuration.read(given.configfile))
     plan = expansion.plan(config, given.configfile)
-    if not any(study.pairs or study.study.published for study in plan.studies.values()):
+    studies = plan.studies.values()
+    about = [(study.pairs, study.study.published, study.study.claims) for study in studies]
+    if not any(map(any, about)):
         raise ParbenchError(
             f"studies: {', '.join(plan.studies)}: none has `pairs`, by which times are compared, "
-            "or a source, whose claims are judged"
+            "or claims that are judged"
         )
     _measure(plan)
     while time.monotonic() < end:
