@@ -53,11 +53,11 @@ def main() -> int:
         print(f"{given.out}: {len(made.cells)} cells are left to measure")
         return 0
     for path in given.results:
-        results = packing.home(path, given.order, files)
+        results, studies = packing.home(path, given.order, files)
         print(f"{path}: {len(results.runs)} results")
         for cell, why in results.failed.items():
             print(f"  {cell}: {why.sentence}")
-    print("keep them: python scripts/evidence.py write --partial <study>")
+        print(f"  keep them: make evidence ARGS='--partial {' '.join(studies)}'")
     return 0
 
 

@@ -206,8 +206,13 @@ def _check_size(out: Path, most: int) -> None:
         )
 
 
-def home(path: Path, order_path: Path, configfiles: Sequence[Path]) -> Results:
-    """Check what a kit brought home in ``path``, and lay it out as a run here would have done."""
+def home(
+    path: Path, order_path: Path, configfiles: Sequence[Path]
+) -> tuple[Results, list[str]]:
+    """Check what a kit brought home in ``path``, and lay it out as a run here would have done.
+
+    Returns it, and the studies that it is of.
+    """
     plan = planned(read_order(order_path), configfiles)
     results = validated(Results, files.read_json(path), str(path))
     for cell, metrics in results.runs.items():
@@ -227,4 +232,5 @@ def home(path: Path, order_path: Path, configfiles: Sequence[Path]) -> Results:
             (places.folder(cell) / "failed.json").unlink(missing_ok=True)
     for cell in results.failed.keys() & plan.cells.keys():
         files.write_json(places.folder(cell) / "failed.json", results.failed[cell].stated())
-    return results
+    asked = plan.studies.items()
+    return results, [name for name, study in asked if results.runs.keys() & study.runnable()]
