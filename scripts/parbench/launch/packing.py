@@ -206,9 +206,7 @@ def _check_size(out: Path, most: int) -> None:
         )
 
 
-def home(
-    path: Path, order_path: Path, configfiles: Sequence[Path]
-) -> tuple[Results, list[str]]:
+def home(path: Path, order_path: Path, configfiles: Sequence[Path]) -> tuple[Results, list[str]]:
     """Check what a kit brought home in ``path``, and lay it out as a run here would have done.
 
     Returns it, and the studies that it is of.

@@ -25,8 +25,9 @@ class Strategy(eager.Strategy):
 
     OPTIONS: ClassVar[dict[str, dict]] = {
         "beside": {
-            "description": "models that train at the same time, each on a device of its own: by "
-            "name, the options that differ from their defaults; the cell's own may be among them",
+            "description": "models that train at the same time, each on a device of its own or "
+            "all on one GPU: by name, the options that differ from their defaults; the cell's own "
+            "may be among them",
             "type": "object",
             "additionalProperties": {"type": "object"},
             "minProperties": 1,
