@@ -26,7 +26,14 @@ from parbench.cache import say
 from parbench.data import dataset
 from parbench.data.images import decoded
 from parbench.errors import ParbenchError
-from parbench.files import canonical_json, read_json, sha256_file, write_atomically, write_json
+from parbench.files import (
+    canonical_json,
+    digest,
+    read_json,
+    sha256_file,
+    write_atomically,
+    write_json,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA_VERSION = 1
@@ -75,7 +82,8 @@ def run(folder: Path, out: Path, work: Path, minutes: float) -> int:
     """
     ends = time.monotonic() + 60 * minutes
     kit = Kit.read(folder)
-    visit = _Visit(folder, kit, out, work / kit.code[:12], ends)  # nothing of other code counts
+    home = work / digest([kit.code, kit.data])[:12]  # what other code or data gave is not this
+    visit = _Visit(folder, kit, out, home, ends)
     for name, sha256 in kit.data.items():
         _unpack(folder / "data" / f"{name}.tar.gz", sha256, name, visit.home / "data" / name)
     visit.keep()
@@ -177,14 +185,14 @@ def _unpack(archive: Path, sha256: str, name: str, folder: Path) -> None:
     with tarfile.open(archive) as tar:
         held = {PurePosixPath(one.name): tar.extractfile(one).read() for one in tar if one.isfile()}
     given = json.loads(held.pop(PurePosixPath("digest.json")))
-    data, digest = folder / "data.safetensors", folder / "digest.json"
+    data, described = folder / "data.safetensors", folder / "digest.json"
     if converted := held.get(PurePosixPath(data.name)):
         write_atomically(data, converted)
-        write_json(digest, given)
+        write_json(described, given)
         return
     train, test = ([path for path in held if path.parts[0] == part] for part in ("train", "test"))
     source = given["source"], given["source_sha256"]
     images = decoded(train, test, *source, opened=lambda path: io.BytesIO(held[path]))
-    found = dataset.convert(name, given["kind"], images, data, digest)
+    found = dataset.convert(name, given["kind"], images, data, described)
     if found["sha256"] != given["sha256"]:
         say(f"{name}: decoded to other pixels than at home: its cells will count as another's")

@@ -9,6 +9,7 @@ import io
 import shutil
 import tarfile
 from collections.abc import Iterator, Sequence
+from gzip import GzipFile
 from importlib import metadata
 from itertools import zip_longest
 from pathlib import Path
@@ -187,7 +188,8 @@ def _pack_data(name: str, spec: dict, folder: Path) -> str:
         held |= {path.relative_to(root).as_posix(): path for path in images}
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / f"{name}.tar.gz"
-    with tarfile.open(out, "w:gz") as tar:
+    # The same files give the same bytes: no time in them.
+    with GzipFile(out, "wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
         for inside, path in held.items():
             info, content = tarfile.TarInfo(inside), path.read_bytes()
             info.size = len(content)
