@@ -166,11 +166,10 @@ class _Visit:
 
     def tell(self) -> int:
         """What was done, in a line."""
-        left = sum(not self.metrics(each).exists() for each in self.kit.cells)
-        failed = sum(self.failed(each).exists() for each in self.kit.cells)
-        every = len(self.kit.cells)
-        say(f"{every - left} of {every} cells have a result, {failed} failed or were cut off")
-        return int(left > 0)
+        left = [each for each in self.kit.cells if not self.metrics(each).exists()]
+        failed, every = sum(self.failed(each).exists() for each in left), len(self.kit.cells)
+        say(f"{every - len(left)} of {every} cells have a result, {failed} failed or were cut off")
+        return int(bool(left))
 
 
 def _unpack(archive: Path, sha256: str, name: str, folder: Path) -> None:
