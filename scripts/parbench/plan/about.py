@@ -28,6 +28,7 @@ def about(name: str, study: Study, override: Override, dataset: str) -> About:
         assumed={k: value for k, value in study.assumed.items() if k not in override.settings},
         override=override,
         published=study.published,
+        **({"claims": study.claims} if study.claims else {}),
         not_yet=[_not_yet(entry, study, where) for entry in study.not_yet],
         # Every field stated, so that defaults are written, too.
         tolerance=Tolerance(**study.tolerance.model_dump()),

@@ -26,7 +26,7 @@ def source_of(study: Study, where: str) -> Study | None:
 def differences(cell: Cell, variant: str, study: Study, source: Study | None) -> list[str]:
     """How ``cell``, of the ``variant`` of ``study``, differs from the same one of ``source``."""
     if source is None:
-        return []
+        return ["a scale of its own"] if study.claims else []
     model, place = cell.model.name, f"studies/{study.scaled_from}.yaml"
     # A variant that only this study has is no scaled one, and what it states itself stands; unless
     # it is set beside published rows.

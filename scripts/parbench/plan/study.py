@@ -29,7 +29,7 @@ class Citation(Model):
 
 
 class Tolerance(Model):
-    """How far a reproduced number may be from the published one (docs/verdicts.md)."""
+    """How far two numbers may be apart that count as equal (docs/verdicts.md)."""
 
     relative: Positive = Field(0.05, description="share of the published value")
     accuracy: Positive = Field(0.01, description="absolute")
@@ -153,6 +153,11 @@ class Study(Model):
     scaled_from: Name | None = Field(
         None, description="the study at published scale that this one is a smaller copy of"
     )
+    claims: Names | None = Field(
+        None,
+        description="claims of any source, by their names in studies/published/claims.yaml, that "
+        "it is asked at its own scale; those of its source by default",
+    )
     dataset: str = Field(description="a name under datasets in config.yaml")
     seeds: Seeds = Field(description="one run of every cell for each; distinct")
     settings: Layer = Field({}, description="what the source states or the study decides")
@@ -161,7 +166,8 @@ class Study(Model):
     )
     tolerance: Tolerance = Field(
         default_factory=Tolerance,
-        description="how far a reproduced number may be from the published one (docs/verdicts.md)",
+        description="how far two numbers may be apart that count as equal: a reproduced and its "
+        "published one, or two that a claim says are the same (docs/verdicts.md)",
     )
     models: Annotated[dict[str, ModelEntry], Field(min_length=1)] = Field(
         description="rows of the grid, each a file scripts/parbench/models/<name>.py"

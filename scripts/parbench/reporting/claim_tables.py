@@ -13,11 +13,12 @@ from parbench.plan.published import claims as read_claims
 from parbench.plan.published import rows as read_rows
 from parbench.printable import printable
 from parbench.reporting.study import Study
-from parbench.reporting.table import Cell, Notes, absent, band_cell, interval_cell, make_table
+from parbench.reporting.table import Cell, Notes, absent, interval_cell, make_table
 from parbench.reporting.text import (
     ABSENT,
     count,
     decimals,
+    fixed,
     hardware_text,
     joined_ends,
     label,
@@ -27,7 +28,8 @@ from parbench.reporting.text import (
     spread_text,
 )
 from parbench.verdicts import audit, claims, words
-from parbench.verdicts.claims import Comparison, Judged, Rebuilt
+from parbench.verdicts.claims import Judged
+from parbench.verdicts.comparisons import Comparison, Rebuilt
 from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.published import Source
 
@@ -35,7 +37,7 @@ TONES = {words.HOLDS: "good", words.FAILS: "bad"}
 OPS = {
     ">": "more than {}",
     "<": "less than {}",
-    "within_noise": "1, within noise",
+    "within_margin": "equal{}",
     "report": "told, not judged",
     "largest": "the largest is told, not judged",
     "equal": "1, in every run",
@@ -44,6 +46,8 @@ LISTED = 4  # comparisons that the first page names one by one
 DETAIL = "t-claims-each"
 FIRM = "firm: it would stand also if every claim of this report were tested as one"
 
+POINTS = " points"
+
 Value = float | str | Estimate | None
 Panels = dict[tuple[str, str], str | None]  # by study and group
 
@@ -51,23 +55,22 @@ Panels = dict[tuple[str, str], str | None]  # by study and group
 def section(studies: list[Study], claimed: Path | None, published: list[Path]) -> dict | None:
     """The table of claims, its comparisons one by one, and the audit of the same sources.
 
-    None without ``claimed`` or without a study that has a source.
+    None without ``claimed`` or without a study that is asked any.
     """
-    with_source = [study for study in studies if study.has_source]
-    if claimed is None or not published or not with_source:
+    asked = [study for study in studies if study.has_source or study.study.get("claims")]
+    if claimed is None or not published or not asked:
         return None
     rows = {path: read_rows(path) for path in published}
     of_all = list(itertools.chain.from_iterable(rows.values()))
     all_claims = read_claims(claimed)
-    rebuilt: dict[str, list[Rebuilt]] = {}
-    for study in with_source:
-        rebuilt.setdefault(study.study["published"], []).append(_rebuilt(study, of_all))
+    rebuilt = [_rebuilt(study, of_all) for study in asked]
+    sources = {each.source.name for each in rebuilt}
     task = audit.Task()
     found = []
     for path, own in rows.items():
         said = audit.of_claims(all_claims, own)
         for each in (*audit.contradictions(own, task), *said):
-            found += [(path, each)] if each.study in rebuilt else []
+            found += [(path, each)] if each.study in sources else []
     judged = claims.judge(all_claims, rebuilt, [each for _, each in found])
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
     return {
@@ -80,7 +83,8 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
 def _rebuilt(study: Study, published: list[Published]) -> Rebuilt:
     means = {key: row.mean for key, row in study.rows.items() if row.mean is not None}
     source = Source(study.study["published"], published)
-    return Rebuilt(study.name, study.study["tolerance"], source, tuple(study.groups), means)
+    about, claimed = study.study, study.study.get("claims", ())
+    return Rebuilt(study.name, about["tolerance"], source, tuple(study.groups), means, claimed)
 
 
 # ---------------------------------------------------------------- the first page
@@ -95,8 +99,8 @@ def _first_page(judged: list[Judged]) -> dict:
         [("", ["Source", "Claim"]), ("", ["Published", "Reproduced", "Verdict"])],
         [_claim_row(each, notes) for each in judged],
         caption=f"{count(len(judged), 'claim')}: {told}. Numbers are ratios, each named under "
-        "“Claims, one by one”: mean ± standard deviation over restarts of pairs that took turns, "
-        "or over paired seeds (how many)."
+        "“Claims, one by one”, of scores differences in percentage points: mean ± standard "
+        "deviation over restarts of pairs that took turns, or over paired seeds (how many)."
         if judged
         else "",
         notes=notes,
@@ -110,9 +114,11 @@ def _claim_row(each: Judged, notes: Notes) -> list[Cell]:
     shown = tested or {c.study for c in each.comparisons[:1]}
     comparisons = [c for c in each.comparisons if c.study in shown]
     names = list(map(_model, comparisons)), _labels(comparisons)
-    published = _several(*names, [c.published for c in comparisons])
+    points = _is_of_points(each)
+    published = _several(*names, [c.published for c in comparisons], points)
     if tested:
-        outcome = Cell(_several(*names, [c.measured for c in comparisons]), link=f"{DETAIL}-h")
+        found = _several(*names, [c.measured for c in comparisons], points)
+        outcome = Cell(found, link=f"{DETAIL}-h")
     else:
         outcome = Cell(each.reason)
     return [
@@ -124,27 +130,34 @@ def _claim_row(each: Judged, notes: Notes) -> list[Cell]:
     ]
 
 
-def _several(models: list[str], names: list[str], values: list[Value]) -> str:
+def _is_of_points(each: Judged) -> bool:
+    return each.claim.test is not None and each.claim.test.is_of_differences
+
+
+def _several(models: list[str], names: list[str], values: list[Value], points: bool) -> str:
     """``swin 1.30, resnet50 1.44``; of many numbers the range of each model."""
     have = [each for each in zip(models, names, values, strict=True) if each[2] is not None]
     if len(have) <= LISTED or any(isinstance(value, str) for *_, value in have):
-        return ", ".join(f"{name} {_text(value)}" for _, name, value in have)
+        return ", ".join(f"{name} {_text(value, points)}" for _, name, value in have)
     by_model: dict[str, list[float]] = {}
     for model, _, value in have:
         number = value.mean if isinstance(value, Estimate) else value
         by_model.setdefault(model, []).append(number)
-    return ", ".join(f"{model} {_range(numbers)}" for model, numbers in by_model.items())
+    return ", ".join(f"{model} {_range(each, points)}" for model, each in by_model.items())
 
 
-def _range(numbers: list[float]) -> str:
-    return joined_ends(map(ratio_text, (min(numbers), max(numbers))))
+def _range(numbers: list[float], points: bool) -> str:
+    return joined_ends(_text(end, points) for end in (min(numbers), max(numbers)))
 
 
-def _text(value: Value) -> str:
-    """A ratio; of several seeds with its spread, or their range, and how many they are."""
-    if not isinstance(value, Estimate):
-        return value if isinstance(value, str) else ratio_text(value)
-    return f"{spread_text(value, _places(value))} ({value.n})"
+def _text(value: Value, points: bool) -> str:
+    """A ratio, or points; of several seeds with its spread, or their range, and how many."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Estimate):
+        spread = spread_text(value, 2 if points else _places(value), 100.0 if points else 1.0)
+        return f"{spread}{POINTS * points} ({value.n})"
+    return f"{fixed(100 * value, 2)}{POINTS}" if points else ratio_text(value)
 
 
 def _places(value: Estimate) -> int:
@@ -203,51 +216,56 @@ def _one_by_one(judged: list[Judged], panels: Panels) -> dict:
         for each in judged
         for comparison in each.comparisons
     ]
-    columns = ["Test", "Published", "Reproduced", "95 % interval", "Noise", "Verdict"]
+    columns = ["Test", "Published", "Reproduced", "95 % interval", "Published lies", "Verdict"]
     return make_table(
         DETAIL,
         "Claims, one by one",
         [("", ["Claim", "Study", "Compared"]), ("", columns)],
         rows,
         caption="A metric of the first over that of the second, restart by restart of pairs that "
-        "took turns, or seed by seed. “Noise” is where a ratio of 1 lies by chance, or what counts "
-        "as 1. A claim holds where every comparison that "
-        "could be made holds, and does not where one of them is clearly against it.",
+        "took turns, or seed by seed; of scores, the first less the second. A claim holds where "
+        "every comparison that could be made holds, and does not where one of them is clearly "
+        "against it; where the published number lies decides nothing.",
         notes=notes,
         empty="No claim of these sources has a test.",
     )
 
 
 def _comparison_row(judged: Judged, each: Comparison, panels: Panels, notes: Notes) -> list[Cell]:
-    test = judged.claim.test
+    test, points = judged.claim.test, _is_of_points(judged)
     keys = [judged.name, each.study, _compared(each) or ABSENT]
-    op = OPS[test.op].format(mapping_text(test.value))
+    margin = f" within {test.margin:g}" if test.margin else ""
+    op = OPS[test.op].format(margin if test.op == "within_margin" else mapping_text(test.value))
     over = f" over {label(test.against)}" if test.against else ""
     row = [*map(Cell, keys), Cell(f"{label(test.metric)}{over}: {op}")]
-    row.append(absent("no number") if each.published is None else _cell(each.published))
+    published = absent("no number") if each.published is None else _cell(each.published, points)
     why = [*each.reasons, f"scaled: {', '.join(each.scaled)}" if each.scaled else ""]
+    row.append(published)
     if each.measured is None:
         row.append(Cell("; ".join(each.reasons), span=3))
         why = []
     else:
         group = each.group or each.ratios[0].over
-        row.append(replace(_cell(each.measured), link=panels[each.study, group.id]))
-        row += _chance(each)
+        row.append(replace(_cell(each.measured, points), link=panels[each.study, group.id]))
+        row.append(_interval(each.measured, points))
+        beside = each.beside
+        why.append(beside.says if beside else "")
+        row.append(Cell(beside.lies) if beside else absent("nothing to compare"))
     return [*row, _verdict(each.verdict, notes.mark(*why, printable(judged.claim.note or "")))]
 
 
-def _cell(value: Value) -> Cell:
+def _cell(value: Value, points: bool) -> Cell:
     sort = value.mean if isinstance(value, Estimate) else value
-    return Cell(_text(value), sort=None if isinstance(value, str) else sort)
+    return Cell(_text(value, points), sort=None if isinstance(value, str) else sort)
 
 
-def _chance(each: Comparison) -> list[Cell]:
-    """The interval of what was measured, and where a ratio of 1 lies by chance."""
-    if isinstance(each.measured, str):
-        return [absent("does not apply")] * 2
-    even = each.band == claims.EVEN
-    noise = absent("none beside the interval") if even else band_cell(each.band)
-    return [interval_cell(each.measured, _places(each.measured)), noise]
+def _interval(measured: Estimate | str, points: bool) -> Cell:
+    if isinstance(measured, str):
+        return absent("does not apply")
+    if not points:
+        return interval_cell(measured, _places(measured))
+    ends = {"ci_low": 100 * measured.ci_low, "ci_high": 100 * measured.ci_high}
+    return interval_cell(replace(measured, **ends), 2)
 
 
 # ---------------------------------------------------------------- published alone

@@ -11,7 +11,6 @@ from parbench.reporting.table import (
     Cell,
     Notes,
     absent,
-    band_cell,
     interval_cell,
     make_table,
     number,
@@ -30,13 +29,12 @@ from parbench.reporting.text import (
 from parbench.verdicts import words
 from parbench.verdicts.groups import Group
 from parbench.verdicts.rows import Row
-from parbench.verdicts.words import DECIDE_FROM
 
 KEYS = ["Model", "Variant", "Hardware"]
 FOUR = ["Published", "Reproduced", "Ratio", "Verdict"]
 TONES = {
     words.REPRODUCED: "good",
-    words.WITHIN_NOISE: "good",
+    words.INSIDE: "good",
     words.NOT_REPRODUCED: "bad",
     words.SUSPICIOUS: "warn",
 }
@@ -178,7 +176,7 @@ def context(study: Study, groups: list[Group]) -> str:
     machines = list(dict.fromkeys(machine_text(run["environment"]["machine"]) for run in runs))
     text = (
         "Reproduced: mean ± standard deviation, or the range of fewer than "
-        f"{DECIDE_FROM['seeds']} seeds (how many). Stack {study.stack}, "
+        f"{words.FEWEST} (how many). Stack {study.stack}, "
         f"in {deployment_text(study.deployment)}"
     )
     if machines:
@@ -196,27 +194,21 @@ def context(study: Study, groups: list[Group]) -> str:
 
 
 def speedup_table(study: Study) -> dict | None:
-    """Speedup of every group that has a baseline, with its bound and its noise floor."""
+    """Speedup of every group that took turns with its baseline, and its bound."""
     notes = Notes()
-    groups = [group for group in study.groups if group.baseline]
-    if any(group.pairs for group in study.groups):  # other ratios are not told
-        groups = [group for group in groups if group.baseline in group.pairs]
+    groups = [group for group in study.groups if group.baseline in group.pairs]
     if not groups:
         return None
     pipelines = any(group.work.pipeline_bound for group in groups)
-    columns = ["Speedup", "95 % interval", "Bound", "Noise floor", "Reading"]
+    columns = ["Speedup", "95 % interval", "Bound", "Reading"]
     columns += ["Published", "Verdict"] if study.has_source else []
     return make_table(
         f"t-{study.name}-speedup",
-        "Speedup, its bound and its noise floor",
+        "Speedup and its bound",
         [("", KEYS), ("", columns)],
         [_speedup_row(study, group, notes) for group in groups],
-        caption="Training time of the baseline over that of the variant: of pairs that "
-        "took turns where the study has them (then without a noise floor), else paired by seed. "
-        "The bound is the number of cores or GPUs. "
-        + (f"{PIPELINE_BOUND} " if pipelines else "")
-        + "The noise floor is the baseline against itself: a "
-        "speedup whose 95 % interval reaches into it is no difference.",
+        caption="Training time of the baseline over that of the variant, of pairs that took turns. "
+        "The bound is the number of cores or GPUs." + (f" {PIPELINE_BOUND}" if pipelines else ""),
         context=context(study, groups),
         notes=notes,
     )
@@ -225,8 +217,7 @@ def speedup_table(study: Study) -> dict | None:
 def _speedup_row(study: Study, group: Group, notes: Notes) -> list[Cell]:
     unit = "x"
     row = study.row(group, "speedup")
-    most, band = bound(group), study.noise_band(group)
-    pipeline = group.work.pipeline_bound
+    most, pipeline = bound(group), group.work.pipeline_bound
     outcome = outcome_cell(study, group, row, unit)
     if row is not None and row.mean is not None:
         interval = interval_cell(row, study.places("speedup", unit))
@@ -241,7 +232,6 @@ def _speedup_row(study: Study, group: Group, notes: Notes) -> list[Cell]:
         outcome,
         interval,
         number(most, f"{most}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else "")),
-        absent("does not apply") if row and row.of == "restarts" else band_cell(band),
         says.marked(notes.mark_all(row.reason) if row and not explained else ()),
         *([published_cell(row, unit), verdict_cell(row, group)] if study.has_source else []),
     ]
