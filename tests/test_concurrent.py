@@ -11,6 +11,7 @@ import constructed
 from constructed import table
 from parbench import strategies
 from parbench.errors import ParbenchError
+from parbench.launch import devices
 from parbench.measure import metrics_json, provenance
 from parbench.plan import config, expansion, published
 from parbench.plan.state import code_digest
@@ -32,7 +33,7 @@ from test_tables import (
     make_run,
     make_runs,
 )
-from training import cell, learned
+from training import altered, cell, learned
 
 __all__ = ["state"]  # a fixture
 
@@ -52,6 +53,15 @@ def test_contradictions_are_said(devices, beside, words):
     value = cell("concurrent", devices, beside=beside)
     (problem,) = strategies.of(value).check()
     assert re.search(words, problem)
+
+
+def test_on_one_gpu_each_process_has_a_core_and_on_one_core_none_may(monkeypatch):
+    monkeypatch.setattr("parbench.machine.usable_cores", lambda: list(range(16)))
+    value = cell("concurrent", 1, beside=BESIDE)
+    assert list(strategies.of(value).check())
+    value = altered(value, hardware={"device": "cuda"})
+    assert not list(strategies.of(value).check())
+    assert devices.needed(value, 1) == (1, 2)
 
 
 def test_the_code_of_a_cell_is_that_of_all_its_models(monkeypatch):
