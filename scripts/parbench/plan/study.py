@@ -155,8 +155,8 @@ class Study(Model):
     )
     claims: Names | None = Field(
         None,
-        description="claims of any source, by their names in studies/published/claims.yaml, that it "
-        "is asked at its own scale; those of its source by default",
+        description="claims of any source, by their names in studies/published/claims.yaml, that "
+        "it is asked at its own scale; those of its source by default",
     )
     dataset: str = Field(description="a name under datasets in config.yaml")
     seeds: Seeds = Field(description="one run of every cell for each; distinct")
