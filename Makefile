@@ -40,6 +40,7 @@ report: .python ## set up if need be, run the studies of config.yaml, write repo
 	@# Horovod is compiled where a chosen study has cells of it, and for no other.
 	@export PARBENCH_CLOSING=make PARBENCH_BUILD_HOROVOD="$(STACK)"; $(ENTER) --unlock -- python -m snakemake --quiet all --rerun-incomplete \
 		reports/final.html reports/final.pdf $(ARGS)
+	@PARBENCH_CLOSING=make $(ENTER) --unlock -- python scripts/decide.py --report $(ARGS)
 	@$(ENTER) -- python scripts/closing.py
 
 test: lint ## set up if need be, lint, run the tests, two at once; TESTS='tests/test_x.py -k word' chooses

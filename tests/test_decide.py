@@ -65,6 +65,13 @@ def test_seeds_are_added_to_what_a_claim_about_scores_compares(work):
     assert "train" not in work.jobs()  # they are the plan's
 
 
+def test_make_report_spends_no_more_than_its_budget(work):
+    (work.folder / "studies" / "decided.yaml").write_text(STUDY)
+    done = work.run("scripts/decide.py", "--report", "--config", "budget_minutes=0", "--cores", "1")
+    assert (done.stdout, done.stderr) == ("", "")
+    assert not (work.folder / "results/restarts.json").exists()
+
+
 def test_a_study_without_pairs_has_nothing_to_decide(work):
     (work.folder / "studies" / "decided.yaml").write_text(STUDY)
     done = work.run("scripts/decide.py", check=False)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from parbench.deploy import deployment
@@ -109,14 +110,39 @@ def _claimed(name: str, study: Mapping, plan: expansion.Plan) -> list[Comparison
 
 
 def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """The command line; with --report also the words of a run of Snakemake, whose studies it is."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--minutes", type=float, default=60, help="at most (default 60)")
-    parser.add_argument("--configfile", action="append", default=[], help="laid over config.yaml")
-    given = parser.parse_args()
-    end = time.monotonic() + 60 * given.minutes
-    config = deployment.settle(configuration.read(given.configfile))
-    plan = expansion.plan(config, given.configfile)
+    parser.add_argument("--configfile", nargs="+", default=[], help="laid over config.yaml")
+    parser.add_argument("--config", nargs="+", default=[], help="key=value, laid over both")
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="within `budget_minutes` of the configuration, and then write the report anew",
+    )
+    given, others = parser.parse_known_args()
+    if others and not given.report:
+        parser.error(f"unknown words: {shlex.join(others)}")
+    if {"-n", "--dry-run", "--dryrun"} & set(others):
+        return
+    changes = configuration.typed(dict(word.split("=", 1) for word in given.config))
+    config = deployment.settle(configuration.read(given.configfile, changes))
+
+    def planned() -> expansion.Plan:
+        return expansion.plan(config, given.configfile, changes)
+
+    if not given.report:
+        _check(planned())
+        say("\n".join(_told(_decided(planned, given.minutes))))
+        return
+    before = pairing.added()
+    _decided(planned, config["budget_minutes"])
+    if pairing.added() != before:
+        words = [word for word in sys.argv[1:] if word != "--report"]
+        _snakemake("reports/final.html", "reports/final.pdf", *words)
+
+
+def _check(plan: expansion.Plan) -> None:
     studies = plan.studies.values()
     about = [(study.pairs, study.study.published, study.study.claims) for study in studies]
     if not any(map(any, about)):
@@ -124,6 +150,11 @@ def main() -> None:
             f"studies: {', '.join(plan.studies)}: none has `pairs`, by which times are compared, "
             "or claims that are judged"
         )
+
+
+def _decided(planned: Callable[[], expansion.Plan], minutes: float) -> expansion.Plan:
+    """The plan after as many rounds as the minutes allow."""
+    end, plan = time.monotonic() + 60 * minutes, planned()
     _measure(plan)
     while time.monotonic() < end:
         known = sorted(still_open(plan), key=lambda each: each.seconds)
@@ -140,14 +171,13 @@ def main() -> None:
         )
         more = {part.id: len(part.cells) + 1 for each in chosen for part in each.parts}
         write_json(pairing.ADDED, pairing.added() | more)
-        plan = expansion.plan(config, given.configfile)
+        plan = planned()
         _measure(plan)
-    say("\n".join(_told(plan)))
+    return plan
 
 
 def _measure(plan: expansion.Plan) -> None:
-    """Have Snakemake run the pairs that are not done, and the seeds that were added here.
-    ParbenchError where one fails."""
+    """Have Snakemake run the pairs that are not done, and the seeds that were added here."""
     for study in plan.studies.values():
         ours = [
             *(study.pairs or ()),
@@ -155,10 +185,16 @@ def _measure(plan: expansion.Plan) -> None:
         ]
         cells = [cell for each in ours if not each.not_run for cell in each.cells]
         wanted = [cell for cell in cells if state.state(cell, plan)[0] != "done"]
-        targets = [str(places.folder(cell) / "metrics.json") for cell in wanted]
-        words = [sys.executable, "-m", "snakemake", "--quiet", "all", "--rerun-incomplete"]
-        if targets and subprocess.run([*words, *study.arguments, "--", *targets]).returncode:
-            raise ParbenchError("a cell could not be measured: see the error above")
+        if wanted:
+            files = (str(places.folder(cell) / "metrics.json") for cell in wanted)
+            _snakemake(*study.arguments, "--", *files)
+
+
+def _snakemake(*words: str) -> None:
+    """Run Snakemake. ParbenchError where it fails."""
+    command = [sys.executable, "-m", "snakemake", "--quiet", "all", "--rerun-incomplete", *words]
+    if subprocess.run(command).returncode:
+        raise ParbenchError("not all could be measured: see the error above")
 
 
 def _told(plan: expansion.Plan) -> list[str]:
