@@ -55,7 +55,7 @@ format: .python ## format the code
 bench: .python ## measure what parbench itself costs; docs/bench.md says what each row means
 	@$(ENTER) --horovod -- python scripts/bench.py $(ARGS)
 
-decide: .python ## measure pairs again until all they compare is decided; ARGS='--minutes 60 --configfile <file>'
+decide: .python ## add restarts of pairs, and seeds, until what they compare is decided; ARGS='--minutes 60 --configfile <file>'
 	@$(ENTER) --unlock -- python scripts/decide.py $(ARGS)
 
 calibrate: .python ## how often verdicts err and what they take, by the A/A pairs measured here; ARGS='--seconds 30'

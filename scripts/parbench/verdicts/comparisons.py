@@ -254,15 +254,15 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
     if missing:
         return made
     made = replace(made, measured=series.estimate(), series=series)
+    sides = [side for each in ratios for side in (each.over, each.under)]
+    if first.pair and (void := biased(study.groups, sides)):
+        return replace(made, reasons=(void,))
     return replace(_judged(made, test, study, value), beside=_beside(made))
 
 
 def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | None) -> Comparison:
     """``made`` with the verdict of the one rule (sequential.py)."""
     series, ratio = made.series, made.ratios[0]
-    sides = [side for each in made.ratios for side in (each.over, each.under)]
-    if ratio.pair and (void := biased(study.groups, sides)):
-        return replace(made, reasons=(void,))
     if test.op == "report":
         reasons = tuple(filter(None, (*series.reasons, made.measured.too_few)))
         return replace(made, verdict=REPORTED, reasons=reasons)

@@ -63,10 +63,9 @@ class Group:
         entry: Mapping,
         runs: Iterable[Run],
         cell_runs: Iterable[Run],
-        pairs: Mapping[str, Compared] | None = None,
-        predicting: Mapping[str, Compared] | None = None,
+        **turns: Mapping[str, Compared],
     ) -> Group:
-        """The group that ``entry`` of a plan describes."""
+        """The group that ``entry`` of a plan describes; ``turns``: `pairs` and `predicting`."""
         known = {each.name: entry[each.name] for each in fields(cls) if each.name in entry}
         typed = {
             "hardware": Hardware(**entry["hardware"]),
@@ -75,8 +74,7 @@ class Group:
             "work": Work(**entry["work"]),
             "comparable": entry.get("comparable") or {},
         }
-        found = {"runs": tuple(runs), "cell_runs": tuple(cell_runs)}
-        return cls(**known | typed | found, pairs=pairs or {}, predicting=predicting or {})
+        return cls(**known | typed | turns, runs=tuple(runs), cell_runs=tuple(cell_runs))
 
     @property
     def ok(self) -> list[Run]:
@@ -235,16 +233,16 @@ def groups_of(
 
     ``runs`` and ``paired`` map ids of cells, and of pairs, to metrics.json contents.
     """
-    kinds = [_compared(plan, paired, inference) for inference in (False, True)]
+    kinds = {"pairs": _compared(plan, paired, False), "predicting": _compared(plan, paired, True)}
     groups = {}
-    for each in plan["groups"]:
-        own = [] if each["not_run"] else [runs[cell] for cell in each["cells"]]
-        groups[each["id"]] = Group.of(each, own, own, *(kind.get(each["id"]) for kind in kinds))
-    for each in plan["together"]:
-        members = [] if each["not_run"] else [groups[name] for name in each["members"]]
-        own = [run for member in members for run in member.runs]
-        pairs = (kind.get(each["id"]) for kind in kinds)
-        groups[each["id"]] = Group.of(each, _together(members), own, *pairs)
+    for each in plan["groups"] + plan["together"]:
+        turns = {kind: found.get(each["id"], {}) for kind, found in kinds.items()}
+        if each.get("members"):
+            members = [] if each["not_run"] else [groups[name] for name in each["members"]]
+            own, cells = _together(members), [run for member in members for run in member.runs]
+        else:
+            own = cells = [] if each["not_run"] else [runs[cell] for cell in each["cells"]]
+        groups[each["id"]] = Group.of(each, own, cells, **turns)
     return groups
 
 
