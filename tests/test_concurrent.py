@@ -162,7 +162,7 @@ def test_both_models_are_a_row_where_a_table_names_them(base):
     plan = plan_of(base)
     assert {group["model"] for group in plan["groups"]} == {"cnn", "vit"}
     both = {group["id"]: group for group in plan["together"]}
-    assert len(both) == 2 * 5  # twice, as the source tells it, of every variant
+    assert len(both) == 2 * 3  # twice, as the source tells it, of every variant
     concurrent = both["cnn+vit.concurrent"]
     assert concurrent["baseline"] == "cnn+vit.eager"
     assert concurrent["published"]["model"] == "cnn+vit"
@@ -185,7 +185,7 @@ def test_both_models_are_a_row_where_a_table_names_them(base):
         (lambda s: s["together"]["cnn+vit"].update(models=["cnn", "vitt"]), "did you mean 'vit'"),
         (lambda s: s["tables"][1].update(models=["cnn+vi"]), r"did you mean 'cnn\+vit'"),
         (
-            lambda s: s["variants"]["concurrent"]["options"]["beside"]["vit"].update(depth=3),
+            lambda s: s["variants"]["concurrent"]["options"]["beside"]["vit"].update(depth=2),
             "beside.vit: with the options .* make the two agree",
         ),
     ],

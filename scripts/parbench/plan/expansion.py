@@ -200,10 +200,11 @@ class Expansion:
                 "of it; state `steps`, how many of an epoch are timed, or choose another dataset"
             )
         samples = {key: settings.pop(key) for key in ("train_samples", "test_samples")}
+        options = all_options("strategies", strategy, study.options(entry), where)
         cell = Cell(
             id="",
             model=model(of, at, config.weights, self.where),
-            strategy=Strategy(strategy, all_options("strategies", strategy, entry.options, where)),
+            strategy=Strategy(strategy, options),
             hardware=config.hardware[moved].called(moved),
             dataset=Dataset(self.dataset, **samples),
             training=Training(**settings),

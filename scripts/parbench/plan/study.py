@@ -9,7 +9,7 @@ from pydantic import Field
 from parbench.measure.metrics import METRICS
 from parbench.plan.configuration import Seeds
 from parbench.plan.model import Distinct, Model, Name, Names, Number, Positive, Whole
-from parbench.plan.settings import Layer
+from parbench.plan.settings import Assumed, Layer
 
 # Which published rows: column = value, or one of several values.
 _Value = str | int | Number
@@ -161,7 +161,7 @@ class Study(Model):
     dataset: str = Field(description="a name under datasets in config.yaml")
     seeds: Seeds = Field(description="one run of every cell for each; distinct")
     settings: Layer = Field({}, description="what the source states or the study decides")
-    assumed: Layer = Field(
+    assumed: Assumed = Field(
         {}, description="what the source leaves open; absolute times are then not comparable"
     )
     tolerance: Tolerance = Field(
@@ -200,6 +200,10 @@ class Study(Model):
     def trained_in_both(self, one: str, other: str) -> list[str]:
         """The models that are trained in two variants."""
         return [model for model in self.trained(one) if model in self.trained(other)]
+
+    def options(self, entry: Variant) -> dict[str, Any]:
+        """Those of a variant's strategy, over what is assumed of it."""
+        return {**self.assumed.get("options", {}).get(entry.strategy, {}), **entry.options}
 
     def members(self, name: str) -> list[str]:
         """The models that ``name``, of a model or in `together`, stands for."""
