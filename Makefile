@@ -14,18 +14,13 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench decide calibrate certificate bundle evidence gpu-evidence system doctor slurm clean lock .python .gpu
+.PHONY: help env report test lint format bench decide calibrate certificate bundle evidence gpu-evidence system doctor slurm clean lock .python
 # A target's parts follow each other, also under `make -j`: Snakemake is what runs jobs at once.
 .NOTPARALLEL:
 
 .python:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer was found; Debian and Ubuntu: sudo apt" \
 		"install python3.11 python3-pip; or: make PYTHON=<its path> ..." >&2; exit 2; }
-
-.gpu:
-	@nvidia-smi --list-gpus >/dev/null 2>&1 || { echo "error: this machine has no NVIDIA GPU, so that nothing was" \
-		"set up, downloaded or trained; run it where nvidia-smi lists one, or on a cluster:" \
-		"snakemake --profile slurm --configfile profiles/gpu.yaml" >&2; exit 2; }
 
 help: ## list the targets
 	@echo "make <target>, where <target> is one of"
@@ -40,6 +35,7 @@ report: .python ## set up if need be, run the studies of config.yaml, write repo
 	@# Horovod is compiled where a chosen study has cells of it, and for no other.
 	@export PARBENCH_CLOSING=make PARBENCH_BUILD_HOROVOD="$(STACK)"; $(ENTER) --unlock -- python -m snakemake --quiet all --rerun-incomplete \
 		reports/final.html reports/final.pdf $(ARGS)
+	@PARBENCH_CLOSING=make $(ENTER) --unlock -- python scripts/decide.py --report $(ARGS)
 	@$(ENTER) -- python scripts/closing.py
 
 test: lint ## set up if need be, lint, run the tests, two at once; TESTS='tests/test_x.py -k word' chooses
@@ -59,7 +55,7 @@ format: .python ## format the code
 bench: .python ## measure what parbench itself costs; docs/bench.md says what each row means
 	@$(ENTER) --horovod -- python scripts/bench.py $(ARGS)
 
-decide: .python ## measure pairs again until all they compare is decided; ARGS='--minutes 60 --configfile <file>'
+decide: .python ## add restarts of pairs, and seeds, until what they compare is decided; ARGS='--minutes 60 --configfile <file>'
 	@$(ENTER) --unlock -- python scripts/decide.py $(ARGS)
 
 calibrate: .python ## how often verdicts err and what they take, by the A/A pairs measured here; ARGS='--seconds 30'
@@ -74,9 +70,8 @@ bundle: .python ## write one archive for a machine without network; ARGS='--out 
 evidence: .python ## keep a finished study's results: reports/evidence/<study>-<machine>-<date>.json; ARGS=<study>
 	@$(ENTER) -- python scripts/evidence.py write $(ARGS)
 
-gpu-evidence: override ARGS := --configfile profiles/gpu.yaml $(ARGS)
-gpu-evidence: .gpu report ## on a GPU: the cells of all studies that it can run, at published scale, their report and evidence
-	@$(ENTER) -- python scripts/evidence.py write
+gpu-evidence: .python ## a kit for a bare machine with a GPU -> kit/; ARGS='home <results.json>' takes home what it measured
+	@$(ENTER) -- python scripts/kit.py $(or $(ARGS),pack)
 
 system: ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium
 	@bash containers/system.sh $(ARGS)

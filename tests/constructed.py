@@ -151,7 +151,7 @@ def make_metrics(cell: dict, status="ok", *, machine=None, environment=None, **c
         "startup_seconds": 4.2 if ok else None,
         "energy_joules": None,
         **{f"test_{share}": 0.9 if ok else None for share in shares},
-        "confusion": [],
+        "confusion": [[1000]] if ok else [],
         "inference": {"samples": 360, "seconds": 0.5, "input_seconds": 0.1} if ok else None,
         "weights_sha256": "3e" * 32 if ok else None,
         "history": [],
@@ -182,8 +182,24 @@ def make_metrics(cell: dict, status="ok", *, machine=None, environment=None, **c
     return copy.deepcopy(metrics)
 
 
-def make_pair_metrics(pair: dict, status="ok", *, environment=None) -> dict:
-    """metrics.json of a run of ``pair``, whose sides' environments have ``environment``."""
+def make_pair(name: str, sides: list[dict], restart: int = 0) -> dict:
+    """cell.json of two sides, or more, that take turns."""
+    head = {"schema_version": 1, "kind": "pair", "id": name, "seed": restart, "variants": 1}
+    bare = [{k: v for k, v in s.items() if k not in ("schema_version", "run")} for s in sides]
+    return {**head, "inference": False, "sides": bare, "run": sides[0]["run"]}
+
+
+def make_pair_metrics(pair: dict, status="ok", *, environment=None, seconds=()) -> dict:
+    """metrics.json of a run of ``pair``, whose sides' environments have ``environment``.
+
+    ``seconds``: what a slice of each side takes.
+    """
+    slices = [
+        {"pair": n, "side": side, "samples": 64, "seconds": each, "disturbed": False}
+        | {"others": 0.0, "steal": 0.0, "waited": None}
+        for n in range(4)
+        for side, each in enumerate(seconds)
+    ]
     sides = [make_metrics(side, environment=environment) for side in pair["sides"]]
     return {
         "schema_version": 1,
@@ -191,7 +207,7 @@ def make_pair_metrics(pair: dict, status="ok", *, environment=None) -> dict:
         "status": status,
         "reason": None if status == "ok" else "at step 3",
         "sides": [{"steps": 4, "environment": side["environment"]} for side in sides],
-        "slices": [],
+        "slices": slices,
         "started": "2030-01-01T07:00:00Z",
         "finished": "2030-01-01T07:01:00Z",
     }
@@ -222,7 +238,8 @@ class Group:
     status: str = "ok"
     reason: str | None = None
     not_run: str | None = None
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3)
+    turns: tuple[float, ...] = ()  # how many times faster than eager, by restart of a pair
     published: dict[str, float] = field(default_factory=dict)
     scaled: tuple[str, ...] = ()
     notes: dict[str, str] = field(default_factory=dict)
@@ -245,6 +262,9 @@ class Group:
 
     def cells(self) -> list[str]:
         return [self.cell_id(seed) for seed in self.seeds]
+
+    def pairs(self) -> list[str]:
+        return [f"{self.id}.pair.r{restart}" for restart in range(len(self.turns))]
 
 
 def usual_groups() -> list[Group]:
@@ -272,9 +292,18 @@ def usual_groups() -> list[Group]:
                 published={"train_seconds": 2210.0, "speedup": 1.53},
                 notes={"speedup": GPIPE_NOTE},
                 scaled=scaled,
+                turns=(0.76, 0.77, 0.77, 0.78),
             ),
-            Group(model, "ddp", CPU2, base * 0.62, 0.931, published={"speedup": 1.8}),
-            Group(model, "horovod", CPU2, base * 0.66, 0.929),
+            Group(
+                model,
+                "ddp",
+                CPU2,
+                base * 0.62,
+                0.931,
+                published={"speedup": 1.8},
+                turns=(1.6, 1.61, 1.62, 1.62),
+            ),
+            Group(model, "horovod", CPU2, base * 0.66, 0.929, turns=(1.5, 1.51, 1.5, 1.51)),
             Group(
                 model,
                 "gpipe-2",
@@ -293,7 +322,14 @@ def usual_groups() -> list[Group]:
             reason="the kernel killed the process at 23.9 GiB",
             published={"train_seconds": 7236.0},
         ),
-        Group("swin", "ddp", CPU2, status="diverged", reason="loss was NaN in epoch 2"),
+        Group(
+            "swin",
+            "ddp",
+            CPU2,
+            status="diverged",
+            reason="loss was NaN in epoch 2",
+            turns=(1.0,),
+        ),
     ]
     return groups
 
@@ -350,7 +386,7 @@ def cell_json(group: Group, seed: int) -> dict:
 
 def values(group: Group, seed: int) -> dict[str, float]:
     """The made-up measurements of one seed, by metric."""
-    shift = (seed - 1) * 0.011
+    shift = (seed - 1.5) * 0.011
     seconds = group.seconds * (1 + shift)
     accuracy = group.accuracy + shift / 5
     return {
@@ -415,6 +451,22 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
     """results/plan/<study>.json for these groups."""
     baselines = {group.model: group for group in groups if group.variant == "eager"}
     entries = []
+    pairs = [
+        {
+            "id": f"{group.id}.pair",
+            "model": group.model,
+            "variant": group.variant,
+            "baseline": "eager",
+            "sides": [group.id, baselines[group.model].id],
+            "variants": 1,
+            "inference": False,
+            "restarts": list(range(len(group.turns))),
+            "cells": group.pairs(),
+            "not_run": None,
+        }
+        for group in groups
+        if group.turns
+    ]
     for group in groups:
         cell = cell_json(group, group.seeds[0])
         baseline = baselines.get(group.model)
@@ -452,6 +504,7 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
         "groups": entries,
         "together": [],
         "arguments": ["--config", f"studies=[{study['name']}]"],
+        **({"pairs": pairs} if pairs else {}),
     }
 
 
@@ -534,5 +587,12 @@ def write_study(
             write_json(cell / "cell.json", cell_json(group, seed))
             write_json(cell / "metrics.json", change(metrics_json(group, seed)))
             (cell / "log.txt").write_text(log)
+        for restart, ratio in enumerate(group.turns):
+            (eager,) = (e for e in groups if (e.model, e.variant) == (group.model, "eager"))
+            sides = [cell_json(side, 0) for side in (group, eager)]
+            pair = make_pair(group.pairs()[restart], sides, restart)
+            status = "ok" if group.status == "ok" else "out_of_memory"
+            metrics = make_pair_metrics(pair, status, seconds=(1.0, ratio))
+            write_json(paths["cells"] / pair["id"] / "metrics.json", metrics)
     make_table(paths["plan"], paths["cells"], paths["table"])
     return paths

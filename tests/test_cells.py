@@ -13,6 +13,7 @@ import pytest
 import constructed
 from parbench import machine, models, strategies
 from parbench.cell import Pair
+from parbench.errors import ParbenchError
 from parbench.measure import provenance
 from parbench.plan import config, expansion, places, state, telling
 from parbench.plan.forecast import forecast
@@ -66,6 +67,20 @@ def test_an_override_is_laid_over_a_study_and_told(base):
     for group in study.groups:
         assert "epochs 1 instead of 50" in group.scaled
         assert group.hardware.name != "cpu1"
+
+
+def test_what_is_assumed_of_a_strategy_lies_under_its_variants_and_is_told(base, monkeypatch):
+    study = config.study("gorantla2024-cpu")
+    study.assumed["options"] = {"gpipe": {"chunks": 2, "checkpoint": "always"}}
+    monkeypatch.setattr(config, "study", lambda name: study)
+    plan = planned(base, studies=["gorantla2024-cpu"]).studies["gorantla2024-cpu"]
+    options = {group.variant: group.options for group in plan.groups}
+    assert (options["gpipe-1-1"]["chunks"], options["gpipe-1-1"]["checkpoint"]) == (2, "always")
+    assert options["gpipe-2-c4-never"]["checkpoint"] == "never"
+    assert plan.study.assumed["gpipe's chunks"] == 2
+    study.assumed["options"] = {"gpip": {}}
+    with pytest.raises(ParbenchError, match="assumed.options: .*did you mean 'gpipe'"):
+        planned(base, studies=["gorantla2024-cpu"])
 
 
 @pytest.mark.parametrize("name", ["gorantla2024", "rangoju2025", "laharsh", "kamoji", "torchgpipe"])

@@ -25,13 +25,13 @@ def write(folder: Path, groups, change=lambda metrics: metrics, name="constructe
     return evidence.write(evidence.gather(name, folder / "results"), folder)
 
 
-def changed(seconds=1.0, accuracy=0.0, weights=None, noise=(0, 0, 0)):
-    """What another machine makes of the same cells; ``noise`` is added to the factor, by seed."""
+def changed(seconds=1.0, accuracy=0.0, weights=None, shift=(0, 0, 0, 0)):
+    """What another machine makes of the same cells; ``shift`` is added to scores, by seed."""
 
     def change(metrics):
         if metrics["status"] == "ok":
-            metrics["train_seconds"] *= seconds + noise[metrics["cell"]["seed"]]
-            metrics["test_accuracy"] += accuracy
+            metrics["train_seconds"] *= seconds
+            metrics["test_accuracy"] += accuracy + shift[metrics["cell"]["seed"]]
             metrics["weights_sha256"] = weights or metrics["weights_sha256"]
         metrics["environment"]["machine"] |= {"cpu": "Other CPU"}
         return metrics
@@ -54,41 +54,42 @@ def line(lines: list[str], variant: str) -> str:
 
 
 def test_the_same_cells_are_compared_seed_by_seed(tmp_path, first, capsys):
-    second = write(tmp_path / "b", [EAGER, DDP], changed(0.5, 0.01, weights="f" * 64))
+    second = write(tmp_path / "b", [EAGER, DDP], changed(0.5, 0.02, weights="f" * 64))
     lines = said(capsys, first, second)
-    assert lines[0] == "A: constructed, constructed-x2, 2030-01-03, stack current, deployment host"
-    for told in ("93.00 ± 0.22 %", "+1.00 ± 0.00", "12.00 ± 0.13 s", "2.00 ± 0.00  B is faster"):
+    assert lines[0] == "A: constructed, constructed-x2, 2030-01-04, stack current, deployment host"
+    for told in ("93.00 ± 0.28 %", "+2.00 ± 0.00", "12.00 ± 0.17 s", "2.00 ± 0.00  B's is higher"):
         assert told in line(lines, "eager")
-    assert "7.00 ± 0.08 s" in line(lines, "ddp")
+    assert "7.00 ± 0.10 s" in line(lines, "ddp")
     assert lines[-1] == (
-        "6 cells are the same on both: 0 learned the same weights to the last bit."
+        "8 cells are the same on both: 0 learned the same weights to the last bit."
     )
-    assert "0.50 ± 0.00  A is faster" in line(said(capsys, second, first), "eager")
+    assert "0.50 ± 0.00  A's is higher" in line(said(capsys, second, first), "eager")
 
 
 @pytest.mark.parametrize(
     ("groups", "change", "reading"),
     [
-        ([EAGER], changed(noise=(0.1, -0.1, 0.02)), "no difference beyond the spread of the seeds"),
+        ([EAGER], changed(), "equal within 0.01"),
+        ([EAGER], changed(shift=(0, 0.01, 0, 0.03)), "if the estimate stays"),
         (
             [Group("resnet18", "eager", CPU1, seeds=(1, 2))],
             changed(2.0),
-            "24.00 to 24.26 s  0.50  undecided: 2 of at least 3 seeds",
+            "23.87 to 24.13 s  0.50  undecided: 2 seeds, and 4 are the fewest",
         ),
         (
             [Group("resnet18", "eager", CPU1, status="diverged", reason="loss was NaN")],
             changed(),
-            "diverged 3 of 3 nothing to compare",
+            "diverged 4 of 4 undecided: 0 seeds, and 4 are the fewest",
         ),
         (
             [Group("resnet18", "eager", CPU1, not_run="needs 2 cores"), DDP],
             changed(),
-            "not run nothing to compare",
+            "not run undecided: 0 seeds, and 4 are the fewest",
         ),
         ([Group("resnet18", "eager", CPU1, epochs=8)], changed(), "not judged: other work"),
     ],
 )
-def test_what_the_times_say(tmp_path, first, capsys, groups, change, reading):
+def test_what_the_accuracies_say(tmp_path, first, capsys, groups, change, reading):
     second = write(tmp_path / "b", groups, change)
     assert " ".join(line(said(capsys, first, second), "eager").split()).endswith(
         " ".join(reading.split())

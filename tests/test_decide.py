@@ -22,7 +22,7 @@ def work(tmp_path):
 
 def test_restarts_are_added_and_kept(work):
     said = work.run("scripts/decide.py", "--minutes", "0").stdout
-    assert "undecided: 1 of at least 4 restarts" in said
+    assert "undecided: 1 restart, and 4 are the fewest" in said
     kept = work.folder / "results/restarts.json"
     assert not kept.exists()
     # As long as one restart more takes, and not two.
@@ -30,11 +30,46 @@ def test_restarts_are_added_and_kept(work):
     metrics = json.loads(path.read_text())
     path.write_text(json.dumps(metrics | {"finished": metrics["started"]}))
     said = work.run("scripts/decide.py", "--minutes", "0.2").stdout
-    assert "undecided comparisons: 1; one restart more of each" in said
-    assert "undecided: 2 of at least 4 restarts" in said
+    assert "undecided comparisons: 1; one restart or seed more of each" in said
+    assert "undecided: 2 restarts, and 4 are the fewest" in said
     assert list(json.loads(kept.read_text()).values()) == [2]
     # The workflow's next run has them, too: the whole training alone is left.
     assert work.jobs()["train"] == 1
+
+
+CLAIM = """
+batch-changes-nothing:
+  study: somebody
+  claim: The batch changes nothing.
+  test: {metric: test_accuracy, numerator: {batch_size: 16}, denominator: {batch_size: 32},
+         op: within_margin}
+"""
+ROW = "somebody,Table 1,simple_cnn,eager,CPU,1,1,test_accuracy,0.5,fraction"
+
+
+def test_seeds_are_added_to_what_a_claim_about_scores_compares(work):
+    half = "half: {strategy: eager, hardware: cpu1, settings: {global_batch: 16}}"
+    study = STUDY.replace("tables:", f"  {half}\npublished: somebody\ntables:")
+    (work.folder / "studies" / "decided.yaml").write_text(study)
+    published = work.folder / "studies/published"
+    head = "study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,unit"
+    (published / "somebody.csv").write_text(f"{head}\n{ROW}\n")
+    (published / "claims.yaml").write_text(CLAIM)
+    work.snakemake("results/tables/decided.csv", "--quiet", "all")
+    for path in work.folder.glob("results/cells/*/metrics.json"):
+        metrics = json.loads(path.read_text())  # a seed that costs nothing is always tried
+        path.write_text(json.dumps(metrics | {"finished": metrics["started"]}))
+    work.run("scripts/decide.py", "--minutes", "0.5")  # one round, or two
+    one, other = json.loads((work.folder / "results/restarts.json").read_text()).values()
+    assert one == other > 1
+    assert "train" not in work.jobs()  # they are the plan's
+
+
+def test_make_report_spends_no_more_than_its_budget(work):
+    (work.folder / "studies" / "decided.yaml").write_text(STUDY)
+    done = work.run("scripts/decide.py", "--report", "--config", "budget_minutes=0", "--cores", "1")
+    assert (done.stdout, done.stderr) == ("", "")
+    assert not (work.folder / "results/restarts.json").exists()
 
 
 def test_a_study_without_pairs_has_nothing_to_decide(work):

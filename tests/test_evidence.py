@@ -41,7 +41,7 @@ def change_plan(results: Path, **changes) -> None:
 def test_a_file_holds_all_that_was_measured_and_gives_it_back(tmp_path):
     results = measured(tmp_path)
     path = wrote(tmp_path / "evidence", results)
-    assert path.name == "constructed-constructed-x2-2030-01-03.json"
+    assert path.name == "constructed-constructed-x2-2030-01-04.json"
     made = evidence.read(path)
     runs = {
         file.parent.name: json.loads(file.read_text())
@@ -59,12 +59,8 @@ def test_a_file_holds_all_that_was_measured_and_gives_it_back(tmp_path):
 
 def test_a_pair_is_kept_with_the_environment_of_each_side(tmp_path):
     results = measured(tmp_path)
-    run = files.read_json(next((results / "cells").glob("*/metrics.json")))
-    sides = [{**run["cell"], "id": name} for name in ("a-00000000", "b-00000000")]
-    for side in sides:
-        del side["schema_version"], side["run"]
-    kept = {"schema_version": 1, "kind": "pair", "id": "x.pair.r0-00000000", "seed": 0}
-    kept |= {"variants": 1, "inference": False, "sides": sides, "run": run["cell"]["run"]}
+    sides = [constructed.cell_json(GROUPS[0], 0) | {"id": f"{n}-00000000"} for n in "ab"]
+    kept = constructed.make_pair("x.pair.r0-00000000", sides)
     made = constructed.make_pair_metrics(kept)
     made["sides"][1]["environment"]["world_size"] = 2
     files.write_json(results / "cells" / kept["id"] / "metrics.json", made)
@@ -90,20 +86,20 @@ def test_a_partial_study_is_refused_unless_it_is_said_and_named(tmp_path):
     lost = [eager.cell_id(1), *swin.cells()]
     for cell in lost:
         (results / "cells" / cell / "metrics.json").unlink()
-    with pytest.raises(ParbenchError, match=r"4 of 18 cells are not measured, such as .*--partial"):
+    with pytest.raises(ParbenchError, match=r"5 of 37 cells are not measured, such as .*--partial"):
         evidence.gather("constructed", results)
     path = wrote(tmp_path / "evidence", results, partial=True)
     made = evidence.read(path)
     assert made["missing"] == lost
     groups = {group["id"]: group for group in evidence.plan(made)["groups"]}
-    assert groups[eager.id]["seeds"] == [0, 2]
-    assert groups[eager.id]["note"] == "1 of 3 cells not measured"
+    assert groups[eager.id]["seeds"] == [0, 2, 3]
+    assert groups[eager.id]["note"] == "1 of 4 cells not measured"
     assert groups[swin.id]["not_run"] == "not measured"
     out = evidence.unpack(path, tmp_path / "out")
     html = report.render.render_html(collected(out))
-    assert "This report is not finished: 4 cells not trained yet." in html
+    assert "This report is not finished: 5 cells not trained yet." in html
     assert "not run" in html
-    assert "1 of 3 cells not measured" in html
+    assert "1 of 4 cells not measured" in html
 
 
 def test_what_is_not_there_is_said_in_a_sentence(tmp_path):
@@ -112,7 +108,7 @@ def test_what_is_not_there_is_said_in_a_sentence(tmp_path):
     results = measured(tmp_path)
     for path in (results / "cells").glob("*/metrics.json"):
         path.unlink()
-    with pytest.raises(ParbenchError, match="18 of 18 cells are not measured, such as resnet18"):
+    with pytest.raises(ParbenchError, match="37 of 37 cells are not measured, such as resnet18"):
         evidence.gather("constructed", results, partial=True)
 
 
@@ -169,9 +165,9 @@ def test_studies_are_those_of_the_last_report_unless_they_are_named(tmp_path, ca
     evidence.main(["write"])
     told = capsys.readouterr()
     assert "note: elsewhere: nothing of it runs on this machine" in told.err
-    assert "constructed-constructed-x2-2030-01-03.json  18 cells" in told.out
+    assert "constructed-constructed-x2-2030-01-04.json  37 cells" in told.out
     shutil.rmtree(results / "cells" / plan["groups"][0]["cells"][0])
-    with pytest.raises(ParbenchError, match=r"constructed.json: 1 of 18 cells are not measured"):
+    with pytest.raises(ParbenchError, match=r"constructed.json: 1 of 37 cells are not measured"):
         evidence.main(["write", "constructed"])
 
 
@@ -237,7 +233,7 @@ def test_one_report_holds_a_study_of_two_machines(tmp_path):
     for out in outs:
         assert f"{out.name}.json" in html
     cell = groups[0].cell_id(0)
-    assert html.count(f'id="c-constructed-first-x2-2030-01-03-{cell}"') == 1
+    assert html.count(f'id="c-constructed-first-x2-2030-01-04-{cell}"') == 1
     assert f"snakemake results/cells/{cell}/metrics.json --config" in html
     assert "Shared with another study" not in html
     pdf = squeezed(pdf_text(report.render.render_pdf(data)))

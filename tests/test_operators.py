@@ -139,6 +139,7 @@ def collected(folder, study_name, **available) -> tuple[Path, Path]:
     base |= {"studies": [study_name], "deployment": "host", "available": available}
     base["override"] = {study_name: {"seeds": [0]}}
     plan = expansion.plan(config.checked(base))
+    plan.studies[study_name].pairs = []  # of whole cells alone
     found = {each: constructed_metrics(plan.cells[each]) for each in plan.runnable(study_name)}
     content = plan.studies[study_name].stated()
     plan_path, table_path = folder / f"{study_name}.json", folder / f"{study_name}.csv"
@@ -186,12 +187,11 @@ def test_an_operator_stands_beside_the_published_one(study):
 
 
 def test_few_steps_have_no_score_and_a_bound_of_their_threads(study):
-    row = study[0]["resnet50", "two-32", "test_accuracy"]
+    row = study[0]["vit", "two", "test_accuracy"]
     assert (row["mean"], row["verdict"]) == ("", "not measured")
     assert row["reason"].startswith("only 10 steps of an epoch were trained")
-    assert study[0]["resnet50", "two-32", "inference_seconds"]["mean"] == "0.5"
-    assert study[0]["resnet50", "two-32", "inference_samples_per_second"]["mean"] == "720.0"
-    assert study[0]["resnet50", "two-32", "speedup"]["mean"] == "1.0"
+    assert study[0]["vit", "two", "inference_seconds"]["mean"] == "0.5"
+    assert study[0]["vit", "two", "inference_samples_per_second"]["mean"] == "720.0"
 
 
 def test_the_report_shows_operators_and_what_is_not_yet_there(study):

@@ -28,18 +28,19 @@ def metrics(quickstart):
 def test_every_cell_learns(finished, metrics):
     plan = json.loads((finished[0].folder / "results/plan/quickstart.json").read_text())
     groups = plan["groups"]
-    runnable = [cell for group in groups if not group["not_run"] for cell in group["cells"]]
-    assert sum(len(group["cells"]) for group in groups) == 10
+    measured = [*groups, *plan["pairs"]]
+    runnable = [cell for each in measured if not each["not_run"] for cell in each["cells"]]
+    assert (len(groups), len(plan["pairs"])) == (10, 5)
     assert set(runnable) == set(metrics)
     # Only a Horovod that cannot be compiled may be missing, and it says why.
     assert all(group["strategy"] == "horovod" for group in groups if group["not_run"])
     for cell, values in metrics.items():
         assert values["status"] == "ok", cell
-        assert values["test_accuracy"] >= 0.80, cell
+        assert "slices" in values or values["test_accuracy"] >= 0.80, cell
 
 
 def test_every_cell_saw_the_same_work(metrics):
-    for values in metrics.values():
+    for values in (each for each in metrics.values() if "slices" not in each):
         assert sum(map(sum, values["confusion"])) == 360
         # 1,437 images in batches of 32 or 64, the rest of 29 by itself
         assert (
@@ -54,13 +55,12 @@ def test_every_cell_saw_the_same_work(metrics):
 
 def test_table_is_tidy_and_whole(finished):
     table = pandas.read_csv(finished[0].folder / "results/tables/quickstart.csv")
-    assert table.groupby("group").ngroups == 10
+    assert table.groupby("group").ngroups == 14  # two models together, by two names
     assert not table.duplicated(["group", "metric"]).any()
     done = table[table.status == "ok"]
     assert (done[done.metric == "test_accuracy"].n_seeds == 1).all()
-    speedup = done[done.metric == "speedup"]
-    assert set(speedup.variant) >= {"gpipe-2", "gpipe-1-1", "ddp"}
-    assert set(done[done.metric == "noise_floor"].variant) == {"eager"}
+    speedup = done[(done.metric == "speedup") & (done.of == "restarts")]
+    assert set(speedup.variant) >= {"gpipe-2-recompute", "ddp", "concurrent"}
     # Certified, each of them: no reason says otherwise.
     assert not done.reason.fillna("").str.contains("not certified").any()
 

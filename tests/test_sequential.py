@@ -154,13 +154,13 @@ def test_as_many_values_as_are_needed_decide(boundaries):
 def test_what_is_undecided_says_what_it_takes():
     found = interval(around(0.8, 1))
     more = needed(found, [0]) - 6
-    said = outlook(found, [0], 60 * 3)
+    said = outlook(found, [0], 60 * 3, "restart")
     assert said == f"some {3 * more} minutes more ({more} restarts) if the estimate stays"
     one = outlook(interval(around(0.99, 1)), [0], 50, "seed")
     assert one == "some 1 minute more (1 seed) if the estimate stays"
-    assert outlook(found, [0], 3000) == TOO_CLOSE
+    assert outlook(found, [0], 3000, "seed") == TOO_CLOSE
     assert needed(interval(around(0.0, 1)), [0]) is None
-    assert outlook(interval(around(0.0, 1)), [0], 1) == TOO_CLOSE
+    assert outlook(interval(around(0.0, 1)), [0], 1, "seed") == TOO_CLOSE
 
 
 # ---------------------------------------------------------------- calibration
@@ -239,6 +239,10 @@ def test_calibration_by_measured_pairs(program, restarts):
             assert false == pytest.approx(100 - undecided, abs=0.11)  # no verdict is right there
     assert found["> 1", 20] == (0, 0, "2.0", "")  # all within an hour, most by four restarts
     assert found["within 5 %", 5][2] == "more than 60"
+    seeds = re.findall(r"^(0\.\d+) +(\S.*?) +([\d.]+)%$", out, re.M)
+    assert [taken for _, taken, _ in seeds][::3] == ["4", "more than 40"]
+    assert 5 <= int(seeds[1][1]) <= 7 < 16 <= int(seeds[2][1]) <= 21
+    assert all(float(false) <= allowed for *_, false in seeds)
 
 
 def test_what_is_calibrated_is_the_rule_of_the_verdicts():

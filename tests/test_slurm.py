@@ -146,6 +146,7 @@ def planned(monkeypatch, tmp_path) -> expansion.Plan:
     monkeypatch.chdir(tmp_path)
     config = configuration.checked(configuration.load())
     settled = {**config, "deployment": "host", "reason": "", "auto": False}
+    settled["override"] = {"quickstart": {"seeds": [0, 1]}}
     return expansion.plan(settled, lacking=lambda group, cell: None)
 
 

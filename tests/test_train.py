@@ -13,6 +13,7 @@ import signal
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from parbench import packages, strategies
 from parbench.errors import ParbenchError
@@ -254,6 +255,17 @@ def test_classification_against_a_count_by_hand():
     assert found["test_precision_macro"] == pytest.approx((1 / 2 + 2 / 3 + 1) / 3)
     # true negatives over all that are not of the class
     assert found["test_specificity_macro"] == pytest.approx((4 / 5 + 4 / 5 + 4 / 4) / 3)
+    assert found["test_f1_macro"] == pytest.approx((1 / 2 + 4 / 5 + 4 / 5) / 3)
+
+
+def test_classification_is_as_in_scikit_learn_also_of_a_class_that_is_never_predicted():
+    drawn = np.random.default_rng(0)
+    truth, predicted = drawn.integers(0, 5, 200), drawn.integers(0, 4, 200)
+    found = scores.classification(truth, predicted, 5)
+    shares = precision_recall_fscore_support(truth, predicted, average="macro", zero_division=0)
+    names = ("test_precision_macro", "test_recall_macro", "test_f1_macro")
+    assert [found[name] for name in names] == pytest.approx(shares[:3])
+    assert found["confusion"] == confusion_matrix(truth, predicted).tolist()
 
 
 def test_a_file_that_is_no_metrics_is_refused_and_an_optional_metric_is_none(runs, tmp_path):

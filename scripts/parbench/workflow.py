@@ -66,7 +66,7 @@ def invocation(workflow: Any) -> Invocation:
     if sum(word.startswith("--configfile") for word in sys.argv) > 1:
         raise ParbenchError(
             "--configfile stands twice, and Snakemake reads the last one's files alone; name all "
-            "after one: --configfile a.yaml b.yaml; with make gpu-evidence, say ARGS=<file>"
+            "after one: --configfile a.yaml b.yaml"
         )
     # It would say a second time which profiles it reads.
     with contextlib.redirect_stderr(io.StringIO()):

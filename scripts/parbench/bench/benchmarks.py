@@ -201,8 +201,9 @@ def study(context: Context, **changes: object) -> list[Row]:
         run(snakemake("--quiet"), folder)
         found = [read_json(path) for path in folder.glob("results/cells/*/metrics.json")]
         for key in ("startup_seconds", "train_seconds"):
-            spent = sum((each[key] or 0) * each["cell"]["hardware"]["devices"] for each in found)
-            rows.append(Row(f"{key} of {len(found)} cells, {name}", "core-s", [spent]))
+            trained = [each for each in found if "sides" not in each]
+            spent = sum((each[key] or 0) * each["cell"]["hardware"]["devices"] for each in trained)
+            rows.append(Row(f"{key} of {len(trained)} cells, {name}", "core-s", [spent]))
         folders[name] = folder
     return rows + planned(context, snakemake("-n"), folders, 1)
 

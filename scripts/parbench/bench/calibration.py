@@ -19,8 +19,8 @@ from parbench.errors import ParbenchError
 from parbench.files import canonical_json
 from parbench.measure import metrics_json
 from parbench.verdicts.pairs import Restart, restart
-from parbench.verdicts.sequential import ALPHA, FIRST, hodges_lehmann, k, ratio_margin
-from parbench.verdicts.words import OK
+from parbench.verdicts.sequential import ALPHA, hodges_lehmann, k, ratio_margin
+from parbench.verdicts.words import FEWEST, OK
 
 CELLS = Path("results/cells")
 EFFECTS = (0.0, 0.02, 0.05, 0.1, 0.2)
@@ -29,6 +29,7 @@ QUESTIONS = {"> 1": (0.0,), "within 5 %": ratio_margin(0.05)}
 RUNS = 2_000
 POOL = 20_000  # simulated restarts, of which runs are drawn
 HOUR = 3600
+POINT, SPREADS, SEEDS = 0.01, (0.002, 0.005, 0.01, 0.02), 40  # of accuracies
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ def simulated(restarts: Sequence[Restart], rng: np.random.Generator) -> np.ndarr
 
 def looks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The ends of `sequential.interval` after each value of each run (a row), from the 4th on."""
-    n = np.arange(FIRST, values.shape[1] + 1)
-    mean = values.cumsum(axis=1)[:, FIRST - 1 :] / n
-    square = (values**2).cumsum(axis=1)[:, FIRST - 1 :] / n
+    n = np.arange(FEWEST, values.shape[1] + 1)
+    mean = values.cumsum(axis=1)[:, FEWEST - 1 :] / n
+    square = (values**2).cumsum(axis=1)[:, FEWEST - 1 :] / n
     half = k(n, ALPHA) * np.sqrt((square - mean**2).clip(0) / (n - 1))
     return mean - half, mean + half
 
@@ -89,9 +90,9 @@ def looks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def table(restarts: Sequence[Restart], seconds: float) -> list[Row]:
     """Simulate comparisons of each effect and question; ``seconds``: the cost of a restart."""
     rng = np.random.default_rng(0)
-    most = max(int(HOUR / seconds), FIRST)
+    most = max(int(HOUR / seconds), FEWEST)
     low, high = looks(rng.choice(simulated(restarts, rng), (RUNS, most)))
-    minutes = np.arange(FIRST, most + 1) * seconds / 60
+    minutes = np.arange(FEWEST, most + 1) * seconds / 60
     return [
         _row(effect, question, low, high, minutes) for question in QUESTIONS for effect in EFFECTS
     ]
@@ -100,16 +101,10 @@ def table(restarts: Sequence[Restart], seconds: float) -> list[Row]:
 def _row(
     effect: float, question: str, low: np.ndarray, high: np.ndarray, minutes: np.ndarray
 ) -> Row:
-    """What comes of runs of no effect, whose intervals are looked at after so many ``minutes``.
-
-    The boundaries part the line; a run has its verdict when its interval first lies in one part.
-    """
+    """What comes of runs of no effect, whose intervals are looked at after so many ``minutes``."""
     boundaries, truth = QUESTIONS[question], math.log1p(effect)
-    part = np.searchsorted(boundaries, low + truth)
-    decided = part == np.searchsorted(boundaries, high + truth)
-    ever, first = decided.any(axis=1), decided.argmax(axis=1)
+    ever, first, right = first_verdicts(low + truth, high + truth, boundaries, truth)
     edge = truth in boundaries
-    right = part[np.arange(len(part)), first] == np.searchsorted(boundaries, truth)
     taken = np.where(ever, minutes[first], np.inf)
     return Row(
         effect,
@@ -120,6 +115,35 @@ def _row(
         float(np.mean(taken > 60)),
         float(np.median(taken)),
     )
+
+
+def first_verdicts(
+    low: np.ndarray, high: np.ndarray, boundaries: Sequence[float], truth: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Whether each run ever has a verdict, at which look first, and whether that one is right.
+
+    The boundaries part the line; a run has its verdict when its interval first lies in one part.
+    """
+    part = np.searchsorted(boundaries, low)
+    decided = part == np.searchsorted(boundaries, high)
+    ever, first = decided.any(axis=1), decided.argmax(axis=1)
+    right = part[np.arange(len(part)), first] == np.searchsorted(boundaries, truth)
+    return ever, first, right
+
+
+def seeds() -> list[str]:
+    """How many seeds decide that accuracies are equal within a point, by their paired standard
+    deviation, and how often they err where the truth is a point: a table as text."""
+    rng, margin = np.random.default_rng(0), (-POINT, POINT)
+    made = [f"{'sd of differences':<20}{'median seeds':>14}{'false at the edge':>20}"]
+    for spread in SPREADS:
+        low, high = looks(rng.normal(0, spread, (RUNS, SEEDS)))
+        ever, first, _ = first_verdicts(low, high, margin, 0.0)
+        taken = np.median(np.where(ever, first + FEWEST, np.inf))
+        word = f"{taken:.0f}" if taken < np.inf else f"more than {SEEDS}"
+        false, *_ = first_verdicts(low + POINT, high + POINT, margin, POINT)
+        made.append(f"{spread:<20.3f}{word:>14}{np.mean(false):>20.1%}")
+    return made
 
 
 def lines(rows: Iterable[Row]) -> list[str]:
@@ -143,9 +167,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="what a restart takes (as measured)")
     arguments = parser.parse_args()
     restarts = read(arguments.files or sorted(CELLS.glob("*/metrics.json")))
-    if len(restarts) < FIRST:
+    if len(restarts) < FEWEST:
         raise ParbenchError(
-            f"{len(restarts)} of at least {FIRST} restarts of A/A pairs in "
+            f"{len(restarts)} of at least {FEWEST} restarts of A/A pairs in "
             f"{'the files named' if arguments.files else CELLS}; `snakemake` measures some, with a "
             "study in config.yaml that has a pair of two equal sides"
         )
@@ -155,3 +179,5 @@ def main() -> None:
     print(f"{RUNS:,} simulated comparisons of each kind, by {len(restarts)} restarts of A/A pairs,")
     print(f"{seconds:.0f} s each. At an edge every verdict is false: {ALPHA:.0%} are allowed.")
     print(*lines(table(restarts, seconds)), sep="\n")
+    print("\nSeeds until accuracies are equal within a point, with no true difference:")
+    print(*seeds(), sep="\n")

@@ -11,8 +11,9 @@ import yaml
 from parbench.bench.turns import Row
 from parbench.files import read_json
 from parbench.verdicts import sequential
-from parbench.verdicts.pairs import estimated, restart
+from parbench.verdicts.pairs import restart
 from parbench.verdicts.rows import known
+from parbench.verdicts.series import Series
 
 EQUAL = 0.05  # within which sides are called equal
 
@@ -101,7 +102,8 @@ class Compared(Row):
 
     def result(self) -> dict:
         """The row as results/bench.json holds it; its mean is that of logarithms."""
-        measured, found = estimated(dict(enumerate(map(math.log, self.values))))
+        series = Series(dict(enumerate(map(math.log, self.values))), "restarts", logs=True)
+        measured, found = series.estimate(), series.interval()
         if self.share:
             verdict = f"more than 1: {sequential.beyond(found, '>', 0.0)}"
         else:

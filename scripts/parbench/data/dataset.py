@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from parbench import files
 from parbench.cache import say
-from parbench.data import source
-from parbench.data.source import Images
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from parbench.data.images import Images
 
 # Raised when the bytes that come out for the same source change: datasets are then converted again,
 # and their cells trained again. Other changes of this file concern nobody's numbers.
@@ -29,6 +29,8 @@ CONVERSION = 1
 
 def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     """Bring the dataset ``name``, whose entry is ``spec``, to ``out`` and ``digest``."""
+    from parbench.data import source  # which needs pydantic, and a bare machine converts, too
+
     images = source.load(spec["kind"])(**spec).read()
     found = convert(name, spec["kind"], images, out, digest)
     say(f"{name}: {found['train']:,} training and {found['test']:,} test images in {out}")
@@ -119,6 +121,8 @@ def local_digest(spec: dict, kept: Path, digest: Path) -> str | None:
     a time in the folder changes. For a folder that is gone it is what ``digest``, the description
     of the converted data, says.
     """
+    from parbench.data import source
+
     entry = source.load(spec["kind"])(**spec)
     root = entry.folder()
     if root is None:

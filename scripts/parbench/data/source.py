@@ -7,30 +7,13 @@ with it, so that numpy is imported only where images are read.
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pydantic
 
 if TYPE_CHECKING:
-    import numpy as np
-
-
-@dataclass(frozen=True)
-class Images:
-    """A dataset as its source gives it: images uint8 [N, 3, H, W], labels int64 [N].
-
-    ``source`` says in words where it came from, ``source_sha256`` what bytes that was.
-    """
-
-    train_images: np.ndarray
-    train_labels: np.ndarray
-    test_images: np.ndarray
-    test_labels: np.ndarray
-    classes: list[str]
-    source: str
-    source_sha256: str
+    from parbench.data.images import Images
 
 
 class Source(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from parbench import machine
-from parbench.cell import Cell, Hardware, Pair
+from parbench import machine, strategies
+from parbench.cell import Cell, Pair
 from parbench.errors import ParbenchError
 
 # Not tempfile.gettempdir(): where every job has a TMPDIR of its own, nothing would be shared.
@@ -38,9 +38,9 @@ class Lent:
     gpus: tuple[str, ...]
     cores: tuple[str, ...]
 
-    def of(self, hardware: Hardware, nodes: int) -> Lent:
+    def of(self, side: Cell, nodes: int) -> Lent:
         """What a side of a pair uses of it, on ``nodes`` nodes."""
-        gpus, cores = needed(hardware, nodes)
+        gpus, cores = needed(side, nodes)
         return Lent(self.gpus[:gpus], self.cores[:cores])
 
     def __str__(self) -> str:
@@ -49,12 +49,14 @@ class Lent:
         return " and ".join(parts or [f"cpu {', '.join(self.cores)}"])
 
 
-def needed(hardware: Hardware, nodes: int) -> tuple[int, int]:
-    """How many GPUs and how many cores ``nodes`` nodes of ``hardware`` take."""
-    number = nodes * hardware.devices
-    if hardware.device == "cpu":
-        return 0, number * hardware.threads
-    return number, min(number, len(machine.usable_cores()))
+def needed(side: Cell, nodes: int) -> tuple[int, int]:
+    """How many GPUs and how many cores ``side`` takes on ``nodes`` nodes."""
+    number = nodes * side.hardware.devices
+    if side.hardware.device == "cpu":
+        return 0, number * side.hardware.threads
+    # Each process has a core to drive its GPU from, also of several that share one.
+    processes = max(number, nodes * strategies.of(side).ranks_per_node)
+    return number, min(processes, len(machine.usable_cores()))
 
 
 @contextlib.contextmanager
@@ -64,7 +66,7 @@ def lent(cell: Cell | Pair, here: int = 1) -> Iterator[Lent]:
     A pair has those of all sides, which use them in turn. Waits until they are free. ParbenchError
     when this process may not use as many.
     """
-    wanted = [needed(side.hardware, min(here, side.hardware.nodes)) for side in cell.sides]
+    wanted = [needed(side, min(here, side.hardware.nodes)) for side in cell.sides]
     gpus, cores = (max(numbers) for numbers in zip(*wanted, strict=True))
     model = next(filter(None, (side.hardware.gpu_model for side in cell.sides)), None)
     # GPUs first, always: nobody who waits for a core then holds one that a holder of GPUs wants.

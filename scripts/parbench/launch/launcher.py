@@ -15,8 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from tqdm import tqdm
-
 from parbench import cache, strategies
 from parbench import cell as cells
 from parbench.deploy import images
@@ -105,7 +103,7 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
         outcome.finished(folder, task.out)
         count, left = _progress(task)
         # Before another run of this cell may take the result away.
-        print(f"{count}{name}: {outcome.result(metrics_json.read(task.out))}{left}", flush=True)
+        print(f"{count}{name}: {outcome.result(read_json(task.out))}{left}", flush=True)
     return 0
 
 
@@ -123,7 +121,7 @@ def _progress(task: Task) -> tuple[str, str]:
     done = sum(path.exists() and path.stat().st_mtime >= told["started"] for path in paths)
     every = len(told["cells"])
     seconds = (time.time() - told["started"]) * (every - done) / max(1, done)  # as those before
-    left = f" (about {tqdm.format_interval(seconds)} left)" if done < every else ""
+    left = f" (about {outcome.spelled(seconds)} left)" if done < every else ""
     return f"[{done}/{every}] ", left
 
 
@@ -226,7 +224,7 @@ def _side(
     if job and cell.hardware.nodes > 1:
         variables["PARBENCH_HEAD"] = job.address
     here = min(cell.hardware.nodes, len(job.here)) if job else 1
-    of_side = lent.of(cell.hardware, here)
+    of_side = lent.of(cell, here)
     made = command.of_side(task, number, of_side, image and Path(image["path"]), state, variables)
     per_node = strategies.of(cell).ranks_per_node
     if job is not None:

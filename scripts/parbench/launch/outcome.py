@@ -12,9 +12,8 @@ import contextlib
 import shutil
 import signal
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-
-from tqdm import tqdm
 
 from parbench.cell import Cell, Pair
 from parbench.errors import ParbenchError
@@ -98,10 +97,15 @@ def result(metrics: dict) -> str:
         disturbed = sum(each["disturbed"] for each in metrics["slices"])
         return f"ok, {number} slices in turn, {disturbed or 'none'} of them disturbed"
     seconds = metrics["train_seconds"]
-    spent = f"{seconds:.1f} s" if seconds < 60 else tqdm.format_interval(seconds)
+    spent = f"{seconds:.1f} s" if seconds < 60 else spelled(seconds)
     accuracy = metrics["test_accuracy"]
     told = "accuracy not measured" if accuracy is None else f"accuracy {accuracy:.3f}"
     return f"ok, {told}, trained in {spent}"
+
+
+def spelled(seconds: float) -> str:
+    """02:10, or 1:02:10."""
+    return str(timedelta(seconds=int(seconds))).removeprefix("0:")
 
 
 # ---------------------------------------------------------------- beside metrics.json

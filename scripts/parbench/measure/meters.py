@@ -88,9 +88,12 @@ def millijoules(accelerators: list[torch.device]) -> int | None:
     """
     if not accelerators:
         return None
-    import pynvml
     import torch
 
+    try:
+        import pynvml
+    except ModuleNotFoundError:  # a bare machine
+        return None
     try:
         pynvml.nvmlInit()
         uuids = [torch.cuda.get_device_properties(device).uuid for device in accelerators]

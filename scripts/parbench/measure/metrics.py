@@ -40,6 +40,11 @@ class Metric:
         return self.clocked or self.kind == "ratio"
 
     @property
+    def is_score(self) -> bool:
+        """Whether it is a share of the test images: such are compared by their difference."""
+        return self.kind == "accuracy"
+
+    @property
     def may_lack(self) -> bool:
         """Whether a group that ran well may lack it: no baseline, no accelerator, one model alone,
         a goal not reached.
@@ -155,7 +160,6 @@ _ALL = (
         of="any",
     ),
     Metric("accuracy_difference", "Accuracy less the baseline's", "fraction", "accuracy", True),
-    Metric("noise_floor", "Noise floor", "x", "ratio", True, of="any"),
 )
 METRICS = {metric.name: metric for metric in _ALL}
 DEFAULT_METRICS = ("test_accuracy", "train_seconds", "speedup")

@@ -1,4 +1,5 @@
-"""metrics.json: written here and nowhere else, and checked by its shape before it is trusted."""
+"""metrics.json: written here and nowhere else, and checked by its shape by whoever reads it: what
+trains knows no schemas."""
 
 from __future__ import annotations
 
@@ -42,26 +43,25 @@ def environments(metrics: dict) -> list[dict]:
     return [metrics["environment"]]
 
 
-def _check(value: Any, path: str | os.PathLike) -> None:
-    schema = "pair" if isinstance(value, dict) and "sides" in value else "metrics"
-    try:
-        by_schema.check(value, schema, str(path))
-    except ParbenchError as error:
-        raise ParbenchError(f"{error}; delete the file and run the cell again") from None
+def check(value: Any, where: str) -> None:
+    """ParbenchError, beginning with ``where``, for what is no metrics.json."""
+    pair = isinstance(value, dict) and "sides" in value
+    by_schema.check(value, "pair" if pair else "metrics", where)
 
 
 def read(path: str | os.PathLike) -> dict:
     """Read metrics.json, checked by its schema."""
     metrics = read_json(path)
-    _check(metrics, path)
+    try:
+        check(metrics, str(path))
+    except ParbenchError as error:
+        raise ParbenchError(f"{error}; delete the file and run the cell again") from None
     return metrics
 
 
 def write(path: str | os.PathLike, metrics: dict) -> None:
-    """Write metrics.json whole or not at all, checked by its schema."""
-    metrics = {"schema_version": SCHEMA_VERSION, **metrics}
-    _check(metrics, path)
-    write_json(path, metrics)
+    """Write metrics.json whole or not at all."""
+    write_json(path, {"schema_version": SCHEMA_VERSION, **metrics})
 
 
 def write_run(

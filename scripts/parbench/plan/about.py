@@ -25,14 +25,23 @@ def about(name: str, study: Study, override: Override, dataset: str) -> About:
         dataset=dataset,
         source_dataset=study.dataset,
         settings=_shown_settings(study, override),
-        assumed={k: value for k, value in study.assumed.items() if k not in override.settings},
+        assumed=_shown_assumptions(study, override),
         override=override,
         published=study.published,
+        **({"claims": study.claims} if study.claims else {}),
         not_yet=[_not_yet(entry, study, where) for entry in study.not_yet],
         # Every field stated, so that defaults are written, too.
         tolerance=Tolerance(**study.tolerance.model_dump()),
         tables=study.tables,
     )
+
+
+def _shown_assumptions(study: Study, override: Override) -> dict[str, Any]:
+    """What the report shows: settings, and options of strategies one by one."""
+    assumed = {k: value for k, value in study.assumed.items() if k not in override.settings}
+    for strategy, options in assumed.pop("options", {}).items():
+        assumed |= {f"{strategy}'s {key}": value for key, value in options.items()}
+    return assumed
 
 
 def _shown_settings(study: Study, override: Override) -> dict[str, Any]:

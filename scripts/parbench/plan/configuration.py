@@ -232,6 +232,9 @@ class Config(Model):
         "machine's environment), or auto (an image where Apptainer works)"
     )
     images: Images = Field(description="images of the deployment apptainer (docs/images.md)")
+    budget_minutes: Annotated[float, Field(ge=0), AS_WRITTEN] = Field(
+        description="that `make report` may spend on measuring again what is undecided"
+    )
     timeout_seconds: Seconds = Field(
         description="a rank without progress for so long is hung and ends its cell"
     )

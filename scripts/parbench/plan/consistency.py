@@ -37,6 +37,9 @@ def check_names(study: Study, where: str) -> None:
             known(f"tables: {title!r}: models", model, rows, where)
         for variant in table.variants:
             known(f"tables: {title!r}: variants", variant, study.variants, where)
+    used = {entry.strategy for entry in study.variants.values()}
+    for strategy in study.assumed.get("options", {}):
+        known("assumed.options", strategy, used, where)
     for variant, entry in study.variants.items():
         for model in entry.models or []:
             known(f"variants.{variant}.models", model, study.models, where)

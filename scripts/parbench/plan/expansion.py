@@ -7,6 +7,7 @@ Never imports torch: the workflow uses this when it is parsed.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from parbench.cell import Cell, Dataset, Pair, Run, Strategy, Training
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
 from parbench.files import read_json
-from parbench.plan import about, consistency, pairing, places, scale, study_plan
+from parbench.plan import about, consistency, pairing, places, published, scale, study_plan
 from parbench.plan import config as configuration
 from parbench.plan.configuration import Config, Override
 from parbench.plan.naming import Named
@@ -169,6 +170,10 @@ class Expansion:
         asked = {entry.hardware for entry in self.study.variants.values()}
         for used in self.override.hardware:
             consistency.known("hardware", used, asked, f"override.{self.name}")
+        if self.study.claims:
+            stated = published.claims(places.ROOT / places.CLAIMS)
+            for claim in self.study.claims:
+                consistency.known("claims", claim, stated, self.where)
         consistency.check_names(self.study, self.where)
 
     def _templates(self) -> Iterator[tuple[tuple[str, str], Cell]]:
@@ -195,10 +200,11 @@ class Expansion:
                 "of it; state `steps`, how many of an epoch are timed, or choose another dataset"
             )
         samples = {key: settings.pop(key) for key in ("train_samples", "test_samples")}
+        options = all_options("strategies", strategy, study.options(entry), where)
         cell = Cell(
             id="",
             model=model(of, at, config.weights, self.where),
-            strategy=Strategy(strategy, all_options("strategies", strategy, entry.options, where)),
+            strategy=Strategy(strategy, options),
             hardware=config.hardware[moved].called(moved),
             dataset=Dataset(self.dataset, **samples),
             training=Training(**settings),
@@ -237,7 +243,10 @@ class Expansion:
     def _group(self, template: Cell, named: Named, **told: Any) -> Group:
         """The group of ``template`` over all seeds; ``told`` is what its variant says of it."""
         reason = self.lacking(named.group, template)
-        cells = [replace(template, id=named.cell(seed), seed=seed) for seed in self.seeds]
+        more = pairing.added().get(named.group, 0) - len(self.seeds)
+        unused = (seed for seed in itertools.count() if seed not in self.seeds)
+        seeds = [*self.seeds, *itertools.islice(unused, max(0, more))]
+        cells = [replace(template, id=named.cell(seed), seed=seed) for seed in seeds]
         self._keep(cells, reason)
         model, strategy = template.model, strategies.of(template)
         ranks = strategy.data_parallel_size
@@ -251,7 +260,7 @@ class Expansion:
             hardware=template.hardware,
             dataset=template.dataset,
             training=template.training,
-            seeds=list(self.seeds),
+            seeds=seeds,
             cells=[cell.id for cell in cells],
             not_run=reason,
             comparable=strategy.notes(),

@@ -15,12 +15,13 @@ from parbench.plan.study import Comparison, Study
 from parbench.plan.study_plan import Group, PairGroup
 
 Key = tuple[str, str]  # model and variant
-RESTARTS = places.RESULTS / "restarts.json"
+ADDED = places.RESULTS / "restarts.json"
 
 
-def restarts() -> dict[str, int]:
-    """How many restarts scripts/decide.py has given to pairs, by id: more than studies state."""
-    return read_json(RESTARTS) if RESTARTS.exists() else {}
+def added() -> dict[str, int]:
+    """How many restarts scripts/decide.py has given to pairs, and seeds to groups, by id: more than
+    studies state."""
+    return read_json(ADDED) if ADDED.exists() else {}
 
 
 def pairs(
@@ -66,7 +67,7 @@ def _pair(
     words = ("+".join(members), "pair", *of_sides, "inference" * entry.inference)
     named = Named(template, words, "r")
     name_of_group = ".".join(filter(None, (name, *words[1:]))) + f"-{named.digest}"
-    number = max(study.pairs.restarts, restarts().get(name_of_group, 0))
+    number = max(study.pairs.restarts, added().get(name_of_group, 0))
     # Several names may stand for the same models: what is measured is the same cells.
     group = PairGroup(
         id=name_of_group,

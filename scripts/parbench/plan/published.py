@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, RootModel, model_validator
 from pydantic_core import PydanticCustomError
 
 from parbench.errors import ParbenchError
+from parbench.measure.metrics import METRICS
 from parbench.plan import places
 from parbench.plan.model import (
     Distinct,
@@ -22,6 +23,7 @@ from parbench.plan.model import (
     Positive,
     Whole,
     validated,
+    wrong,
 )
 from parbench.plan.yaml_file import read_yaml
 
@@ -162,8 +164,8 @@ class Cells(Model):
 
 
 class ClaimTest(Model):
-    """A metric of the numerator's cells over that of the denominator's: same model, dataset, seed,
-    and whatever else neither of the two names."""
+    """A metric of the numerator's cells over that of the denominator's, or, of scores, less it:
+    same model, dataset, seed, and whatever else neither of the two names."""
 
     metric: str = Field(
         min_length=1, description="as in tables; of `largest`, what stands before the colon"
@@ -179,12 +181,20 @@ class ClaimTest(Model):
         None,
         description="two models: what is judged is the first one's ratio over the second one's",
     )
-    op: Literal[">", "<", "within_noise", "report", "largest", "equal"] = Field(
-        description="what the ratio must be; `report` only tells it, and `largest` which part of "
-        "the metric is the largest"
+    op: Literal[">", "<", "within_margin", "report", "largest", "equal"] = Field(
+        description="what the ratio, or difference, must be; `report` only tells it, and `largest` "
+        "which part of the metric is the largest"
     )
-    value: Positive | Literal["published"] | None = Field(
-        None, description="of > and <; `published`: what the claim states"
+    value: Number | Literal["published"] | None = Field(
+        None,
+        description="of > and <: the ratio or, of scores, the difference (0.01 is one percentage "
+        "point); `published`: what the claim states",
+    )
+    margin: Positive | None = Field(
+        None,
+        description="of `within_margin`: how far two are apart, at most, that count as equal: a "
+        "ratio by this share (0.05: 1/1.05 to 1.05), scores by this difference or three test "
+        "images; default: the study's `tolerance`, 0.05 and 0.01 where it states none",
     )
 
     @model_validator(mode="after")
@@ -192,13 +202,34 @@ class ClaimTest(Model):
         one_sided, ratio = self.op in (">", "<"), self.op not in ("largest", "equal")
         wanted = {"value": one_sided, "against": self.op == "equal"}
         wanted |= {"numerator": ratio, "denominator": ratio}
+        allowed = {**wanted, "models": ratio, "margin": self.op == "within_margin"}
         for key, needed in wanted.items():
             if needed and getattr(self, key) is None:
                 raise self.lacking(key)
-        for key, allowed in {**wanted, "models": ratio}.items():
-            if not allowed and key in self.model_fields_set:
+        for key, fits in allowed.items():
+            if not fits and key in self.model_fields_set:
                 raise self.unwanted(key)
+        self.check_number("value", self.value)
         return self
+
+    def check_number(self, key: str, value: Any) -> None:
+        """Refuse what can be no ratio, or no difference of scores; ``key`` has it."""
+        if isinstance(value, Mapping):
+            for each in value.values():
+                self.check_number(key, each)
+        elif not isinstance(value, (int, float)) or self.op in ("largest", "equal"):
+            return
+        elif self.is_of_differences and not -1 < value < 1:
+            said = "is no difference of scores; write one between -1 and 1, 0.01 for a point"
+            raise wrong([key], f"value {value} {said}")
+        elif not self.is_of_differences and value <= 0:
+            raise wrong([key], f"value {value} is no ratio; write one above 0")
+
+    @property
+    def is_of_differences(self) -> bool:
+        """Whether scores are compared, which have no ratio but a difference."""
+        metric = METRICS.get(self.metric)
+        return self.op not in ("largest", "equal") and metric is not None and metric.is_score
 
     @property
     def sides(self) -> tuple[Cells, Cells]:
@@ -228,14 +259,14 @@ class Claim(Model):
     claim: str = Field(min_length=1, description="what it says")
     test: ClaimTest | None = Field(
         None,
-        description="a metric of the numerator's cells over that of the denominator's: same model, "
-        "dataset, seed, and whatever else neither of the two names",
+        description="a metric of the numerator's cells over that of the denominator's or, of "
+        "scores, less it: same model, dataset, seed, and whatever else neither of the two names",
     )
     published: Number | dict[str, Number | dict[str, Number]] | None = Field(
         None,
-        description="the ratio as the source's numbers give it: one number, or one by model, by "
-        "model and batch, or by strategy; where it is not stated it is computed from the published "
-        "values",
+        description="the ratio, of scores the difference, as the source's numbers give it: one "
+        "number, or one by model, by model and batch, or by strategy; where it is not stated it is "
+        "computed from the published values",
     )
     finding: str | None = Field(
         None,
@@ -250,6 +281,8 @@ class Claim(Model):
         tested = "test" in self.model_fields_set and self.test.value == "published"
         if tested and "published" not in self.model_fields_set:
             raise self.lacking("published")
+        if self.test is not None:
+            self.test.check_number("published", self.published)
         return self
 
 

@@ -26,7 +26,7 @@ def source_of(study: Study, where: str) -> Study | None:
 def differences(cell: Cell, variant: str, study: Study, source: Study | None) -> list[str]:
     """How ``cell``, of the ``variant`` of ``study``, differs from the same one of ``source``."""
     if source is None:
-        return []
+        return ["a scale of its own"] if study.claims else []
     model, place = cell.model.name, f"studies/{study.scaled_from}.yaml"
     # A variant that only this study has is no scaled one, and what it states itself stands; unless
     # it is set beside published rows.
@@ -48,11 +48,11 @@ def differences(cell: Cell, variant: str, study: Study, source: Study | None) ->
     if starts_published(there) != started:
         drawn = ["weights drawn at random", "published weights"]
         told.append(f"{model} starts from {_instead(drawn[started], drawn[not started])}")
-    return told + _other_strategy(cell, entry, place)
+    return told + _other_strategy(cell, entry, source, place)
 
 
-def _other_strategy(cell: Cell, entry: Variant, place: str) -> list[str]:
-    """How a cell's strategy differs from that of the variant ``entry`` in the file ``place``."""
+def _other_strategy(cell: Cell, entry: Variant, source: Study, place: str) -> list[str]:
+    """How a cell's strategy differs from that of the variant ``entry`` of ``source``."""
     name, here = cell.strategy.name, cell.strategy.options
     if name != entry.strategy:
         return [f"strategy {name} instead of {entry.strategy}"]
@@ -61,7 +61,7 @@ def _other_strategy(cell: Cell, entry: Variant, place: str) -> list[str]:
         f"other options in {key}"
         if isinstance(value, dict)
         else f"{key} {_instead(here[key], value)}"
-        for key, value in all_options("strategies", name, entry.options, place).items()
+        for key, value in all_options("strategies", name, source.options(entry), place).items()
         if here[key] != value
     ]
 

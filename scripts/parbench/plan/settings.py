@@ -95,8 +95,20 @@ class Settings(Model):
     )
 
 
-# What a study may set for its cells, as it was written and in that order.
+class _Assumptions(Settings):
+    __doc__ = Settings.__doc__
+
+    pretrained: Literal[False] = Field(
+        False, description="that models start from weights that the seed draws"
+    )
+    options: dict[str, dict[str, Any]] = Field(
+        {}, description="of strategies, by name; those of a variant are laid over them"
+    )
+
+
+# What a study may set for its cells, as it was written and in that order; and what it may assume.
 Layer = Annotated[stated_part("Layer", Settings), AS_WRITTEN, PlainSerializer(dict)]
+Assumed = Annotated[stated_part("Assumed", _Assumptions), AS_WRITTEN, PlainSerializer(dict)]
 
 
 def defaults() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pydantic import Field
 from parbench.measure.metrics import METRICS
 from parbench.plan.configuration import Seeds
 from parbench.plan.model import Distinct, Model, Name, Names, Number, Positive, Whole
-from parbench.plan.settings import Layer
+from parbench.plan.settings import Assumed, Layer
 
 # Which published rows: column = value, or one of several values.
 _Value = str | int | Number
@@ -29,7 +29,7 @@ class Citation(Model):
 
 
 class Tolerance(Model):
-    """How far a reproduced number may be from the published one (docs/verdicts.md)."""
+    """How far two numbers may be apart that count as equal (docs/verdicts.md)."""
 
     relative: Positive = Field(0.05, description="share of the published value")
     accuracy: Positive = Field(0.01, description="absolute")
@@ -153,15 +153,21 @@ class Study(Model):
     scaled_from: Name | None = Field(
         None, description="the study at published scale that this one is a smaller copy of"
     )
+    claims: Names | None = Field(
+        None,
+        description="claims of any source, by their names in studies/published/claims.yaml, that "
+        "it is asked at its own scale; those of its source by default",
+    )
     dataset: str = Field(description="a name under datasets in config.yaml")
     seeds: Seeds = Field(description="one run of every cell for each; distinct")
     settings: Layer = Field({}, description="what the source states or the study decides")
-    assumed: Layer = Field(
+    assumed: Assumed = Field(
         {}, description="what the source leaves open; absolute times are then not comparable"
     )
     tolerance: Tolerance = Field(
         default_factory=Tolerance,
-        description="how far a reproduced number may be from the published one (docs/verdicts.md)",
+        description="how far two numbers may be apart that count as equal: a reproduced and its "
+        "published one, or two that a claim says are the same (docs/verdicts.md)",
     )
     models: Annotated[dict[str, ModelEntry], Field(min_length=1)] = Field(
         description="rows of the grid, each a file scripts/parbench/models/<name>.py"
@@ -194,6 +200,10 @@ class Study(Model):
     def trained_in_both(self, one: str, other: str) -> list[str]:
         """The models that are trained in two variants."""
         return [model for model in self.trained(one) if model in self.trained(other)]
+
+    def options(self, entry: Variant) -> dict[str, Any]:
+        """Those of a variant's strategy, over what is assumed of it."""
+        return {**self.assumed.get("options", {}).get(entry.strategy, {}), **entry.options}
 
     def members(self, name: str) -> list[str]:
         """The models that ``name``, of a model or in `together`, stands for."""

@@ -94,6 +94,7 @@ class About(Model):
     assumed: dict[str, Any]
     override: Override
     published: str | None = Field(description="the name of its source")
+    claims: list[str] = Field([], description="what it is asked of other sources")
     not_yet: list[NotYetPart]
     tolerance: Tolerance
     tables: list[Table]

@@ -9,9 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from parbench.reporting.drawing import INK, Panel, svg
-from parbench.reporting.text import cut, fixed, ratio_text
+from parbench.reporting.text import cut
 from parbench.verdicts import words
-from parbench.verdicts.claims import EVEN, Comparison, Judged
+from parbench.verdicts.claims import Judged
+from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.estimates import Estimate
 
 if TYPE_CHECKING:
@@ -27,25 +28,26 @@ LOOKS = {  # sign and colour, each with a contrast of 3 or more on white and on 
     words.FAILS: ("✗", "#d14b45"),
     words.UNDECIDED: ("?", "#7b8894"),
     words.REPORTED: ("", "#3b7dd8"),
+    words.UNTESTED: ("–", "#7b8894"),
 }
 MIDDLE = {"va": "center_baseline"}
 TICKS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
 FINE = (0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6)
 CAPTION = (
-    "Each row is a comparison of this report with one in the source, as a ratio: of what the small "
-    "print of a claim names. A claim holds where the whole bar lies in the green, does not hold "
-    "where it lies outside, and is undecided where it crosses the edge; in the grey, a ratio is "
-    "noise. Bars that leave the axis end in an arrow. Firm: it would stand also if all claims of "
-    "this report were tested as one."
+    "Each row is a comparison, of what the small print of a claim names: published (diamond), and "
+    "measured here. A claim holds where the whole bar lies in the green, does not hold where it "
+    "lies outside, and is undecided where it crosses the edge. Bars that leave the axis end in an "
+    "arrow. Firm: it would stand also if all claims of this report were tested as one."
 )
 
 
 @dataclass(frozen=True)
 class Line:
-    """A comparison of a claim, by its ``label``."""
+    """A comparison of a claim, by its ``label``, and what is ``spoken`` of it."""
 
     label: str
     each: Comparison
+    spoken: str
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Block:
     def texts(self) -> tuple[list[str], list[str]]:
         """The claim's and the test's lines."""
         said = f"{self.number}  {self.judged.claim.claim}"
-        return textwrap.wrap(said, 43), textwrap.wrap(self.test, 52)
+        return textwrap.wrap(said, 40), textwrap.wrap(self.test, 48)
 
     @property
     def height(self) -> float:
@@ -71,19 +73,21 @@ class Block:
     @property
     def spoken(self) -> str:
         """All that is drawn, in words."""
-        told = "; ".join(map(_spoken, self.lines))
-        return f"Claim {self.number}, {_word(self.judged)}: {self.judged.claim.claim} {told}."
+        told = "; ".join(f"{line.label}: {line.spoken}" for line in self.lines)
+        firm = ", firm" * self.judged.firm
+        said = f"{self.judged.verdict}{firm}: {self.judged.claim.claim}"
+        return f"Claim {self.number}, {said} {told}."
 
 
 def shown(each: Comparison) -> bool:
-    """Whether it has a ratio to draw."""
-    return isinstance(each.measured, Estimate) and each.verdict != words.UNTESTED
+    """Whether it has a number to draw."""
+    return isinstance(each.measured, Estimate)
 
 
-def part(source: str, blocks: list[Block]) -> dict:
-    """The figure of one source, as in report.json."""
+def part(source: str, blocks: list[Block], points: bool) -> dict:
+    """The figure of one source, as in report.json; of differences in percentage ``points``."""
     height = sum(block.height for block in blocks) + 0.62
-    panel = Panel(partial(_draw, source, blocks), height, WIDTH)
+    panel = Panel(partial(_draw, source, blocks, points), height, WIDTH)
     alt = " ".join([f"Claims of {source}.", *(block.spoken for block in blocks)])
     return {"alt": alt, "svg": svg(f"claims-{source}", panel)}
 
@@ -92,60 +96,55 @@ def key() -> dict:
     """What its signs mean."""
     alt = (
         "Key: diamond, published; bar, 95 % interval; dots, restarts or seeds; upright, most that "
-        "this hardware allows; green, where the claim holds; grey, noise."
+        "this hardware allows; green, where the claim holds."
     )
     return {"alt": alt, "svg": svg("claims-key", Panel(_draw_key, 0.24, WIDTH))}
-
-
-def _spoken(line: Line) -> str:
-    found, published = line.each.measured, line.each.published
-    text = f"{line.label}: {line.each.verdict}, {ratio_text(found.mean)}"
-    if not math.isnan(found.ci_low):
-        text += f" ({fixed(found.ci_low, 2)} to {fixed(found.ci_high, 2)})"
-    return text + (f", published {ratio_text(published)}" if published is not None else "")
-
-
-def _word(judged: Judged) -> str:
-    return judged.verdict + (", firm" if judged.firm else "")
 
 
 # ---------------------------------------------------------------- what is drawn
 
 
 def _values(each: Comparison) -> list[float]:
-    """The ratio of every restart or seed."""
-    if not each.ratios:
-        return []
-    first, *others = (ratio.by_seed for ratio in each.ratios)
-    seeds = set(first).intersection(*others)
-    return [first[n] / math.prod(other[n] for other in others) for n in sorted(seeds)]
+    """Of every restart or seed."""
+    return (
+        [each.series.shown(value) for value in each.series.values.values()] if each.series else []
+    )
 
 
-def _threshold(block: Block, each: Comparison) -> float:
+def _edges(block: Block, each: Comparison) -> list[float]:
+    """Where one verdict ends and the next begins."""
+    if each.boundaries:
+        return list(map(each.series.shown, each.boundaries))
     value = block.judged.claim.test.value
     value = each.ratios[0].stated if value == "published" else value
-    return 1.0 if value is None else value
+    return [] if value is None else [value]
 
 
-def _bound(each: Comparison) -> float:
-    return each.ratios[0].bound if len(each.ratios) == 1 else math.inf
+def _bound(block: Block, each: Comparison) -> float | None:
+    """What the hardware allows at most; of what should be less than something, at least."""
+    if len(each.ratios) != 1 or not each.series.logs:
+        return None
+    less = block.judged.claim.test.op == "<"
+    bound = each.ratios[0].inverse_bound if less else each.ratios[0].bound
+    return None if math.isinf(bound) else 1 / bound if less else bound
 
 
-def _limits(blocks: list[Block]) -> tuple[float, float]:
+def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
     """Where the axis ends: all points lie on it, bars may leave it."""
-    points = [1.0]
+    found = [0.0 if points else 1.0]
     for block in blocks:
-        for line in block.lines:
-            each = line.each
-            points += [each.measured.mean, *_values(each), _threshold(block, each)]
-            points += [each.published] if each.published else []
-            points += [_bound(each)] if math.isfinite(_bound(each)) else []
-    points = [point for point in points if point > 0]
-    room = max(1.04, (max(points) / min(points)) ** 0.06)
-    return min(points) / room, max(points) * room
+        for each in (line.each for line in block.lines):
+            told = (each.measured.mean, each.published, _bound(block, each))
+            found += [*_values(each), *_edges(block, each), *filter(None, told)]
+    low, high = min(found), max(found)
+    if points:
+        room = max(0.06 * (high - low), 0.002)
+        return low - room, high + room
+    room = max(1.04, (high / low) ** 0.06)
+    return low / room, high * room
 
 
-def _draw(source: str, blocks: list[Block], figure: Figure) -> None:
+def _draw(source: str, blocks: list[Block], points: bool, figure: Figure) -> None:
     from matplotlib.transforms import blended_transform_factory
 
     figure.set_layout_engine("none")  # columns stand where they are put
@@ -153,18 +152,25 @@ def _draw(source: str, blocks: list[Block], figure: Figure) -> None:
     top, bottom = 0.24 / height, 0.38 / height
     box = (LEFT / WIDTH, bottom, (RIGHT - LEFT) / WIDTH, 1 - top - bottom)
     axes = figure.add_axes(box)
-    low, high = _limits(blocks)
-    axes.set(xscale="log", xlim=(low, high), ylim=(sum(b.height for b in blocks), 0), yticks=[])
+    low, high = _limits(blocks, points)
+    axes.set(xlim=(low, high), ylim=(sum(b.height for b in blocks), 0), yticks=[])
+    if points:
+        axes.xaxis.set_major_formatter(
+            lambda value, _: f"{100 * value:+.4g}".replace("-", "−") if value else "0"
+        )
+        axes.locator_params(axis="x", nbins=6)
+    else:
+        axes.set_xscale("log")
+        ticks = [t for t in (FINE if high / low < 2.2 else TICKS) if low <= t <= high]
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
     axes.spines["left"].set_visible(False)
-    ticks = [t for t in (FINE if high / low < 2.2 else TICKS) if low <= t <= high]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
     axes.tick_params(labelsize=7)
     axes.grid(visible=True, axis="x")
-    axes.set_xlabel("Ratio (logarithmic)", fontsize=7)
+    unit = "Difference (percentage points)" if points else "Ratio (logarithmic)"
+    axes.set_xlabel(unit, fontsize=7)
     place = blended_transform_factory(figure.dpi_scale_trans, axes.transData)
-    heads = {0: source, SAYS: "Verdict"}
-    for x, text in heads.items():
+    for x, text in ((0, source), (SAYS, "Verdict")):
         axes.text(x, -0.06, text, transform=place, weight="bold", fontsize=8.5, va="bottom")
     at = 0.0
     for block in blocks:
@@ -182,32 +188,29 @@ def _draw_block(axes: Axes, block: Block, at: float, place) -> None:
     axes.text(0, at, "\n".join(claim), fontsize=7.5, linespacing=1.15, **look)
     below = at + LINE * len(claim)
     axes.text(0, below, "\n".join(test), fontsize=6.3, linespacing=1.2, **look)
-    word = f"{LOOKS[block.judged.verdict][0]} {block.judged.verdict}"
-    axes.text(SAYS, at + ROW / 2, word, fontsize=7.5, weight="bold", **look | MIDDLE)
-    if block.judged.firm:
-        axes.text(SAYS, at + LINE, "firm", fontsize=7, **look)
+    word = f"{LOOKS[block.judged.verdict][0]} {block.judged.verdict}".strip()
+    word = word.replace("tested here", "tested") + ", firm" * block.judged.firm
+    for number, text in enumerate(textwrap.wrap(word, 15)):
+        where = at + ROW / 2 + LINE * number
+        axes.text(SAYS, where, text, fontsize=7.5, weight="bold", **look | MIDDLE)
     for number, line in enumerate(block.lines):
         middle = at + ROW * (number + 0.5)
         _draw_line(axes, block, line.each, middle)
         small = {"transform": place} | MIDDLE
-        axes.text(LABEL, middle, cut(line.label, 22), fontsize=6.5, ha="right", **small)
+        axes.text(LABEL, middle, cut(line.label, 26), fontsize=6.5, ha="right", **small)
         if sign := LOOKS[line.each.verdict][0] * (len(block.lines) > 1):
             axes.text(RIGHT + 0.06, middle, sign, fontsize=7.5, weight="bold", **small)
 
 
 def _draw_line(axes: Axes, block: Block, each: Comparison, at: float) -> None:
-    test, value, band = block.judged.claim.test, _threshold(block, each), each.band
+    op, edges = block.judged.claim.test.op, _edges(block, each)
     ends, half = axes.get_xlim(), ROW / 2
-    floor, ceiling = (value * end for end in band or EVEN)
-    green = {">": (ceiling, ends[1]), "<": (ends[0], floor), "within_noise": (floor, ceiling)}
-    if test.op in green and band:
-        span = _within(green[test.op], ends)
+    if edges and each.verdict != words.UNTESTED:
+        green = (ends[0] if op == "<" else edges[0], ends[1] if op == ">" else edges[-1])
+        span = _within(green, ends)
         axes.barh(at, span[1] - span[0], left=span[0], height=ROW, color=GOOD, alpha=0.16, lw=0)
-    if test.op in (">", "<"):
-        span = _within((floor, ceiling), ends)
-        axes.barh(at, span[1] - span[0], left=span[0], height=ROW, color=INK, alpha=0.13, lw=0)
-    if test.op in (">", "<", "equal"):
-        axes.plot([value, value], [at - half, at + half], color=INK, lw=0.9)
+    for edge in [1.0] if op == "equal" else edges:
+        axes.plot([edge, edge], [at - half, at + half], color=INK, lw=0.9)
     found, colour = each.measured, LOOKS[each.verdict][1]
     known = not math.isnan(found.ci_low)
     low, high = (found.ci_low, found.ci_high) if known else (found.min, found.max)
@@ -219,9 +222,9 @@ def _draw_line(axes: Axes, block: Block, each: Comparison, at: float) -> None:
     for end, beyond, marker in ((0, low < ends[0], "<"), (1, high > ends[1], ">")):
         if beyond:
             axes.plot(ends[end], at, marker, ms=3.5, color=colour, mew=0, clip_on=False)
-    if _bound(each) < math.inf:
-        axes.plot([_bound(each)] * 2, [at - half, at + half], color="#d0700d", lw=1.8)
-    if each.published:
+    if bound := _bound(block, each):
+        axes.plot([bound] * 2, [at - half, at + half], color="#d0700d", lw=1.8)
+    if each.published is not None:
         axes.plot(each.published, at, "D", ms=3.6, mfc="none", mec=INK, mew=0.9)
 
 
@@ -241,7 +244,6 @@ def _draw_key(figure: Figure) -> None:
         "restarts or seeds": Line2D([], [], marker="o", ms=2.2, color=INK, mew=0, lw=0),
         "the hardware's bound": Line2D([], [], marker="|", ms=8, color="#d0700d", mew=1.8, lw=0),
         "claim holds": Patch(color=GOOD, alpha=0.16, lw=0),
-        "noise": Patch(color=INK, alpha=0.13, lw=0),
     }
     figure.legend(
         signs.values(),

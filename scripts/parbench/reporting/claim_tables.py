@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import re
 import string
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +17,11 @@ from parbench.printable import printable
 from parbench.reporting import claim_figure
 from parbench.reporting.claim_figure import Block, Line
 from parbench.reporting.study import Study
-from parbench.reporting.table import Cell, Notes, absent, band_cell, interval_cell, make_table
+from parbench.reporting.table import Cell, Notes, absent, interval_cell, make_table
 from parbench.reporting.text import (
     count,
     decimals,
+    fixed,
     hardware_text,
     label,
     listed,
@@ -28,7 +30,8 @@ from parbench.reporting.text import (
     spread_text,
 )
 from parbench.verdicts import audit, claims, words
-from parbench.verdicts.claims import Comparison, Judged, Rebuilt
+from parbench.verdicts.claims import Judged
+from parbench.verdicts.comparisons import Comparison, Rebuilt
 from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.groups import Group
 from parbench.verdicts.published import Source
@@ -37,13 +40,14 @@ TONES = {words.HOLDS: "good", words.FAILS: "bad"}
 OPS = {
     ">": "more than {}",
     "<": "less than {}",
-    "within_noise": "1, within noise",
+    "within_margin": "equal{}",
     "report": "told, not judged",
     "largest": "the largest is told, not judged",
     "equal": "1, in every run",
 }
 LISTED = 4  # lines of a file that a finding names
 DETAIL = "t-claims-each"
+POINTS = " points"
 
 Value = float | str | Estimate | None
 Panels = dict[tuple[str, str], str | None]  # by study and group
@@ -52,46 +56,28 @@ Panels = dict[tuple[str, str], str | None]  # by study and group
 def section(studies: list[Study], claimed: Path | None, published: list[Path]) -> dict | None:
     """The table of claims, its comparisons one by one, and the audit of the same sources.
 
-    None without ``claimed`` or without a study that has a source.
+    None without ``claimed`` or without a study that is asked any.
     """
-    with_source = [study for study in studies if study.has_source]
-    if claimed is None or not published or not with_source:
+    asked = [study for study in studies if study.has_source or study.study.get("claims")]
+    if claimed is None or not published or not asked:
         return None
     rows = {path: read_rows(path) for path in published}
     of_all = list(itertools.chain.from_iterable(rows.values()))
     all_claims = read_claims(claimed)
-    rebuilt: dict[str, list[Rebuilt]] = {}
-    for study in with_source:
-        rebuilt.setdefault(study.study["published"], []).append(_rebuilt(study, of_all))
+    rebuilt = [_rebuilt(study, of_all) for study in asked]
+    sources = {each.source.name for each in rebuilt}
     task = audit.Task()
     found = []
     for path, own in rows.items():
         said = audit.of_claims(all_claims, own)
         for each in (*audit.contradictions(own, task), *said):
-            found += [(path, each)] if each.study in rebuilt else []
+            found += [(path, each)] if each.study in sources else []
     judged = claims.judge(all_claims, rebuilt, [each for _, each in found])
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
-    numbered = dict(enumerate(judged, 1))
-    blocks = {n: _block(n, each, rebuilt[each.claim.study]) for n, each in numbered.items()}
-    drawn = {number: block for number, block in blocks.items() if block.lines}
-    by_source: dict[str, list[Block]] = {}
-    for block in drawn.values():
-        by_source.setdefault(block.judged.claim.study, []).append(block)
-    parts = [
-        claim_figure.part(_named(source, rebuilt[source]), each)
-        for source, each in by_source.items()
-    ]
     return {
         "sentence": _headline(judged),
-        "figure": {
-            "id": "f-claims",
-            "title": "What the sources claim, and what came out here",
-            "caption": claim_figure.CAPTION,
-            "columns": 1,
-            "parts": [claim_figure.key(), *parts] if parts else [],
-        },
-        "table": _told(numbered, drawn),
-        "detail": _one_by_one(numbered, panels),
+        **_first_page(dict(enumerate(judged, 1))),
+        "detail": _one_by_one(judged, panels),
         "audit": _audit(found, task),
     }
 
@@ -99,10 +85,50 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
 def _rebuilt(study: Study, published: list[Published]) -> Rebuilt:
     means = {key: row.mean for key, row in study.rows.items() if row.mean is not None}
     source = Source(study.study["published"], published)
-    return Rebuilt(study.name, study.study["tolerance"], source, tuple(study.groups), means)
+    about, claimed = study.study, study.study.get("claims", ())
+    return Rebuilt(study.name, about["tolerance"], source, tuple(study.groups), means, claimed)
 
 
 # ---------------------------------------------------------------- the first page
+
+
+def _first_page(numbered: dict[int, Judged]) -> dict:
+    """The figure, a part for each source's ratios and one for its differences; what has neither."""
+    by_source: dict[tuple[str, bool], list[tuple[int, Judged]]] = {}
+    for number, each in numbered.items():
+        by_source.setdefault((each.claim.study, _is_of_points(each)), []).append((number, each))
+    drawn, parts = set(), []
+    sources = list(dict.fromkeys(source for source, _ in by_source))
+    ordered = sorted(by_source.items(), key=lambda item: (sources.index(item[0][0]), item[0][1]))
+    for (source, points), claimed in ordered:
+        names = list(dict.fromkeys(c.study for _, each in claimed for c in each.comparisons))
+        letters = dict(zip(names, string.ascii_uppercase, strict=False)) if len(names) > 1 else {}
+        blocks = [_block(number, each, letters, points) for number, each in claimed]
+        blocks = [block for block in blocks if block.lines]
+        drawn |= {block.number for block in blocks}
+        told = ", ".join(f"{letter} {name}" for name, letter in letters.items())
+        if blocks:
+            head = source + ", scores" * points + (f": {told}" if told else "")
+            parts.append(claim_figure.part(head, blocks, points))
+    return {
+        "figure": {
+            "id": "f-claims",
+            "title": "What the sources claim, and what came out here",
+            "caption": claim_figure.CAPTION,
+            "columns": 1,
+            "parts": [claim_figure.key(), *parts] if parts else [],
+        },
+        "table": make_table(
+            "t-claims",
+            "Claims that no number answers",
+            [
+                ("", ["No.", "Source", "Claim"]),
+                ("", ["Published", "What came out here", "Verdict"]),
+            ],
+            [_told_row(n, each) for n, each in numbered.items() if n not in drawn],
+            empty="None.",
+        ),
+    }
 
 
 def _headline(judged: list[Judged]) -> str:
@@ -136,32 +162,31 @@ def _lacks(each: Judged) -> tuple[str, str]:
     """What a claim that can't be tested lacks, and why it would take that."""
     reasons = [reason.removeprefix(f"{c.study} ") for c in each.comparisons for reason in c.reasons]
     text = "; ".join(dict.fromkeys(reasons)) or each.reason
-    return text.partition(":")[0], text
+    return re.split("[:;]", re.sub(r" \(.*?\)", "", text))[0], text
 
 
-def _block(number: int, each: Judged, studies: list[Rebuilt]) -> Block:
+def _block(number: int, each: Judged, letters: dict[str, str], points: bool) -> Block:
     """What is drawn of a claim; of several studies, each is told by its letter."""
     lines = []
-    for letter, study in zip(string.ascii_uppercase, studies, strict=False):
-        drawn = [c for c in each.comparisons if c.study == study.name and claim_figure.shown(c)]
-        before = f"{letter} " if len(studies) > 1 else ""
-        labels = (f"{before}{text}" for text in _labels(drawn))
-        lines += [Line(text, c) for text, c in zip(labels, drawn, strict=True)]
+    for study in dict.fromkeys(c.study for c in each.comparisons):
+        drawn = [c for c in each.comparisons if c.study == study and claim_figure.shown(c)]
+        labels = (f"{letters.get(study, '')} {text}".strip() for text in _labels(drawn))
+        lines += map(Line, labels, drawn, [_spoken(c, points) for c in drawn])
     return Block(number, each, _test(each) if lines else "", tuple(lines))
 
 
-def _named(source: str, studies: list[Rebuilt]) -> str:
-    """A source, with the letters of its studies where there are several."""
-    if len(studies) == 1:
-        return source
-    named = zip(string.ascii_uppercase, studies, strict=False)
-    return f"{source}: {', '.join(f'{letter} {study.name}' for letter, study in named)}"
+def _spoken(each: Comparison, points: bool) -> str:
+    told = f"{each.verdict}, {_text(each.measured.mean, points)}"
+    interval = _interval(each.measured, points)
+    told += f" ({interval.text})" if not interval.spoken else ""
+    return told + (f", published {_text(each.published, points)}" if each.published else "")
 
 
 def _test(judged: Judged) -> str:
     """``Training time, eager over horovod: more than 1``."""
     test = judged.claim.test
-    op = OPS[test.op].format(mapping_text(test.value))
+    margin = f" within {test.margin:g}" if test.margin else ""
+    op = OPS[test.op].format(margin if test.op == "within_margin" else mapping_text(test.value))
     if test.op == "equal":
         return f"{label(test.metric)} over {label(test.against)}: {op}"
     sides = [
@@ -172,28 +197,19 @@ def _test(judged: Judged) -> str:
     ]
     named = (test.numerator, test.denominator)
     told = (s if s.count(" or ") < 3 else str(n) for s, n in zip(sides, named, strict=True))
-    return f"{label(test.metric)}, {' over '.join(told)}: {op}"
+    by = " less " if test.is_of_differences else " over "
+    return f"{label(test.metric)}, {by.join(told)}: {op}"
 
 
 def _sides(each: Comparison) -> list[tuple[Group, Group]]:
     return [(ratio.over, ratio.under) for ratio in each.ratios]
 
 
-def _told(numbered: dict[int, Judged], drawn: Collection[int]) -> dict:
-    """The claims without a ratio to draw."""
-    return make_table(
-        "t-claims",
-        "Claims that no ratio answers",
-        [("", ["No.", "Source", "Claim"]), ("", ["Published", "What came out here", "Verdict"])],
-        [_told_row(n, each) for n, each in numbered.items() if n not in drawn],
-        empty="None.",
-    )
-
-
 def _told_row(number: int, each: Judged) -> list[Cell]:
+    points = _is_of_points(each)
     comparisons = [c for c in each.comparisons if c.verdict != words.UNTESTED]
     outcome = [f"{_model(c)}: {c.measured}" for c in comparisons if c.measured is not None]
-    named = [f"{_model(c)}: {_text(c.published)}" for c in each.comparisons if c.published]
+    named = [f"{_model(c)}: {_text(c.published, points)}" for c in each.comparisons if c.published]
     lacks = _lacks(each)[1] if each.verdict == words.UNTESTED else each.reason
     return [
         Cell(str(number), sort=number),
@@ -205,11 +221,18 @@ def _told_row(number: int, each: Judged) -> list[Cell]:
     ]
 
 
-def _text(value: Value) -> str:
-    """A ratio; of several seeds with its spread, or their range, and how many they are."""
-    if not isinstance(value, Estimate):
-        return value if isinstance(value, str) else ratio_text(value)
-    return f"{spread_text(value, _places(value))} ({value.n})"
+def _is_of_points(each: Judged) -> bool:
+    return each.claim.test is not None and each.claim.test.is_of_differences
+
+
+def _text(value: Value, points: bool) -> str:
+    """A ratio, or points; of several seeds with its spread, or their range, and how many."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Estimate):
+        spread = spread_text(value, 2 if points else _places(value), 100.0 if points else 1.0)
+        return f"{spread}{POINTS * points} ({value.n})"
+    return f"{fixed(100 * value, 2)}{POINTS}" if points else ratio_text(value)
 
 
 def _places(value: Estimate) -> int:
@@ -261,24 +284,25 @@ def _compared(each: Comparison) -> str:
 # ---------------------------------------------------------------- one by one
 
 
-def _one_by_one(numbered: dict[int, Judged], panels: Panels) -> dict:
+def _one_by_one(judged: list[Judged], panels: Panels) -> dict:
     notes = Notes()
     rows = [
         _comparison_row(number, each, comparison, panels, notes)
-        for number, each in numbered.items()
+        for number, each in enumerate(judged, 1)
         for comparison in each.comparisons
         if comparison.ratios or comparison.group
     ]
-    columns = ["Published", "Reproduced", "95 % interval", "Noise", "Verdict"]
+    columns = ["Published", "Reproduced", "95 % interval", "Published lies", "Verdict"]
     return make_table(
         DETAIL,
         "What each verdict rests on",
         [("", ["No.", "Compared"]), ("", columns)],
         rows,
         caption="By the claim's number above: its metric of the first over that of the second, "
-        "restart by restart of pairs that took turns, or seed by seed (how many). “Noise” is where "
-        "a ratio of 1 lies by chance, or what counts as 1. A claim holds where every comparison "
-        "that could be made holds, and does not where one of them is clearly against it.",
+        "restart by restart of pairs that took turns, or seed by seed (how many); of scores, the "
+        "first less the second. A claim holds where every comparison that could be made holds, and "
+        "does not where one of them is clearly against it; where the published number lies decides "
+        "nothing.",
         notes=notes,
         empty="No claim of these sources has a test.",
     )
@@ -287,32 +311,35 @@ def _one_by_one(numbered: dict[int, Judged], panels: Panels) -> dict:
 def _comparison_row(
     number: int, judged: Judged, each: Comparison, panels: Panels, notes: Notes
 ) -> list[Cell]:
+    points, why = _is_of_points(judged), each.reasons
     several = len({c.study for c in judged.comparisons}) > 1
     compared = f"{each.study}, {_compared(each)}" if several else _compared(each)
     row = [Cell(str(number), sort=number), Cell(compared)]
-    row.append(absent("no number") if each.published is None else _cell(each.published))
-    why = each.reasons
+    row.append(absent("no number") if each.published is None else _cell(each.published, points))
     if each.measured is None:
         row += [absent("nothing to compare")] * 3
     else:
         group = each.group or each.ratios[0].over
-        row.append(replace(_cell(each.measured), link=panels[each.study, group.id]))
-        row += _chance(each)
+        row.append(replace(_cell(each.measured, points), link=panels[each.study, group.id]))
+        row.append(_interval(each.measured, points))
+        row.append(Cell(each.beside.lies) if each.beside else absent("nothing to compare"))
+        if each.beside and each.beside.lies == words.NOT_COMPARABLE:
+            why = (*why, each.beside.says)
     return [*row, _verdict(each.verdict, notes.mark(*why, printable(judged.claim.note or "")))]
 
 
-def _cell(value: Value) -> Cell:
+def _cell(value: Value, points: bool) -> Cell:
     sort = value.mean if isinstance(value, Estimate) else value
-    return Cell(_text(value), sort=None if isinstance(value, str) else sort)
+    return Cell(_text(value, points), sort=None if isinstance(value, str) else sort)
 
 
-def _chance(each: Comparison) -> list[Cell]:
-    """The interval of what was measured, and where a ratio of 1 lies by chance."""
-    if isinstance(each.measured, str):
-        return [absent("does not apply")] * 2
-    even = each.band == claims.EVEN
-    noise = absent("none beside the interval") if even else band_cell(each.band)
-    return [interval_cell(each.measured, _places(each.measured)), noise]
+def _interval(measured: Estimate | str, points: bool) -> Cell:
+    if isinstance(measured, str):
+        return absent("does not apply")
+    if not points:
+        return interval_cell(measured, _places(measured))
+    ends = {"ci_low": 100 * measured.ci_low, "ci_high": 100 * measured.ci_high}
+    return interval_cell(replace(measured, **ends), 2)
 
 
 # ---------------------------------------------------------------- published alone

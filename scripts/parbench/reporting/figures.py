@@ -22,13 +22,13 @@ from parbench.reporting.phases import phases_figure
 from parbench.reporting.study import Study, bound
 from parbench.reporting.text import convert, cut, heading, unit_text
 from parbench.verdicts.groups import Group
-from parbench.verdicts.words import DECIDE_FROM, OK
+from parbench.verdicts.words import FEWEST, OK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SPREAD = f"± standard deviation, or the range of fewer than {DECIDE_FROM['seeds']} seeds"
+SPREAD = f"± standard deviation, or the range of fewer than {FEWEST}"
 KEYS = ("elapsed_seconds", "test_accuracy")  # of an epoch's entry in a history
 
 Curve = tuple[str, list[dict]]  # label, and the mean entry of each epoch
@@ -57,23 +57,18 @@ def speedup_figure(study: Study) -> dict | None:
     groups = _drawn(study, "speedup")
     if not groups:
         return None
-    caption = (
-        f"Dot: mean {SPREAD}; bar: the bound that the number of devices sets; grey band: the noise "
-        "floor, the baseline against itself."
-    )
+    caption = f"Dot: mean {SPREAD}; bar: the bound that the number of devices sets."
     palette = colours(study)
 
     def draw(axes: Axes, rows: list[Group]) -> None:
         top = 1.0
         for place, group in enumerate(rows):
-            row, most, band = study.row(group, "speedup"), bound(group), study.noise_band(group)
-            if band:
-                axes.barh(place, band[1] - band[0], left=band[0], height=0.9, color=INK, alpha=0.13)
+            row, most = study.row(group, "speedup"), bound(group)
             axes.plot([most] * 2, [place - 0.34, place + 0.34], color=INK, lw=1.6)
             below, above = study.whiskers(row, "x")
             dot = {"fmt": "o", "ms": 5, "color": palette[bar_label(study, group)][0]}
             axes.errorbar(row.mean, place, xerr=[[below], [above]], ecolor=INK, **dot, **WHISKERS)
-            top = max(top, most, row.mean + above, band[1] if band else 1.0)
+            top = max(top, most, row.mean + above)
         axes.axvline(1, color=INK, lw=0.7, ls=":")
         axes.set_xlim(0, top * 1.06)
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from parbench.measure.metrics import METRICS, TO_PUBLISHED
+from parbench.measure.metrics import METRICS, TO_PUBLISHED, label
 from parbench.reporting.study import ONCE, Study, bound
 from parbench.reporting.table import (
     Cell,
     Notes,
     absent,
-    band_cell,
     interval_cell,
     make_table,
     number,
@@ -36,7 +34,7 @@ VERDICT = "Verdict"
 FOUR = ["Published", "Reproduced", "Ratio", VERDICT]
 TONES = {
     words.REPRODUCED: "good",
-    words.WITHIN_NOISE: "good",
+    words.INSIDE: "good",
     words.NOT_REPRODUCED: "bad",
     words.SUSPICIOUS: "warn",
 }
@@ -166,6 +164,8 @@ def _metrics_table(
 ) -> dict:
     """A row a group; of each metric, in its unit, what is published beside what came out here."""
     notes, rows = Notes(ONCE), []
+    apart = [m for m in units if groups and all(study.apart(group, m) for group in groups)]
+    units = {metric: unit for metric, unit in units.items() if metric not in apart}
     columns = {metric: _columns(study, groups, metric) for metric in units}
     for group in groups:
         row = key_cells(group, notes.mark(study.own_scale(group)))
@@ -173,8 +173,9 @@ def _metrics_table(
             row += metric_cells(study, group, metric, unit, columns[metric], notes)
         rows.append(row)
     heads = [_metric_head(heading(m, unit), columns[m]) for m, unit in units.items()]
-    if any(study.apart(group, metric) for group in groups for metric in units):
-        caption += f" “{APART}”: no pair of this study compares it with its baseline."
+    if apart or any(study.apart(group, metric) for group in groups for metric in units):
+        named = ", ".join(map(label, apart)).lower() or f"“{APART}”"
+        caption += f" {named.capitalize()}: no pair of this study compares variant and baseline."
     return make_table(
         f"t-{study.name}-{identity}",
         title,
@@ -211,33 +212,22 @@ def context(groups: list[Group]) -> str:
 
 
 def speedup_table(study: Study) -> dict | None:
-    """Speedup of every timed group that has a baseline, with its bound and its noise floor."""
+    """Speedup of every group that took turns with its baseline, and its bound."""
     notes = Notes(ONCE)
-    groups = [g for g in study.groups if g.baseline and g.training.profile == "none"]
+    groups = [group for group in study.groups if group.baseline in group.pairs]
     if not groups:
         return None
     pipelines = any(group.work.pipeline_bound for group in groups)
-    in_turns = any(group.pairs for group in study.groups)
-    columns = ["Against", "Speedup", "95 % interval", "Bound"]
-    columns += ([] if in_turns else ["Noise floor"]) + ["Reading"]
     judged = _columns(study, groups, "speedup")
+    columns = ["Against", "Speedup", "95 % interval", "Bound", "Reading"]
     columns += [name for name in ("Published", VERDICT) if name in judged]
-    caption = "Training time of the baseline over that of the variant, "
-    caption += "of pairs that took turns. " if in_turns else "paired by seed. "
-    caption += "The bound is the number of cores or GPUs. " + PIPELINE_BOUND * pipelines
-    if not in_turns:
-        caption += (
-            " The noise floor is the baseline against itself: a speedup whose 95 % interval "
-            "reaches into it is no difference."
-        )
-    elif any(study.apart(group, "speedup") for group in groups):
-        caption += f" “{APART}”: no pair of this study compares it with its baseline."
     return make_table(
         f"t-{study.name}-speedup",
-        "Speedup, and its bound",
+        "Speedup and its bound",
         [("", KEYS), ("", columns)],
         [_speedup_row(study, group, columns, notes) for group in groups],
-        caption=caption,
+        caption="Training time of the baseline over that of the variant, of pairs that took turns. "
+        "The bound is the number of cores or GPUs." + (f" {PIPELINE_BOUND}" if pipelines else ""),
         context=context(groups),
         notes=notes,
     )
@@ -250,30 +240,23 @@ def _speedup_row(study: Study, group: Group, columns: list[str], notes: Notes) -
     outcome = outcome_cell(study, group, row, unit, "speedup")
     if row is not None and row.mean is not None:
         interval = interval_cell(row, study.places("speedup", unit))
-        says = Cell(_word(study.reading(group, row)))
+        says = Cell(study.reading(group, row))
         explained = False
     else:
         interval = says = absent("not measured")
         # What failed says why in the speedup's own place.
         explained = outcome.text != ABSENT and not group.not_run
+    bounds = f"{most}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else "")
     cells = {
-        "Against": Cell(study.against(group)),
+        "Against": Cell(study.by_id[group.baseline].variant),
         "Speedup": outcome,
         "95 % interval": interval,
-        "Bound": number(
-            most, f"{most}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else "")
-        ),
-        "Noise floor": band_cell(study.noise_band(group)),
+        "Bound": number(most, bounds),
         "Reading": says.marked(notes.mark_all(row.reason) if row and not explained else ()),
         "Published": published_cell(row, unit),
         VERDICT: verdict_cell(row, group),
     }
     return [*key_cells(group), *(cells[name] for name in columns)]
-
-
-def _word(reading: str) -> str:
-    """``faster``, ``no difference``: what it is measured against stands in a column."""
-    return re.sub(r" (than|from) [^;]*", "", reading)
 
 
 def counted_verdicts(study: Study, published: bool = False) -> Counter:

@@ -12,8 +12,8 @@ from parbench.reporting.paper_tables import KEYS, context, key_cells
 from parbench.reporting.study import Study
 from parbench.reporting.table import Cell, absent, make_table, number
 from parbench.reporting.text import decimals, fixed, spread_text
-from parbench.verdicts.estimates import estimate
 from parbench.verdicts.groups import Group
+from parbench.verdicts.series import estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,10 +9,10 @@ from pathlib import Path
 from parbench.files import read_json
 from parbench.printable import printable
 from parbench.reporting.text import anchor, convert, decimals, spread_text
-from parbench.verdicts import paired
 from parbench.verdicts.certificate import Certificates
 from parbench.verdicts.groups import Group, groups_of, read_runs
 from parbench.verdicts.rows import Row, read_rows
+from parbench.verdicts.tables import IN_TURNS
 
 TRAINED = Path("results/cells")
 ELSEWHERE = "published on "  # so begins what is said once
@@ -155,45 +155,15 @@ class Study:
     # ---------------------------------------------------------------- speedups
 
     def apart(self, group: Group, metric: str) -> bool:
-        """Whether the study compares times in turns, but not this group with its baseline."""
-        if metric not in paired.TIMES or group.baseline in (None, *group.pairs):
-            return False
-        return any(each.pairs for each in self.groups) and not group.not_run
-
-    def noise_band(self, group: Group) -> tuple[float, float] | None:
-        """The range in which a group's baseline against itself lies with 95 %; None: unknown."""
-        row = self.rows.get((group.baseline, "noise_floor"))
-        if row is None or row.ci_low is None or row.ci_high is None:
-            return None
-        return row.ci_low, row.ci_high
-
-    def against(self, group: Group) -> str:
-        """The name of what a group's speedup is measured against."""
-        baseline = self.by_id.get(group.baseline)
-        return baseline.variant if baseline else "the baseline"
+        """Whether it is a metric of pairs, and none compares the group with its baseline."""
+        of_pairs = metric in IN_TURNS and not group.not_run
+        return of_pairs and group.baseline not in (None, *group.pairs)
 
     def reading(self, group: Group, row: Row) -> str:
-        """What a group's speedup (its ``row``) says, given its bound and the noise.
-
-        It says something only where the whole interval lies outside the noise floor: a mean may
-        fall there by chance.
-        """
-        if row.too_few:
-            return f"undecided: {row.too_few}"
-        if row.of == "restarts":
-            if row.ci_low > bound(group):
-                return "above the bound: suspect the clock"
-            return group.pairs[group.baseline].reading(self.study["tolerance"]["relative"])
-        known = None not in (row.ci_low, row.ci_high)
-        low, high = (row.ci_low, row.ci_high) if known else (row.mean, row.mean)
-        band = self.noise_band(group)
-        floor, ceiling = band or (1.0, 1.0)
-        if band and low <= ceiling and floor <= high:
-            return f"no difference from {self.against(group)} beyond noise"
-        if low > bound(group) * ceiling:
+        """What a group's speedup (its ``row``) says, given its bound."""
+        if row.ci_low is not None and row.ci_low > bound(group):
             return "above the bound: suspect the clock"
-        words = f"{'faster' if row.mean > 1 else 'slower'} than {self.against(group)}"
-        return words if known and band else f"{words}; noise unknown"
+        return group.pairs[group.baseline].reading(self.study["tolerance"]["relative"])
 
 
 def bound(group: Group) -> int:

@@ -61,16 +61,9 @@ def whole(value: int) -> Cell:
 def interval_cell(found: Estimate | Row, places: int) -> Cell:
     """The 95 % interval of a mean."""
     if found.ci_low is None or math.isnan(found.ci_low):
-        return absent(found.too_few or "needs at least two seeds")
+        return absent(found.too_few or "not measured")
     ends = (fixed(end, places) for end in (found.ci_low, found.ci_high))
     return number(found.ci_low, " to ".join(ends))
-
-
-def band_cell(band: tuple[float, float] | None) -> Cell:
-    """Where a ratio of 1 lies by chance; None where nobody knows."""
-    if band is None:
-        return Cell("unknown")
-    return number(band[1], " to ".join(fixed(end, 2) for end in band))
 
 
 class Notes:

@@ -1,4 +1,5 @@
-"""Several models at once, each whole on a device of its own: nothing passes between them.
+"""Several models at once, each whole on a device of its own, or all on one GPU: nothing passes
+between them.
 
 A cell measures its own model. The others train beside it in processes of their own (companions),
 from one common start, with the same settings and on the same data.
@@ -24,8 +25,9 @@ class Strategy(eager.Strategy):
 
     OPTIONS: ClassVar[dict[str, dict]] = {
         "beside": {
-            "description": "models that train at the same time, each on a device of its own: by "
-            "name, the options that differ from their defaults; the cell's own may be among them",
+            "description": "models that train at the same time, each on a device of its own or "
+            "all on one GPU: by name, the options that differ from their defaults; the cell's own "
+            "may be among them",
             "type": "object",
             "additionalProperties": {"type": "object"},
             "minProperties": 1,
@@ -38,18 +40,23 @@ class Strategy(eager.Strategy):
         return 1 + len(self.companions)
 
     @property
+    def _share(self) -> bool:
+        """Whether all models are on one GPU. Of two models on one core each has half."""
+        return self.cell.hardware.device == "cuda" and self.cell.hardware.devices == 1
+
+    @property
     def companions(self) -> dict[str, dict]:
         """The other models, in an order that their spelling does not change."""
         others = sorted(set(self.options["beside"]) - {self.cell.model.name})
         return {name: self.options["beside"][name] for name in others}
 
     def check(self) -> Iterator[str]:
-        """A device for each model; the study says one thing of the cell's own."""
+        """A device for each model, or one GPU; the study says one thing of the cell's own."""
         named, own, hardware = self.options["beside"], self.cell.model, self.cell.hardware
         number = self.ranks_per_node
         if number == 1:
             yield f"beside: {own.name} alone is named; name another model, or choose eager"
-        elif hardware.nodes != 1 or hardware.devices != number:
+        elif hardware.nodes != 1 or not (hardware.devices == number or self._share):
             yield (
                 f"{number} models at once use a device each, of one node; choose hardware with "
                 f"devices: {number} and nodes: 1"
@@ -73,7 +80,7 @@ class Strategy(eager.Strategy):
         import torch
 
         self.local_rank = self.companion = _meeting.local_rank()
-        self.devices = [self.device(self.local_rank)]
+        self.devices = [self.device(0 if self._share else self.local_rank)]
         if self.devices[0].type == "cuda":
             torch.cuda.set_device(self.devices[0])
         self._store = _meeting.store(self.cell.run)

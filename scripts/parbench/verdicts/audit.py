@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import operator
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,25 +67,27 @@ def of_claims(claims: Mapping[str, Claim], rows: Rows) -> list[Contradiction]:
 
 @dataclass(frozen=True)
 class OwnRatio:
-    """A published value over another; ``least`` and ``most`` are what rounding allows."""
+    """A published value over another, or less it: ``by`` which of the two; ``least`` and
+    ``most`` are what rounding allows."""
 
     over: Published
     under: Published
+    by: Callable[[float, float], float]
 
     @property
     def value(self) -> float:
         """As printed."""
-        return self.over.value / self.under.value
+        return self.by(self.over.value, self.under.value)
 
     @property
     def least(self) -> float:
         """If rounding made it larger."""
-        return self.over.least / self.under.most
+        return self.by(self.over.least, self.under.most)
 
     @property
     def most(self) -> float:
         """If rounding made it smaller."""
-        return self.over.most / self.under.least
+        return self.by(self.over.most, self.under.least)
 
     @property
     def model(self) -> str:
@@ -107,13 +110,15 @@ def denied_by_its_numbers(name: str, claim: Claim, rows: Rows) -> Found:
     if value is None or value == "published":  # nothing to be above or below, or what others say
         return
     denying, told = [], []
+    kind, between = ("difference", "less") if test.is_of_differences else ("ratio", "over")
     for ratio, *others in across_models(test, list(_own_ratios(test, rows))):
         least, most, here = ratio.least, ratio.most, ratio.value
         for other in others:
-            least, most, here = least / other.most, most / other.least, here / other.value
+            ends = ratio.by(least, other.most), ratio.by(most, other.least)
+            (least, most), here = ends, ratio.by(here, other.value)
         if most <= value if test.op == ">" else least >= value:
             beside = "".join(f", over that of {other.model}" for other in others)
-            told.append(f"{here:.3g} of {ratio.over} over {ratio.under}{beside}")
+            told.append(f"{here:.3g} of {ratio.over} {between} {ratio.under}{beside}")
             denying += [row for each in (ratio, *others) for row in (each.over, each.under)]
     if told:
         shown = "; ".join(told[:3]) + ", and more" * (len(told) > 3)
@@ -121,7 +126,7 @@ def denied_by_its_numbers(name: str, claim: Claim, rows: Rows) -> Found:
             "denied by its own numbers",
             Sure.CERTAIN,
             denying,
-            f"{name} claims a ratio of {test.metric} {test.op} {value:g}; the source's own "
+            f"{name} claims a {kind} of {test.metric} {test.op} {value:g}; the source's own "
             f"numbers give {shown}",
         )
 
@@ -134,10 +139,11 @@ def _own_ratios(test: ClaimTest, rows: Rows) -> Iterator[OwnRatio]:
         way = () if test.is_of_layouts else (*row.way, row.devices_per_node)
         return row.model, row.hardware, row.precision, batch, way
 
+    by = operator.sub if test.is_of_differences else operator.truediv
     overs, unders = ([row for row in rows if _chosen(row, side)] for side in test.sides)
     for over, under in itertools.product(overs, unders):
         if over.line != under.line and unnamed(over) == unnamed(under) and under.value:
-            yield OwnRatio(over, under)
+            yield OwnRatio(over, under, by)
 
 
 def _chosen(row: Published, side: Cells) -> bool:

@@ -15,18 +15,19 @@ from typing import Any
 from parbench.errors import ParbenchError
 from parbench.files import canonical_json
 from parbench.measure.metrics import METRICS, Metric, Run
-from parbench.verdicts import evidence, terminal
-from parbench.verdicts.estimates import estimate
+from parbench.verdicts import by_seed, evidence, terminal
 from parbench.verdicts.groups import Group, groups_of, seed
+from parbench.verdicts.series import Series, estimate
 from parbench.verdicts.words import NOT_MEASURED, OK
 
 HEAD = [
     *("model", "variant", "accuracy A", "accuracy B", "B - A"),
-    *("time A", "time B", "A / B", "time"),
+    *("time A", "time B", "A / B", "accuracy"),
 ]
 LEGEND = """
-A / B: training time of A over that of B, seed by seed; above 1, B is faster.
-Mean and standard deviation over the seeds, or the range of fewer than 3.""".splitlines()
+A / B: training time of A over that of B, seed by seed; above 1, B was faster. No verdict: two
+machines take no turns. Mean and standard deviation over the seeds, or the range of fewer than
+4. What the accuracies say is the rule of every verdict (docs/verdicts.md).""".splitlines()
 ACCURACY, TIME = METRICS["test_accuracy"], METRICS["train_seconds"]
 Pairs = Sequence[tuple[Run, Run]]
 
@@ -96,8 +97,11 @@ def show(a: Side, b: Side) -> str:
         of_seed = {seed(run): run for run in theirs.ok}
         pairs = [(run, of_seed[seed(run)]) for run in ours.ok if seed(run) in of_seed]
         same += [(one, other) for one, other in pairs if one["cell"]["id"] == other["cell"]["id"]]
-        lines.append([ours.model, ours.variant + mark, *_numbers(ours, theirs, pairs)])
-        lines[-1].append("not judged: other work" if work else _reading(ours, theirs, pairs))
+        gain = by_seed.compared(ACCURACY, theirs, ours)
+        lines.append([ours.model, ours.variant + mark, *_numbers(ours, theirs, pairs, gain)])
+        share = a.made["plan"]["study"]["tolerance"]["accuracy"]
+        says = gain.reading(share, "B's is higher", "A's is higher")
+        lines[-1].append("not judged: other work" if work else says)
     said = [f"A: {a}", f"B: {b}", "", *terminal.aligned(lines), *LEGEND]
     said += [f"[{number}] {note}" for number, note in enumerate(notes, 1)]
     if same:
@@ -112,41 +116,23 @@ def show(a: Side, b: Side) -> str:
     return "\n".join(said)
 
 
-def _numbers(ours: Group, theirs: Group, pairs: Pairs) -> list[str]:
+def _numbers(ours: Group, theirs: Group, pairs: Pairs, gain: Series) -> list[str]:
     """Accuracies and their difference, training times and their ratio."""
-    scores = [(ACCURACY.read(one), ACCURACY.read(other)) for one, other in pairs]
-    gain = estimate(after - before for before, after in scores if None not in (before, after))
+    ratios = estimate(TIME.read(one) / TIME.read(other) for one, other in pairs)
+    sides = (("A", ours), ("B", theirs))
+    why = "; ".join(f"{name}: {words}" for name, group in sides for words in group.cautions(TIME))
     return [
         *(_shown(group, ACCURACY, 100, " %") for group in (ours, theirs)),
-        terminal.spread(gain, 100, "+.2f"),
+        terminal.spread(gain.estimate(), 100, "+.2f"),
         *(_shown(group, TIME, 1, " s") for group in (ours, theirs)),
-        terminal.spread(estimate(_ratios(pairs)), 1, ".2f"),
+        why or terminal.spread(ratios, 1, ".2f"),
     ]
 
 
-def _ratios(pairs: Pairs) -> list[float]:
-    return [TIME.read(one) / TIME.read(other) for one, other in pairs]
-
-
 def _shown(group: Group, metric: Metric, factor: float, unit: str) -> str:
-    found = estimate(group.values(metric), trim=metric.clocked)
+    found = group.series(metric).estimate()
     lacking = NOT_MEASURED if group.ok or group.status == OK else group.status
     return terminal.spread(found, factor, ".2f", unit) or lacking
-
-
-def _reading(ours: Group, theirs: Group, pairs: Pairs) -> str:
-    """What the times say, or why they say nothing."""
-    sides = (("A", ours), ("B", theirs))
-    if why := [f"{name}: {words}" for name, group in sides for words in group.cautions(TIME)]:
-        return "; ".join(why)
-    found = estimate(_ratios(pairs))
-    if not pairs:
-        return "nothing to compare"
-    if few := found.too_few:
-        return f"undecided: {few}"
-    if found.ci_low <= 1 <= found.ci_high:
-        return "no difference beyond the spread of the seeds"
-    return "B is faster" if found.mean > 1 else "A is faster"
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,17 +1,18 @@
-"""More restarts of what is undecided, in rotation, until all is decided or the time is over.
+"""More restarts and seeds of what is undecided, in rotation, until all is decided or the time over.
 
-How many restarts each comparison has is kept in results/restarts.json, which the plan reads: the
-next run of the workflow has them, too. To look after each restart is allowed: see sequential.py.
+How many each pair, or group, has is kept in results/restarts.json, which the plan reads: the next
+run of the workflow has them, too. To look after each of them is allowed: see sequential.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from parbench.deploy import deployment
@@ -22,24 +23,33 @@ from parbench.plan import config as configuration
 from parbench.plan import expansion, pairing, places, published, state
 from parbench.plan.study_plan import PairGroup
 from parbench.verdicts import claims, sequential
-from parbench.verdicts.groups import groups_of
+from parbench.verdicts.comparisons import Comparison, Rebuilt
+from parbench.verdicts.groups import Group, groups_of
 from parbench.verdicts.incomplete import cut
-from parbench.verdicts.pairs import Compared, estimated
+from parbench.verdicts.pairs import Compared
 from parbench.verdicts.published import Source
+from parbench.verdicts.sequential import Band
+from parbench.verdicts.series import Series
 from parbench.verdicts.terminal import aligned, say
-from parbench.verdicts.words import UNDECIDED
+from parbench.verdicts.words import FEWEST, UNDECIDED
 
 
 @dataclass(frozen=True)
 class Open:
-    """A comparison of ``study``, undecided with its ``n`` restarts; a restart takes ``cost``
-    seconds. ``needed``: restarts that decide it, None where they are too many."""
+    """A comparison, undecided with its ``n`` values; one more is a cell of each of ``parts`` and
+    takes ``cost`` seconds. ``needed``: values that decide it, None where they are too many."""
 
-    study: str
-    pair: PairGroup
+    parts: tuple[PairGroup | Group, ...]
     n: int
     cost: float
     needed: int | None
+
+    @classmethod
+    def of(cls, parts: Iterable[PairGroup | Group], series: Series, boundaries: Band) -> Open:
+        """The comparison by ``series``, which is decided where it leaves ``boundaries`` out."""
+        found = series.interval()
+        needed = FEWEST if found is None else sequential.needed(found, boundaries)
+        return cls(tuple(parts), len(series.values), series.cost, needed)
 
     @property
     def seconds(self) -> float:
@@ -48,20 +58,27 @@ class Open:
 
 
 def still_open(plan: expansion.Plan) -> Iterator[Open]:
-    """What pairs of ``plan`` have not decided: whether a side is faster, slower or equal, and the
-    claims that rest on them."""
+    """What ``plan`` has not decided: whether a side of a pair is faster, slower or equal, and the
+    claims that rest on pairs, or on seeds."""
     for name, study in plan.studies.items():
-        of_claims = _undecided_claims(name, study.stated(), plan)
+        undecided = [each for each in _claimed(name, study.stated(), plan) if each.boundaries]
         for pair in study.pairs or ():
             if pair.not_run is not None or pair.inference:
                 continue
-            compared = _compared(pair)
-            boundaries = compared.undecided(study.study.tolerance.relative)
-            boundaries += of_claims.get(tuple(pair.cells), ())
-            _, found = estimated(compared.values)
+            series = _compared(pair).series
+            boundaries = series.undecided(study.study.tolerance.relative)
+            for each in undecided:
+                if any(ratio.pair and ratio.pair.cells == pair.cells for ratio in each.ratios):
+                    boundaries += each.boundaries
             if boundaries:
-                needed = sequential.FIRST if found is None else sequential.needed(found, boundaries)
-                yield Open(name, pair, len(compared.restarts), compared.cost, needed)
+                yield Open.of([pair], series, boundaries)
+        for each in undecided:
+            if not any(ratio.pair for ratio in each.ratios):
+                yield Open.of(_groups(each), each.series, each.boundaries)
+
+
+def _groups(compared: Comparison) -> list[Group]:
+    return [side for ratio in compared.ratios for side in (ratio.over, ratio.under)]
 
 
 def _compared(pair: PairGroup) -> Compared:
@@ -70,13 +87,8 @@ def _compared(pair: PairGroup) -> Compared:
     return Compared.of(pair.stated(), runs)
 
 
-def _undecided_claims(
-    name: str, study: Mapping, plan: expansion.Plan
-) -> dict[tuple[str, ...], tuple[float, ...]]:
-    """The thresholds of the study's undecided claims, by the cells of the pair they rest on."""
-    source = study["study"]["published"]
-    if source is None:
-        return {}
+def _claimed(name: str, study: Mapping, plan: expansion.Plan) -> list[Comparison]:
+    """The undecided comparisons of the claims that the study is asked."""
     done = {
         cell: plan.cells[cell].seed
         for cell in plan.runnable(name)
@@ -85,34 +97,64 @@ def _undecided_claims(
     whole = cut(study, done, lambda group, left: {"not_run": "not trained yet"})
     runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in done}
     groups = tuple(groups_of(whole, runs, runs).values())
-    values = Source.read(source, places.published_files())
-    rebuilt = claims.Rebuilt(name, study["study"]["tolerance"], values, groups, {})
-    found: dict[tuple[str, ...], tuple[float, ...]] = {}
-    for judged in claims.judge(published.claims(places.CLAIMS), {source: [rebuilt]}, []):
-        for comparison in judged.comparisons:
-            if comparison.at and comparison.verdict == UNDECIDED:
-                for ratio in comparison.ratios:
-                    cells = ratio.pair.cells
-                    found[cells] = found.get(cells, ()) + comparison.boundaries
-    return found
+    about = study["study"]
+    source = Source.read(about["published"], places.published_files())
+    asked = about.get("claims", ())
+    rebuilt = Rebuilt(name, about["tolerance"], source, groups, {}, asked)
+    judged = claims.judge(published.claims(places.CLAIMS), [rebuilt], [])
+    made = (comparison for each in judged for comparison in each.comparisons)
+    return [each for each in made if each.verdict == UNDECIDED and each.series]
 
 
 # ---------------------------------------------------------------- the program
 
 
 def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """The command line; with --report also the words of a run of Snakemake, whose studies it is."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--minutes", type=float, default=60, help="at most (default 60)")
-    parser.add_argument("--configfile", action="append", default=[], help="laid over config.yaml")
-    given = parser.parse_args()
-    end = time.monotonic() + 60 * given.minutes
-    config = deployment.settle(configuration.read(given.configfile))
-    plan = expansion.plan(config, given.configfile)
-    if not any(study.pairs for study in plan.studies.values()):
+    parser.add_argument("--configfile", nargs="+", default=[], help="laid over config.yaml")
+    parser.add_argument("--config", nargs="+", default=[], help="key=value, laid over both")
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="within `budget_minutes` of the configuration, and then write the report anew",
+    )
+    given, others = parser.parse_known_args()
+    if others and not given.report:
+        parser.error(f"unknown words: {shlex.join(others)}")
+    if {"-n", "--dry-run", "--dryrun"} & set(others):
+        return
+    changes = configuration.typed(dict(word.split("=", 1) for word in given.config))
+    config = deployment.settle(configuration.read(given.configfile, changes))
+
+    def planned() -> expansion.Plan:
+        return expansion.plan(config, given.configfile, changes)
+
+    if not given.report:
+        _check(planned())
+        say("\n".join(_told(_decided(planned, given.minutes))))
+        return
+    before = pairing.added()
+    _decided(planned, config["budget_minutes"])
+    if pairing.added() != before:
+        words = [word for word in sys.argv[1:] if word != "--report"]
+        _snakemake("reports/final.html", "reports/final.pdf", *words)
+
+
+def _check(plan: expansion.Plan) -> None:
+    studies = plan.studies.values()
+    about = [(study.pairs, study.study.published, study.study.claims) for study in studies]
+    if not any(map(any, about)):
         raise ParbenchError(
-            f"studies: {', '.join(plan.studies)}: none has `pairs`, by which times are compared"
+            f"studies: {', '.join(plan.studies)}: none has `pairs`, by which times are compared, "
+            "or claims that are judged"
         )
+
+
+def _decided(planned: Callable[[], expansion.Plan], minutes: float) -> expansion.Plan:
+    """The plan after as many rounds as the minutes allow."""
+    end, plan = time.monotonic() + 60 * minutes, planned()
     _measure(plan)
     while time.monotonic() < end:
         known = sorted(still_open(plan), key=lambda each: each.seconds)
@@ -123,39 +165,56 @@ def main() -> None:
             break
         minutes = math.ceil(sum(each.cost for each in chosen) / 60)
         print(
-            f"parbench: undecided comparisons: {len(chosen)}; one restart more of each takes some "
-            f"{minutes} min",
+            f"parbench: undecided comparisons: {len(chosen)}; one restart or seed more of each "
+            f"takes some {minutes} min",
             flush=True,
         )
-        kept = pairing.restarts()
-        kept |= {each.pair.id: len(each.pair.restarts) + 1 for each in chosen}
-        write_json(pairing.RESTARTS, kept)
-        plan = expansion.plan(config, given.configfile)
+        more = {part.id: len(part.cells) + 1 for each in chosen for part in each.parts}
+        write_json(pairing.ADDED, pairing.added() | more)
+        plan = planned()
         _measure(plan)
-    say("\n".join(_told(plan)))
+    return plan
 
 
 def _measure(plan: expansion.Plan) -> None:
-    """Have Snakemake run the pairs that are not done. ParbenchError where one fails."""
+    """Have Snakemake run the pairs that are not done, and the seeds that were added here."""
     for study in plan.studies.values():
-        cells = [cell for pair in study.pairs or () if not pair.not_run for cell in pair.cells]
+        ours = [
+            *(study.pairs or ()),
+            *(each for each in study.groups if each.id in pairing.added()),
+        ]
+        cells = [cell for each in ours if not each.not_run for cell in each.cells]
         wanted = [cell for cell in cells if state.state(cell, plan)[0] != "done"]
-        targets = [str(places.folder(cell) / "metrics.json") for cell in wanted]
-        words = [sys.executable, "-m", "snakemake", "--quiet", "all", "--rerun-incomplete"]
-        if targets and subprocess.run([*words, *study.arguments, "--", *targets]).returncode:
-            raise ParbenchError("a pair could not be measured: see the error above")
+        if wanted:
+            files = (str(places.folder(cell) / "metrics.json") for cell in wanted)
+            _snakemake(*study.arguments, "--", *files)
+
+
+def _snakemake(*words: str) -> None:
+    """Run Snakemake. ParbenchError where it fails."""
+    command = [sys.executable, "-m", "snakemake", "--quiet", "all", "--rerun-incomplete", *words]
+    if subprocess.run(command).returncode:
+        raise ParbenchError("not all could be measured: see the error above")
 
 
 def _told(plan: expansion.Plan) -> list[str]:
-    """Every comparison and what it says."""
+    """Every comparison of times and what it says, and what else is undecided."""
     lines = [["study", "model", "variant", "baseline", "times as fast", "restarts", "reading"]]
     for name, study in plan.studies.items():
         for pair in study.pairs or ():
             compared = _compared(pair)
-            measured, found = estimated(compared.values)
-            ends = f" [{measured.ci_low:.2f}, {measured.ci_high:.2f}]" if found else ""
+            measured = compared.series.estimate()
+            ends = f" [{measured.ci_low:.2f}, {measured.ci_high:.2f}]"
+            ends = "" if measured.too_few else ends
             ratio = f"{measured.mean:.2f}{ends}" if measured.n else "not run"
             says = pair.not_run or compared.reading(study.study.tolerance.relative)
             keys = [name, pair.model, pair.variant, pair.baseline]
             lines.append([*keys, ratio, str(measured.n), says])
-    return aligned(lines)
+    seeds = (
+        f"{name}: {' over '.join(group.id for group in _groups(each))}: {each.verdict}: "
+        + each.reasons[-1]
+        for name, study in plan.studies.items()
+        for each in _claimed(name, study.stated(), plan)
+        if not any(ratio.pair for ratio in each.ratios)
+    )
+    return [*aligned(lines), *seeds]

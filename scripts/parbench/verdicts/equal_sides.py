@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from parbench.verdicts import sequential
 from parbench.verdicts.groups import Group
-from parbench.verdicts.pairs import estimated
+from parbench.verdicts.series import Series
 from parbench.verdicts.words import SAME
 
 ALPHA = 0.01  # at which a harness is called biased
@@ -21,20 +21,20 @@ class EqualSides:
     group: Group
 
     @property
-    def values(self) -> dict[int, float]:
+    def series(self) -> Series:
         """By restart."""
-        return self.group.pairs[self.group.id].values
+        return self.group.pairs[self.group.id].series
 
     @property
     def biased(self) -> bool:
         """Whether they differ."""
-        found = sequential.interval(self.values.values(), ALPHA)
+        found = self.series.interval(ALPHA)
         return found is not None and (found.low > 0 or found.high < 0)
 
     @property
     def said(self) -> str:
         """``1.002 [0.990, 1.014] of 4 restarts: equal within 5 %``."""
-        measured, found = estimated(self.values)
+        measured, found = self.series.estimate(), self.series.interval()
         if found is None:
             return f"not checked: {measured.too_few}"
         ends = f"{measured.mean:.3f} [{measured.ci_low:.3f}, {measured.ci_high:.3f}]"

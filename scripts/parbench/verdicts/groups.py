@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from pathlib import Path
 
 from parbench.cell import Dataset, Hardware, Training
@@ -14,6 +16,7 @@ from parbench.measure import metrics_json
 from parbench.measure.metrics import Metric, Run
 from parbench.plan.study_plan import Work
 from parbench.verdicts.pairs import Compared
+from parbench.verdicts.series import Series
 from parbench.verdicts.words import FAILURES, NOT_RUN, OK
 
 
@@ -50,7 +53,9 @@ class Group:
     waiting: int = 0
     runs: tuple[Run, ...] = ()
     cell_runs: tuple[Run, ...] = ()
-    pairs: Mapping[str, Compared] = field(default_factory=dict)  # by the baseline's id
+    # What took turns with a baseline, by its id: training, and predicting.
+    pairs: Mapping[str, Compared] = field(default_factory=dict)
+    predicting: Mapping[str, Compared] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -58,9 +63,9 @@ class Group:
         entry: Mapping,
         runs: Iterable[Run],
         cell_runs: Iterable[Run],
-        pairs: Mapping[str, Compared] | None = None,
+        **turns: Mapping[str, Compared],
     ) -> Group:
-        """The group that ``entry`` of a plan describes."""
+        """The group that ``entry`` of a plan describes; ``turns``: `pairs` and `predicting`."""
         known = {each.name: entry[each.name] for each in fields(cls) if each.name in entry}
         typed = {
             "hardware": Hardware(**entry["hardware"]),
@@ -69,7 +74,7 @@ class Group:
             "work": Work(**entry["work"]),
             "comparable": entry.get("comparable") or {},
         }
-        return cls(**known | typed, runs=tuple(runs), cell_runs=tuple(cell_runs), pairs=pairs or {})
+        return cls(**known | typed | turns, runs=tuple(runs), cell_runs=tuple(cell_runs))
 
     @property
     def ok(self) -> list[Run]:
@@ -154,6 +159,28 @@ class Group:
         values = [metric.read(run) for run in self.ok] if self.measures(metric) else []
         return [value for value in values if value is not None]
 
+    def series(self, metric: Metric) -> Series:
+        """The metric by seed."""
+        runs = self.ok if self.measures(metric) else []
+        values = {seed(run): metric.read(run) for run in runs}
+        known = {number: value for number, value in values.items() if value is not None}
+        return Series(known, cost=self.seed_seconds, resolution=self.resolution(metric))
+
+    def resolution(self, metric: Metric) -> float:
+        """The least step of the metric: of a score, one test image."""
+        images = sum(map(sum, self.ok[0]["confusion"])) if self.ok and metric.is_score else 0
+        return 1 / images if images else 0.0
+
+    @property
+    def seed_seconds(self) -> float:
+        """What one more seed costs, as those that ran did, start to end."""
+        seconds = [
+            (ends[1] - ends[0]).total_seconds()
+            for run in self.cell_runs
+            if (ends := [datetime.fromisoformat(run[key]) for key in ("started", "finished")])
+        ]
+        return sum(seconds) / max(1, len(set(map(seed, self.cell_runs))))
+
     def stands_in(self, table: Mapping) -> bool:
         """Whether it is a row of a study's ``table``: its variant, of one of its models.
 
@@ -161,6 +188,16 @@ class Group:
         """
         models = table.get("models", [] if self.members else [self.model])
         return self.model in models and self.variant in table.get("variants", [self.variant])
+
+    def at_most_faster(self, slow: Group) -> float:
+        """How many times as fast as ``slow`` it can at most be, with more devices: by their number,
+        by its pipeline or, of models side by side, by the longest of them; else infinite."""
+        more, few = (each.devices * each.hardware.threads for each in (self, slow))
+        if more <= few or self.hardware.device != slow.hardware.device:
+            return math.inf
+        turns = self.pairs.get(slow.id) if self.members else None
+        bounds = [more / few, self.work.pipeline_bound, turns.bound if turns else None]
+        return min(each for each in bounds if each is not None)
 
     @property
     def devices(self) -> int:
@@ -196,26 +233,29 @@ def groups_of(
 
     ``runs`` and ``paired`` map ids of cells, and of pairs, to metrics.json contents.
     """
-    compared = _compared(plan, paired)
+    kinds = {"pairs": _compared(plan, paired, False), "predicting": _compared(plan, paired, True)}
     groups = {}
-    for each in plan["groups"]:
-        own = [] if each["not_run"] else [runs[cell] for cell in each["cells"]]
-        groups[each["id"]] = Group.of(each, own, own, compared.get(each["id"], {}))
-    for each in plan["together"]:
-        members = [] if each["not_run"] else [groups[name] for name in each["members"]]
-        own = [run for member in members for run in member.runs]
-        pairs = compared.get(each["id"], {})
-        groups[each["id"]] = Group.of(each, _together(members), own, pairs)
+    for each in plan["groups"] + plan["together"]:
+        turns = {kind: found.get(each["id"], {}) for kind, found in kinds.items()}
+        if each.get("members"):
+            members = [] if each["not_run"] else [groups[name] for name in each["members"]]
+            own, cells = _together(members), [run for member in members for run in member.runs]
+        else:
+            own = cells = [] if each["not_run"] else [runs[cell] for cell in each["cells"]]
+        groups[each["id"]] = Group.of(each, own, cells, **turns)
     return groups
 
 
-def _compared(plan: Mapping, runs: Mapping[str, Run]) -> dict[str, dict[str, Compared]]:
-    """What a plan compares in pairs of training, by the variant's group and the baseline's."""
+def _compared(
+    plan: Mapping, runs: Mapping[str, Run], inference: bool
+) -> dict[str, dict[str, Compared]]:
+    """What a plan compares in pairs, of training or of ``inference``, by the variant's group and
+    the baseline's."""
     groups = [*plan["groups"], *plan["together"]]
     names = {(each["model"], each["variant"]): each["id"] for each in groups}
     found: dict[str, dict[str, Compared]] = {}
     for each in plan.get("pairs", []):
-        if not each["inference"]:
+        if each["inference"] == inference:
             over, under = (names[each["model"], each[key]] for key in ("variant", "baseline"))
             found.setdefault(over, {})[under] = Compared.of(each, runs)
     return found

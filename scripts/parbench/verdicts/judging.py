@@ -1,27 +1,36 @@
-"""The rule by which a reproduced number is set beside its published value (docs/verdicts.md)."""
+"""What a reproduced number says of its published value, by the one rule (docs/verdicts.md)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from parbench.measure.metrics import Metric, is_operator
 from parbench.plan.published import Published
-from parbench.verdicts.estimates import Estimate, at_most
+from parbench.verdicts import sequential
+from parbench.verdicts.by_seed import few_steps
+from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.groups import Group
-from parbench.verdicts.paired import few_steps
 from parbench.verdicts.published import described_hardware, has_hardware, has_layout
+from parbench.verdicts.series import Series
 from parbench.verdicts.words import (
+    ABOVE,
+    BELOW,
+    DIFFERENT,
+    INSIDE,
     NO_PUBLISHED_VALUE,
     NOT_COMPARABLE,
     NOT_MEASURED,
     NOT_REPRODUCED,
     NOT_RUN,
     REPRODUCED,
+    SAME,
     SUSPICIOUS,
     UNDECIDED,
-    WITHIN_NOISE,
 )
+
+NO_PAIR = "no pair (`pairs`) compares them in turns"
 
 
 @dataclass(frozen=True)
@@ -33,54 +42,80 @@ class Verdict:
 
 
 def verdict(
-    metric: Metric, group: Group, study: Mapping, found: Estimate, published: Published | None
+    metric: Metric,
+    group: Group,
+    study: Mapping,
+    series: Series,
+    published: Published | None,
+    bound: float = math.inf,
 ) -> Verdict:
-    """The verdict on one number of ``group`` in ``study``, as its plan has it."""
+    """The verdict on one number of ``group`` in ``study``, as its plan has it.
+
+    ``series``: its values; ``bound``: what a ratio may at most be.
+    """
     if group.not_run:
         return Verdict(NOT_RUN)
-    if why := _why_not_measured(metric, group, found):
+    if why := _why_not_measured(metric, group, series):
         return Verdict(NOT_MEASURED, (why,))
     if published is None:
         return Verdict(NO_PUBLISHED_VALUE)
-    if reasons := _why_not_comparable(metric, group, study, published):
+    reasons = _why_not_comparable(metric, group, study, published)
+    if reasons := [*reasons, *beyond(published.value, bound)]:
         return Verdict(NOT_COMPARABLE, tuple(reasons))
     caveats = _caveats(metric, group, study, published)
-    if few := found.too_few:
-        if found.n:
-            few += f", range {found.min:.4g} to {found.max:.4g}"
-        return Verdict(UNDECIDED, (few, *caveats))
-    allowed = study["tolerance"]
-    tolerance = (
-        allowed["accuracy"]
-        if metric.kind == "accuracy"
-        else allowed["relative"] * abs(published.value)
-    )
-    differs = (
-        f"differs by {found.mean - published.value:+.2g} "
-        f"(tolerance {tolerance:.2g}, interval ±{found.half_width:.2g})"
-    )
-    word = judge(found, published.value, tolerance, metric.higher_is_better)
-    return Verdict(word, (differs, *caveats))
+    found, interval = series.estimate(), series.interval()
+    if interval is None:
+        ends = f" ({found.min:.4g} to {found.max:.4g})" if found.n else ""
+        return Verdict(UNDECIDED, (found.too_few + ends, *caveats))
+    if metric.kind == "ratio":
+        return Verdict(lies(published.value, found), tuple(caveats))
+    return _near(metric, series, published.value, study["tolerance"], caveats)
 
 
-def judge(found: Estimate, published: float, tolerance: float, higher_is_better: bool) -> str:
-    """The verdict on a comparable mean of at least three seeds; ``tolerance`` is absolute."""
-    gap = abs(found.mean - published)
-    if at_most(found.half_width, tolerance) and at_most(gap, tolerance):
-        return REPRODUCED
-    if at_most(gap, found.half_width):
-        return WITHIN_NOISE
-    if (found.mean > published) == higher_is_better:
-        return SUSPICIOUS
-    return NOT_REPRODUCED
+def _near(
+    metric: Metric, series: Series, published: float, tolerance: Mapping, caveats: list[str]
+) -> Verdict:
+    """Whether the interval lies within the tolerance around the published value, or outside."""
+    if metric.is_score:
+        margin = series.margin(tolerance["accuracy"])[1]
+    else:
+        margin = tolerance["relative"] * abs(published)
+    interval, ends = series.interval(), (published - margin, published + margin)
+    word, says = sequential.within(interval, ends), []
+    if word == SAME:
+        word = REPRODUCED
+    elif word == DIFFERENT:
+        better = (interval.mean > published) == metric.higher_is_better
+        word = SUSPICIOUS if better else NOT_REPRODUCED
+    else:
+        says = [series.outlook(ends)]
+    differs = f"differs by {interval.mean - published:+.2g} (tolerance {margin:.2g})"
+    return Verdict(word, (differs, *says, *caveats))
 
 
-def _why_not_measured(metric: Metric, group: Group, found: Estimate) -> str:
+def lies(published: float, found: Estimate) -> str:
+    """Where a published ratio or difference lies, beside the interval of what was found."""
+    if published > found.ci_high:
+        return ABOVE
+    return BELOW if published < found.ci_low else INSIDE
+
+
+def beyond(published: float, most: float, least: float = 0.0) -> list[str]:
+    """Why a published ratio cannot be shown here; empty where it can."""
+    said = f"published {published:.3g}, beyond what can be reached here: "
+    if published > most:
+        return [f"{said}at most {most:.2f}"]
+    return [f"{said}at least {least:.2f}"] if published < least else []
+
+
+def _why_not_measured(metric: Metric, group: Group, series: Series) -> str:
     """Why a run that ended well has no value that it might have had; empty where that is not so."""
-    if metric.kind == "accuracy":
+    if metric.is_score:
         return few_steps(group.training.steps)
-    if is_operator(metric.name) and group.ok and found.n == 0:
+    if is_operator(metric.name) and group.ok and not series.values:
         return "not among the operators that took the time here"
+    if metric.kind == "ratio" and group.baseline not in group.pairs:
+        return NO_PAIR
     return ""
 
 

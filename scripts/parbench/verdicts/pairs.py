@@ -12,9 +12,8 @@ import numpy as np
 
 from parbench.measure.metrics import Run
 from parbench.verdicts import sequential
-from parbench.verdicts.estimates import Estimate
-from parbench.verdicts.sequential import Interval
-from parbench.verdicts.words import OK, SAME, UNDECIDED
+from parbench.verdicts.series import Series
+from parbench.verdicts.words import OK
 
 LEAST_PAIRS = 2  # of a restart, that were not disturbed; where there are fewer, all of them count
 
@@ -89,56 +88,25 @@ class Compared:
         return cls(tuple(map(restart, filter(_ok, mine))), tuple(reasons), tuple(entry["cells"]))
 
     @cached_property
-    def values(self) -> dict[int, float]:
-        """By restart."""
-        return {each.number: each.value for each in self.restarts}
+    def series(self) -> Series:
+        """Logarithms of how many times faster the variant is, by restart."""
+        return Series(
+            {each.number: each.value for each in self.restarts},
+            "restarts",
+            logs=True,
+            cost=float(np.median([each.seconds for each in self.restarts] or [0.0])),
+            reasons=self.reasons,
+        )
 
     @property
     def bound(self) -> float:
         """What models side by side may gain at most: their times over the longest of them."""
         return max((each.bound for each in self.restarts), default=math.inf)
 
-    @property
-    def cost(self) -> float:
-        """Seconds of a restart; 0 without any."""
-        return float(np.median([each.seconds for each in self.restarts] or [0.0]))
-
     def reading(self, share: float) -> str:
         """Whether the variant is faster, slower or, within ``share``, equal; else what it takes."""
-        measured, found = estimated(self.values)
-        if found is None:
-            return f"{UNDECIDED}: {measured.too_few}"
-        if boundaries := self.undecided(share):
-            return f"{UNDECIDED}: {sequential.outlook(found, boundaries, self.cost)}"
-        if sequential.within(found, sequential.ratio_margin(share)) == SAME:
-            return f"equal within {share:.0%}"
-        return "faster" if found.low > 0 else "slower"
-
-    def undecided(self, share: float) -> tuple[float, ...]:
-        """The boundaries, of log ratios, that more restarts may leave out: 1, or those of equality,
-        whichever is farther from the estimate. None where it is told."""
-        found, margin = sequential.interval(self.values.values()), sequential.ratio_margin(share)
-        told = found and (
-            sequential.within(found, margin) == SAME
-            or sequential.beyond(found, ">", 0.0) != UNDECIDED
-        )
-        if told:
-            return ()
-        return margin if found and abs(found.mean) < margin[1] / 2 else (0.0,)
+        return self.series.reading(share, "faster", "slower")
 
 
 def _ok(run: Run) -> bool:
     return run["status"] == OK
-
-
-def estimated(values: Mapping[int, float]) -> tuple[Estimate, Interval | None]:
-    """Ratios of restarts whose logarithms are ``values``, for a table, and their interval."""
-    found = sequential.interval(values.values())
-    ratios = np.exp(list(values.values()))
-    if not len(ratios):
-        return Estimate(0, of="restarts"), None
-    spread = float(ratios.std(ddof=1)) if len(ratios) > 1 else math.nan
-    mean = math.exp(float(np.mean(list(values.values()))))
-    ends = (math.exp(found.low), math.exp(found.high)) if found else (math.nan, math.nan)
-    least, most = float(ratios.min()), float(ratios.max())
-    return Estimate(len(ratios), mean, spread, *ends, least, most, of="restarts"), found

@@ -54,6 +54,7 @@ class Source:
     """
 
     def __init__(self, name: str | None, values: Iterable[Published]):
+        self.name = name
         self.rows = [row for row in values if row.study == name]
 
     @classmethod

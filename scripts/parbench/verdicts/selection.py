@@ -85,11 +85,10 @@ def measuring(groups: Iterable[Group], name: str) -> list[Group]:
     kept = [each for each in groups if each.training.profile == "none"]
     if metric is None:  # each of them lacks it
         return kept
-    scored = metric.kind == "accuracy"
     return [
         each
         for each in kept
-        if each.measures(metric) and not (scored and each.training.steps is not None)
+        if each.measures(metric) and not (metric.is_score and each.training.steps is not None)
     ]
 
 

@@ -15,10 +15,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize, stats
 
-from parbench.verdicts.words import DIFFERENT, FAILS, HOLDS, SAME, TOO_CLOSE, UNDECIDED
+from parbench.verdicts.words import (
+    DIFFERENT,
+    FAILS,
+    FEWEST,
+    HOLDS,
+    SAME,
+    TOO_CLOSE,
+    UNDECIDED,
+)
 
 ALPHA = 0.05
-FIRST = 4  # values at the first look
 MOST = 10_000  # values; what takes more is not foreseen
 PATIENCE = 50  # minutes
 Band = tuple[float, float]
@@ -63,9 +70,9 @@ def k(n: ArrayLike, alpha: float = ALPHA) -> float | np.ndarray:
 @cache
 def _b(alpha: float) -> float:
     """The constant of `k`, which makes the first look's share of ``alpha`` the right one."""
-    t = stats.t(FIRST - 1)
+    t = stats.t(FEWEST - 1)
     a = optimize.brentq(lambda a: 2 * (t.sf(a) + a * t.pdf(a)) - alpha, 0, 1e6)
-    return (1 + a**2 / (FIRST - 1)) ** FIRST / FIRST
+    return (1 + a**2 / (FEWEST - 1)) ** FEWEST / FEWEST
 
 
 def interval(
@@ -76,7 +83,7 @@ def interval(
     ``resolution``: the least step that is measured; the standard deviation is taken for no less.
     """
     values = tuple(values)
-    if len(values) < FIRST:
+    if len(values) < FEWEST:
         return None
     mean, std = float(np.mean(values)), max(float(np.std(values, ddof=1)), resolution)
     half = float(k(len(values), alpha)) * std / math.sqrt(len(values))
@@ -137,14 +144,12 @@ def needed(found: Interval, boundaries: Iterable[float], alpha: float = ALPHA) -
     ``boundaries``: the threshold, or both ends of the margin. None where MOST do not suffice.
     """
     gap = min(abs(found.mean - boundary) for boundary in boundaries)
-    n = np.arange(FIRST, MOST + 1)
+    n = np.arange(FEWEST, MOST + 1)
     enough = n[k(n, alpha) * found.std / np.sqrt(n) < gap]
     return int(enough[0]) if len(enough) else None
 
 
-def outlook(
-    found: Interval, boundaries: Iterable[float], seconds: float, unit: str = "restart"
-) -> str:
+def outlook(found: Interval, boundaries: Iterable[float], seconds: float, unit: str) -> str:
     """What an undecided comparison takes, in a sentence; ``seconds``: the cost of a value."""
     n = needed(found, boundaries)
     if n is None or (n - found.n) * seconds > 60 * PATIENCE:

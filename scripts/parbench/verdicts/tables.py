@@ -7,6 +7,7 @@ number is averaged and how a verdict is reached.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +23,23 @@ from parbench.measure.metrics import (
     profiled_operators,
     self_seconds,
 )
-from parbench.verdicts import paired
+from parbench.plan.published import Published
+from parbench.verdicts import by_seed
 from parbench.verdicts.certificate import Certificates
-from parbench.verdicts.estimates import Estimate, estimate
-from parbench.verdicts.groups import Group, groups_of, read_runs
+from parbench.verdicts.groups import Group, groups_of, read_runs, seed
 from parbench.verdicts.judging import scale_difference, verdict
 from parbench.verdicts.published import Source
 from parbench.verdicts.rows import NUMBERS, Row, known, write_rows
+from parbench.verdicts.series import Series
+from parbench.verdicts.words import NOT_REACHED
 
+# Ratios of pairs, by what one is that many times the speedup.
+IN_TURNS = {
+    "speedup": lambda group, baseline: 1.0,
+    # A time is that of all samples of all epochs.
+    "throughput_ratio": lambda group, baseline: group.training.epochs / baseline.training.epochs,
+    "parallel_efficiency": lambda group, baseline: baseline.devices / group.devices,
+}
 SHOWN_OPERATORS = 5  # those with the largest self time, beside the published ones
 
 
@@ -47,12 +57,10 @@ class Measured:
 
     def metrics(self, group: Group) -> list[Metric]:
         """The metrics that a group has rows for."""
-        is_baseline = any(each.baseline == group.id for each in self.groups.values())
-        possible = {"noise_floor": is_baseline} | dict.fromkeys(paired.PAIRED, bool(group.baseline))
-        if any(each.pairs for each in self.groups.values()):
-            # A study that compares times in turns tells no ratio of others.
-            possible |= dict.fromkeys(paired.TIMES, group.baseline in group.pairs)
-            possible["noise_floor"] = False
+        possible = {"accuracy_difference": group.baseline is not None}
+        for name in IN_TURNS:
+            told = group.not_run or self.published(METRICS[name], group)[0]
+            possible[name] = group.baseline and (group.baseline in group.pairs or told)
         goal = self.source.find(group, METRICS["test_accuracy"])
         possible[TO_PUBLISHED.name] = goal is not None
         named = {
@@ -87,38 +95,53 @@ class Measured:
             for kind in ("self", "total")
         ]
 
-    def numbers(self, metric: Metric, group: Group) -> tuple[Estimate, list[str]]:
-        """The metric over the group's seeds, and why some or all are missing."""
+    def series(self, metric: Metric, group: Group) -> Series:
+        """The metric over the group's seeds, or restarts."""
         if group.not_run:
-            return Estimate(0), []
+            return Series({})
+        if metric.name == "accuracy_difference":
+            return by_seed.compared(METRICS["test_accuracy"], group, self.baseline(group))
+        if metric.name in IN_TURNS:
+            if group.baseline not in group.pairs:
+                return Series({}, "restarts")
+            factor = IN_TURNS[metric.name](group, self.baseline(group))
+            return group.pairs[group.baseline].series.times(factor)
         if metric is TO_PUBLISHED:
             goal = self.source.find(group, METRICS["test_accuracy"])
-            found, reasons = paired.time_to(goal.value, group)
             # What its goal was published for may be other work.
-            return found, reasons + scale_difference(group, self.plan["study"])
-        if metric.name in paired.PAIRED:
-            return paired.PAIRED[metric.name](group, self.baseline(group))
-        if metric.name == "noise_floor":
-            return paired.group_noise_floor(group)
-        return estimate(group.values(metric), trim=metric.clocked), []
+            return time_to(goal.value, group, scale_difference(group, self.plan["study"]))
+        return group.series(metric)
+
+    def published(self, metric: Metric, group: Group) -> tuple[Published | None, str]:
+        """The published value, or None and maybe why."""
+        if metric.name == "speedup" and group.baseline:
+            return self.source.speedup(group, self.baseline(group))
+        return self.source.find(group, metric), ""
+
+    def reading(self, metric: Metric, series: Series) -> list[str]:
+        """What a difference of accuracies says by itself."""
+        if metric.name != "accuracy_difference" or not series.values:
+            return []
+        share = self.plan["study"]["tolerance"]["accuracy"]
+        return [series.reading(share, "higher than the baseline's", "lower than the baseline's")]
 
     def rows(self, group: Group, uncertified: list[str]) -> Iterator[Row]:
         """The rows of one group."""
         for metric in self.metrics(group):
-            found, reasons = self.numbers(metric, group)
-            if metric.optional and found.n == 0 and not group.not_run:
+            series = self.series(metric, group)
+            if metric.optional and not series.values and not group.not_run:
                 continue
-            if metric.name == "speedup":
-                published, why = self.source.speedup(group, self.baseline(group))
-            else:
-                published, why = self.source.find(group, metric), ""
-            judged = verdict(metric, group, self.plan["study"], found, published)
+            found, (published, why) = series.estimate(), self.published(metric, group)
+            is_speedup = metric.name == "speedup" and not group.not_run
+            bound = group.at_most_faster(self.baseline(group)) if is_speedup else math.inf
+            judged = verdict(metric, group, self.plan["study"], series, published, bound)
             reasons = [
                 group.not_run,
                 *group.failures(),
                 *uncertified,
                 *group.cautions(metric),
-                *reasons,
+                *series.reasons,
+                *self.reading(metric, series),
                 *judged.reasons,
                 why,
                 group.note,
@@ -171,6 +194,30 @@ def table(study: Measured, certificates: Certificates | None = None) -> list[Row
         uncertified = certificates.problems(group.cell_runs) if certificates is not None else []
         rows += study.rows(group, uncertified)
     return rows
+
+
+def time_to(accuracy: float, group: Group, reasons: list[str]) -> Series:
+    """Seconds of training until the test accuracy was first ``accuracy`` after an epoch.
+
+    Over the good runs that measured it. Where one never got there, there is no mean, which would
+    leave out the slowest: only minimum and maximum of those that did, and a sentence that counts
+    the others.
+    """
+    scored = {}
+    for run in group.ok:
+        epochs = [epoch for epoch in run["history"] if epoch["test_accuracy"] is not None]
+        # The last digits of a float decide nothing.
+        there = (e for e in epochs if e["test_accuracy"] >= accuracy * (1 - 1e-9))
+        if epochs:
+            scored[seed(run)] = next((epoch["elapsed_seconds"] for epoch in there), None)
+    values = {number: seconds for number, seconds in scored.items() if seconds is not None}
+    if len(values) == len(scored):
+        return Series(values, cost=group.seed_seconds, reasons=tuple(reasons))
+    said = f"{NOT_REACHED} by {len(scored) - len(values)} of {len(scored)} seeds"
+    if values:
+        ends = (f"{end:.4g}" for end in (min(values.values()), max(values.values())))
+        said += f" (the others: {' to '.join(dict.fromkeys(ends))} s)"
+    return Series(values, partial=True, reasons=(said, *reasons))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -25,7 +25,9 @@ GRAVITY = (
     words.SUSPICIOUS,
     words.NOT_REPRODUCED,
     words.UNDECIDED,
-    words.WITHIN_NOISE,
+    words.ABOVE,
+    words.BELOW,
+    words.INSIDE,
     words.REPRODUCED,
     words.NOT_COMPARABLE,
     words.NOT_MEASURED,
@@ -75,8 +77,6 @@ def closing(rows: Sequence[Row]) -> str:
     first = rows[0]
     text = [f"{first.study} (stack {first.stack}, deployment {first.deployment})"]
     text += aligned([HEAD, *map(_line, groups.values())])
-    if any(_floor(group) for group in groups.values()):
-        text.append("1 (a-b): the ratio of two equal runs lies in a-b here (95 %)")
     text += dict.fromkeys(f"* {row.reason}" for row in rows if _is_warned_of(row))
     return "\n".join(text)
 
@@ -105,17 +105,9 @@ def _line(rows: Mapping[str, Row]) -> list[str]:
         *line,
         spread(accuracy, 100, ".1f", " %") if accuracy else "",
         spread(time, 1, ".1f", " s") if time else "",
-        spread(speedup, 1, ".2f", "*" * _is_warned_of(speedup)) if speedup else _floor(rows),
+        spread(speedup, 1, ".2f", "*" * _is_warned_of(speedup)) if speedup else "",
         status + _gravest(rows),
     ]
-
-
-def _floor(rows: Mapping[str, Row]) -> str:
-    """The noise floor of a group, for a speedup: ``1 (0.95-1.05)``."""
-    floor = rows.get("noise_floor")
-    if floor is None or None in (floor.ci_low, floor.ci_high):
-        return ""
-    return f"1 ({floor.ci_low:.2f}-{floor.ci_high:.2f})"
 
 
 def _gravest(rows: Mapping[str, Row]) -> str:

@@ -1,4 +1,4 @@
-"""The words of statuses and verdicts, and how many seeds it takes (docs/verdicts.md)."""
+"""The words of statuses and verdicts, and how many values they take (docs/verdicts.md)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ NOT_RUN = "not run"
 FAILURES = {"out_of_memory": "out of memory", "diverged": "diverged"}
 
 REPRODUCED = "reproduced"
-WITHIN_NOISE = "within noise"
 NOT_REPRODUCED = "not reproduced"
 SUSPICIOUS = "better than published (suspicious)"
 NOT_COMPARABLE = "not comparable"
+# Where a published ratio lies.
+INSIDE, ABOVE, BELOW = "inside the interval", "above the interval", "below the interval"
 UNDECIDED = "undecided"
 NOT_MEASURED = "not measured"
 NO_PUBLISHED_VALUE = "no published value"
 # In the order of a report's summary.
 VERDICTS = (
     REPRODUCED,
-    WITHIN_NOISE,
+    INSIDE,
+    ABOVE,
+    BELOW,
     NOT_REPRODUCED,
     SUSPICIOUS,
     NOT_COMPARABLE,
@@ -42,13 +45,11 @@ TOO_CLOSE = "too close to call"
 # Of certificates.
 EQUAL, DIFFERS, MEASURED = "equal", "differs", "measured"
 
-# Fewer give their range, and decide nothing.
-DECIDE_FROM = {"seeds": 3, "restarts": 4}
-TRIM_FROM = 5  # from here on, clocked metrics are averaged without the fastest and the slowest
+FEWEST = 4  # seeds, or restarts; fewer give their range, and decide nothing
 NOT_REACHED = "not reached"  # so begins what is said of seeds below the published accuracy
 
 
 def too_few(number: int, of: str = "seeds") -> str:
     """Why ``number`` seeds, or restarts, decide nothing; empty where they are enough."""
-    least = DECIDE_FROM[of]
-    return f"{number} of at least {least} {of}" if number < least else ""
+    counted = f"{number} {of if number != 1 else of.rstrip('s')}"
+    return f"{counted}, and {FEWEST} are the fewest" if number < FEWEST else ""

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from parbench.data import download
-from parbench.data.source import Images, Source
+from parbench.data.images import Images
+from parbench.data.source import Source
 from parbench.errors import ParbenchError
 
 if TYPE_CHECKING:

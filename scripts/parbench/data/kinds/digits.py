@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Literal
 
-from parbench.data.source import Images, Source
+from parbench.data.images import Images
+from parbench.data.source import Source
 from parbench.errors import ParbenchError
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from parbench import files
-from parbench.data.source import Images, Source
+from parbench.data.images import Images
+from parbench.data.source import Source
 
 
 class Kind(Source):

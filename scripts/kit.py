@@ -1,0 +1,65 @@
+"""Measure on a bare machine: a kit is packed here, run there, and its results are taken home.
+
+    python scripts/kit.py pack                                # -> kit/
+    python3 kit/scripts/kit.py run --minutes 9.5 --out <out>  # there; again until all is done
+    python scripts/kit.py home <out>/results.json             # checked, -> results/
+
+`run` needs torch, torchvision and numpy alone; nothing is kept there, so that each visit takes the
+kit that `pack` writes after `home`. docs/evidence.md tells more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from parbench.errors import run_main
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="action", required=True)
+    pack = commands.add_parser("pack", help="what is not measured yet -> a folder to carry there")
+    pack.add_argument("--out", type=Path, default=Path("kit"), help="default: kit")
+    run = commands.add_parser("run", help="there: cell after cell, until the time is over")
+    run.add_argument("--minutes", type=float, default=9.5, help="that the command may take")
+    run.add_argument("--out", type=Path, required=True, help="folder for results.json")
+    work = Path(tempfile.gettempdir(), "parbench-kit")
+    run.add_argument("--work", type=Path, default=work, help=f"default: {work}")
+    home = commands.add_parser("home", help="results.json -> results/, checked")
+    home.add_argument("results", type=Path, nargs="+", help="results.json of each visit")
+    for command in (pack, home):
+        command.add_argument("--order", type=Path, default=Path("profiles/kit.yaml"))
+        command.add_argument(
+            "--configfile",
+            type=Path,
+            nargs="+",
+            default=[],
+            help="laid over config.yaml and profiles/gpu.yaml",
+        )
+    given = parser.parse_args()
+    if given.action == "run":
+        from parbench.launch import kit
+
+        return kit.run(kit.ROOT, given.out.absolute(), given.work.absolute(), given.minutes)
+    from parbench.launch import packing  # which needs what a bare machine has not
+
+    files = [Path("profiles/gpu.yaml"), *given.configfile]
+
+    if given.action == "pack":
+        made = packing.pack(given.order, files, given.out)
+        print(f"{given.out}: {len(made.cells)} cells are left to measure")
+        return 0
+    for path in given.results:
+        results, studies = packing.home(path, given.order, files)
+        print(f"{path}: {len(results.runs)} results")
+        for cell, why in results.failed.items():
+            print(f"  {cell}: {why.sentence}")
+        print(f"  keep them: make evidence ARGS='--partial {' '.join(studies)}'")
+    return 0
+
+
+if __name__ == "__main__":
+    run_main(main)

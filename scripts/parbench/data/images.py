@@ -1,0 +1,91 @@
+"""What a dataset is before it is converted, and how image files become one.
+
+Without pydantic: a bare machine decodes what a kit brings (launch/kit.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import IO, TYPE_CHECKING
+
+from parbench.errors import ParbenchError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}  # all 8 bits a channel
+
+
+@dataclass(frozen=True)
+class Images:
+    """A dataset as its source gives it: images uint8 [N, 3, H, W], labels int64 [N].
+
+    ``source`` says in words where it came from, ``source_sha256`` what bytes that was.
+    """
+
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    classes: list[str]
+    source: str
+    source_sha256: str
+
+
+def decoded(
+    train: Sequence[PurePath],
+    test: Sequence[PurePath],
+    source: str,
+    source_sha256: str,
+    opened: Callable[[PurePath], PurePath | IO[bytes]] = lambda path: path,
+    shown: Callable[[Iterable, int], Iterable] = lambda each, number: each,
+) -> Images:
+    """Decode the files ``train`` and ``test``, <class>/<name> each, as ``opened`` gives them.
+
+    ``shown`` may tell how far it is. ParbenchError names a file that is not as it must be.
+    """
+    import numpy as np
+
+    paths = [*train, *test]
+    classes = sorted({path.parent.name for path in paths})
+    labels = np.array([classes.index(path.parent.name) for path in paths], dtype=np.int64)
+
+    def pixels(path: PurePath) -> np.ndarray:
+        return _decode(path, opened(path))
+
+    shape = pixels(paths[0]).shape
+    images = np.empty((len(paths), *shape), dtype=np.uint8)
+    with ThreadPoolExecutor(4) as pool:  # decoding frees the GIL
+        for index, found in enumerate(shown(pool.map(pixels, paths), len(paths))):
+            if found.shape != shape:
+                raise ParbenchError(
+                    f"{paths[index]}: {found.shape[2]}x{found.shape[1]} pixels, but "
+                    f"{paths[0]} has {shape[2]}x{shape[1]}; resize them all to one size first"
+                )
+            images[index] = found
+    return Images(
+        train_images=images[: len(train)],
+        train_labels=labels[: len(train)],
+        test_images=images[len(train) :],
+        test_labels=labels[len(train) :],
+        classes=classes,
+        source=source,
+        source_sha256=source_sha256,
+    )
+
+
+def _decode(path: PurePath, file: PurePath | IO[bytes]) -> np.ndarray:
+    """The pixels of an image file as RGB uint8 [3, H, W]."""
+    import numpy as np
+    from PIL import Image
+
+    try:
+        with Image.open(file) as image:
+            if image.mode not in MODES:
+                raise ValueError(f"its pixels are {image.mode}; only 8 bits a channel are read")
+            return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+    except Exception as error:  # a decoder fed with anything raises anything
+        raise ParbenchError(f"{path}: not a readable image ({error})") from None

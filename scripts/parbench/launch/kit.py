@@ -1,0 +1,197 @@
+"""A kit on a bare machine: what it brings is trained, cell after cell, until the time is over.
+
+A machine without network, Snakemake and most packages, which keeps nothing: scripts/kit.py packs
+the kit at home (packing.py) and takes home what comes back. Here Python with torch, torchvision and
+numpy is all that is needed; safetensors and others may come in the kit.
+
+    kit.json          the cells that are left to do, in their order
+    cells/<id>.json   each cell.json
+    data/<name>.tar.gz, packages/, scripts/, containers/locks/
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+
+from parbench import cell as cells
+from parbench.cache import say
+from parbench.data import dataset
+from parbench.data.images import decoded
+from parbench.errors import ParbenchError
+from parbench.files import (
+    canonical_json,
+    digest,
+    read_json,
+    sha256_file,
+    write_atomically,
+    write_json,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+SCHEMA_VERSION = 1
+RESULTS = "results.json"
+# Beside the grace that ranks have to write a checkpoint: to end them, and to keep what there is.
+MARGIN_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cell of a kit. ``seconds``: what one of its ``group`` took before; None where none did."""
+
+    id: str
+    group: str
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Kit:
+    """kit.json. ``code``: SHA-256 of all of scripts/; ``data``: of each archive, by name."""
+
+    git_commit: str | None
+    git_dirty: bool | None
+    code: str
+    data: dict[str, str]
+    cells: list[Entry]
+
+    @classmethod
+    def read(cls, folder: Path) -> Kit:
+        """That of the kit in ``folder``."""
+        told = read_json(folder / "kit.json")
+        if (version := told.pop("schema_version")) != SCHEMA_VERSION:
+            raise ParbenchError(f"{folder / 'kit.json'}: schema_version {version}; pack it anew")
+        return cls(**{**told, "cells": [Entry(**each) for each in told["cells"]]})
+
+    def write(self, folder: Path) -> None:
+        """Write kit.json into ``folder``."""
+        write_json(folder / "kit.json", {"schema_version": SCHEMA_VERSION, **asdict(self)})
+
+
+def run(folder: Path, out: Path, work: Path, minutes: float) -> int:
+    """Train what is left of the kit in ``folder``, for no longer than ``minutes``.
+
+    ``out``: gets results.json, whole after every cell. ``work``: may be kept between commands, and
+    then a cell goes on from its checkpoint. 0 when all cells have a result.
+    """
+    ends = time.monotonic() + 60 * minutes
+    kit = Kit.read(folder)
+    home = work / digest([kit.code, kit.data])[:12]  # what other code or data gave is not this
+    visit = _Visit(folder, kit, out, home, ends)
+    for name, sha256 in kit.data.items():
+        _unpack(folder / "data" / f"{name}.tar.gz", sha256, name, visit.home / "data" / name)
+    visit.keep()
+    # What failed here, or was cut off, comes after what was not tried.
+    for each in sorted(kit.cells, key=lambda each: visit.failed(each).exists()):
+        if not visit.metrics(each).exists() and visit.in_time(each):
+            visit.train(each)
+            visit.keep()
+    return visit.tell()
+
+
+@dataclass(frozen=True)
+class _Visit:
+    """A command's time with the kit in ``folder``; results lie in ``home`` as in a checkout's."""
+
+    folder: Path
+    kit: Kit
+    out: Path
+    home: Path
+    ends: float
+
+    def metrics(self, each: Entry) -> Path:
+        """The cell's result."""
+        return self.home / "cells" / each.id / "metrics.json"
+
+    def failed(self, each: Entry) -> Path:
+        """Why it has none."""
+        return self.metrics(each).with_name("failed.json")
+
+    def in_time(self, each: Entry) -> bool:
+        """Whether it would end in time, by what others of its group took."""
+        own = [self._took(other) for other in self.kit.cells if other.group == each.group]
+        known = [seconds for seconds in (*own, each.seconds) if seconds is not None]
+        return time.monotonic() + max(known, default=0.0) + MARGIN_SECONDS < self.ends
+
+    def _took(self, each: Entry) -> float | None:
+        out = self.metrics(each)
+        if not out.exists():
+            return None
+        return out.stat().st_mtime - out.with_name("cell.json").stat().st_mtime
+
+    def train(self, each: Entry) -> None:
+        """Have the launcher train it; shortly before the end it is asked for a checkpoint."""
+        out = self.metrics(each)
+        path = out.with_name("cell.json")
+        write_atomically(path, (self.folder / "cells" / f"{each.id}.json").read_bytes())
+        cell = cells.read(path)
+        words = [sys.executable, str(self.folder / "scripts" / "launch.py"), "--cell", str(path)]
+        words += ["--data", str(self.home / "data" / cell.dataset.name), "--out", str(out)]
+        brought = (str(self.folder / "packages"), os.environ.get("PYTHONPATH"))
+        # The launcher ends with this process, however that ends.
+        told = {"PARBENCH_PARENT": str(os.getpid()), "PYTHONDONTWRITEBYTECODE": "1"}
+        told["PYTHONPATH"] = os.pathsep.join(filter(None, brought))
+        grace = cell.run.grace_seconds + MARGIN_SECONDS
+        with subprocess.Popen(words, cwd=self.home, env={**os.environ, **told}) as process:
+            try:
+                process.wait(max(1.0, self.ends - grace - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                try:
+                    process.wait(grace)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+    def keep(self) -> None:
+        """Write what there is, also of earlier commands on this machine."""
+        done = {each.id: self.metrics(each) for each in self.kit.cells}
+        lost = {each.id: self.failed(each) for each in self.kit.cells}
+        found = {
+            "schema_version": SCHEMA_VERSION,
+            **{key: getattr(self.kit, key) for key in ("git_commit", "git_dirty", "code")},
+            "runs": {cell: read_json(path) for cell, path in done.items() if path.exists()},
+            "failed": {
+                cell: read_json(path)
+                for cell, path in lost.items()
+                if path.exists() and not done[cell].exists()
+            },
+        }
+        write_atomically(self.out / RESULTS, canonical_json(found))
+
+    def tell(self) -> int:
+        """What was done, in a line."""
+        left = [each for each in self.kit.cells if not self.metrics(each).exists()]
+        failed, every = sum(self.failed(each).exists() for each in left), len(self.kit.cells)
+        say(f"{every - len(left)} of {every} cells have a result, {failed} failed or were cut off")
+        return int(bool(left))
+
+
+def _unpack(archive: Path, sha256: str, name: str, folder: Path) -> None:
+    """Bring the dataset ``name`` to ``folder``, where it is not there from an earlier command.
+
+    Nothing is extracted: names in the archive say which image it is, not where it goes.
+    """
+    if (folder / "digest.json").exists():
+        return
+    if sha256_file(archive) != sha256:
+        raise ParbenchError(f"{archive}: it is not what kit.json describes; carry the kit again")
+    with tarfile.open(archive) as tar:
+        held = {PurePosixPath(one.name): tar.extractfile(one).read() for one in tar if one.isfile()}
+    given = json.loads(held.pop(PurePosixPath("digest.json")))
+    data, described = folder / "data.safetensors", folder / "digest.json"
+    if converted := held.get(PurePosixPath(data.name)):
+        write_atomically(data, converted)
+        write_json(described, given)
+        return
+    train, test = ([path for path in held if path.parts[0] == part] for part in ("train", "test"))
+    source = given["source"], given["source_sha256"]
+    images = decoded(train, test, *source, opened=lambda path: io.BytesIO(held[path]))
+    found = dataset.convert(name, given["kind"], images, data, described)
+    if found["sha256"] != given["sha256"]:
+        say(f"{name}: decoded to other pixels than at home: its cells will count as another's")

@@ -1,0 +1,236 @@
+"""A kit for a bare machine, at home: packed here, and what comes back is checked and laid out.
+
+profiles/kit.yaml says what is measured and in which order; launch/kit.py runs it there.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+from collections.abc import Iterator, Sequence
+from gzip import GzipFile
+from importlib import metadata
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from parbench import files
+from parbench.data import dataset, source
+from parbench.data.kinds.image_folder import images_in
+from parbench.deploy import deployment
+from parbench.errors import ParbenchError
+from parbench.launch.kit import Entry, Kit
+from parbench.measure import metrics_json, provenance
+from parbench.plan import config as configuration
+from parbench.plan import expansion, forecast, places, state, writing
+from parbench.plan.model import Model, Names, Whole, validated
+from parbench.plan.naming import identity
+from parbench.plan.study_plan import Group, PairGroup
+from parbench.plan.yaml_file import read_yaml
+
+Measured = Group | PairGroup
+MIB = 2**20
+
+
+class Stage(Model):
+    """What is measured in turn: a restart, or a seed, of each, then another of each."""
+
+    study: str = Field(description="its name")
+    pairs: Names = Field([], description="variants of its pairs, each against its baselines")
+    cells: Names = Field([], description="variants that are trained")
+    models: Names | None = Field(None, description="those that count; all by default")
+    turns: Whole | None = Field(None, description="how many restarts, or seeds; all by default")
+
+
+class Order(Model):
+    """profiles/kit.yaml: what a kit holds, the stages one after the other."""
+
+    config: dict[str, Any] = Field(description="laid over the configuration, as a file is")
+    packages: Names = Field(description="packages of this environment that go along")
+    most_mib: Whole = Field(description="the kit's size, in MiB")
+    stages: list[Stage] = Field(min_length=1, description="what is measured")
+
+
+class Failed(Model):
+    """failed.json of a cell (launch/outcome.py)."""
+
+    sentence: str
+    log: str
+    lines: list[str]
+
+
+class Results(Model):
+    """What a kit brings home."""
+
+    schema_version: int
+    git_commit: str | None
+    git_dirty: bool | None
+    code: str
+    runs: dict[str, dict[str, Any]] = Field(description="metrics.json by cell")
+    failed: dict[str, Failed] = Field(description="why there is none, by cell")
+
+
+def read_order(path: Path) -> Order:
+    """The order that stands in ``path``."""
+    return validated(Order, read_yaml(path), configuration.shown(path))
+
+
+def planned(order: Order, configfiles: Sequence[Path]) -> expansion.Plan:
+    """The studies of ``order`` on the machine that its config states."""
+    studies = list(dict.fromkeys(stage.study for stage in order.stages))
+    changes = {**order.config, "studies": studies}
+    config = deployment.settle(configuration.read(configfiles, changes))
+    return expansion.plan(config, configfiles, order.config)
+
+
+def in_order(order: Order, plan: expansion.Plan, where: str) -> dict[str, str]:
+    """The group of each cell, in the order in which they are measured.
+
+    ParbenchError, beginning with ``where``, for what is not there or cannot run there.
+    """
+    found: dict[str, str] = {}
+    for number, stage in enumerate(order.stages):
+        groups = list(_groups(stage, plan, f"{where}: stages[{number}]"))
+        for turn in zip_longest(*(group.cells[: stage.turns] for group in groups)):
+            for group, cell in zip(groups, turn, strict=True):
+                if cell is not None:
+                    found.setdefault(cell, group.id)
+    return found
+
+
+def _groups(stage: Stage, plan: expansion.Plan, where: str) -> Iterator[Measured]:
+    study = plan.studies[stage.study]
+    for kind, wanted, there in (
+        ("pairs", stage.pairs, study.pairs),
+        ("cells", stage.cells, study.groups),
+    ):
+        for variant in wanted:
+            fitting = [each for each in there if each.variant == variant]
+            fitting = [each for each in fitting if not stage.models or each.model in stage.models]
+            if not fitting:
+                raise ParbenchError(
+                    f"{where}.{kind}: {stage.study} has none of {variant!r} with these models; "
+                    f"its variants there: {', '.join(dict.fromkeys(g.variant for g in there))}"
+                )
+            for each in fitting:
+                if each.not_run:
+                    raise ParbenchError(f"{where}.{kind}: {each.id} {each.not_run}; leave it out")
+                yield each
+
+
+def pack(order_path: Path, configfiles: Sequence[Path], out: Path) -> Kit:
+    """Write the kit of what is not measured yet to the folder ``out``, in place of an older one."""
+    order = read_order(order_path)
+    plan = planned(order, configfiles)
+    wanted = in_order(order, plan, configuration.shown(order_path))
+    left = [cell for cell in wanted if state.state(cell, plan)[0] != "done"]
+    left.sort(key=lambda cell: (places.folder(cell) / "failed.json").exists())
+    if out.exists() and not (out / "kit.json").exists():
+        raise ParbenchError(f"{out}: is there and is no kit; delete it or name another folder")
+    shutil.rmtree(out, ignore_errors=True)
+    nothing = shutil.ignore_patterns("__pycache__")
+    for part in ("scripts", "containers/locks"):
+        shutil.copytree(places.ROOT / part, out / part, ignore=nothing)
+    for name in order.packages:
+        _copy_package(name, out / "packages")
+    for cell in left:
+        files.write_json(out / "cells" / f"{cell}.json", plan.cells[cell].json())
+    names = sorted({plan.cells[cell].dataset.name for cell in left})
+    code = {
+        str(path): files.sha256_file(path) for path in sorted(Path(out, "scripts").rglob("*.py"))
+    }
+    kit = Kit(
+        **provenance.git_state(),
+        code=files.digest([[path.removeprefix(str(out)), one] for path, one in code.items()]),
+        data={name: _pack_data(name, plan.datasets[name], out / "data") for name in names},
+        cells=[Entry(cell, wanted[cell], _seconds(cell, wanted)) for cell in left],
+    )
+    kit.write(out)
+    _check_size(out, order.most_mib)
+    return kit
+
+
+def _seconds(cell: str, groups: dict[str, str]) -> float | None:
+    """The most that a cell of its group took here or came home with."""
+    alike = [other for other, group in groups.items() if group == groups[cell]]
+    return max((took for other in alike if (took := forecast.took(other))), default=None)
+
+
+def _copy_package(name: str, folder: Path) -> None:
+    try:
+        held = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        raise ParbenchError(
+            f"packages: {name} is not installed here; install or remove it"
+        ) from None
+    for file in held.files or ():
+        # Programs of its own lie outside of the packages' folder.
+        if "__pycache__" not in file.parts and ".." not in file.parts:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file.locate(), folder / file)
+
+
+def _pack_data(name: str, spec: dict, folder: Path) -> str:
+    """Write a dataset as <name>.tar.gz: the files of a folder of images, else the converted data.
+    Returns its SHA-256."""
+    home = places.RESULTS / "data" / name
+    if not (home / "digest.json").exists():
+        dataset.prepare(name, spec, home / "data.safetensors", home / "digest.json")
+    held = {"digest.json": home / "digest.json"}
+    root = source.load(spec["kind"])(**spec).folder()
+    if root is None:
+        held["data.safetensors"] = home / "data.safetensors"
+    else:
+        images = (path for part in ("train", "test") for path in images_in(root, part))
+        held |= {path.relative_to(root).as_posix(): path for path in images}
+    folder.mkdir(parents=True, exist_ok=True)
+    out = folder / f"{name}.tar.gz"
+    # The same files give the same bytes: no time in them.
+    with GzipFile(out, "wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
+        for inside, path in held.items():
+            info, content = tarfile.TarInfo(inside), path.read_bytes()
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return files.sha256_file(out)
+
+
+def _check_size(out: Path, most: int) -> None:
+    sizes = {path: path.stat().st_size for path in out.rglob("*") if path.is_file()}
+    if sum(sizes.values()) > most * MIB:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise ParbenchError(
+            f"{out}: {sum(sizes.values()) / MIB:.0f} MiB, and most_mib is {most}; the largest part "
+            f"is {largest} with {sizes[largest] / MIB:.0f}; a folder of JPEG images is smaller "
+            "than converted data (docs/evidence.md)"
+        )
+
+
+def home(path: Path, order_path: Path, configfiles: Sequence[Path]) -> tuple[Results, list[str]]:
+    """Check what a kit brought home in ``path``, and lay it out as a run here would have done.
+
+    Returns it, and the studies that it is of.
+    """
+    plan = planned(read_order(order_path), configfiles)
+    results = validated(Results, files.read_json(path), str(path))
+    for cell, metrics in results.runs.items():
+        where = f"{path}: {cell}"
+        metrics_json.check(metrics, where)
+        known = plan.cells.get(cell)
+        if known is None or identity(metrics["cell"]) != identity(known.json()):
+            raise ParbenchError(f"{where}: no such cell is planned here; name the files of `pack`")
+        for environment in metrics_json.environments(metrics):
+            # There is no git there.
+            environment.update(git_commit=results.git_commit, git_dirty=results.git_dirty)
+    writing.write(plan)
+    for cell, metrics in results.runs.items():
+        there = state.metrics(cell)
+        if there is None or there["finished"] < metrics["finished"]:
+            metrics_json.write(places.folder(cell) / "metrics.json", metrics)
+            (places.folder(cell) / "failed.json").unlink(missing_ok=True)
+    for cell in results.failed.keys() & plan.cells.keys():
+        files.write_json(places.folder(cell) / "failed.json", results.failed[cell].stated())
+    asked = plan.studies.items()
+    return results, [name for name, study in asked if results.runs.keys() & study.runnable()]

@@ -1,0 +1,306 @@
+"""What a claim's test compares, each two groups with a verdict of its own (docs/verdicts.md).
+
+Scores of two groups are compared by their difference, all else by its ratio.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from parbench.measure.metrics import METRICS, Metric
+from parbench.plan.published import Claim, ClaimTest
+from parbench.verdicts import by_seed, judging, sequential
+from parbench.verdicts.equal_sides import biased
+from parbench.verdicts.estimates import Estimate
+from parbench.verdicts.groups import Group
+from parbench.verdicts.pairs import Compared
+from parbench.verdicts.published import Source
+from parbench.verdicts.selection import across_models, lacks, means, measuring, pairs
+from parbench.verdicts.series import Series
+from parbench.verdicts.words import (
+    DIFFERENT,
+    FAILS,
+    HOLDS,
+    NOT_COMPARABLE,
+    REPORTED,
+    SAME,
+    UNDECIDED,
+    UNTESTED,
+)
+
+TRAINED = ("train_seconds", "total_seconds")  # what pairs of training tell
+PREDICTED = ("inference_seconds",)  # and of predicting
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """A study of the report, asked the claims of its source and ``claims``, by name, of others.
+
+    ``means`` of its table by (group, metric): for metrics that are a name and a part of it.
+    """
+
+    name: str
+    tolerance: Mapping[str, float]
+    source: Source
+    groups: tuple[Group, ...]
+    means: Mapping[tuple[str, str], float]
+    claims: Collection[str] = ()
+
+    def is_asked(self, name: str, claim: Claim) -> bool:
+        """Whether the claim, under its ``name``, is one for this study."""
+        return claim.study == self.source.name or name in self.claims
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A metric of the group ``over`` divided by that of ``under``, or of scores less it.
+
+    ``series``: its values, None with ``missing``: why there are none, or none that mean it;
+    ``pair``: where they took turns; ``stated``: what the claim says it is; ``published``: that, or
+    what the source's own numbers give.
+    """
+
+    over: Group
+    under: Group
+    series: Series | None
+    missing: tuple[str, ...]
+    pair: Compared | None
+    stated: float | None
+    published: float | None
+
+    @property
+    def model(self) -> str:
+        """What is trained."""
+        return self.over.model
+
+    @property
+    def place(self) -> tuple:
+        """What tells it from others of its model."""
+        return tuple((side.batch, *means(side)) for side in (self.over, self.under))
+
+    @property
+    def bound(self) -> float:
+        """What a ratio of times may at most be; its inverse: that of the other way round."""
+        return self.under.at_most_faster(self.over) if self.pair else math.inf
+
+    @property
+    def inverse_bound(self) -> float:
+        """The same of its inverse."""
+        return self.over.at_most_faster(self.under) if self.pair else math.inf
+
+
+@dataclass(frozen=True)
+class Published:
+    """The second comparison: where the ``value`` that is published lies, beside the interval.
+
+    ``lies``: INSIDE, ABOVE or BELOW of `words`, or NOT_COMPARABLE; ``says`` it in a sentence.
+    """
+
+    value: float
+    lies: str
+    says: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One comparison of a claim and its verdict.
+
+    ``ratios``: one, or two of different models, of which the first is divided by the second; none
+    where no two groups could be set beside each other. ``group``: of what is told of one group
+    alone. ``published`` and ``measured`` are numbers, or a word; ``beside`` is how the one lies to
+    the other, which decides nothing.
+    """
+
+    study: str
+    verdict: str
+    reasons: tuple[str, ...]
+    ratios: tuple[Ratio, ...] = ()
+    group: Group | None = None
+    published: float | str | None = None
+    measured: Estimate | str | None = None
+    beside: Published | None = None
+    series: Series | None = None
+    # The verdict at another alpha, and the values between one verdict and the next.
+    at: Callable[[float], str] | None = None
+    boundaries: tuple[float, ...] = ()
+
+    @property
+    def scaled(self) -> list[str]:
+        """In what its groups differ from published scale."""
+        groups = [ratio.over for ratio in self.ratios] if self.group is None else [self.group]
+        return list(dict.fromkeys(words for group in groups for words in group.scaled))
+
+    def verdict_at(self, alpha: float) -> str:
+        """Say the verdict at ``alpha``; of what rests on no interval there is one alone."""
+        return self.at(alpha) if self.at else self.verdict
+
+    @property
+    def place(self) -> str:
+        """The study, and whether it is scaled."""
+        return f"{self.study} (scaled)" if self.scaled else self.study
+
+
+def untested(study: Rebuilt, why: str) -> Comparison:
+    """Of what has no numbers here."""
+    return Comparison(study.name, UNTESTED, (why,))
+
+
+# ---------------------------------------------------------------- what is compared with what
+
+
+def of_two_groups(claim: Claim, study: Rebuilt) -> list[Comparison]:
+    """All of a claim's comparisons in one study; never none."""
+    test = claim.test
+    groups = measuring(study.groups, test.metric)
+    ratios = [_ratio(claim, study, *pair) for pair in pairs(test, groups)]
+    # Whoever compares times in turns means no others.
+    ratios = [each for each in ratios if each.pair] or ratios
+    made = [_compared(test, study, each) for each in across_models(test, ratios)]
+    return made or [untested(study, f"{study.name} has {lacks(test, groups)}")]
+
+
+def _ratio(claim: Claim, study: Rebuilt, over: Group, under: Group) -> Ratio:
+    test, pair, series = claim.test, None, None
+    metric = METRICS.get(test.metric)
+    if metric is not None and metric.depends_on_clock:
+        pair, series = _in_turns(metric, over, under)
+    missing = [group.not_run for group in (over, under) if group.not_run]
+    if not missing and (metric is None or metric.read is None):
+        missing = [f"no cell measures {test.metric}"]
+    elif not missing:
+        missing = _cautions(metric, over, under)
+        if not metric.depends_on_clock:
+            but = {"global_batch"} if test.numerator.batch_size else set()
+            series = by_seed.compared(metric, over, under, but)
+        if not missing and not (series and series.values):
+            lacking = f"no {series.of.rstrip('s')} that both have" if series else judging.NO_PAIR
+            missing = (series and series.reasons) or [lacking]
+    stated = _stated(claim, over, under)
+    printed = _printed(metric, over, under, study.source) if metric else None
+    told = tuple(dict.fromkeys(missing)), pair, stated, printed if stated is None else stated
+    return Ratio(over, under, series, *told)
+
+
+def _in_turns(metric: Metric, over: Group, under: Group) -> tuple[Compared | None, Series | None]:
+    """The pairs of the two, whose own ratio is the baseline's time over the variant's, and that of
+    the first group's time over the second's; None where they took no turns."""
+    for variant, baseline in ((over, under), (under, over)):
+        found = variant.pairs if metric.name in TRAINED else {}
+        found = variant.predicting if metric.name in PREDICTED else found
+        if pair := found.get(baseline.id):
+            return pair, pair.series.inverse() if variant is over else pair.series
+    return None, None
+
+
+def _cautions(metric: Metric, over: Group, under: Group) -> list[str]:
+    """Why the ratio of two groups does not mean what it says, and what it would take."""
+    metrics = [metric]
+    if metric.depends_on_clock and means(over) != means(under):
+        metrics.append(METRICS["speedup"])
+    cautions = []
+    for group in (over, under):
+        on_cpu = group.hardware.device == "cpu"
+        for caution in (each for metric in metrics for each in group.cautions(metric)):
+            lacking = on_cpu and caution in group.comparable.values()
+            needs = f"needs {group.hardware.devices}x GPU: " if lacking else ""
+            cautions.append(f"{needs}{caution}")
+    return cautions
+
+
+def _stated(claim: Claim, over: Group, under: Group) -> float | None:
+    """The number that the claim states: of all, of a model, of a batch, or of a strategy."""
+    stated = claim.published
+    for key in (over.model, str(over.batch), under.strategy):
+        if isinstance(stated, Mapping):
+            stated = stated.get(key, stated)
+    return None if isinstance(stated, Mapping) else stated
+
+
+def _printed(metric: Metric, over: Group, under: Group, source: Source) -> float | None:
+    """What the source's own two numbers give, where both are of the same hardware."""
+    ours, theirs = (source.find(group, metric) for group in (over, under))
+    if ours is None or theirs is None or ours.hardware != theirs.hardware:
+        return None
+    if metric.is_score:
+        return ours.value - theirs.value
+    return ours.value / theirs.value if theirs.value else None
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Comparison:
+    """The verdict on one ratio, or on the first of two over the second."""
+    missing = tuple(dict.fromkeys(reason for ratio in ratios for reason in ratio.missing))
+    first, *others = ratios
+    published, series = first.published, first.series
+    for each in others if not missing else ():
+        series = series.beside(each.series)
+    for each in others:
+        if published is None or each.published is None:
+            published = None
+        else:
+            by = operator.sub if test.is_of_differences else operator.truediv
+            published = by(published, each.published)
+    value = first.stated if test.value == "published" else test.value
+    if not missing and not series.values:
+        missing = (f"no {series.of.rstrip('s')} that all of them have",)
+    elif not missing and test.value == "published" and value is None:
+        missing = ("the claim states no number for this",)
+    made = Comparison(study.name, UNTESTED, missing, ratios, published=published)
+    if missing:
+        return made
+    made = replace(made, measured=series.estimate(), series=series)
+    sides = [side for each in ratios for side in (each.over, each.under)]
+    if first.pair and (void := biased(study.groups, sides)):
+        return replace(made, reasons=(void,))
+    return replace(_judged(made, test, study, value), beside=_beside(made))
+
+
+def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | None) -> Comparison:
+    """``made`` with the verdict of the one rule (sequential.py)."""
+    series, ratio = made.series, made.ratios[0]
+    if test.op == "report":
+        reasons = tuple(filter(None, (*series.reasons, made.measured.too_few)))
+        return replace(made, verdict=REPORTED, reasons=reasons)
+    share = test.margin or study.tolerance["relative" if series.logs else "accuracy"]
+    margin = series.margin(share)
+    threshold = value if value is None or not series.logs else math.log(value)
+    ends = margin if test.op == "within_margin" else (threshold,)
+
+    def at(alpha: float) -> str:
+        found = series.interval(alpha)
+        if test.op == "within_margin":
+            return {SAME: HOLDS, DIFFERENT: FAILS}.get(sequential.within(found, margin), UNDECIDED)
+        return sequential.beyond(found, test.op, threshold)
+
+    verdict, reasons = at(sequential.ALPHA), series.reasons
+    if len(made.ratios) == 1 and series.logs and test.op in (">", "<"):
+        bound = ratio.bound if test.op == ">" else ratio.inverse_bound
+        if (threshold if test.op == ">" else -threshold) >= math.log(bound):
+            return replace(made, reasons=(f"at most {bound:.2f} times",))
+    if verdict == UNDECIDED:
+        reasons = (*reasons, series.outlook(ends))
+    return replace(made, verdict=verdict, reasons=reasons, at=at, boundaries=ends)
+
+
+def _beside(made: Comparison) -> Published | None:
+    """The published number beside the interval, where both are known."""
+    value, series, found = made.published, made.series, made.measured
+    if value is None or found.too_few:
+        return None
+    sides = [side for each in made.ratios for side in (each.over, each.under)]
+    differs = [f"differs from the source: {side.differs}" for side in sides if side.differs]
+    if len(made.ratios) == 1 and series.logs:
+        ratio = made.ratios[0]
+        differs += judging.beyond(value, ratio.bound, 1 / ratio.inverse_bound)
+    said = f"published {series.text(value)}"
+    if differs:
+        return Published(value, NOT_COMPARABLE, f"{said}: not comparable: {'; '.join(differs)}")
+    lies = judging.lies(value, found)
+    ends = ", ".join(map(series.text, (found.ci_low, found.ci_high)))
+    scale = ", at its own scale" if made.scaled else ""
+    return Published(value, lies, f"{said} lies {lies} [{ends}]{scale}")

@@ -1,0 +1,127 @@
+"""What a verdict rests on: a value of each seed, or restart (docs/verdicts.md)."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from parbench.verdicts import sequential
+from parbench.verdicts.estimates import Estimate
+from parbench.verdicts.sequential import ALPHA, Band, Interval
+from parbench.verdicts.words import SAME, UNDECIDED, too_few
+
+IMAGES = 3  # of the test set, within which two scores are always equal
+
+
+@dataclass(frozen=True)
+class Series:
+    """Values that count as independent, by the number of the seed or restart.
+
+    ``logs``: they are logarithms of ratios, else numbers or differences as they are; ``cost``:
+    seconds that one more takes; ``resolution``: the least step that is measured; ``reasons``: why
+    some are missing; ``partial``: they have no mean, which would leave out others.
+    """
+
+    values: Mapping[int, float]
+    of: str = "seeds"
+    logs: bool = False
+    cost: float = 0.0
+    resolution: float = 0.0
+    reasons: tuple[str, ...] = ()
+    partial: bool = False
+
+    def shown(self, value: float) -> float:
+        """A value, or an end of an interval, as a reader sees it."""
+        return math.exp(value) if self.logs else value
+
+    def text(self, shown: float) -> str:
+        """What is shown of a ratio, or of a difference of scores, in a sentence."""
+        return f"{shown:.3g}" if self.logs else f"{100 * shown:+.2f} points"
+
+    def interval(self, alpha: float = ALPHA) -> Interval | None:
+        """Of their mean; None of too few."""
+        return sequential.interval(self.values.values(), alpha, self.resolution)
+
+    def estimate(self) -> Estimate:
+        """They in numbers for a table."""
+        if not self.values:
+            return Estimate(0, of=self.of)
+        found, shown = self.interval(), [self.shown(each) for each in self.values.values()]
+        if self.partial:
+            return Estimate(len(shown), min=min(shown), max=max(shown), of=self.of)
+        ends = map(self.shown, (found.low, found.high)) if found else (math.nan, math.nan)
+        return Estimate(
+            len(shown),
+            self.shown(statistics.fmean(self.values.values())),
+            statistics.stdev(shown) if len(shown) > 1 else math.nan,
+            *ends,
+            min(shown),
+            max(shown),
+            self.of,
+        )
+
+    def times(self, factor: float) -> Series:
+        """The ratios, each ``factor`` times as large."""
+        values = {n: value + math.log(factor) for n, value in self.values.items()}
+        return replace(self, values=values)
+
+    def inverse(self) -> Series:
+        """Of the second over the first."""
+        return replace(self, values={n: -value for n, value in self.values.items()})
+
+    def beside(self, other: Series) -> Series:
+        """This ratio over ``other``, or this difference less it, where both have a value."""
+        shared = [n for n in self.values if n in other.values]
+        return replace(
+            self,
+            values={n: self.values[n] - other.values[n] for n in shared},
+            cost=self.cost + other.cost,
+            reasons=tuple(dict.fromkeys([*self.reasons, *other.reasons])),
+        )
+
+    def margin(self, share: float) -> Band:
+        """Within which two are equal: a ratio by its ``share``, scores by that difference, and
+        never less than three test images."""
+        if self.logs:
+            return sequential.ratio_margin(share)
+        share = max(share, IMAGES * self.resolution)
+        return -share, share
+
+    def reading(self, share: float, more: str, less: str) -> str:
+        """``more`` or ``less`` than 1 (ratios) or 0, or equal within ``share``; else what it takes.
+
+        To tell this apart takes that the whole interval lies there.
+        """
+        if few := too_few(len(self.values), self.of):
+            return f"{UNDECIDED}: {few}"
+        if boundaries := self.undecided(share):
+            return f"{UNDECIDED}: {self.outlook(boundaries)}"
+        found, margin = self.interval(), self.margin(share)
+        if sequential.within(found, margin) == SAME:
+            return f"equal within {share:.0%}" if self.logs else f"equal within {margin[1]:.2g}"
+        return more if found.low > 0 else less
+
+    def undecided(self, share: float) -> tuple[float, ...]:
+        """The boundaries that more values may leave out: none, or those of equality, whichever are
+        farther from the estimate. Empty where it is told."""
+        found, margin = self.interval(), self.margin(share)
+        told = found and (
+            sequential.within(found, margin) == SAME
+            or sequential.beyond(found, ">", 0.0) != UNDECIDED
+        )
+        if told:
+            return ()
+        return margin if found and abs(found.mean) < margin[1] / 2 else (0.0,)
+
+    def outlook(self, boundaries: tuple[float, ...]) -> str:
+        """What it takes until the interval leaves out one of ``boundaries``."""
+        if few := too_few(len(self.values), self.of):
+            return few
+        return sequential.outlook(self.interval(), boundaries, self.cost, self.of.rstrip("s"))
+
+
+def estimate(values: Iterable[float]) -> Estimate:
+    """Numbers for a table, of a value for each seed."""
+    return Series(dict(enumerate(values))).estimate()
