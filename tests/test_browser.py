@@ -217,7 +217,7 @@ def test_filtering_hides_rows_and_says_how_many_are_left(view):
     box.send_keys("vgg16 ddp")
     assert all("vgg16.ddp" in text for text in column(driver, name, 0))
     assert len(column(driver, name, 0)) == 4
-    assert table.find_element("css selector", "[role=status]").text == "3 of 30 rows"
+    assert table.find_element("css selector", "[role=status]").text == "4 of 40 rows"
     box.clear()
     box.send_keys(" ")
     assert len(column(driver, name, 0)) == 40

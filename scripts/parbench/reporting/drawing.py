@@ -10,7 +10,6 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from parbench.reporting.study import Study
@@ -18,7 +17,6 @@ from parbench.reporting.text import anchor, cut, hardware_text
 from parbench.verdicts.groups import Group
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INK = "#010203"  # becomes currentColor, so that a figure is read in the dark and on paper
@@ -61,9 +59,6 @@ STYLE = {
     "ytick.color": INK,
     "grid.color": INK,
 }
-WHISKERS = {"capsize": 2.5, "lw": 0.9}
-
-Groups = Mapping[str, list[Group]]  # by model
 
 
 @dataclass(frozen=True)
@@ -135,7 +130,7 @@ def _rounded(attribute: re.Match) -> str:
     return re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.1f}", attribute[0])
 
 
-# ---------------------------------------------------------------- bars
+# ---------------------------------------------------------------- labels
 
 
 def bar_label(study: Study, group: Group) -> str:
@@ -153,38 +148,3 @@ def colours(study: Study) -> dict[str, tuple[str, str]]:
         name: (COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)])
         for i, name in enumerate(labels)
     }
-
-
-def bar_figure(
-    study: Study,
-    name: str,
-    title: str,
-    caption: str,
-    groups: Groups,
-    draw: Callable[[Axes, list[Group]], None],
-    xlabel: str,
-    legend: bool = False,
-) -> dict:
-    """A figure with a row a group: ``draw(axes, groups)`` draws those of a model, the first on top.
-
-    Two models stand side by side where there is no ``legend``.
-    """
-
-    def fill(model: str, figure: Figure) -> None:
-        axes, rows = figure.subplots(), groups[model]
-        axes.set_title(cut(model, 40))
-        axes.set_yticks(range(len(rows)), [bar_label(study, group) for group in rows])
-        axes.tick_params(axis="y", width=0)
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.grid(visible=True, axis="x")
-        axes.set_xlabel(xlabel)
-        draw(axes, rows)
-        if legend:
-            figure.legend(loc="outside lower left", ncols=6)
-
-    columns = 1 if legend or len(groups) == 1 else 2
-    panels = {
-        model: Panel(partial(fill, model), len(rows) * 0.2 + 0.75 + 0.3 * legend, WIDTH / columns)
-        for model, rows in groups.items()
-    }
-    return figure_json(study, name, title, caption, panels, columns)

@@ -8,24 +8,18 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from parbench.reporting.drawing import (
-    INK,
-    WHISKERS,
     WIDTH,
-    Groups,
     Panel,
-    bar_figure,
     bar_label,
     colours,
     figure_json,
 )
 from parbench.reporting.phases import phases_figure
-from parbench.reporting.study import Study, bound
+from parbench.reporting.study import Study
 from parbench.reporting.text import convert, cut, heading, unit_text
-from parbench.verdicts.groups import Group
 from parbench.verdicts.words import FEWEST, OK
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SPREAD = f"± standard deviation, or the range of fewer than {FEWEST}"
@@ -38,41 +32,8 @@ def figures(study: Study) -> list[dict]:
     """The study's figures; none for a study of which no cell ended well."""
     if not any(run["status"] == OK for run in study.runs.values()):
         return []
-    made = (speedup_figure, learning_figure, phases_figure)
+    made = (learning_figure, phases_figure)
     return [figure for figure in (make(study) for make in made) if figure]
-
-
-def _drawn(study: Study, metric: str) -> Groups:
-    """Every timed group with a number of the metric, by model."""
-    found: dict[str, list[Group]] = {}
-    for group in study.groups:
-        row = study.row(group, metric)
-        if row is not None and row.mean is not None and group.training.profile == "none":
-            found.setdefault(group.model, []).append(group)
-    return found
-
-
-def speedup_figure(study: Study) -> dict | None:
-    """Does it scale?"""
-    groups = _drawn(study, "speedup")
-    if not groups:
-        return None
-    caption = f"Dot: mean {SPREAD}; bar: the bound that the number of devices sets."
-    palette = colours(study)
-
-    def draw(axes: Axes, rows: list[Group]) -> None:
-        top = 1.0
-        for place, group in enumerate(rows):
-            row, most = study.row(group, "speedup"), bound(group)
-            axes.plot([most] * 2, [place - 0.34, place + 0.34], color=INK, lw=1.6)
-            below, above = study.whiskers(row, "x")
-            dot = {"fmt": "o", "ms": 5, "color": palette[bar_label(study, group)][0]}
-            axes.errorbar(row.mean, place, xerr=[[below], [above]], ecolor=INK, **dot, **WHISKERS)
-            top = max(top, most, row.mean + above)
-        axes.axvline(1, color=INK, lw=0.7, ls=":")
-        axes.set_xlim(0, top * 1.06)
-
-    return bar_figure(study, "speedup", "Does it scale?", caption, groups, draw, "Speedup (×)")
 
 
 def learning_figure(study: Study) -> dict | None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from parbench.measure.metrics import Run
-from parbench.reporting.drawing import COLOURS, bar_figure
+from parbench.reporting.drawing import COLOURS, Panel, bar_label, figure_json
 from parbench.reporting.paper_tables import KEYS, context, key_cells
 from parbench.reporting.study import Study
 from parbench.reporting.table import Cell, absent, make_table, number
-from parbench.reporting.text import decimals, fixed, spread_text
+from parbench.reporting.text import cut, decimals, fixed, spread_text
 from parbench.verdicts.groups import Group
 from parbench.verdicts.series import estimate
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TITLE = "Why not twice as fast? Where the seconds go"
 PHASES = ("input", "compute", "communication", "waiting", "bubble", "other")
@@ -81,9 +82,12 @@ def phases_figure(study: Study) -> dict | None:
         models.setdefault(group.model, []).append(group)
     if not models:
         return None
+    panels = {
+        model: Panel(partial(_draw_bars, study, model, groups), len(groups) * 0.2 + 1.05)
+        for model, groups in models.items()
+    }
     caption = "Seconds of an epoch by phase: mean over ranks and seeds."
-    shown = models, _draw_bars, "Seconds of an epoch"
-    return bar_figure(study, "phases", TITLE, caption, *shown, legend=True)
+    return figure_json(study, "phases", TITLE, caption, panels)
 
 
 def instrumented(study: Study) -> list[Group]:
@@ -148,7 +152,14 @@ def _number(values: list[float], places: int) -> Cell:
 # ---------------------------------------------------------------- drawing
 
 
-def _draw_bars(axes: Axes, groups: list[Group]) -> None:
+def _draw_bars(study: Study, model: str, groups: list[Group], figure: Figure) -> None:
+    axes = figure.subplots()
+    axes.set_title(cut(model, 40))
+    axes.set_yticks(range(len(groups)), [bar_label(study, group) for group in groups])
+    axes.tick_params(axis="y", width=0)
+    axes.set_ylim(len(groups) - 0.4, -0.6)
+    axes.grid(visible=True, axis="x")
+    axes.set_xlabel("Seconds of an epoch")
     ends = [0.0] * len(groups)
     shares = [mean(group) for group in groups]
     for name, colour in zip(PHASES, COLOURS, strict=False):
@@ -159,3 +170,4 @@ def _draw_bars(axes: Axes, groups: list[Group]) -> None:
     for place, end in enumerate(ends):
         axes.text(end + max(ends) * 0.015, place, fixed(end, places), va="center", fontsize=7.5)
     axes.set_xlim(0, max(ends) * 1.16)
+    figure.legend(loc="outside lower left", ncols=6)

@@ -141,13 +141,6 @@ class Study:
         """Mean and standard deviation, or range, in the unit ``unit``."""
         return spread_text(row, self.places(row.metric, unit), convert(1.0, row.unit, unit))
 
-    def whiskers(self, row: Row, unit: str) -> tuple[float, float]:
-        """How far the spread reaches below and above the mean, in the unit ``unit``."""
-        below = above = row.std
-        if row.too_few:
-            below, above = row.mean - row.min, row.max - row.mean
-        return convert(below, row.unit, unit), convert(above, row.unit, unit)
-
     def reproduced(self, row: Row, unit: str) -> str:
         """``12.00 ± 0.13 (3)``: mean and standard deviation, or range, and how many seeds."""
         return f"{self.spread(row, unit)} ({row.seeds})"
