@@ -121,10 +121,7 @@ def _first_page(numbered: dict[int, Judged]) -> dict:
         "table": make_table(
             "t-claims",
             "Claims that no number answers",
-            [
-                ("", ["No.", "Source", "Claim"]),
-                ("", ["Published", "What came out here", "Verdict"]),
-            ],
+            [("", ["No.", "Source", "Claim"]), ("", ["What came out here", "Verdict"])],
             [_told_row(n, each) for n, each in numbered.items() if n not in drawn],
             empty="None.",
         ),
@@ -206,17 +203,13 @@ def _sides(each: Comparison) -> list[tuple[Group, Group]]:
 
 
 def _told_row(number: int, each: Judged) -> list[Cell]:
-    points = _is_of_points(each)
-    comparisons = [c for c in each.comparisons if c.verdict != words.UNTESTED]
-    outcome = [f"{_model(c)}: {c.measured}" for c in comparisons if c.measured is not None]
-    named = [f"{_model(c)}: {_text(c.published, points)}" for c in each.comparisons if c.published]
+    made = [c for c in each.comparisons if c.measured is not None]
     lacks = _lacks(each)[1] if each.verdict == words.UNTESTED else each.reason
     return [
         Cell(str(number), sort=number),
         Cell(each.claim.study),
         Cell(printable(each.claim.claim)),
-        Cell("; ".join(named)) if named else absent("no number"),
-        Cell("; ".join(outcome) or lacks),
+        Cell("; ".join(f"{_model(c)}: {c.measured}" for c in made) or lacks),
         _verdict(each.verdict, ()),
     ]
 
