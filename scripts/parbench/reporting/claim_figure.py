@@ -37,7 +37,8 @@ CAPTION = (
     "Each row is a comparison, of what the small print of a claim names: published (diamond), and "
     "measured here. A claim holds where the whole bar lies in the green, does not hold where it "
     "lies outside, and is undecided where it crosses the edge. A thin line is the range of too few "
-    "for an interval; bars that leave the axis end in an arrow. Firm: it would stand also if all claims of this report were tested as one."
+    "for an interval; bars that leave the axis end in an arrow. Firm: it would stand also if all "
+    "claims of this report were tested as one."
 )
 
 
