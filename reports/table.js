@@ -38,7 +38,7 @@ const sortable = (table) => {
 
 const filterable = (table) => {
   const rows = [...table.tBodies[0].rows];
-  if (rows.length < 5) return;
+  if (rows.length < 12) return;
   const box = document.createElement("div");
   box.className = "filter";
   const label = document.createElement("label");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,18 @@ from parbench.reporting import report
 from parbench.reporting.render import render_html
 from require import require
 
+CLAIM = {
+    "study": "constructed",
+    "claim": "Two are faster than one.",
+    "published": 1.5,
+    "test": {
+        "metric": "train_seconds",
+        "numerator": {"strategy": "eager"},
+        "denominator": {"strategy": "ddp"},
+        "op": ">",
+        "value": 1,
+    },
+}
 SIZES = {"phone": 375, "desk": 1280}
 
 
@@ -25,8 +38,14 @@ def page(tmp_path_factory) -> Path:
     paths = constructed.write_study(folder)
     none = [Group("vit", "gpipe-2", A100X2, not_run="needs 2x A100")]
     other = constructed.write_study(folder, constructed.usual_study("nothing-ran"), none)
+    (folder / "claims.yaml").write_text(json.dumps({"faster": CLAIM}))
+    (folder / "published.csv").write_text(constructed.published_csv({"published": None}, []))
     data = report.collect(
-        [paths["plan"], other["plan"]], [paths["table"], other["table"]], paths["cells"]
+        [paths["plan"], other["plan"]],
+        [paths["table"], other["table"]],
+        paths["cells"],
+        claimed=folder / "claims.yaml",
+        published=[folder / "published.csv"],
     )
     html = folder / "final.html"
     html.write_text(render_html(data), encoding="utf-8")
@@ -128,6 +147,24 @@ def test_no_horizontal_scrolling_and_the_right_theme(view, size, scheme):
     assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
+def test_no_table_is_cut_off_at_1200_pixels(view):
+    """Nor does a cell wrap into five lines."""
+    driver = view(1200)
+    driver.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
+    cut, tall = driver.execute_script("""
+      const of = (found) => found.map(e => e.textContent.trim().slice(0, 60));
+      const lines = e => { const range = document.createRange(); range.selectNodeContents(e);
+        return new Set([...range.getClientRects()].filter(r => r.width > 1)
+          .map(r => Math.round(r.top / 9))).size; };
+      return [of([...document.querySelectorAll('.scroll')]
+                .filter(e => e.scrollWidth > e.clientWidth + 1)),
+              of([...document.querySelectorAll('.data td, .data tbody th')]
+                .filter(e => lines(e) > 4))];
+    """)
+    assert cut == []
+    assert tall == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_contrast(view, scheme):
     """Every text is at least 4.5 times as bright as its ground, or the other way round."""
@@ -156,14 +193,14 @@ def test_text_has_contrast(view, scheme):
 def test_sorting_by_keyboard_goes_by_value(view):
     driver = view()
     table = "t-constructed-speedup"
-    before = column(driver, table, 3)
-    driver.execute_script(f"document.querySelectorAll('#{table} thead button')[3].focus()")
+    before = column(driver, table, 4)
+    driver.execute_script(f"document.querySelectorAll('#{table} thead button')[4].focus()")
     press(driver, "\ue007")
-    head = f"document.querySelectorAll('#{table} .columns th')[3].getAttribute('aria-sort')"
-    up = column(driver, table, 3)
+    head = f"document.querySelectorAll('#{table} .columns th')[4].getAttribute('aria-sort')"
+    up = column(driver, table, 4)
     assert driver.execute_script(f"return {head}") == "ascending"
     press(driver, "\ue007")
-    down = column(driver, table, 3)
+    down = column(driver, table, 4)
     assert driver.execute_script(f"return {head}") == "descending"
     numbers = [float(text.split(" ")[0]) for text in before if text[0].isdigit()]
     size = len(numbers)
@@ -173,17 +210,17 @@ def test_sorting_by_keyboard_goes_by_value(view):
 
 
 def test_filtering_hides_rows_and_says_how_many_are_left(view):
-    driver = view()
     name = "t-constructed-cells"
+    driver = view(anchor=f"#{name}")  # it lies in a closed part
     table = driver.find_element("css selector", f".table:has(#{name})")
     box = table.find_element("css selector", ".filter input")
     box.send_keys("vgg16 ddp")
     assert all("vgg16.ddp" in text for text in column(driver, name, 0))
-    assert len(column(driver, name, 0)) == 3
+    assert len(column(driver, name, 0)) == 4
     assert table.find_element("css selector", "[role=status]").text == "3 of 30 rows"
     box.clear()
     box.send_keys(" ")
-    assert len(column(driver, name, 0)) == 30
+    assert len(column(driver, name, 0)) == 40
 
 
 @pytest.mark.parametrize("scripts", [True, False])

@@ -124,7 +124,7 @@ def test_table_and_report_mark_what_is_not_certified(tmp_path):
     assert said["equal to eager training"] == "resnet18, ddp, 2 CPU cores"
     assert "⚠ not certified" in said
     digest = certificate.read(proof)["digest"]
-    assert data["equivalence"]["digests"] == [["host", digest]]
+    assert data["equivalence"]["digests"] == [["C1", f"host: {digest}"]]
     html = report.render.render_html(data)
     assert digest in html
     assert "⚠ not certified" in html

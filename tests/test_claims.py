@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -9,6 +10,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pypdf
 import pytest
 
 import constructed
@@ -497,34 +499,29 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     data = make_report(tmp_path, FASTER | {"published": 1.5})
     html, pdf = render(tmp_path, tmp_path / "results" / "report.json")
     made = data["claims"]
-    row = texts(made["table"])[0]
-    assert row[:3] == [
-        "constructed",
-        "Two are faster than one.",
-        "resnet18 1.50, vgg16 1.50, swin 1.50",
-    ]
-    assert re.fullmatch(r"resnet18 1\.6\d+ ± 0\.\d+ \(4\), vgg16 1\.6.*", row[3])
-    assert row[4] == HOLDS
-    swin = next(row for row in texts(made["detail"]) if row[2] == "swin: eager over ddp")
-    assert swin[5] == "restart 0: at step 3"
-    assert swin[-1] == UNTESTED
-    notes = [note["text"] for note in made["table"]["notes"]]
-    assert notes == [
-        "comparisons: holds 2, cannot be tested here 1; on constructed (scaled)",
-        "firm: it would stand also if every claim of this report were tested as one",
-    ]
-    resnet = next(row for row in texts(made["detail"]) if row[2] == "resnet18: eager over ddp")
+    (_, figure) = made["figure"]["parts"]  # after the key
+    assert "Claim 1, holds, firm: Two are faster than one." in figure["alt"]
+    reproduced = r"resnet18: holds, 1\.6\d \(1\.\d+ to 1\.\d+\)"
+    assert re.search(f"{reproduced}, published 1.50", figure["alt"])
+    for text in ("1  Two are faster than", "resnet18", "vgg16", "✓ holds, firm"):
+        assert f">{text}" in figure["svg"]
+    rows = {row[1]: row for row in texts(made["detail"])}
+    resnet, swin = (rows[f"{name}: eager over ddp"] for name in ("resnet18", "swin"))
+    assert resnet[2] == "1.50"
     assert resnet[-2:] == [BELOW, HOLDS]
+    assert swin[-1] == UNTESTED
+    assert "restart 0: at step 3" in [note["text"] for note in made["detail"]["notes"]]
     # Of this report's sources alone.
     (found,) = texts(made["audit"])
     assert found[:3] == ["constructed", "equal to the last digit", "likely"]
     assert found[4] == "published.csv, lines 2, 3"
-    first = squeezed(pdf_text(pdf)[:4000])
-    for words in ("What the sources claim", row[1], row[3], "holds"):
+    first = squeezed(pypdf.PdfReader(io.BytesIO(pdf)).pages[0].extract_text())
+    for words in (made["sentence"], made["figure"]["title"], "Two are faster than one.", "holds"):
         assert squeezed(words) in first
-    assert html.index('id="t-claims"') < html.index('id="summary"')
-    assert 'href="#t-claims-each-h"' in html
-    assert 'id="t-claims-each-h"' in html
+    assert made["sentence"].startswith("1 of 1 claim can be tested here: 1 holds.")
+    assert (
+        html.index('id="f-claims"') < html.index('id="t-claims-each"') < html.index('id="summary"')
+    )
     assert squeezed("What the published numbers alone contradict") in squeezed(pdf_text(pdf))
 
 

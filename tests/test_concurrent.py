@@ -390,9 +390,10 @@ def test_a_pair_of_which_half_is_done_is_a_row_that_says_so(tmp_path, there, why
     (row,) = (
         [cell["text"] for cell in row]
         for row in json.loads(out.read_text())["claims"]["detail"]["rows"]
-        if row[0]["text"] == "laharsh-total-speedup"
+        if row[1]["text"].startswith("cnn+vit")
     )
-    assert why in row[5]
+    made = json.loads(out.read_text())["claims"]
+    assert any(why in note["text"] for note in made["detail"]["notes"])
     assert row[-1] == words.UNTESTED
 
 
@@ -409,4 +410,4 @@ def test_the_report_shows_both_models(tmp_path):
     assert second["rows"][1][3]["link"] in anchors
     assert len(anchors) == 6
     work = next(table for table in section["tables"] if table["title"].startswith("What each"))
-    assert len(work["rows"]) == 6
+    assert [row[0]["text"] for row in work["rows"]] == ["cnn", "vit"]  # their variants alike

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pypdf
 import pytest
 import yaml
 
@@ -194,7 +195,9 @@ def told_again(tmp_path_factory):
         plans, tables = zip(*pool.map(table, EVIDENCE), strict=True)
     words = ["--plan", *plans, "--table", *tables, "--cells", "results/cells", "--certificate"]
     words += ["--claims", "studies/published/claims.yaml", "--published", *published]
-    work.run("scripts/report.py", "collect", *words, "--out", "results/evidence/report.json")
+    data = "results/evidence/report.json"
+    work.run("scripts/report.py", "collect", *words, "--out", data)
+    work.run("scripts/report.py", "pdf", "--data", data, "--out", "results/evidence/report.pdf")
     return work.folder / "results/evidence"
 
 
@@ -225,13 +228,18 @@ def test_claims_have_the_same_verdicts_and_sentences(told_again):
     hold("claims.txt", "\n".join(parts) + "\n")
 
 
+def test_all_evidence_is_a_report_of_at_most_30_pages(told_again):
+    """Without a number less: that every cell of a table stands in it, test_report.py shows."""
+    assert len(pypdf.PdfReader(told_again / "report.pdf").pages) <= 30
+
+
 def texts(part: Any) -> Iterator[str]:
     """What stands in a part of the report: a line for each row of a table."""
     if isinstance(part, list) and part and all(isinstance(c, dict) and "text" in c for c in part):
         yield " | ".join(cell["text"] for cell in part)
     elif isinstance(part, (list, dict)):
         for key, value in part.items() if isinstance(part, dict) else enumerate(part):
-            if key in ("title", "caption", "text", "sentence") and value:
+            if key in ("title", "caption", "text", "sentence", "alt") and value:
                 yield value
             elif key != "facts":  # the commits that measured, and the like
                 yield from texts(value)

@@ -29,21 +29,24 @@ def section(studies: list[Study]) -> dict | None:
         for place, made in study.proofs.all.items()
     }
     rows = [
-        _row(_where(place.rpartition("-")[0] or place, study), each)
-        for place, study, made in found.values()
+        _row(f"C{number}", each)
+        for number, (_, _, made) in enumerate(found.values(), 1)
         for each in summary(made["rows"])
     ]
     heads = [
         ("", ["Model", "Strategy"]),
         ("", ["Arithmetic", "BatchNorm", "Combinations"]),
         ("Worst error", [quantity.capitalize() for quantity in QUANTITIES]),
-        ("", ["Bound", "Verdict", "In"]),
+        ("", ["Bound", "Verdict", "Certificate"]),
     ]
     return {
         "table": make_table(
             "t-equivalence", "Equivalence", heads, rows, caption=CAPTION, empty="Nothing is."
         ),
-        "digests": [[_where(place, study), digest] for digest, (place, study, _) in found.items()],
+        "digests": [
+            [f"C{number}", f"{_where(place, study)}: {digest}"]
+            for number, (digest, (place, study, _)) in enumerate(found.items(), 1)
+        ],
     }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,15 +14,15 @@ from parbench.plan.published import Published
 from parbench.plan.published import claims as read_claims
 from parbench.plan.published import rows as read_rows
 from parbench.printable import printable
+from parbench.reporting import claim_figure
+from parbench.reporting.claim_figure import Block, Line
 from parbench.reporting.study import Study
 from parbench.reporting.table import Cell, Notes, absent, interval_cell, make_table
 from parbench.reporting.text import (
-    ABSENT,
     count,
     decimals,
     fixed,
     hardware_text,
-    joined_ends,
     label,
     listed,
     mapping_text,
@@ -31,6 +33,7 @@ from parbench.verdicts import audit, claims, words
 from parbench.verdicts.claims import Judged
 from parbench.verdicts.comparisons import Comparison, Rebuilt
 from parbench.verdicts.estimates import Estimate
+from parbench.verdicts.groups import Group
 from parbench.verdicts.published import Source
 
 TONES = {words.HOLDS: "good", words.FAILS: "bad"}
@@ -42,10 +45,8 @@ OPS = {
     "largest": "the largest is told, not judged",
     "equal": "1, in every run",
 }
-LISTED = 4  # comparisons that the first page names one by one
+LISTED = 4  # lines of a file that a finding names
 DETAIL = "t-claims-each"
-FIRM = "firm: it would stand also if every claim of this report were tested as one"
-
 POINTS = " points"
 
 Value = float | str | Estimate | None
@@ -74,7 +75,8 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
     judged = claims.judge(all_claims, rebuilt, [each for _, each in found])
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
     return {
-        "table": _first_page(judged),
+        "sentence": _headline(judged),
+        **_first_page(dict(enumerate(judged, 1))),
         "detail": _one_by_one(judged, panels),
         "audit": _audit(found, task),
     }
@@ -90,64 +92,137 @@ def _rebuilt(study: Study, published: list[Published]) -> Rebuilt:
 # ---------------------------------------------------------------- the first page
 
 
-def _first_page(judged: list[Judged]) -> dict:
-    notes, counts = Notes(), Counter(each.verdict for each in judged)
-    told = listed([f"{counts[name]} {name}" for name in words.CLAIM_VERDICTS if counts[name]])
-    return make_table(
-        "t-claims",
-        "What the sources claim",
-        [("", ["Source", "Claim"]), ("", ["Published", "Reproduced", "Verdict"])],
-        [_claim_row(each, notes) for each in judged],
-        caption=f"{count(len(judged), 'claim')}: {told}. Numbers are ratios, each named under "
-        "“Claims, one by one”, of scores differences in percentage points: mean ± standard "
-        "deviation over restarts of pairs that took turns, or over paired seeds (how many)."
-        if judged
-        else "",
-        notes=notes,
-        empty="The sources of this report make no claim that is known.",
+def _first_page(numbered: dict[int, Judged]) -> dict:
+    """The figure, a part for each source's ratios and one for its differences; what has neither."""
+    by_source: dict[tuple[str, bool], list[tuple[int, Judged]]] = {}
+    for number, each in numbered.items():
+        by_source.setdefault((each.claim.study, _is_of_points(each)), []).append((number, each))
+    drawn, parts = set(), []
+    sources = list(dict.fromkeys(source for source, _ in by_source))
+    ordered = sorted(by_source.items(), key=lambda item: (sources.index(item[0][0]), item[0][1]))
+    for (source, points), claimed in ordered:
+        names = list(dict.fromkeys(c.study for _, each in claimed for c in each.comparisons))
+        letters = dict(zip(names, string.ascii_uppercase, strict=False)) if len(names) > 1 else {}
+        blocks = [_block(number, each, letters, points) for number, each in claimed]
+        blocks = [block for block in blocks if block.lines]
+        drawn |= {block.number for block in blocks}
+        told = ", ".join(f"{letter} {name}" for name, letter in letters.items())
+        if blocks:
+            head = source + ", scores" * points + (f": {told}" if told else "")
+            parts.append(claim_figure.part(head, blocks, points))
+    return {
+        "figure": {
+            "id": "f-claims",
+            "title": "What the sources claim, and what came out here",
+            "caption": claim_figure.CAPTION,
+            "columns": 1,
+            "parts": [claim_figure.key(), *parts] if parts else [],
+        },
+        "table": make_table(
+            "t-claims",
+            "Claims that no number answers",
+            [
+                ("", ["No.", "Source", "Claim"]),
+                ("", ["Published", "What came out here", "Verdict"]),
+            ],
+            [_told_row(n, each) for n, each in numbered.items() if n not in drawn],
+            empty="None.",
+        ),
+    }
+
+
+def _headline(judged: list[Judged]) -> str:
+    """What claims can be judged, and what the others lack."""
+    if not judged:
+        return "The sources of this report make no claim that is known."
+    counts = Counter(each.verdict for each in judged)
+    told = [f"{n} {_says(word, n)}" for word in words.CLAIM_VERDICTS[:-1] if (n := counts[word])]
+    tested = len(judged) - counts[words.UNTESTED]
+    text = (
+        f"{tested} of {count(len(judged), 'claim')} can be tested here: {listed(told) or 'none'}."
     )
+    lacks = Counter(_lacks(each)[0] for each in judged if each.verdict == words.UNTESTED)
+    if lacks:
+        text += f" Of the others: {'; '.join(f'{why} ({n})' for why, n in lacks.items())}."
+    return text
 
 
-def _claim_row(each: Judged, notes: Notes) -> list[Cell]:
-    tested = {c.study for c in each.comparisons if c.verdict != words.UNTESTED}
-    # Of several studies, those that could test it; else the first, for the published number.
-    shown = tested or {c.study for c in each.comparisons[:1]}
-    comparisons = [c for c in each.comparisons if c.study in shown]
-    names = list(map(_model, comparisons)), _labels(comparisons)
+def _says(verdict: str, number: int) -> str:
+    """``1 holds``, ``2 do not hold``."""
+    one, several = {
+        words.HOLDS: ("holds", "hold"),
+        words.FAILS: ("does not", "do not"),
+        words.UNDECIDED: ("is undecided", "are undecided"),
+        words.REPORTED: ("is told and not judged", "are told and not judged"),
+    }[verdict]
+    return one if number == 1 else several
+
+
+def _lacks(each: Judged) -> tuple[str, str]:
+    """What a claim that can't be tested lacks, and why it would take that."""
+    reasons = [reason.removeprefix(f"{c.study} ") for c in each.comparisons for reason in c.reasons]
+    text = "; ".join(dict.fromkeys(reasons)) or each.reason
+    return re.split("[:;]", re.sub(r" \(.*?\)", "", text))[0], text
+
+
+def _block(number: int, each: Judged, letters: dict[str, str], points: bool) -> Block:
+    """What is drawn of a claim; of several studies, each is told by its letter."""
+    lines = []
+    for study in dict.fromkeys(c.study for c in each.comparisons):
+        drawn = [c for c in each.comparisons if c.study == study and claim_figure.shown(c)]
+        labels = (f"{letters.get(study, '')} {text}".strip() for text in _labels(drawn))
+        lines += map(Line, labels, drawn, [_spoken(c, points) for c in drawn])
+    return Block(number, each, _test(each) if lines else "", tuple(lines))
+
+
+def _spoken(each: Comparison, points: bool) -> str:
+    told = f"{each.verdict}, {_text(each.measured.mean, points)}"
+    interval = _interval(each.measured, points)
+    told += f" ({interval.text})" if not interval.spoken else ""
+    return told + (f", published {_text(each.published, points)}" if each.published else "")
+
+
+def _test(judged: Judged) -> str:
+    """``Training time, eager over horovod: more than 1``."""
+    test = judged.claim.test
+    margin = f" within {test.margin:g}" if test.margin else ""
+    op = OPS[test.op].format(margin if test.op == "within_margin" else mapping_text(test.value))
+    if test.op == "equal":
+        return f"{label(test.metric)} over {label(test.against)}: {op}"
+    sides = [
+        " or ".join(
+            dict.fromkeys(pair[n].variant for c in judged.comparisons for pair in _sides(c))
+        )
+        for n in (0, 1)
+    ]
+    named = (test.numerator, test.denominator)
+    told = (s if s.count(" or ") < 3 else str(n) for s, n in zip(sides, named, strict=True))
+    by = " less " if test.is_of_differences else " over "
+    return f"{label(test.metric)}, {by.join(told)}: {op}"
+
+
+def _sides(each: Comparison) -> list[tuple[Group, Group]]:
+    return [(ratio.over, ratio.under) for ratio in each.ratios]
+
+
+def _told_row(number: int, each: Judged) -> list[Cell]:
     points = _is_of_points(each)
-    published = _several(*names, [c.published for c in comparisons], points)
-    if tested:
-        found = _several(*names, [c.measured for c in comparisons], points)
-        outcome = Cell(found, link=f"{DETAIL}-h")
-    else:
-        outcome = Cell(each.reason)
+    comparisons = [c for c in each.comparisons if c.verdict != words.UNTESTED]
+    outcome = [f"{_model(c)}: {c.measured}" for c in comparisons if c.measured is not None]
+    named = [f"{_model(c)}: {_text(c.published, points)}" for c in each.comparisons if c.published]
+    lacks = _lacks(each)[1] if each.verdict == words.UNTESTED else each.reason
     return [
+        Cell(str(number), sort=number),
         Cell(each.claim.study),
         Cell(printable(each.claim.claim)),
-        Cell(published) if published else absent("no number"),
-        outcome,
-        _verdict(each.verdict, notes.mark(each.reason, FIRM * each.firm) if tested else []),
+        Cell("; ".join(named)) if named else absent("no number"),
+        Cell("; ".join(outcome) or lacks),
+        _verdict(each.verdict, ()),
     ]
 
 
 def _is_of_points(each: Judged) -> bool:
     return each.claim.test is not None and each.claim.test.is_of_differences
-
-
-def _several(models: list[str], names: list[str], values: list[Value], points: bool) -> str:
-    """``swin 1.30, resnet50 1.44``; of many numbers the range of each model."""
-    have = [each for each in zip(models, names, values, strict=True) if each[2] is not None]
-    if len(have) <= LISTED or any(isinstance(value, str) for *_, value in have):
-        return ", ".join(f"{name} {_text(value, points)}" for _, name, value in have)
-    by_model: dict[str, list[float]] = {}
-    for model, _, value in have:
-        number = value.mean if isinstance(value, Estimate) else value
-        by_model.setdefault(model, []).append(number)
-    return ", ".join(f"{model} {_range(each, points)}" for model, each in by_model.items())
-
-
-def _range(numbers: list[float], points: bool) -> str:
-    return joined_ends(_text(end, points) for end in (min(numbers), max(numbers)))
 
 
 def _text(value: Value, points: bool) -> str:
@@ -212,45 +287,44 @@ def _compared(each: Comparison) -> str:
 def _one_by_one(judged: list[Judged], panels: Panels) -> dict:
     notes = Notes()
     rows = [
-        _comparison_row(each, comparison, panels, notes)
-        for each in judged
+        _comparison_row(number, each, comparison, panels, notes)
+        for number, each in enumerate(judged, 1)
         for comparison in each.comparisons
+        if comparison.ratios or comparison.group
     ]
-    columns = ["Test", "Published", "Reproduced", "95 % interval", "Published lies", "Verdict"]
+    columns = ["Published", "Reproduced", "95 % interval", "Published lies", "Verdict"]
     return make_table(
         DETAIL,
-        "Claims, one by one",
-        [("", ["Claim", "Study", "Compared"]), ("", columns)],
+        "What each verdict rests on",
+        [("", ["No.", "Compared"]), ("", columns)],
         rows,
-        caption="A metric of the first over that of the second, restart by restart of pairs that "
-        "took turns, or seed by seed; of scores, the first less the second. A claim holds where "
-        "every comparison that could be made holds, and does not where one of them is clearly "
-        "against it; where the published number lies decides nothing.",
+        caption="By the claim's number above: its metric of the first over that of the second, "
+        "restart by restart of pairs that took turns, or seed by seed (how many); of scores, the "
+        "first less the second. A claim holds where every comparison that could be made holds, and "
+        "does not where one of them is clearly against it; where the published number lies decides "
+        "nothing.",
         notes=notes,
         empty="No claim of these sources has a test.",
     )
 
 
-def _comparison_row(judged: Judged, each: Comparison, panels: Panels, notes: Notes) -> list[Cell]:
-    test, points = judged.claim.test, _is_of_points(judged)
-    keys = [judged.name, each.study, _compared(each) or ABSENT]
-    margin = f" within {test.margin:g}" if test.margin else ""
-    op = OPS[test.op].format(margin if test.op == "within_margin" else mapping_text(test.value))
-    over = f" over {label(test.against)}" if test.against else ""
-    row = [*map(Cell, keys), Cell(f"{label(test.metric)}{over}: {op}")]
-    published = absent("no number") if each.published is None else _cell(each.published, points)
-    why = [*each.reasons, f"scaled: {', '.join(each.scaled)}" if each.scaled else ""]
-    row.append(published)
+def _comparison_row(
+    number: int, judged: Judged, each: Comparison, panels: Panels, notes: Notes
+) -> list[Cell]:
+    points, why = _is_of_points(judged), each.reasons
+    several = len({c.study for c in judged.comparisons}) > 1
+    compared = f"{each.study}, {_compared(each)}" if several else _compared(each)
+    row = [Cell(str(number), sort=number), Cell(compared)]
+    row.append(absent("no number") if each.published is None else _cell(each.published, points))
     if each.measured is None:
-        row.append(Cell("; ".join(each.reasons), span=3))
-        why = []
+        row += [absent("nothing to compare")] * 3
     else:
         group = each.group or each.ratios[0].over
         row.append(replace(_cell(each.measured, points), link=panels[each.study, group.id]))
         row.append(_interval(each.measured, points))
-        beside = each.beside
-        why.append(beside.says if beside else "")
-        row.append(Cell(beside.lies) if beside else absent("nothing to compare"))
+        row.append(Cell(each.beside.lies) if each.beside else absent("nothing to compare"))
+        if each.beside and each.beside.lies == words.NOT_COMPARABLE:
+            why = (*why, each.beside.says)
     return [*row, _verdict(each.verdict, notes.mark(*why, printable(judged.claim.note or "")))]
 
 

@@ -88,7 +88,7 @@ def figure_json(
     if len(kinds) > 1:
         caption += " CPU and GPU cells stand side by side here: compare within a kind only."
     parts = [
-        {"alt": f"{title} {model}", "svg": _svg(f"{study.name}-{name}-{model}", panel)}
+        {"alt": f"{title} {model}", "svg": svg(f"{study.name}-{name}-{model}", panel)}
         for model, panel in panels.items()
     ]
     return {
@@ -100,7 +100,7 @@ def figure_json(
     }
 
 
-def _svg(name: str, panel: Panel) -> str:
+def svg(name: str, panel: Panel) -> str:
     """A panel drawn; its ids are its own, by ``name``, which no other has. Text stays text."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -143,7 +143,7 @@ def bar_label(study: Study, group: Group) -> str:
     text, name = group.variant, (group.model, group.variant)
     if sum((other.model, other.variant) == name for other in study.groups) > 1:
         text += f", {hardware_text(group.hardware)}"
-    return cut(text, 30)
+    return cut(text, 24)
 
 
 def colours(study: Study) -> dict[str, tuple[str, str]]:
@@ -167,7 +167,7 @@ def bar_figure(
 ) -> dict:
     """A figure with a row a group: ``draw(axes, groups)`` draws those of a model, the first on top.
 
-    Two models stand side by side where labels are short and there is no ``legend``.
+    Two models stand side by side where there is no ``legend``.
     """
 
     def fill(model: str, figure: Figure) -> None:
@@ -182,10 +182,9 @@ def bar_figure(
         if legend:
             figure.legend(loc="outside lower left", ncols=6)
 
-    longest = max(len(bar_label(study, group)) for each in groups.values() for group in each)
-    columns = 1 if legend or len(groups) == 1 or longest > 16 else 2
+    columns = 1 if legend or len(groups) == 1 else 2
     panels = {
-        model: Panel(partial(fill, model), len(rows) * 0.28 + 0.75 + 0.3 * legend, WIDTH / columns)
+        model: Panel(partial(fill, model), len(rows) * 0.2 + 0.75 + 0.3 * legend, WIDTH / columns)
         for model, rows in groups.items()
     }
     return figure_json(study, name, title, caption, panels, columns)

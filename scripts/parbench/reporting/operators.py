@@ -7,7 +7,7 @@ from statistics import fmean
 from parbench.measure.metrics import clock
 from parbench.reporting.paper_tables import KEYS, context, key_cells, outcome_cell, published_cell
 from parbench.reporting.study import Study
-from parbench.reporting.table import Cell, absent, make_table, number
+from parbench.reporting.table import Cell, Notes, absent, make_table, number
 from parbench.verdicts.groups import Group
 from parbench.verdicts.words import OK
 
@@ -20,6 +20,7 @@ def operators_table(study: Study) -> dict | None:
     groups = [group for group in study.groups if group.training.profile == "operators"]
     if not groups:
         return None
+    notes = Notes()
     return make_table(
         f"t-{study.name}-operators",
         "Operators that take the time",
@@ -29,16 +30,17 @@ def operators_table(study: Study) -> dict | None:
             (f"Inference ({UNIT})", ["Self", "Total", "Share"]),
             (f"Training ({UNIT})", ["Self", "Share"]),
         ],
-        [row for group in groups for row in _rows(study, group)],
+        [row for group in groups for row in _rows(study, group, notes)],
         caption="Times by torch.profiler over a few steps (docs/verdicts.md): on the accelerator "
         "where there is one, else on the processor. Self time is without the operators that an "
         "operator calls, and its share is of all self time. How many steps the source recorded "
         "stands in none of its tables: shares compare, times do not.",
-        context=context(study, groups),
+        context=context(groups),
+        notes=notes,
     )
 
 
-def _rows(study: Study, group: Group) -> list[list[Cell]]:
+def _rows(study: Study, group: Group, notes: Notes) -> list[list[Cell]]:
     rows = []
     for name in _names(study, group):
         own, whole = (study.row(group, f"{kind}{name}") for kind in (SELF, TOTAL))
@@ -48,9 +50,10 @@ def _rows(study: Study, group: Group) -> list[list[Cell]]:
             cells.append(_percent(_share(study, group, name, "published")))
         measured = own is not None and own.mean is not None
         if not measured and group.short_status != OK:
-            cells.append(outcome_cell(study, group, own, UNIT, span=5))
+            outcome = outcome_cell(study, group, own, UNIT, SELF, span=5)
+            cells.append(outcome.marked(notes.mark(group.not_run or "")))
         else:
-            cells += [outcome_cell(study, group, row, UNIT) for row in (own, whole)]
+            cells += [outcome_cell(study, group, row, UNIT, SELF) for row in (own, whole)]
             cells += [_percent(_share(study, group, name, "mean")), *_training(group, name)]
         rows.append(cells)
     return rows

@@ -6,7 +6,7 @@ from parbench.measure.metrics import METRICS, Run
 from parbench.printable import log_line
 from parbench.reporting import certificates
 from parbench.reporting.study import Study
-from parbench.reporting.table import Cell, absent, make_table, number, whole
+from parbench.reporting.table import Cell, absent, make_table, number
 from parbench.reporting.text import (
     count,
     decimals,
@@ -100,10 +100,10 @@ def unfinished(studies: list[Study]) -> dict | None:
 def cells_table(study: Study, known: Environments) -> dict:
     """Every cell of a study in a row."""
     columns = [
-        "Seed",
         "Status",
         "Training time (s)",
         "Test accuracy",
+        "Memory (MiB)",
         "Started (UTC)",
         "Environment",
         "Code",
@@ -121,14 +121,20 @@ def _cell_row(study: Study, run: Run, known: Environments) -> list[Cell]:
     environment, cell = _environment_of(run, known), run["cell"]
     return [
         Cell(cell["id"], link=study.cell_panel(cell["id"])),
-        whole(cell["seed"]),
         Cell(status_text(run["status"]), tone="plain" if run["status"] == "ok" else "bad"),
         _number_cell(run["train_seconds"], 2),
         _number_cell(run["test_accuracy"], 4),
+        _number_cell(_memory(run), 0),
         Cell(moment(run["started"])),
         Cell(environment["name"], link=environment["id"]),
         Cell(run["environment"]["code_digest"][:8]),
     ]
+
+
+def _memory(run: Run) -> float | None:
+    """The most of a device, or of a process where there is none."""
+    found = (METRICS[f"peak_memory_{where}_mib"].read(run) for where in ("device", "process"))
+    return next((value for value in found if value is not None), None)
 
 
 def _number_cell(value: float | None, places: int) -> Cell:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from parbench.measure.metrics import METRICS, TO_PUBLISHED
-from parbench.reporting.study import Study, bound
+from parbench.measure.metrics import METRICS, TO_PUBLISHED, label
+from parbench.reporting.study import ONCE, Study, bound
 from parbench.reporting.table import (
     Cell,
     Notes,
@@ -18,7 +18,6 @@ from parbench.reporting.table import (
 from parbench.reporting.text import (
     ABSENT,
     convert,
-    deployment_text,
     hardware_text,
     heading,
     listed,
@@ -31,13 +30,16 @@ from parbench.verdicts.groups import Group
 from parbench.verdicts.rows import Row
 
 KEYS = ["Model", "Variant", "Hardware"]
-FOUR = ["Published", "Reproduced", "Ratio", "Verdict"]
+VERDICT = "Verdict"
+FOUR = ["Published", "Reproduced", "Ratio", VERDICT]
 TONES = {
     words.REPRODUCED: "good",
     words.INSIDE: "good",
     words.NOT_REPRODUCED: "bad",
     words.SUSPICIOUS: "warn",
 }
+JUDGED = {*TONES, words.UNDECIDED}
+APART = "not in turns"  # of a speedup that no pair of the study compares
 PIPELINE_BOUND = (
     "A pipeline of n devices that fills and drains with each batch is at most m·n/(m + n − 1) "
     "times as fast as one device with m micro-batches of equal cost: the pipeline bound."
@@ -65,13 +67,15 @@ def published_cell(row: Row | None, unit: str) -> Cell:
 
 
 def outcome_cell(
-    study: Study, group: Group, row: Row | None, unit: str, span: int | None = None
+    study: Study, group: Group, row: Row | None, unit: str, metric: str, span: int | None = None
 ) -> Cell:
     """The reproduced number with a link to its cells, or in words why there is none.
 
     The words span ``span`` columns.
     """
     link = study.panel(group)
+    if row is None and study.apart(group, metric):
+        return Cell(APART, tone="muted")
     if row is not None and row.mean is not None:
         value = convert(row.mean, row.unit, unit)
         return Cell(study.reproduced(row, unit), sort=value, link=link)
@@ -82,9 +86,10 @@ def outcome_cell(
         said = (each for each in reason.split("; ") if each.startswith(words.NOT_REACHED))
         missed = next(said, None)
         return Cell(missed, link=link) if missed else absent("does not apply")
+    if group.not_run:
+        return Cell(status, span=span, tone="muted")  # a note says why, once for all rows
     why = group.why or reason
-    tone = "muted" if group.not_run else "bad"
-    return Cell(f"{status}: {why}" if why else status, span=span, tone=tone, link=link)
+    return Cell(f"{status}: {why}" if why else status, span=span, tone="bad", link=link)
 
 
 def verdict_cell(row: Row | None, group: Group, marks: Sequence[str] = ()) -> Cell:
@@ -95,20 +100,32 @@ def verdict_cell(row: Row | None, group: Group, marks: Sequence[str] = ()) -> Ce
     return Cell(verdict, tone=TONES.get(verdict, "plain"), verdict=verdict, marks=marks)
 
 
-def metric_cells(study: Study, group: Group, metric: str, unit: str, notes: Notes) -> list[Cell]:
-    """published | reproduced | ratio | verdict of one number; reproduced alone without a source."""
+def metric_cells(
+    study: Study, group: Group, metric: str, unit: str, columns: list[str], notes: Notes
+) -> list[Cell]:
+    """The ``columns`` of one number, as ``_columns`` names them."""
     row = study.row(group, metric)
-    if not study.has_source:
-        outcome = outcome_cell(study, group, row, unit)
-        marks = notes.mark_all(row.reason) if row and outcome.link else ()
-        return [outcome.marked(marks) if marks and row.mean is not None else outcome]
-    outcome = outcome_cell(study, group, row, unit, span=2)
-    cells, reason = [published_cell(row, unit), outcome], ""
-    if outcome.span is None:
-        ratio = row.ratio if row else None
-        cells.append(absent("no ratio") if ratio is None else number(ratio, ratio_text(ratio)))
-        reason = row.reason if row else ""
-    return [*cells, verdict_cell(row, group, notes.mark_all(reason))]
+    outcome = outcome_cell(study, group, row, unit, metric)
+    said = row.reason if row else group.not_run or ""
+    if VERDICT not in columns and (group.not_run or (row and row.mean is not None)):
+        outcome = outcome.marked(notes.mark_all(said))
+    ratio = row.ratio if row and row.verdict in JUDGED else None
+    cells = {
+        "Published": published_cell(row, unit),
+        "Reproduced": outcome,
+        "Ratio": absent("no ratio") if ratio is None else number(ratio, ratio_text(ratio)),
+        VERDICT: verdict_cell(row, group, notes.mark_all(said) if VERDICT in columns else ()),
+    }
+    return [cells[name] for name in columns]
+
+
+def _columns(study: Study, groups: list[Group], metric: str) -> list[str]:
+    """What is told of a metric: a ratio and a verdict where one can be judged, and what is
+    published where something is."""
+    rows = [row for group in groups if (row := study.row(group, metric))]
+    if any(row.verdict in JUDGED for row in rows):
+        return FOUR
+    return FOUR[:2] if any(row.published is not None for row in rows) else FOUR[1:2]
 
 
 # ---------------------------------------------------------------- tables of a study
@@ -146,95 +163,100 @@ def _metrics_table(
     units: dict[str, str],
 ) -> dict:
     """A row a group; of each metric, in its unit, what is published beside what came out here."""
-    notes, rows = Notes(), []
+    notes, rows = Notes(ONCE), []
+    apart = [m for m in units if groups and all(study.apart(group, m) for group in groups)]
+    units = {metric: unit for metric, unit in units.items() if metric not in apart}
+    columns = {metric: _columns(study, groups, metric) for metric in units}
     for group in groups:
-        scaled = "scaled: " + ", ".join(group.scaled) if group.scaled else ""
-        row = key_cells(group, notes.mark(scaled))
+        row = key_cells(group, notes.mark(study.own_scale(group)))
         for metric, unit in units.items():
-            row += metric_cells(study, group, metric, unit, notes)
+            row += metric_cells(study, group, metric, unit, columns[metric], notes)
         rows.append(row)
-    heads = [_metric_head(study, heading(metric, unit)) for metric, unit in units.items()]
+    heads = [_metric_head(heading(m, unit), columns[m]) for m, unit in units.items()]
+    if apart or any(study.apart(group, metric) for group in groups for metric in units):
+        named = ", ".join(map(label, apart)).lower() or f"“{APART}”"
+        caption += f" {named.capitalize()}: no pair of this study compares variant and baseline."
     return make_table(
         f"t-{study.name}-{identity}",
         title,
         [("", KEYS), *heads],
         rows,
         caption=caption,
-        context=context(study, groups),
+        context=context(groups),
         notes=notes,
         empty="The plan has no group of this table.",
     )
 
 
-def _metric_head(study: Study, title: str) -> tuple[str, list[str]]:
-    return (title, FOUR) if study.has_source else ("", [title])
+def _metric_head(title: str, columns: list[str]) -> tuple[str, list[str]]:
+    if columns == FOUR[1:2]:
+        return "", [title]
+    return (title if VERDICT in columns else f"{title}, not comparable"), columns
 
 
-def context(study: Study, groups: list[Group]) -> str:
-    """Stack, deployment and machine of a table's numbers, and a warning when devices are mixed."""
+def context(groups: list[Group]) -> str:
+    """A warning where devices or machines are mixed."""
     runs = [run for group in groups for run in group.cell_runs]
-    machines = list(dict.fromkeys(machine_text(run["environment"]["machine"]) for run in runs))
-    text = (
-        "Reproduced: mean ± standard deviation, or the range of fewer than "
-        f"{words.FEWEST} (how many). Stack {study.stack}, "
-        f"in {deployment_text(study.deployment)}"
-    )
-    if machines:
-        text += f"; {'machines' if len(machines) > 1 else 'machine'}: {listed(machines)}."
-    else:
-        text += "; no cell of this table ran."
+    machines = dict.fromkeys(machine_text(run["environment"]["machine"]) for run in runs)
+    text = []
     if len({group.hardware.device for group in groups}) > 1:
-        text += (
-            " This table holds both CPU and GPU cells: "
-            "numbers of one kind say nothing of the other."
+        text.append(
+            "This table holds both CPU and GPU cells: numbers of one kind say nothing of the other."
         )
     if len(machines) > 1:
-        text += " Numbers of different machines are not to be divided by each other."
-    return text
+        text.append(
+            f"Machines: {listed(list(machines))}. Numbers of different machines are not to be "
+            "divided by each other."
+        )
+    return " ".join(text)
 
 
 def speedup_table(study: Study) -> dict | None:
     """Speedup of every group that took turns with its baseline, and its bound."""
-    notes = Notes()
+    notes = Notes(ONCE)
     groups = [group for group in study.groups if group.baseline in group.pairs]
     if not groups:
         return None
     pipelines = any(group.work.pipeline_bound for group in groups)
-    columns = ["Speedup", "95 % interval", "Bound", "Reading"]
-    columns += ["Published", "Verdict"] if study.has_source else []
+    judged = _columns(study, groups, "speedup")
+    columns = ["Against", "Speedup", "95 % interval", "Bound", "Reading"]
+    columns += [name for name in ("Published", VERDICT) if name in judged]
     return make_table(
         f"t-{study.name}-speedup",
         "Speedup and its bound",
         [("", KEYS), ("", columns)],
-        [_speedup_row(study, group, notes) for group in groups],
+        [_speedup_row(study, group, columns, notes) for group in groups],
         caption="Training time of the baseline over that of the variant, of pairs that took turns. "
         "The bound is the number of cores or GPUs." + (f" {PIPELINE_BOUND}" if pipelines else ""),
-        context=context(study, groups),
+        context=context(groups),
         notes=notes,
     )
 
 
-def _speedup_row(study: Study, group: Group, notes: Notes) -> list[Cell]:
+def _speedup_row(study: Study, group: Group, columns: list[str], notes: Notes) -> list[Cell]:
     unit = "x"
     row = study.row(group, "speedup")
     most, pipeline = bound(group), group.work.pipeline_bound
-    outcome = outcome_cell(study, group, row, unit)
+    outcome = outcome_cell(study, group, row, unit, "speedup")
     if row is not None and row.mean is not None:
         interval = interval_cell(row, study.places("speedup", unit))
         says = Cell(study.reading(group, row))
         explained = False
     else:
         interval = says = absent("not measured")
-        # What did not run or failed says why in the speedup's own place.
-        explained = outcome.text != ABSENT
-    return [
-        *key_cells(group),
-        outcome,
-        interval,
-        number(most, f"{most}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else "")),
-        says.marked(notes.mark_all(row.reason) if row and not explained else ()),
-        *([published_cell(row, unit), verdict_cell(row, group)] if study.has_source else []),
-    ]
+        # What failed says why in the speedup's own place.
+        explained = outcome.text != ABSENT and not group.not_run
+    bounds = f"{most}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else "")
+    cells = {
+        "Against": Cell(study.by_id[group.baseline].variant),
+        "Speedup": outcome,
+        "95 % interval": interval,
+        "Bound": number(most, bounds),
+        "Reading": says.marked(notes.mark_all(row.reason) if row and not explained else ()),
+        "Published": published_cell(row, unit),
+        VERDICT: verdict_cell(row, group),
+    }
+    return [*key_cells(group), *(cells[name] for name in columns)]
 
 
 def counted_verdicts(study: Study, published: bool = False) -> Counter:

@@ -70,7 +70,7 @@ def phases_table(study: Study) -> dict | None:
         heads,
         rows,
         caption=f"{DEFINED} Means over seeds. {APART}",
-        context=context(study, groups),
+        context=context(groups),
     )
 
 

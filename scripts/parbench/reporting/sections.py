@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from parbench.reporting.figures import figures
+from parbench.reporting.figures import SPREAD, figures
 from parbench.reporting.in_turns import in_turns_table
 from parbench.reporting.not_yet import not_yet_table
 from parbench.reporting.operators import operators_table
 from parbench.reporting.panels import Environments, cells_table
 from parbench.reporting.paper_tables import (
-    TONES,
+    JUDGED,
     counted_verdicts,
     paper_table,
     speedup_table,
@@ -21,6 +22,7 @@ from parbench.reporting.phases import phases_table
 from parbench.reporting.study import Study
 from parbench.reporting.table import Cell, make_table, whole
 from parbench.reporting.text import (
+    ABSENT,
     anchor,
     count,
     counted,
@@ -32,24 +34,22 @@ from parbench.reporting.text import (
     settings_pairs,
 )
 from parbench.reporting.work import work_table
-from parbench.verdicts.words import NOT_RUN, VERDICTS
+from parbench.verdicts.words import NOT_COMPARABLE, NOT_MEASURED, NOT_RUN, VERDICTS
+
+LACKS = {
+    NOT_COMPARABLE: "were published for other data, settings or hardware",
+    NOT_RUN: "were not run",
+    NOT_MEASURED: "not measured",
+}
 
 
 def summary(studies: list[Study]) -> dict:
-    """The first page: counts of verdicts, machines, stacks, dates."""
-    counts = [counted_verdicts(study) for study in studies]
-    total = sum(counts, Counter())
-    order = [name for name in VERDICTS if name in total]
-    order += sorted(name for name in total if name not in VERDICTS)
+    """What of the published numbers can be compared; machines, stacks, dates; a row a study."""
     states = Counter(group.short_status for study in studies for group in study.groups)
     return {
         "sentence": _headline(studies, states),
         "facts": _facts(studies, states),
-        "counts": [
-            {"verdict": name, "count": str(total[name]), "tone": TONES.get(name, "plain")}
-            for name in order
-        ],
-        "table": _count_table(studies, counts, order),
+        "table": _study_table(studies),
     }
 
 
@@ -70,17 +70,32 @@ def study_section(study: Study, known: Environments) -> dict:
         "facts": [
             ["Dataset", str(text["dataset"])],
             ["Groups", f"{len(study.groups)}: {counted(states)}" if study.groups else "none"],
-            ["Stack", study.stack],
-            ["Deployment", deployment_text(study.deployment)],
+            ["Machine", _several(_machines(study))],
+            ["Software", f"stack {study.stack}, in {deployment_text(study.deployment)}"],
+            ["Reproduced", f"mean {SPREAD} (how many)"],
             ["All numbers", str(study.table_path)],
+            *(
+                [name, _settings(text[name.lower()])]
+                for name in ("Settings", "Assumed")
+                if text[name.lower()]
+            ),
             *([["Tolerance", mapping_text(text["tolerance"])]] if study.has_source else []),
         ],
-        "settings": settings_pairs(text["settings"]),
-        "assumed": settings_pairs(text["assumed"]),
+        "differences": study.differences() if study.has_source else [],
         "tables": tables,
         "figures": figures(study),
         "cells": cells_table(study, known),
     }
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    """In a line, those of variants by what they have alike; without instruments."""
+    found: dict[str, list[str]] = {}
+    for name, value in settings_pairs(settings):
+        key, _, variant = name.partition(" of ")
+        if key != "profile":
+            found.setdefault(f"{key} {value}", []).extend([variant] if variant else [])
+    return "; ".join(f"{text} ({', '.join(of)})" if of else text for text, of in found.items())
 
 
 def _citation(citation: dict | None) -> dict | None:
@@ -104,7 +119,6 @@ def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
         for env in environments
     )
     return [
-        ["Studies", listed([study.name for study in studies])],
         ["Groups", f"{states.total()}: {counted(states)}"],
         ["Cells", str(len(runs))],
         ["Machine", _several(machine_text(env["machine"]) for env in environments)],
@@ -120,25 +134,44 @@ def _several(texts: Iterable[str]) -> str:
 
 
 def _headline(studies: list[Study], states: Counter) -> str:
-    groups = states.total()
     said = sum((counted_verdicts(study, published=True) for study in studies), Counter())
-    text = f"{groups - states[NOT_RUN]} of {count(groups, 'group')} ran here. "
     if not said:
-        return text + "No number of this report has a published counterpart."
-    parts = [f"{said[name]} {name}" for name in VERDICTS if name in said]
-    return text + f"Of {count(said.total(), 'published number')}: {listed(parts)}."
+        ran = f"{states.total() - states[NOT_RUN]} of {count(states.total(), 'group')} ran here. "
+        return ran + "No number of this report has a published counterpart."
+    judged = [name for name in VERDICTS if said[name] and name in JUDGED]
+    parts = listed([f"{said[name]} {name}" for name in judged])
+    total, compared = said.total(), sum(said[name] for name in judged)
+    text = f"{compared} of {count(total, 'published number')} can be compared"
+    text += f": {parts}." if parts else "."
+    rest = listed([f"{said[name]} {why}" for name, why in LACKS.items() if said[name]])
+    return f"{text} Of the others, {rest}." if rest else text
 
 
-def _count_table(studies: list[Study], counts: list[Counter], order: list[str]) -> dict:
+def _file(study: Study, key: str, otherwise: str) -> str:
+    """What is known of the file of evidence that a study was unpacked from."""
+    return otherwise if study.evidence is None else study.evidence[key]
+
+
+def _study_table(studies: list[Study]) -> dict:
+    counts = [counted_verdicts(study, published=True) for study in studies]
+    total = sum(counts, Counter())
+    order = [name for name in VERDICTS if total[name]]
+    kept = any(study.evidence for study in studies)
     rows = [
         [
-            Cell(study.study["title"], link=anchor("study", study.name)),
+            Cell(
+                study.evidence["file"] if study.evidence else study.name,
+                link=anchor("study", study.name),
+            ),
+            *([Cell(study.evidence["digest"][:12] if study.evidence else ABSENT)] if kept else []),
+            whole(len(study.runs)),
             *(whole(counted[name]) for name in order),
         ]
         for study, counted in zip(studies, counts, strict=True)
     ]
+    columns = [*(["Digest of evidence"] if kept else []), "Cells", *order]
     return make_table(
-        "t-counts", "Verdicts by study", [("", ["Study"]), ("", order)], rows, empty="No study."
+        "t-studies", "Studies", [("", ["Study"]), ("", columns)], rows, empty="No study."
     )
 
 
@@ -146,7 +179,7 @@ def _count_table(studies: list[Study], counts: list[Counter], order: list[str]) 
 
 
 def evidence(studies: list[Study]) -> dict | None:
-    """A row a file of evidence, and the sentence of the first page; None in a report of runs."""
+    """The sentence of the first page; None in a report of runs."""
     kept = [study for study in studies if study.evidence is not None]
     if not kept:
         return None
@@ -157,29 +190,9 @@ def evidence(studies: list[Study]) -> dict | None:
     return {
         "sentence": f"Rendered from {count(len(kept), 'file')} of evidence; nothing was trained "
         f"for it. Measured on {listed(machines)}, {when}, with the stack {listed(stacks)}.",
-        "table": make_table(
-            "t-evidence",
-            "Evidence",
-            [("", ["File"]), ("", ["Machine", "Measured", "Stack", "Cells", "Digest"])],
-            [_evidence_row(study) for study in kept],
-            caption="What was measured elsewhere or earlier, and is kept with the project. To "
-            "measure it again: make report with the study's name; scripts/compare.py sets two "
-            "files side by side. Digests of code compare within one version of parbench alone.",
-        ),
     }
 
 
 def _machines(study: Study) -> list[str]:
     runs = study.runs.values()
     return list(dict.fromkeys(machine_text(run["environment"]["machine"]) for run in runs))
-
-
-def _evidence_row(study: Study) -> list[Cell]:
-    return [
-        Cell(study.evidence["file"]),
-        Cell("; ".join(_machines(study))),
-        Cell(study.evidence["date"]),
-        Cell(f"{study.stack}, in {deployment_text(study.deployment)}"),
-        whole(len(study.runs)),
-        Cell(study.evidence["digest"][:12]),
-    ]

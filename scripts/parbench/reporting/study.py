@@ -12,8 +12,11 @@ from parbench.reporting.text import anchor, convert, decimals, spread_text
 from parbench.verdicts.certificate import Certificates
 from parbench.verdicts.groups import Group, groups_of, read_runs
 from parbench.verdicts.rows import Row, read_rows
+from parbench.verdicts.tables import IN_TURNS
 
 TRAINED = Path("results/cells")
+ELSEWHERE = "published on "  # so begins what is said once
+ONCE = (ELSEWHERE, "scaled: ", "not stated by the source")
 
 
 class Study:
@@ -90,6 +93,34 @@ class Study:
         chosen = [group for group in self.groups if group.stands_in(table)]
         return sorted(chosen, key=lambda group: (models.index(group.model), order[group.variant]))
 
+    # ---------------------------------------------------------------- said once
+
+    def differences(self) -> list[str]:
+        """In what the study differs from its source: sentences that no row repeats."""
+        scaled = [set(group.scaled) for group in self.groups if group.scaled]
+        shared = set.intersection(*scaled) if len(scaled) == len(self.groups) else set()
+        told = dict.fromkeys(words for g in self.groups for words in g.scaled if words in shared)
+        found = [f"scaled: {', '.join(told)}"] if told else []
+        for model in dict.fromkeys(group.model for group in self.groups):
+            own = [group for group in self.groups if group.model == model]
+            if words := [each for each in self._of_model(own) if each not in shared]:
+                found.append(f"{model}: {', '.join(words)}")
+        reasons = [each for row in self.rows.values() for each in row.reason.split("; ")]
+        assumed = [f"not stated, hence assumed: {', '.join(self.study['assumed'])}"]
+        found += assumed if self.study["assumed"] else []
+        return found + sorted({each for each in reasons if each.startswith(ELSEWHERE)})
+
+    def own_scale(self, group: Group) -> str:
+        """In what a group alone differs from published scale."""
+        alike = [other for other in self.groups if other.model == group.model]
+        own = [words for words in group.scaled if words not in self._of_model(alike)]
+        return f"scaled: {', '.join(own)}" if own else ""
+
+    @staticmethod
+    def _of_model(groups: list[Group]) -> list[str]:
+        every = set.intersection(*(set(group.scaled) for group in groups))
+        return [words for words in groups[0].scaled if words in every]
+
     # ---------------------------------------------------------------- numbers
 
     def unit(self, metric: str) -> str:
@@ -122,6 +153,11 @@ class Study:
         return f"{self.spread(row, unit)} ({row.seeds})"
 
     # ---------------------------------------------------------------- speedups
+
+    def apart(self, group: Group, metric: str) -> bool:
+        """Whether it is a metric of pairs, and none compares the group with its baseline."""
+        of_pairs = metric in IN_TURNS and not group.not_run
+        return of_pairs and group.baseline not in (None, *group.pairs)
 
     def reading(self, group: Group, row: Row) -> str:
         """What a group's speedup (its ``row``) says, given its bound."""

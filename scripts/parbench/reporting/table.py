@@ -67,10 +67,14 @@ def interval_cell(found: Estimate | Row, places: int) -> Cell:
 
 
 class Notes:
-    """The notes under one table: each text once, with a letter."""
+    """The notes under one table: each text once, with a letter.
 
-    def __init__(self) -> None:
+    Of reasons those are left out that begin with ``once``: they are said elsewhere.
+    """
+
+    def __init__(self, once: tuple[str, ...] = ()) -> None:
         self.texts: list[str] = []
+        self.once = once
 
     def mark(self, *texts: str) -> Sequence[str]:
         """The letters of these notes; blank texts are left out."""
@@ -80,7 +84,7 @@ class Notes:
 
     def mark_all(self, reason: str) -> Sequence[str]:
         """The letters of the sentences of a row's reason."""
-        return self.mark(*reason.split("; "))
+        return self.mark(*(each for each in reason.split("; ") if not each.startswith(self.once)))
 
     def json(self) -> list[dict]:
         """Letter and text of every note."""

@@ -6,7 +6,6 @@ The plan's ``work`` of a group tells what its settings come to on its hardware.
 from __future__ import annotations
 
 from parbench.plan.study_plan import Work
-from parbench.reporting.paper_tables import KEYS, key_cells
 from parbench.reporting.study import Study
 from parbench.reporting.table import Cell, make_table
 from parbench.reporting.text import mapping_text
@@ -16,21 +15,37 @@ COLUMNS = ["Learning rate", "Global batch", "BatchNorm", "Precision", "TF32", "M
 
 
 def work_table(study: Study) -> dict:
-    """A row a group, also of those that were not run."""
+    """A row for the groups of a model that compute alike, also of those that were not run."""
+    each = {group: _work(group) for group in study.own}
+    alike = [len(set(column)) == 1 for column in zip(*each.values(), strict=True)]
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for group, values in each.items():
+        if group.training.profile == "none":
+            differing = (text for text, same in zip(values, alike, strict=True) if not same)
+            rows.setdefault((group.model, *differing), []).append(group.variant)
+    first = next(iter(each.values()), [])
+    said = [
+        f"{name} {text}" for name, text, same in zip(COLUMNS, first, alike, strict=False) if same
+    ]
+    columns = [name for name, same in zip(COLUMNS, alike, strict=False) if not same]
+    caption = f"All of them: {', '.join(said)}. " if said else ""
     return make_table(
         f"t-{study.name}-work",
-        "What each group computes",
-        [("", KEYS), ("", COLUMNS)],
-        [[*key_cells(group), *map(Cell, _work(group))] for group in study.own],
-        caption="The learning rate is that of the schedule's peak. BatchNorm: over what a model "
-        "that has it normalises in training.",
+        "What each variant computes",
+        [("", ["Model", "Variants"]), ("", columns)],
+        [
+            [Cell(model), Cell(", ".join(dict.fromkeys(names))), *map(Cell, values)]
+            for (model, *values), names in rows.items()
+        ],
+        caption=f"{caption}The learning rate is that of the schedule's peak. BatchNorm: over what "
+        "a model that has it normalises in training.",
     )
 
 
 def _work(group: Group) -> list[str]:
     """What stands in the COLUMNS of a group."""
     training, work = group.training, group.work
-    rule, profile = training.learning_rate_rule, training.profile
+    rule = training.learning_rate_rule
     if rule == "linear":
         rule += f": {work.ranks} × {training.learning_rate:g}"
     return [
@@ -39,7 +54,7 @@ def _work(group: Group) -> list[str]:
         f"{training.batch_norm}: {work.batch_norm}",
         training.precision,
         mapping_text(training.tf32),
-        training.mode + ("" if profile == "none" else f", instrumented: {profile}"),
+        training.mode,
     ]
 
 

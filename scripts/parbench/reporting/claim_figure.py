@@ -1,0 +1,256 @@
+"""The first page's figure: what sources claim, published and reproduced, on one axis of ratios."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from parbench.reporting.drawing import INK, Panel, svg
+from parbench.reporting.text import cut
+from parbench.verdicts import words
+from parbench.verdicts.claims import Judged
+from parbench.verdicts.comparisons import Comparison
+from parbench.verdicts.estimates import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH = 6.85  # inches; the text of an A4 page
+LABEL, LEFT, RIGHT, SAYS = 3.52, 3.6, 5.65, 5.84  # where columns end or begin, in inches
+LINE, ROW, GAP = 0.135, 0.135, 0.13  # of text, of a comparison, between claims
+GOOD = "#1a9480"  # here a claim holds
+LOOKS = {  # sign and colour, each with a contrast of 3 or more on white and on the dark page
+    words.HOLDS: ("✓", GOOD),
+    words.FAILS: ("✗", "#d14b45"),
+    words.UNDECIDED: ("?", "#7b8894"),
+    words.REPORTED: ("", "#3b7dd8"),
+    words.UNTESTED: ("–", "#7b8894"),
+}
+MIDDLE = {"va": "center_baseline"}
+TICKS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
+FINE = (0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6)
+CAPTION = (
+    "Each row is a comparison, of what the small print of a claim names: published (diamond), and "
+    "measured here. A claim holds where the whole bar lies in the green, does not hold where it "
+    "lies outside, and is undecided where it crosses the edge. Bars that leave the axis end in an "
+    "arrow. Firm: it would stand also if all claims of this report were tested as one."
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A comparison of a claim, by its ``label``, and what is ``spoken`` of it."""
+
+    label: str
+    each: Comparison
+    spoken: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """A claim, by its number in the report, with what was measured of it; ``test`` in words."""
+
+    number: int
+    judged: Judged
+    test: str
+    lines: tuple[Line, ...]
+
+    @property
+    def texts(self) -> tuple[list[str], list[str]]:
+        """The claim's and the test's lines."""
+        said = f"{self.number}  {self.judged.claim.claim}"
+        return textwrap.wrap(said, 40), textwrap.wrap(self.test, 48)
+
+    @property
+    def height(self) -> float:
+        """In inches."""
+        return max(LINE * sum(map(len, self.texts)), ROW * len(self.lines), LINE * 2) + GAP
+
+    @property
+    def spoken(self) -> str:
+        """All that is drawn, in words."""
+        told = "; ".join(f"{line.label}: {line.spoken}" for line in self.lines)
+        firm = ", firm" * self.judged.firm
+        said = f"{self.judged.verdict}{firm}: {self.judged.claim.claim}"
+        return f"Claim {self.number}, {said} {told}."
+
+
+def shown(each: Comparison) -> bool:
+    """Whether it has a number to draw."""
+    return isinstance(each.measured, Estimate)
+
+
+def part(source: str, blocks: list[Block], points: bool) -> dict:
+    """The figure of one source, as in report.json; of differences in percentage ``points``."""
+    height = sum(block.height for block in blocks) + 0.62
+    panel = Panel(partial(_draw, source, blocks, points), height, WIDTH)
+    alt = " ".join([f"Claims of {source}.", *(block.spoken for block in blocks)])
+    return {"alt": alt, "svg": svg(f"claims-{source}", panel)}
+
+
+def key() -> dict:
+    """What its signs mean."""
+    alt = (
+        "Key: diamond, published; bar, 95 % interval; dots, restarts or seeds; upright, most that "
+        "this hardware allows; green, where the claim holds."
+    )
+    return {"alt": alt, "svg": svg("claims-key", Panel(_draw_key, 0.24, WIDTH))}
+
+
+# ---------------------------------------------------------------- what is drawn
+
+
+def _values(each: Comparison) -> list[float]:
+    """Of every restart or seed."""
+    return (
+        [each.series.shown(value) for value in each.series.values.values()] if each.series else []
+    )
+
+
+def _edges(block: Block, each: Comparison) -> list[float]:
+    """Where one verdict ends and the next begins."""
+    if each.boundaries:
+        return list(map(each.series.shown, each.boundaries))
+    value = block.judged.claim.test.value
+    value = each.ratios[0].stated if value == "published" else value
+    return [] if value is None else [value]
+
+
+def _bound(block: Block, each: Comparison) -> float | None:
+    """What the hardware allows at most; of what should be less than something, at least."""
+    if len(each.ratios) != 1 or not each.series.logs:
+        return None
+    less = block.judged.claim.test.op == "<"
+    bound = each.ratios[0].inverse_bound if less else each.ratios[0].bound
+    return None if math.isinf(bound) else 1 / bound if less else bound
+
+
+def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
+    """Where the axis ends: all points lie on it, bars may leave it."""
+    found = [0.0 if points else 1.0]
+    for block in blocks:
+        for each in (line.each for line in block.lines):
+            told = (each.measured.mean, each.published, _bound(block, each))
+            found += [*_values(each), *_edges(block, each), *filter(None, told)]
+    low, high = min(found), max(found)
+    if points:
+        room = max(0.06 * (high - low), 0.002)
+        return low - room, high + room
+    room = max(1.04, (high / low) ** 0.06)
+    return low / room, high * room
+
+
+def _draw(source: str, blocks: list[Block], points: bool, figure: Figure) -> None:
+    from matplotlib.transforms import blended_transform_factory
+
+    figure.set_layout_engine("none")  # columns stand where they are put
+    height = figure.get_figheight()
+    top, bottom = 0.24 / height, 0.38 / height
+    box = (LEFT / WIDTH, bottom, (RIGHT - LEFT) / WIDTH, 1 - top - bottom)
+    axes = figure.add_axes(box)
+    low, high = _limits(blocks, points)
+    axes.set(xlim=(low, high), ylim=(sum(b.height for b in blocks), 0), yticks=[])
+    if points:
+        axes.xaxis.set_major_formatter(
+            lambda value, _: f"{100 * value:+.4g}".replace("-", "−") if value else "0"
+        )
+        axes.locator_params(axis="x", nbins=6)
+    else:
+        axes.set_xscale("log")
+        ticks = [t for t in (FINE if high / low < 2.2 else TICKS) if low <= t <= high]
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(labelsize=7)
+    axes.grid(visible=True, axis="x")
+    unit = "Difference (percentage points)" if points else "Ratio (logarithmic)"
+    axes.set_xlabel(unit, fontsize=7)
+    place = blended_transform_factory(figure.dpi_scale_trans, axes.transData)
+    for x, text in ((0, source), (SAYS, "Verdict")):
+        axes.text(x, -0.06, text, transform=place, weight="bold", fontsize=8.5, va="bottom")
+    at = 0.0
+    for block in blocks:
+        if at:
+            line = {"transform": place, "color": INK, "lw": 0.4, "alpha": 0.3, "clip_on": False}
+            axes.plot([0, WIDTH], [at, at], **line)
+        _draw_block(axes, block, at + GAP / 2, place)
+        at += block.height
+
+
+def _draw_block(axes: Axes, block: Block, at: float, place) -> None:
+    """A claim from ``at`` down: its text, its comparisons, its verdict."""
+    claim, test = block.texts
+    look = {"transform": place, "va": "top"}
+    axes.text(0, at, "\n".join(claim), fontsize=7.5, linespacing=1.15, **look)
+    below = at + LINE * len(claim)
+    axes.text(0, below, "\n".join(test), fontsize=6.3, linespacing=1.2, **look)
+    word = f"{LOOKS[block.judged.verdict][0]} {block.judged.verdict}".strip()
+    word = word.replace("tested here", "tested") + ", firm" * block.judged.firm
+    for number, text in enumerate(textwrap.wrap(word, 15)):
+        where = at + ROW / 2 + LINE * number
+        axes.text(SAYS, where, text, fontsize=7.5, weight="bold", **look | MIDDLE)
+    for number, line in enumerate(block.lines):
+        middle = at + ROW * (number + 0.5)
+        _draw_line(axes, block, line.each, middle)
+        small = {"transform": place} | MIDDLE
+        axes.text(LABEL, middle, cut(line.label, 26), fontsize=6.5, ha="right", **small)
+        if sign := LOOKS[line.each.verdict][0] * (len(block.lines) > 1):
+            axes.text(RIGHT + 0.06, middle, sign, fontsize=7.5, weight="bold", **small)
+
+
+def _draw_line(axes: Axes, block: Block, each: Comparison, at: float) -> None:
+    op, edges = block.judged.claim.test.op, _edges(block, each)
+    ends, half = axes.get_xlim(), ROW / 2
+    if edges and each.verdict != words.UNTESTED:
+        green = (ends[0] if op == "<" else edges[0], ends[1] if op == ">" else edges[-1])
+        span = _within(green, ends)
+        axes.barh(at, span[1] - span[0], left=span[0], height=ROW, color=GOOD, alpha=0.16, lw=0)
+    for edge in [1.0] if op == "equal" else edges:
+        axes.plot([edge, edge], [at - half, at + half], color=INK, lw=0.9)
+    found, colour = each.measured, LOOKS[each.verdict][1]
+    known = not math.isnan(found.ci_low)
+    low, high = (found.ci_low, found.ci_high) if known else (found.min, found.max)
+    span = _within((low, high), ends)
+    style = {"color": colour, "lw": 3.2 if known else 0.8, "alpha": 0.55}
+    axes.plot(span, [at, at], solid_capstyle="butt", **style)
+    axes.plot(_values(each), [at] * len(_values(each)), "o", ms=2.2, color=INK, mew=0, alpha=0.6)
+    axes.plot([found.mean] * 2, [at - 0.05, at + 0.05], color=colour, lw=1.5)
+    for end, beyond, marker in ((0, low < ends[0], "<"), (1, high > ends[1], ">")):
+        if beyond:
+            axes.plot(ends[end], at, marker, ms=3.5, color=colour, mew=0, clip_on=False)
+    if bound := _bound(block, each):
+        axes.plot([bound] * 2, [at - half, at + half], color="#d0700d", lw=1.8)
+    if each.published is not None:
+        axes.plot(each.published, at, "D", ms=3.6, mfc="none", mec=INK, mew=0.9)
+
+
+def _within(span: tuple[float, float], ends: tuple[float, float]) -> tuple[float, float]:
+    low, high = (min(max(end, ends[0]), ends[1]) for end in span)
+    return low, high
+
+
+def _draw_key(figure: Figure) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    grey = LOOKS[words.UNDECIDED][1]
+    signs = {
+        "published": Line2D([], [], marker="D", ms=3.6, mfc="none", mec=INK, mew=0.9, lw=0),
+        "95 % interval": Line2D([], [], color=grey, lw=3.2, alpha=0.55),
+        "restarts or seeds": Line2D([], [], marker="o", ms=2.2, color=INK, mew=0, lw=0),
+        "the hardware's bound": Line2D([], [], marker="|", ms=8, color="#d0700d", mew=1.8, lw=0),
+        "claim holds": Patch(color=GOOD, alpha=0.16, lw=0),
+    }
+    figure.legend(
+        signs.values(),
+        signs,
+        loc="center left",
+        ncols=6,
+        fontsize=7.5,
+        borderpad=0,
+        handlelength=1.4,
+    )
