@@ -29,6 +29,7 @@ def base(monkeypatch):
     value = config.load()
     value["available"] = {"cpu": 2}
     value["deployment"] = "host"
+    value["override"] = {"quickstart": {"seeds": [0, 1, 2]}}
     return value
 
 
@@ -43,7 +44,7 @@ def test_horovod_that_cannot_be_built_is_a_row(base, monkeypatch):
     reason = "g++: fatal error: no space"
     monkeypatch.setattr(machine.Software, "without_horovod", lambda self: reason)
     plan = planned(base)
-    assert len(plan.not_run) == 6
+    assert len(plan.not_run) == 7
     assert all("horovod" in cell for cell in plan.not_run)
     assert set(plan.not_run.values()) == {reason}
 
@@ -306,14 +307,14 @@ def test_a_damaged_result_is_named_and_the_others_listed(trained, capsys, damage
     assert f"unreadable {trained.path}: " in line
     assert words in line
     assert "delete" in line
-    assert "30 cells: 1 unreadable, 29 missing" in out
+    assert "46 cells: 1 unreadable, 45 missing" in out
 
 
 def test_why_names_the_changed_setting(trained, base, capsys):
     changed = {"quickstart": {"settings": {"learning_rate": 0.004}}}
     plan = planned(base, override=changed)
-    telling.show_why(telling.find("resnet18.eager.cpu1.s0", plan), plan)
-    assert "training.learning_rate: 0.001 became 0.004" in capsys.readouterr().out
+    telling.show_why(telling.find("swin.eager.cpu1.s0", plan), plan)
+    assert "training.learning_rate: 0.003 became 0.004" in capsys.readouterr().out
 
 
 # --- the command line ---
@@ -322,6 +323,6 @@ def test_why_names_the_changed_setting(trained, base, capsys):
 def test_the_command_of_a_cell_says_what_to_make_first(tmp_path):
     work = Workspace(tmp_path / "work folder")
     (work.folder / "mine.yaml").write_text("timeout_seconds: 60\n")
-    words = ["--configfile", "mine.yaml", "command", "resnet18.ddp.cpu2.s1"]
+    words = ["--configfile", "mine.yaml", "command", "vit.ddp.cpu2.s0"]
     said = work.run("scripts/cells.py", *words).stderr
     assert "first: snakemake results/data/digits/digest.json --configfile mine.yaml" in said

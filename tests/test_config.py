@@ -37,7 +37,7 @@ def test_the_settings_are_those_that_training_reads():
     [
         ({"metrik": "x"}, "c.test: unknown key 'metrik' (value x); did you mean 'metric'?"),
         ({"op": "equals"}, "c.test.op: equals is not one of >, <"),
-        ({"value": None}, "c.test: the key 'value' (of > and <;"),
+        ({"value": None}, "c.test: the key 'value' (of > and <:"),
         ({"op": "report"}, "c.test.value: value 1 does not belong here; remove it"),
         ({"op": "equal"}, "c.test: the key 'against' (of `equal`"),
         ({"numerator": {}}, "c.test.numerator: value {} should name something"),

@@ -71,6 +71,9 @@ def test_report_shows_each_number(finished):
     assert len(html.encode()) < 3_000_000
     for line in ("reports/final.html", "reports/final.pdf"):
         assert line in result.stdout + result.stderr
+    for claim in ("rangoju-two-devices", "gorantla-recompute-slows", "laharsh-total-speedup"):
+        assert claim in result.stdout + result.stderr
+    assert "cannot be tested here: at most 2.00 times" in result.stdout + result.stderr
     table = pandas.read_csv(work.folder / "results/tables/quickstart.csv")
     for cells in table[table.metric == "test_accuracy"].cells.dropna():
         assert all(cell in html for cell in cells.split())

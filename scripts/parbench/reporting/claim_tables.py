@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +80,7 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
         **_first_page(dict(enumerate(judged, 1))),
         "detail": _one_by_one(judged, panels),
         "audit": _audit(found, task),
+        "terminal": list(_on_a_terminal(judged)),
     }
 
 
@@ -272,6 +274,30 @@ def _compared(each: Comparison) -> str:
         f"{ratio.over.model}: {ratio.over.variant} over {ratio.under.variant}"
         for ratio in each.ratios
     )
+
+
+def _on_a_terminal(judged: list[Judged]) -> Iterator[list[str]]:
+    """A head, and the fields of a line for each comparison."""
+    yield ["claim", "compared", "published", "here", "95 % interval", "bound", "verdict"]
+    for claim in judged:
+        points = _is_of_points(claim)
+        for each in claim.comparisons:
+            published = "" if each.published is None else _text(each.published, points)
+            here = "" if each.measured is None else _text(each.measured, points)
+            interval = "" if each.measured is None else _interval(each.measured, points).text
+            told = each.verdict in (words.UNDECIDED, words.UNTESTED)
+            verdict = f"{each.verdict}: {each.reasons[-1]}" if told else each.verdict
+            line = [claim.name, _compared(each), published, here, interval, _bound(claim, each)]
+            yield list(map(printable, [*line, verdict]))
+
+
+def _bound(judged: Judged, each: Comparison) -> str:
+    """The most, or least, that a single ratio can be; nothing where none is known."""
+    if len(each.ratios) != 1:
+        return ""
+    ratio, below = each.ratios[0], judged.claim.test.op == "<"
+    bound = 1 / ratio.inverse_bound if below else ratio.bound
+    return ratio_text(bound) if math.isfinite(bound) and bound else ""
 
 
 # ---------------------------------------------------------------- one by one

@@ -12,12 +12,14 @@ REPORTS = (Path("reports/final.html"), Path("reports/final.pdf"))
 
 
 def main() -> None:
-    """Print the table of every study in the report, then the report's files with their sizes."""
+    """Print the table of every study in the report, what claims come to, and the report's files."""
     data = Path("results/report.json")
-    studies = [study["name"] for study in read_json(data)["studies"]] if data.exists() else []
-    for study in studies:
-        table = Path(f"results/tables/{study}.csv")
+    told = read_json(data) if data.exists() else {"studies": [], "claims": None}
+    for study in told["studies"]:
+        table = Path(f"results/tables/{study['name']}.csv")
         if table.exists():
             terminal.say(f"{terminal.closing(read_rows(table))}\n")
+    if claims := told["claims"]:
+        terminal.say("\n".join([claims["sentence"], *terminal.aligned(claims["terminal"]), ""]))
     for report in filter(Path.exists, REPORTS):
         print(f"{report}  {report.stat().st_size / 1e6:.1f} MB")
