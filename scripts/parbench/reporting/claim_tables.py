@@ -143,6 +143,8 @@ def _headline(judged: list[Judged]) -> str:
     lacks = Counter(_lacks(each)[0] for each in judged if each.verdict == words.UNTESTED)
     if lacks:
         text += f" Of the others: {'; '.join(f'{why} ({n})' for why, n in lacks.items())}."
+    if any(made.scaled for each in judged for made in each.comparisons):
+        text += " What is measured here is smaller than what the sources measured."
     return text
 
 
