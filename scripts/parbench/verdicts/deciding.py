@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from parbench.deploy import deployment
@@ -125,18 +125,20 @@ def main() -> None:
         parser.error(f"unknown words: {shlex.join(others)}")
     if {"-n", "--dry-run", "--dryrun"} & set(others):
         return
-    changes = configuration.typed(dict(word.split("=", 1) for word in given.config))
+    changes = configuration.typed(dict(word.partition("=")[::2] for word in given.config))
     config = deployment.settle(configuration.read(given.configfile, changes))
 
     def planned() -> expansion.Plan:
-        return expansion.plan(config, given.configfile, changes)
+        # The report's run may have been for a cluster, which has other devices than this machine.
+        lacking = expansion.lacking_as_planned(config["studies"]) if given.report else None
+        return expansion.plan(config, given.configfile, changes, lacking)
 
     if not given.report:
         _check(planned())
         say("\n".join(_told(_decided(planned, given.minutes))))
         return
     before = pairing.added()
-    _decided(planned, config["budget_minutes"])
+    _decided(planned, config["budget_minutes"], others)
     if pairing.added() != before:
         words = [word for word in sys.argv[1:] if word != "--report"]
         _snakemake("reports/final.html", "reports/final.pdf", *words)
@@ -152,10 +154,12 @@ def _check(plan: expansion.Plan) -> None:
         )
 
 
-def _decided(planned: Callable[[], expansion.Plan], minutes: float) -> expansion.Plan:
-    """The plan after as many rounds as the minutes allow."""
+def _decided(
+    planned: Callable[[], expansion.Plan], minutes: float, others: Sequence[str] = ()
+) -> expansion.Plan:
+    """The plan after as many rounds as the minutes allow; ``others`` are words for Snakemake."""
     end, plan = time.monotonic() + 60 * minutes, planned()
-    _measure(plan)
+    _measure(plan, others)
     while time.monotonic() < end:
         known = sorted(still_open(plan), key=lambda each: each.seconds)
         patience = 60 * sequential.PATIENCE
@@ -172,11 +176,11 @@ def _decided(planned: Callable[[], expansion.Plan], minutes: float) -> expansion
         more = {part.id: len(part.cells) + 1 for each in chosen for part in each.parts}
         write_json(pairing.ADDED, pairing.added() | more)
         plan = planned()
-        _measure(plan)
+        _measure(plan, others)
     return plan
 
 
-def _measure(plan: expansion.Plan) -> None:
+def _measure(plan: expansion.Plan, others: Sequence[str]) -> None:
     """Have Snakemake run the pairs that are not done, and the seeds that were added here."""
     for study in plan.studies.values():
         ours = [
@@ -187,7 +191,7 @@ def _measure(plan: expansion.Plan) -> None:
         wanted = [cell for cell in cells if state.state(cell, plan)[0] != "done"]
         if wanted:
             files = (str(places.folder(cell) / "metrics.json") for cell in wanted)
-            _snakemake(*study.arguments, "--", *files)
+            _snakemake(*others, *study.arguments, "--", *files)
 
 
 def _snakemake(*words: str) -> None:
