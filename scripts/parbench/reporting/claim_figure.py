@@ -105,13 +105,6 @@ def key() -> dict:
 # ---------------------------------------------------------------- what is drawn
 
 
-def _values(each: Comparison) -> list[float]:
-    """Of every restart or seed."""
-    return (
-        [each.series.shown(value) for value in each.series.values.values()] if each.series else []
-    )
-
-
 def _edges(block: Block, each: Comparison) -> list[float]:
     """Where one verdict ends and the next begins."""
     if each.boundaries:
@@ -121,22 +114,14 @@ def _edges(block: Block, each: Comparison) -> list[float]:
     return [] if value is None else [value]
 
 
-def _bound(block: Block, each: Comparison) -> float | None:
-    """What the hardware allows at most; of what should be less than something, at least."""
-    if len(each.ratios) != 1 or not each.series.logs:
-        return None
-    less = block.judged.claim.test.op == "<"
-    bound = each.ratios[0].inverse_bound if less else each.ratios[0].bound
-    return None if math.isinf(bound) else 1 / bound if less else bound
-
-
 def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
     """Where the axis ends: all points lie on it, bars may leave it."""
     found = [0.0 if points else 1.0]
     for block in blocks:
         for each in (line.each for line in block.lines):
-            told = (each.measured.mean, each.published, _bound(block, each))
-            found += [*_values(each), *_edges(block, each), *filter(None, told)]
+            told = (each.measured.mean, each.published, each.bound)
+            dots = each.series.points if each.series else []
+            found += [*dots, *_edges(block, each), *filter(None, told)]
     low, high = min(found), max(found)
     if points:
         room = max(0.06 * (high - low), 0.002)
@@ -218,13 +203,14 @@ def _draw_line(axes: Axes, block: Block, each: Comparison, at: float) -> None:
     span = _within((low, high), ends)
     style = {"color": colour, "lw": 3.2 if known else 0.8, "alpha": 0.55}
     axes.plot(span, [at, at], solid_capstyle="butt", **style)
-    axes.plot(_values(each), [at] * len(_values(each)), "o", ms=2.2, color=INK, mew=0, alpha=0.6)
+    dots = each.series.points if each.series else []
+    axes.plot(dots, [at] * len(dots), "o", ms=2.2, color=INK, mew=0, alpha=0.6)
     axes.plot([found.mean] * 2, [at - 0.05, at + 0.05], color=colour, lw=1.5)
     for end, beyond, marker in ((0, low < ends[0], "<"), (1, high > ends[1], ">")):
         if beyond:
             axes.plot(ends[end], at, marker, ms=3.5, color=colour, mew=0, clip_on=False)
-    if bound := _bound(block, each):
-        axes.plot([bound] * 2, [at - half, at + half], color="#d0700d", lw=1.8)
+    if each.bound is not None:
+        axes.plot([each.bound] * 2, [at - half, at + half], color="#d0700d", lw=1.8)
     if each.published is not None:
         axes.plot(each.published, at, "D", ms=3.6, mfc="none", mec=INK, mew=0.9)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 import string
 from collections import Counter
@@ -20,6 +19,7 @@ from parbench.reporting.claim_figure import Block, Line
 from parbench.reporting.study import Study
 from parbench.reporting.table import Cell, Notes, absent, interval_cell, make_table
 from parbench.reporting.text import (
+    ABSENT,
     count,
     decimals,
     fixed,
@@ -282,24 +282,13 @@ def _on_a_terminal(judged: list[Judged]) -> Iterator[list[str]]:
     """A head, and the fields of a line for each comparison."""
     yield ["claim", "compared", "published", "here", "95 % interval", "bound", "verdict"]
     for claim in judged:
-        points = _is_of_points(claim)
         for each in claim.comparisons:
-            published = "" if each.published is None else _text(each.published, points)
-            here = "" if each.measured is None else _text(each.measured, points)
-            interval = "" if each.measured is None else _interval(each.measured, points).text
+            numbers = [cell.text for cell in _numbers(each, _is_of_points(claim))]
+            bound = ABSENT if each.bound is None else ratio_text(each.bound)
             told = each.verdict in (words.UNDECIDED, words.UNTESTED)
             verdict = f"{each.verdict}: {each.reasons[-1]}" if told else each.verdict
-            line = [claim.name, _compared(each), published, here, interval, _bound(claim, each)]
-            yield list(map(printable, [*line, verdict]))
-
-
-def _bound(judged: Judged, each: Comparison) -> str:
-    """The most, or least, that a single ratio can be; nothing where none is known."""
-    if len(each.ratios) != 1:
-        return ""
-    ratio, below = each.ratios[0], judged.claim.test.op == "<"
-    bound = 1 / ratio.inverse_bound if below else ratio.bound
-    return ratio_text(bound) if math.isfinite(bound) and bound else ""
+            line = [claim.name, _compared(each), *numbers, bound, verdict]
+            yield list(map(printable, line))
 
 
 # ---------------------------------------------------------------- one by one
@@ -335,18 +324,22 @@ def _comparison_row(
     points, why = _is_of_points(judged), each.reasons
     several = len({c.study for c in judged.comparisons}) > 1
     compared = f"{each.study}, {_compared(each)}" if several else _compared(each)
-    row = [Cell(str(number), sort=number), Cell(compared)]
-    row.append(absent("no number") if each.published is None else _cell(each.published, points))
-    if each.measured is None:
-        row += [absent("nothing to compare")] * 3
-    else:
+    row = [Cell(str(number), sort=number), Cell(compared), *_numbers(each, points)]
+    if each.measured is not None:
         group = each.group or each.ratios[0].over
-        row.append(replace(_cell(each.measured, points), link=panels[each.study, group.id]))
-        row.append(_interval(each.measured, points))
-        row.append(Cell(each.beside.lies) if each.beside else absent("nothing to compare"))
-        if each.beside and each.beside.lies == words.NOT_COMPARABLE:
-            why = (*why, each.beside.says)
+        row[3] = replace(row[3], link=panels[each.study, group.id])
+    row.append(Cell(each.beside.lies) if each.beside else absent("nothing to compare"))
+    if each.beside and each.beside.lies == words.NOT_COMPARABLE:
+        why = (*why, each.beside.says)
     return [*row, _verdict(each.verdict, notes.mark(*why, printable(judged.claim.note or "")))]
+
+
+def _numbers(each: Comparison, points: bool) -> list[Cell]:
+    """What is published, what was measured, and its interval."""
+    published = absent("no number") if each.published is None else _cell(each.published, points)
+    if each.measured is None:
+        return [published, absent("nothing to compare"), absent("nothing to compare")]
+    return [published, _cell(each.measured, points), _interval(each.measured, points)]
 
 
 def _cell(value: Value, points: bool) -> Cell:

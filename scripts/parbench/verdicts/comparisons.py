@@ -123,6 +123,7 @@ class Comparison:
     measured: Estimate | str | None = None
     beside: Published | None = None
     series: Series | None = None
+    bound: float | None = None  # the most that its ratio can be here; of ``<``, the least
     # The verdict at another alpha, and the values between one verdict and the next.
     at: Callable[[float], str] | None = None
     boundaries: tuple[float, ...] = ()
@@ -253,16 +254,23 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
     made = Comparison(study.name, UNTESTED, missing, ratios, published=published)
     if missing:
         return made
-    made = replace(made, measured=series.estimate(), series=series)
+    bound = _bound(test, first) if series.logs and not others else None
+    made = replace(made, measured=series.estimate(), series=series, bound=bound)
     sides = [side for each in ratios for side in (each.over, each.under)]
     if first.pair and (void := biased(study.groups, sides)):
         return replace(made, reasons=(void,))
     return replace(_judged(made, test, study, value), beside=_beside(made))
 
 
+def _bound(test: ClaimTest, ratio: Ratio) -> float | None:
+    if test.op == "<":
+        return 1 / ratio.inverse_bound if math.isfinite(ratio.inverse_bound) else None
+    return ratio.bound if math.isfinite(ratio.bound) else None
+
+
 def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | None) -> Comparison:
     """``made`` with the verdict of the one rule (sequential.py)."""
-    series, ratio = made.series, made.ratios[0]
+    series = made.series
     if test.op == "report":
         reasons = tuple(filter(None, (*series.reasons, made.measured.too_few)))
         return replace(made, verdict=REPORTED, reasons=reasons)
@@ -278,10 +286,10 @@ def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | No
         return sequential.beyond(found, test.op, threshold)
 
     verdict, reasons = at(sequential.ALPHA), series.reasons
-    if len(made.ratios) == 1 and series.logs and test.op in (">", "<"):
-        bound = ratio.bound if test.op == ">" else ratio.inverse_bound
-        if (threshold if test.op == ">" else -threshold) >= math.log(bound):
-            return replace(made, reasons=(f"at most {bound:.2f} times",))
+    if made.bound is not None and test.op in (">", "<"):
+        sign = 1 if test.op == ">" else -1
+        if sign * threshold >= sign * math.log(made.bound):
+            return replace(made, reasons=(f"at most {made.bound**sign:.2f} times",))
     if verdict == UNDECIDED:
         reasons = (*reasons, series.outlook(ends))
     return replace(made, verdict=verdict, reasons=reasons, at=at, boundaries=ends)

@@ -36,6 +36,11 @@ class Series:
         """A value, or an end of an interval, as a reader sees it."""
         return math.exp(value) if self.logs else value
 
+    @property
+    def points(self) -> list[float]:
+        """Every value as a reader sees it."""
+        return list(map(self.shown, self.values.values()))
+
     def text(self, shown: float) -> str:
         """What is shown of a ratio, or of a difference of scores, in a sentence."""
         return f"{shown:.3g}" if self.logs else f"{100 * shown:+.2f} points"
@@ -48,7 +53,7 @@ class Series:
         """They in numbers for a table."""
         if not self.values:
             return Estimate(0, of=self.of)
-        found, shown = self.interval(), [self.shown(each) for each in self.values.values()]
+        found, shown = self.interval(), self.points
         if self.partial:
             return Estimate(len(shown), min=min(shown), max=max(shown), of=self.of)
         ends = map(self.shown, (found.low, found.high)) if found else (math.nan, math.nan)
