@@ -7,8 +7,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import os
-import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from parbench.strategies import eager
 from parbench.training import evaluation, train
 from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat, is_out_of_memory
-from training import altered, cell, kept, learned, run, start, wait_for
+from training import altered, cell, kept, learned, run
 
 # A line for each strategy. A checkpoint after each step: any of them may be the last.
 CASES = {
@@ -85,29 +84,21 @@ def test_every_strategy_computes_what_eager_does(runs, name):
 
 @pytest.mark.parametrize("name", ["fsdp", "pipeline", "concurrent"])
 def test_stopped_and_killed_it_ends_as_in_one_go(digits, tmp_path, name):
-    """To the last bit: stopped once its first checkpoint stands, then its last rank killed.
+    """To the last bit: asked to stop in its first checkpoint, then killed in its third.
 
     The other strategies stand in tests/test_kills.py.
     """
-    # Long enough to be stopped, and then killed, well before its end.
-    value = altered(CASES[name], training={"epochs": 4})
-    state, last = tmp_path / "state", value.hardware.devices - 1
+    value, state, place = CASES[name], tmp_path / "state", f"{tmp_path}/checkpoints/0"
     state.mkdir()
-    process = start(value, digits, tmp_path, PARBENCH_STATE=str(state))
-    wait_for(lambda: kept(tmp_path), process)
-    (state / "stop").touch()
-    assert process.wait(120) == 0, process.stderr.read()
-    before = kept(tmp_path)
-    assert json.loads((state / "stopped.json").read_text()) == before
+    dying = {"PARBENCH_STATE": str(state), "PYTHONPATH": str(Path(__file__).parent / "dying")}
+    run(value, digits, tmp_path, STOPS=f"1 {place}", **dying)
+    assert json.loads((state / "stopped.json").read_text()) == kept(tmp_path)
     assert not (tmp_path / "metrics.json").exists()
     for file in state.iterdir():
         file.unlink()
 
-    process = start(value, digits, tmp_path, PARBENCH_STATE=str(state))
-    heartbeat = state / f"rank{last}.heartbeat"
-    wait_for(lambda: kept(tmp_path) != before and heartbeat.exists(), process)
-    os.kill(json.loads(heartbeat.read_text())["pid"], signal.SIGKILL)
-    assert process.wait(120) != 0
+    _, process = run(value, digits, tmp_path, check=False, DIES=f"3 {place}", **dying)
+    assert process.returncode != 0
 
     metrics, _ = run(value, digits, tmp_path)
     assert len(metrics["resumed_from"]) == 2

@@ -1,25 +1,28 @@
-"""Lets a program die in the middle of a write: Python imports this first where PYTHONPATH says so.
+"""Ends a program in the middle of a write: Python imports this first where PYTHONPATH says so.
 
-DIES="3 /checkpoints/": it is killed when it renames a file in a folder of that name for the third
-time, before the rename.
+DIES="3 /checkpoints/": it is killed when it renames a file to such a path for the third time,
+before the rename. STOPS, likewise: it asks itself to end, as its launcher would.
 """
 
 import os
 import signal
 import sys
+from pathlib import Path
 
-number, _, place = os.environ.get("DIES", "").partition(" ")
-left = int(number or 0)
+ends = {name: os.environ.get(name, "").partition(" ")[::2] for name in ("DIES", "STOPS")}
+left = {name: int(number or 0) for name, (number, _) in ends.items()}
 
 
 def look(event, arguments):
     """Called by Python before all that programs do to files."""
-    global left
-    if event == "os.rename" and place in str(arguments[1]):
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+    for name, (_, place) in ends.items():
+        if event == "os.rename" and left[name] and place in str(arguments[1]):
+            left[name] -= 1
+            if left[name] == 0 and name == "STOPS":
+                (Path(os.environ["PARBENCH_STATE"]) / "stop").touch()
+            elif left[name] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
-if left:
+if any(left.values()):
     sys.addaudithook(look)
