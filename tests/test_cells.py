@@ -16,8 +16,8 @@ from parbench.cell import Pair
 from parbench.errors import ParbenchError
 from parbench.measure import provenance
 from parbench.plan import config, expansion, places, state, telling
-from parbench.plan.forecast import forecast
 from parbench.plan.options import all_options
+from parbench.verdicts.forecast import forecast
 from parbench.verdicts.published import Source
 from workspace import Workspace, add_pairs
 
@@ -251,7 +251,7 @@ def test_the_state_of_a_pair_rests_on_all_sides(base, monkeypatch, tmp_path, cap
     pair = Trained(base | {"studies": ["laharsh-cpu"]}, tmp_path, "cnn.pair.ddp")
     assert pair.state() == ("done", [])
     restarts = [cell for cell in pair.plan.cells if "cnn.pair.ddp" in cell]
-    assert "by earlier runs some 2 minutes" in forecast(pair.plan, restarts)
+    assert "by earlier runs some 2 min" in forecast(pair.plan, restarts)[0]
     telling.show_why(pair.cell.id, pair.plan)
     assert "It would not run" in capsys.readouterr().out
     code = dict(pair.environment["code"])
@@ -280,14 +280,24 @@ def test_a_run_says_what_it_will_train_and_how_long(trained):
     names = list(trained.plan.cells)
     times = {"started": "2030-01-01T07:00:00Z", "finished": "2030-01-01T07:30:00Z"}
     trained.write(trained.path, json.loads(trained.path.read_text()) | times)
-    assert forecast(trained.plan, names[:4]) == (
+    told, claims = forecast(trained.plan, names[:4])
+    assert told == (
         "4 cells to train, 1 of them again (`cells.py why <cell>` says why); by earlier runs some "
-        "1.5 hours of training one after the other, and 1 for which it is unknown"
+        "1.5 h of training one after the other, and 1 for which it is unknown"
     )
-    assert forecast(trained.plan, names[-1:]) == (
+    # Of GPipe in two stages a CPU tells no speedup, and two devices gain no factor of two.
+    assert claims.startswith("of 7 claims they test 5: gorantla-horovod-speedup, ")
+    assert forecast(trained.plan, names[-1:])[0] == (
         "1 cell to train; how long is unknown, since nothing like it has run here"
     )
-    assert forecast(trained.plan, []) == ""
+    assert forecast(trained.plan, []) == []
+
+
+def test_how_long_it_took_elsewhere_is_told_by_evidence(base, monkeypatch, tmp_path):
+    monkeypatch.setattr(places, "RESULTS", tmp_path)
+    plan = planned(base, studies=["torchgpipe-cpu"])
+    told = forecast(plan, list(plan.cells))[0]
+    assert "by earlier runs (some on amd-epyc-x2) some " in told
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def test_without_a_common_seed_there_is_no_number():
     """Neither in one ratio nor in two: what is not measured is no NaN."""
     empty = replace(group("ddp", "ddp", CPU2), runs=())
     made = judged(ratio({"strategy": "ddp"}, {"strategy": "eager"}, metric=MEMORY), EAGER, empty)
-    assert (made.verdict, made.reason) == (UNTESTED, "no seed that both have")
+    assert (made.verdict, made.reason) == (UNTESTED, "no seed or restart that both have")
     assert made.comparisons[0].measured is None
     test = {"test": SMALLER["test"] | {"models": ["a", "b"]}}
     groups = [
@@ -529,6 +529,13 @@ PAIR = [
     constructed.Group("net", "eager", CPU1, 12),
     constructed.Group("net", "ddp", CPU2, 8),
 ]
+
+
+def test_where_no_claim_can_be_tested_there_is_no_figure(tmp_path):
+    data = make_report(tmp_path, FASTER, PAIR[:1])
+    assert data["claims"]["figure"]["parts"] == []
+    _, pdf = render(tmp_path, tmp_path / "results" / "report.json")
+    assert squeezed("0 of 1 claim") in squeezed(pdf_text(pdf))
 
 
 def test_without_a_source_nothing_is_claimed(tmp_path):

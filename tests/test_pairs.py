@@ -9,6 +9,7 @@ import importlib.util
 import signal
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -104,6 +105,17 @@ def test_two_models_at_once_against_one_after_the_other(launch):
     metrics = measured(it)
     assert [each["side"] for each in metrics["slices"]][:9] == [0, 1, 2, 2, 1, 0, 2, 1, 0]
     assert set(Counter(each["pair"] for each in metrics["slices"]).values()) == {3}
+
+
+def test_sides_that_memory_does_not_hold_together_run_apart(launch, tmp_path):
+    it = launch(training.cell(), training.cell("gpipe", 1, balance=[1]))
+    full = {"PYTHONPATH": str(Path(__file__).parent / "dying"), "FULL": f"1 {tmp_path / 'memory'}"}
+    status, said, errors = it.run(**full)
+    assert status == 0, errors + it.log.read_text()
+    assert "no room beside another side: now each turn is a run of its own" in said
+    metrics = metrics_json.read(it.out)
+    assert [each["side"] for each in metrics["slices"]][:8] == [0, 1, 1, 0, 1, 0, 0, 1]
+    assert metrics["reason"].startswith("each turn was a run of its own, since together ")
 
 
 def test_predicting(launch):

@@ -29,10 +29,10 @@ from parbench.launch import slurm, slurm_cluster
 from parbench.measure import provenance
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places, published, state, writing
-from parbench.plan.forecast import forecast
 from parbench.plan.places import ROOT, folder
 from parbench.reporting import unfinished
 from parbench.verdicts import certificate
+from parbench.verdicts.forecast import forecast
 from parbench.words import nearest
 
 ALL = 10_000  # cores: Snakemake takes no more than its --cores
@@ -307,7 +307,8 @@ class Run:
         if self.called.on_slurm:
             for line in slurm.not_run(self.plan):
                 print(f"parbench: {line}")
-        print(f"parbench: {forecast(self.plan, trained) or 'no cell is to be trained'}")
+        for line in forecast(self.plan, trained) or ["no cell is to be trained"]:
+            print(f"parbench: {line}")
 
     def _foretell(self) -> None:
         """At the end of a dry run: what the run will take."""

@@ -1,16 +1,25 @@
 """Ends a program in the middle of a write: Python imports this first where PYTHONPATH says so.
 
 DIES="3 /checkpoints/": it is killed when it renames a file to such a path for the third time,
-before the rename. STOPS, likewise: it asks itself to end, as its launcher would.
+before the rename. STOPS, likewise: it asks itself to end, as its launcher would. FULL="1 <file>":
+memory runs out there, of a side of a pair, while another one holds the file.
 """
 
+import fcntl
 import os
 import signal
 import sys
 from pathlib import Path
 
-ends = {name: os.environ.get(name, "").partition(" ")[::2] for name in ("DIES", "STOPS")}
+ends = {name: os.environ.get(name, "").partition(" ")[::2] for name in ("DIES", "STOPS", "FULL")}
 left = {name: int(number or 0) for name, (number, _) in ends.items()}
+if left["FULL"] and "scripts/turns.py" in sys.orig_argv:
+    held = open(ends["FULL"][1], "w")  # noqa: SIM115
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        left["FULL"] = 0
+    except BlockingIOError:
+        ends["FULL"] = ("1", ".heartbeat")
 
 
 def look(event, arguments):
@@ -20,6 +29,8 @@ def look(event, arguments):
             left[name] -= 1
             if left[name] == 0 and name == "STOPS":
                 (Path(os.environ["PARBENCH_STATE"]) / "stop").touch()
+            elif left[name] == 0 and name == "FULL":
+                raise MemoryError("no room beside another side")
             elif left[name] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -154,24 +155,19 @@ def _train(
         nodes = job.nodes if job and several else []
         print(f"{starts} {', '.join(nodes) or lent}", flush=True)
         stop.raises = False
-        sides = [
-            _side(task, number, job, held[number], lent, Path(it) / str(number))
-            for number in range(len(held))
-        ]
+
+        def made(prefix: str = "") -> list[turns.Side]:
+            return [
+                _side(task, number, job, image, lent, Path(it) / f"{prefix}{number}")
+                for number, image in enumerate(held)
+            ]
 
         def asked() -> bool:
             return stop.received is not None
 
+        sides = made()
         if len(sides) > 1:
-            slices = turns.run(sides, task.log, run.timeout_seconds, asked)
-            if slices:
-                metrics_json.write_pair(
-                    task.out,
-                    task.cell,
-                    [each.told() for each in slices],
-                    [side.told() for side in sides],
-                    started,
-                )
+            sides = _take_turns(task, sides, made, asked, started)
         else:
             (one,) = sides
             one.ended = ranks.run(
@@ -192,6 +188,32 @@ def _train(
             kept = outcome.kept(task.out, ended.stopped)
             raise Stopped(stop.received or signal.SIGTERM, kept)
         return failure or Failure("training ended without an error, and without a result")
+
+
+def _take_turns(
+    task: Task,
+    sides: list[turns.Side],
+    made: Callable[[str], list[turns.Side]],
+    asked: Callable[[], bool],
+    started: str,
+) -> list[turns.Side]:
+    """Let the sides take turns; those that memory does not hold together, in runs apart.
+
+    Returns those that did; ``made`` makes them anew, in folders with a prefix.
+    """
+    seconds, reason = task.cell.run.timeout_seconds, None
+    slices = turns.run(sides, task.log, seconds, asked)
+    failure = None if slices else _failure(task, sides)
+    if failure is not None and failure.out_of_memory:
+        reason = f"each turn was a run of its own, since together {failure.sentence}"
+        print(f"{task.cell.id}: {failure.sentence}: now each turn is a run of its own", flush=True)
+        sides = made("apart-")
+        slices = turns.run(sides, task.log, seconds, asked, apart=True)
+    if slices:
+        each = [side.told() for side in sides]
+        told = [one.told() for one in slices]
+        metrics_json.write_pair(task.out, task.cell, told, each, started, reason=reason)
+    return sides
 
 
 def _failure(task: Task, sides: list[turns.Side]) -> Failure | None:

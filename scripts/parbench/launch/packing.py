@@ -25,7 +25,7 @@ from parbench.errors import ParbenchError
 from parbench.launch.kit import Entry, Kit
 from parbench.measure import metrics_json, provenance
 from parbench.plan import config as configuration
-from parbench.plan import expansion, forecast, places, state, writing
+from parbench.plan import expansion, places, state, writing
 from parbench.plan.model import Model, Names, Whole, validated
 from parbench.plan.naming import identity
 from parbench.plan.study_plan import Group, PairGroup
@@ -156,7 +156,7 @@ def pack(order_path: Path, configfiles: Sequence[Path], out: Path) -> Kit:
 def _seconds(cell: str, groups: dict[str, str]) -> float | None:
     """The most that a cell of its group took here or came home with."""
     alike = [other for other, group in groups.items() if group == groups[cell]]
-    return max((took for other in alike if (took := forecast.took(other))), default=None)
+    return max((took for other in alike if (took := state.took(other))), default=None)
 
 
 def _copy_package(name: str, folder: Path) -> None:

@@ -20,7 +20,6 @@ from parbench.launch.slurm_cluster import Cluster, Node, run
 from parbench.plan import config as configuration
 from parbench.plan import state
 from parbench.plan.expansion import Lacking, Plan
-from parbench.plan.forecast import took
 from parbench.words import nearest
 
 # Of a cell's walltime, beside its training: starting from a cold network disk, and a reserve.
@@ -229,7 +228,7 @@ class Requests:
         asked = settings(self.config, largest(cell).name)
         if asked["minutes"] is not None:
             return asked["minutes"]
-        if taken := [seconds for each in self._like[name] if (seconds := took(each))]:
+        if taken := [seconds for each in self._like[name] if (seconds := state.took(each))]:
             return math.ceil(max(taken) / 60 * RESERVE) + FIXED_MINUTES
         if isinstance(cell, Pair):
             return PAIR_MINUTES + FIXED_MINUTES

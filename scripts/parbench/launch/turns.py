@@ -13,8 +13,8 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -28,7 +28,6 @@ MARK = launched.MARK.encode()
 PAIRS = 4  # of slices of each side, in one restart
 SLICE_SECONDS = 1.0
 LEAST_STEPS = 4  # of a slice
-END_SECONDS = 30.0  # that ranks have to leave, once all is measured
 # Of a slice: in which others used its cores, or the machine below took them away. Judged by what
 # is no side's own doing, so that dropping a pair favours none.
 DISTURBED = 0.05
@@ -83,28 +82,23 @@ class Over(Exception):
     """Ranks have failed, one hangs, or all are to end."""
 
 
-def run(sides: list[Side], log: Path, timeout: float, asked: Callable[[], bool]) -> list[Slice]:
+def run(
+    sides: list[Side], log: Path, timeout: float, asked: Callable[[], bool], apart: bool = False
+) -> list[Slice]:
     """Let ``sides`` take their turns; none of their processes lives afterwards.
 
     Returns the slices; none where a side failed, and how it ``ended`` tells why.
     ``timeout``: seconds without a sign of life after which a rank is taken for hung; ``asked``
-    says whether all shall end now.
+    says whether all shall end now. ``apart``: each turn is a run of its own, for sides that do not
+    fit into memory together.
     """
     kills = machine.oom_kills()
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("", encoding="utf-8")
     lead = _Lead(sides, log, timeout, asked)
     slices: list[Slice] = []
-    with ExitStack() as stack, suppress(Over):
-        for side in sides:
-            side.processes = stack.enter_context(ranks.started(side.programs, log, read=True))
-        try:
-            slices = lead.all_turns()
-        finally:
-            for side in sides:
-                ranks.look_back(side.processes, side.ended, side.state, log)
-                if not (side.ended.status or side.ended.words):
-                    side.ended.task = None  # the log is of all sides: srun spoke of another's
+    with suppress(Over):
+        slices = lead.apart() if apart else lead.together()
     for side in sides:
         side.ended.words = side.ended.words or ranks.last_words(side.state)
         side.ended.kernel_killed = machine.oom_kills() > kills
@@ -116,38 +110,65 @@ class _Lead:
         self.sides, self.log, self.timeout, self.asked = sides, log, timeout, asked
         self._said: queue.SimpleQueue[tuple[int, dict]] = queue.SimpleQueue()
 
-    def all_turns(self) -> list[Slice]:
-        """Warm up, then pairs of slices until enough of them were not disturbed. Raises Over."""
+    def together(self) -> list[Slice]:
+        """All slices of sides that live at once. Raises Over."""
+        everyone = range(len(self.sides))
+        with self._started(*everyone):
+            for number in everyone:
+                self._warm_up(number)
+            return self._pairs(self._turn, 2 * PAIRS)
+
+    def apart(self) -> list[Slice]:
+        """The same, each slice in a run of its own. Raises Over."""
+
+        def whole(number: int, pair: int) -> Slice:
+            with self._started(number):
+                self._warm_up(number)
+                return self._turn(number, pair)
+
+        return self._pairs(whole, PAIRS)  # each pair costs two starts
+
+    def _pairs(self, turn: Callable[[int, int], Slice], most: int) -> list[Slice]:
+        """Pairs of slices until enough of them were not disturbed, and at ``most`` so many."""
         slices: list[Slice] = []
-        for number, side in enumerate(self.sides):
-            for process in side.processes.values():
-                threading.Thread(target=self._read, args=(number, process), daemon=True).start()
-        for number, side in enumerate(self.sides):
-            for row in self._lines_of(number):
-                side.where.setdefault(row["node"], []).append(row["pid"])
-        for number, side in enumerate(self.sides):
-            self._turn(number, -1)
-            seconds = self._turn(number, -1).seconds
-            side.steps = max(LEAST_STEPS, math.ceil(SLICE_SECONDS / (seconds / LEAST_STEPS)))
         calm = pair = 0
-        while calm < PAIRS and pair < 2 * PAIRS:
+        while calm < PAIRS and pair < most:
             order = list(range(len(self.sides)))
-            made = [self._turn(n, pair) for n in (order if pair % 4 in (0, 3) else order[::-1])]
+            made = [turn(n, pair) for n in (order if pair % 4 in (0, 3) else order[::-1])]
             slices += made
             calm += not any(each.disturbed for each in made)
             pair += 1
-        self._end()
         return slices
 
-    def _end(self) -> None:
-        for side in self.sides:
-            self._tell(side, "")
-        deadline = time.monotonic() + END_SECONDS
-        while any(ranks.running(side.processes, side.ended) for side in self.sides):
-            if time.monotonic() > deadline:
-                raise Over
-            self._look()
-            time.sleep(ranks.LOOK_SECONDS)
+    def _warm_up(self, number: int) -> None:
+        """Let a side find how many steps its slices have."""
+        side = self.sides[number]
+        self._turn(number, -1)
+        seconds = self._turn(number, -1).seconds / side.steps
+        side.steps = max(LEAST_STEPS, math.ceil(SLICE_SECONDS / seconds))
+
+    @contextmanager
+    def _started(self, *numbers: int) -> Iterator[None]:
+        """Start the ranks of these sides, and end them: what they were for is measured by then."""
+        sides = [self.sides[number] for number in numbers]
+        with ExitStack() as stack:
+            for number, side in zip(numbers, sides, strict=True):
+                (side.state / "store").unlink(missing_ok=True)  # of a run before
+                started = ranks.started(side.programs, self.log, read=True)
+                side.processes = stack.enter_context(started)
+                for process in side.processes.values():
+                    threading.Thread(target=self._read, args=(number, process), daemon=True).start()
+            try:
+                for number in numbers:
+                    for row in self._lines_of(number):
+                        self.sides[number].where.setdefault(row["node"], []).append(row["pid"])
+                yield
+            finally:
+                for side in sides:
+                    ranks.look_back(side.processes, side.ended, side.state, self.log)
+                    side.where = {}
+                    if not (side.ended.status or side.ended.words):
+                        side.ended.task = None  # the log is of all sides: srun spoke of another's
 
     def _turn(self, number: int, pair: int) -> Slice:
         side = self.sides[number]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from parbench.cell import Cell, Pair
@@ -86,6 +87,21 @@ def _changed_code(cell: Cell | Pair, then: Mapping[str, str]) -> list[str]:
             what = "is new" if old is None else "is no longer used" if new is None else "changed"
             reasons.append(f"{module} {what} since it was trained")
     return reasons
+
+
+def took(cell: str) -> float | None:
+    """Seconds that a cell took from its start to its end; None where it has no result."""
+    try:
+        found = read_json(folder(cell) / "metrics.json")
+        return seconds(found)
+    except (ParbenchError, KeyError, TypeError, ValueError):
+        return None
+
+
+def seconds(run: Mapping) -> float:
+    """From the start to the end of ``run``, as its metrics.json has them."""
+    started, finished = (datetime.fromisoformat(run[key]) for key in ("started", "finished"))
+    return (finished - started).total_seconds()
 
 
 # --- what a cell rests on ---

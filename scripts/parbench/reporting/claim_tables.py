@@ -161,7 +161,7 @@ def _says(verdict: str, number: int) -> str:
 
 def _lacks(each: Judged) -> tuple[str, str]:
     """What a claim that can't be tested lacks, and why it would take that."""
-    reasons = [reason.removeprefix(f"{c.study} ") for c in each.comparisons for reason in c.reasons]
+    reasons = [r.removeprefix(f"{c.study} has ") for c in each.comparisons for r in c.reasons]
     text = "; ".join(dict.fromkeys(reasons)) or each.reason
     return re.split("[:;]", re.sub(r" \(.*?\)", "", text))[0], text
 

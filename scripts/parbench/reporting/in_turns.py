@@ -1,63 +1,104 @@
-"""What a study compares in pairs: every restart, and what disturbed them."""
+"""What a study compares in pairs: bound, every restart, what disturbed them, and what it says."""
 
 from __future__ import annotations
 
 import math
 
-from parbench.reporting.study import Study
-from parbench.reporting.table import Cell, Notes, interval_cell, make_table, whole
+from parbench.reporting.paper_tables import (
+    VERDICT,
+    columns_of,
+    context,
+    published_cell,
+    verdict_cell,
+)
+from parbench.reporting.study import ONCE, Study, bound
+from parbench.reporting.table import Cell, Notes, absent, interval_cell, make_table, number
 from parbench.reporting.text import ratio_text
 from parbench.verdicts.equal_sides import EqualSides
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared
 
+KEYS = ["Model", "Variant", "Against"]
+COLUMNS = ["Times as fast", "95 % interval", "Restarts", "With disturbed", "Pairs", "Bound"]
+PIPELINE_BOUND = (
+    "A pipeline of n devices that fills and drains with each batch is at most m·n/(m + n − 1) "
+    "times as fast as one device with m micro-batches of equal cost: the pipeline bound."
+)
+
 
 def in_turns_table(study: Study) -> dict | None:
     """Every comparison of the study, with the ratio of each restart; None where it has none."""
-    rows, notes = [], Notes()
-    for group in study.groups:
-        for word, pairs in (("", group.pairs), (", predicting", group.predicting)):
-            for baseline, compared in pairs.items():
-                name = group.variant + word
-                rows.append(_row(study, group, name, study.by_id[baseline], compared, notes))
-    if not rows:
+    notes = Notes(ONCE)
+    compared = [
+        (group, baseline, pair, pairs is group.predicting)
+        for group in study.groups
+        for pairs in (group.pairs, group.predicting)
+        for baseline, pair in pairs.items()
+    ]
+    if not compared:
         return None
-    columns = ["Times as fast", "95 % interval", "Restarts", "With disturbed", "Pairs", "Disturbed"]
+    groups = [group for group, *_ in compared]
+    judged = [n for n in ("Published", VERDICT) if n in columns_of(study, groups, "speedup")]
+    pipelines = any(group.work.pipeline_bound for group in groups)
     return make_table(
         f"t-turns-{study.name}",
         "Compared in turns",
-        [("", ["Model", "Variant", "Baseline"]), ("", [*columns, "Reading"])],
-        rows,
+        [("", KEYS), ("", [*COLUMNS, *judged, "Reading"])],
+        [_row(study, *each, judged, notes) for each in compared],
         caption="Both sides of a comparison took turns on the same devices, slice by slice, in "
         "each of several restarts. A pair of slices counts as disturbed where other programs, or "
         "the machine below, took more than 5 % of its time; it is left out (where two others "
-        "remain) and another one taken. “With disturbed” has them all.",
+        "remain) and another one taken. “With disturbed” has them all. The bound of a speedup is "
+        f"the number of cores or GPUs.{f' {PIPELINE_BOUND}' if pipelines else ''}",
+        context=context(groups),
         notes=notes,
     )
 
 
 def _row(
-    study: Study, group: Group, name: str, baseline: Group, compared: Compared, notes: Notes
+    study: Study,
+    group: Group,
+    baseline: str,
+    compared: Compared,
+    predicting: bool,
+    judged: list[str],
+    notes: Notes,
 ) -> list[Cell]:
-    keys = [Cell(group.model), Cell(name), Cell(baseline.variant)]
-    measured = compared.series.estimate()
+    name = f"{group.variant}, predicting" if predicting else group.variant
+    keys = [Cell(group.model), Cell(name), Cell(study.by_id[baseline].variant)]
+    # What the study calls a speedup; the others are what claims ask.
+    is_speedup = baseline == group.baseline and not predicting
+    row = study.row(group, "speedup") if is_speedup else None
     if not compared.restarts:
-        return [*keys, Cell("; ".join(compared.reasons) or "not measured", span=7)]
-    each = compared.restarts
-    says = compared.reading(study.study["tolerance"]["relative"])
+        why = "; ".join(compared.reasons) or "not measured"
+        return [*keys, Cell(why, span=len(COLUMNS) + len(judged) + 1)]
+    each, measured = compared.restarts, compared.series.estimate()
     of_all = math.exp(sum(one.of_all for one in each) / len(each))
+    pairs, disturbed = sum(one.pairs for one in each), sum(one.disturbed for one in each)
+    marks = notes.mark_all(row.reason) if row else notes.mark(*compared.reasons)
+    cells = {"Published": published_cell(row, "x"), VERDICT: verdict_cell(row, group)}
     return [
         *keys,
-        Cell(ratio_text(measured.mean), sort=measured.mean, marks=notes.mark(*compared.reasons)),
+        Cell(ratio_text(measured.mean), sort=measured.mean, link=study.panel(group)),
         interval_cell(measured, 2),
         Cell(", ".join(ratio_text(math.exp(one.value)) for one in each)),
         Cell(ratio_text(of_all), sort=of_all),
-        whole(sum(one.pairs for one in each)),
-        whole(sum(one.disturbed for one in each)),
-        # Of equal sides it is whether they may be relied on.
-        Cell(
-            EqualSides(group).said.partition(": ")[2]
-            if compared is group.pairs.get(group.id)
-            else says
-        ),
+        Cell(f"{pairs}, {disturbed} disturbed" if disturbed else str(pairs), sort=pairs),
+        _bound_cell(group) if is_speedup else absent("no bound"),
+        *(cells[name] for name in judged),
+        Cell(_reading(study, group, compared, is_speedup)).marked(marks),
     ]
+
+
+def _bound_cell(group: Group) -> Cell:
+    most, pipeline = bound(group), group.work.pipeline_bound
+    return number(most, f"{most}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else ""))
+
+
+def _reading(study: Study, group: Group, compared: Compared, is_speedup: bool) -> str:
+    """What the ratio says, given its bound; of equal sides, whether they may be relied on."""
+    if compared is group.pairs.get(group.id):
+        return EqualSides(group).said.partition(": ")[2]
+    if is_speedup and compared.series.estimate().ci_low > bound(group):
+        return "above the bound: suspect the clock"
+    return compared.reading(study.study["tolerance"]["relative"])

@@ -11,12 +11,10 @@ from parbench.reporting.table import (
     Cell,
     Notes,
     absent,
-    interval_cell,
     make_table,
     number,
 )
 from parbench.reporting.text import (
-    ABSENT,
     convert,
     hardware_text,
     heading,
@@ -40,10 +38,6 @@ TONES = {
 }
 JUDGED = {*TONES, words.UNDECIDED}
 APART = "not in turns"  # of a speedup that no pair of the study compares
-PIPELINE_BOUND = (
-    "A pipeline of n devices that fills and drains with each batch is at most m·n/(m + n − 1) "
-    "times as fast as one device with m micro-batches of equal cost: the pipeline bound."
-)
 
 
 # ---------------------------------------------------------------- cells of a row
@@ -103,7 +97,7 @@ def verdict_cell(row: Row | None, group: Group, marks: Sequence[str] = ()) -> Ce
 def metric_cells(
     study: Study, group: Group, metric: str, unit: str, columns: list[str], notes: Notes
 ) -> list[Cell]:
-    """The ``columns`` of one number, as ``_columns`` names them."""
+    """The ``columns`` of one number, as ``columns_of`` names them."""
     row = study.row(group, metric)
     outcome = outcome_cell(study, group, row, unit, metric)
     said = row.reason if row else group.not_run or ""
@@ -119,7 +113,7 @@ def metric_cells(
     return [cells[name] for name in columns]
 
 
-def _columns(study: Study, groups: list[Group], metric: str) -> list[str]:
+def columns_of(study: Study, groups: list[Group], metric: str) -> list[str]:
     """What is told of a metric: a ratio and a verdict where one can be judged, and what is
     published where something is."""
     rows = [row for group in groups if (row := study.row(group, metric))]
@@ -166,7 +160,7 @@ def _metrics_table(
     notes, rows = Notes(ONCE), []
     apart = [m for m in units if groups and all(study.apart(group, m) for group in groups)]
     units = {metric: unit for metric, unit in units.items() if metric not in apart}
-    columns = {metric: _columns(study, groups, metric) for metric in units}
+    columns = {metric: columns_of(study, groups, metric) for metric in units}
     for group in groups:
         row = key_cells(group, notes.mark(study.own_scale(group)))
         for metric, unit in units.items():
@@ -209,54 +203,6 @@ def context(groups: list[Group]) -> str:
             "divided by each other."
         )
     return " ".join(text)
-
-
-def speedup_table(study: Study) -> dict | None:
-    """Speedup of every group that took turns with its baseline, and its bound."""
-    notes = Notes(ONCE)
-    groups = [group for group in study.groups if group.baseline in group.pairs]
-    if not groups:
-        return None
-    pipelines = any(group.work.pipeline_bound for group in groups)
-    judged = _columns(study, groups, "speedup")
-    columns = ["Against", "Speedup", "95 % interval", "Bound", "Reading"]
-    columns += [name for name in ("Published", VERDICT) if name in judged]
-    return make_table(
-        f"t-{study.name}-speedup",
-        "Speedup and its bound",
-        [("", KEYS), ("", columns)],
-        [_speedup_row(study, group, columns, notes) for group in groups],
-        caption="Training time of the baseline over that of the variant, of pairs that took turns. "
-        "The bound is the number of cores or GPUs." + (f" {PIPELINE_BOUND}" if pipelines else ""),
-        context=context(groups),
-        notes=notes,
-    )
-
-
-def _speedup_row(study: Study, group: Group, columns: list[str], notes: Notes) -> list[Cell]:
-    unit = "x"
-    row = study.row(group, "speedup")
-    most, pipeline = bound(group), group.work.pipeline_bound
-    outcome = outcome_cell(study, group, row, unit, "speedup")
-    if row is not None and row.mean is not None:
-        interval = interval_cell(row, study.places("speedup", unit))
-        says = Cell(study.reading(group, row))
-        explained = False
-    else:
-        interval = says = absent("not measured")
-        # What failed says why in the speedup's own place.
-        explained = outcome.text != ABSENT and not group.not_run
-    bounds = f"{most}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else "")
-    cells = {
-        "Against": Cell(study.by_id[group.baseline].variant),
-        "Speedup": outcome,
-        "95 % interval": interval,
-        "Bound": number(most, bounds),
-        "Reading": says.marked(notes.mark_all(row.reason) if row and not explained else ()),
-        "Published": published_cell(row, unit),
-        VERDICT: verdict_cell(row, group),
-    }
-    return [*key_cells(group), *(cells[name] for name in columns)]
 
 
 def counted_verdicts(study: Study, published: bool = False) -> Counter:

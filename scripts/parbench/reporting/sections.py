@@ -15,7 +15,6 @@ from parbench.reporting.paper_tables import (
     JUDGED,
     counted_verdicts,
     paper_table,
-    speedup_table,
     time_to_accuracy,
 )
 from parbench.reporting.phases import phases_table
@@ -57,7 +56,7 @@ def study_section(study: Study, known: Environments) -> dict:
     """What the report says of one study, whose cells ran in environments that are ``known``."""
     text = study.study
     tables = [paper_table(study, index, table) for index, table in enumerate(text["tables"], 1)]
-    more = (in_turns_table, speedup_table, time_to_accuracy, operators_table, phases_table)
+    more = (in_turns_table, time_to_accuracy, operators_table, phases_table)
     tables += filter(None, (make(study) for make in (*more, not_yet_table)))
     tables += [work_table(study)]
     states = Counter(group.short_status for group in study.groups)

@@ -152,12 +152,6 @@ class Study:
         of_pairs = metric in IN_TURNS and not group.not_run
         return of_pairs and group.baseline not in (None, *group.pairs)
 
-    def reading(self, group: Group, row: Row) -> str:
-        """What a group's speedup (its ``row``) says, given its bound."""
-        if row.ci_low is not None and row.ci_low > bound(group):
-            return "above the bound: suspect the clock"
-        return group.pairs[group.baseline].reading(self.study["tolerance"]["relative"])
-
 
 def bound(group: Group) -> int:
     """All cores or GPUs of a group, which no speedup should exceed."""

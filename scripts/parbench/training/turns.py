@@ -34,7 +34,7 @@ from parbench.training.train import rank_of, set_up
 def take_turns(
     pair: Pair, number: int, data_folder: Path, strategy: Strategy, heartbeat: Heartbeat
 ) -> None:
-    """Set up side ``number`` of ``pair`` and take its turns, until the launcher ends them.
+    """Set up side ``number`` of ``pair`` and take its turns, until the launcher ends it.
 
     A turn is {"steps": how many are timed, "stop": {node: processes of other sides}}.
     """
@@ -46,9 +46,7 @@ def take_turns(
     told = place
     while True:
         print(f"{launched.MARK}{json.dumps(told)}", flush=True)
-        if (line := launched.told.get()) == "":
-            return
-        turn = json.loads(line)
+        turn = json.loads(launched.told.get())
         with _alone(turn["stop"].get(node(), []), strategy.local_rank == 0):
             told = place | _timed(step, turn["steps"], strategy)
 

@@ -24,6 +24,7 @@ from parbench.verdicts.words import (
     DIFFERENT,
     FAILS,
     HOLDS,
+    NO_VALUES,
     NOT_COMPARABLE,
     REPORTED,
     SAME,
@@ -134,6 +135,11 @@ class Comparison:
         groups = [ratio.over for ratio in self.ratios] if self.group is None else [self.group]
         return list(dict.fromkeys(words for group in groups for words in group.scaled))
 
+    @property
+    def waits(self) -> bool:
+        """Whether it lacks nothing but results."""
+        return self.verdict == UNTESTED and self.reasons == (NO_VALUES,)
+
     def verdict_at(self, alpha: float) -> str:
         """Say the verdict at ``alpha``; of what rests on no interval there is one alone."""
         return self.at(alpha) if self.at else self.verdict
@@ -177,7 +183,7 @@ def _ratio(claim: Claim, study: Rebuilt, over: Group, under: Group) -> Ratio:
             but = {"global_batch"} if test.numerator.batch_size else set()
             series = by_seed.compared(metric, over, under, but)
         if not missing and not (series and series.values):
-            lacking = f"no {series.of.rstrip('s')} that both have" if series else judging.NO_PAIR
+            lacking = NO_VALUES if series else judging.NO_PAIR
             missing = (series and series.reasons) or [lacking]
     stated = _stated(claim, over, under)
     printed = _printed(metric, over, under, study.source) if metric else None
@@ -252,20 +258,31 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
     elif not missing and test.value == "published" and value is None:
         missing = ("the claim states no number for this",)
     made = Comparison(study.name, UNTESTED, missing, ratios, published=published)
+    bound = _bound(test, first) if series and series.logs and not others else None
+    too_far = _unreachable(test, bound, value)
     if missing:
-        return made
-    bound = _bound(test, first) if series.logs and not others else None
+        return replace(made, reasons=(too_far,)) if made.waits and too_far else made
     made = replace(made, measured=series.estimate(), series=series, bound=bound)
     sides = [side for each in ratios for side in (each.over, each.under)]
     if first.pair and (void := biased(study.groups, sides)):
         return replace(made, reasons=(void,))
-    return replace(_judged(made, test, study, value), beside=_beside(made))
+    made = replace(made, beside=_beside(made))
+    return replace(made, reasons=(too_far,)) if too_far else _judged(made, test, study, value)
 
 
 def _bound(test: ClaimTest, ratio: Ratio) -> float | None:
     if test.op == "<":
         return 1 / ratio.inverse_bound if math.isfinite(ratio.inverse_bound) else None
     return ratio.bound if math.isfinite(ratio.bound) else None
+
+
+def _unreachable(test: ClaimTest, bound: float | None, value: float | None) -> str:
+    """Why no ratio beyond ``value`` can be found where it is at most ``bound``, of ``<`` at least;
+    empty where one can."""
+    sign = {">": 1, "<": -1}.get(test.op)
+    if bound is None or value is None or not sign or sign * value < sign * bound:
+        return ""
+    return f"at most {bound**sign:.2f} times"
 
 
 def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | None) -> Comparison:
@@ -286,10 +303,6 @@ def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | No
         return sequential.beyond(found, test.op, threshold)
 
     verdict, reasons = at(sequential.ALPHA), series.reasons
-    if made.bound is not None and test.op in (">", "<"):
-        sign = 1 if test.op == ">" else -1
-        if sign * threshold >= sign * math.log(made.bound):
-            return replace(made, reasons=(f"at most {made.bound**sign:.2f} times",))
     if verdict == UNDECIDED:
         reasons = (*reasons, series.outlook(ends))
     return replace(made, verdict=verdict, reasons=reasons, at=at, boundaries=ends)

@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from parbench.deploy import deployment
@@ -20,14 +20,12 @@ from parbench.errors import ParbenchError
 from parbench.files import write_json
 from parbench.measure import metrics_json
 from parbench.plan import config as configuration
-from parbench.plan import expansion, pairing, places, published, state
+from parbench.plan import expansion, pairing, places, state
 from parbench.plan.study_plan import PairGroup
-from parbench.verdicts import claims, sequential
-from parbench.verdicts.comparisons import Comparison, Rebuilt
-from parbench.verdicts.groups import Group, groups_of
-from parbench.verdicts.incomplete import cut
+from parbench.verdicts import asked, sequential
+from parbench.verdicts.comparisons import Comparison
+from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared
-from parbench.verdicts.published import Source
 from parbench.verdicts.sequential import Band
 from parbench.verdicts.series import Series
 from parbench.verdicts.terminal import aligned, say
@@ -61,17 +59,20 @@ def still_open(plan: expansion.Plan) -> Iterator[Open]:
     """What ``plan`` has not decided: whether a side of a pair is faster, slower or equal, and the
     claims that rest on pairs, or on seeds."""
     for name, study in plan.studies.items():
-        undecided = [each for each in _claimed(name, study.stated(), plan) if each.boundaries]
+        undecided = [each for each in _claimed(name, plan) if each.boundaries]
+        # Under two names, of models together, the same cells may be compared.
+        of_cells: dict[tuple[str, ...], list[PairGroup]] = {}
         for pair in study.pairs or ():
-            if pair.not_run is not None or pair.inference:
-                continue
-            series = _compared(pair).series
+            if pair.not_run is None and not pair.inference:
+                of_cells.setdefault(tuple(pair.cells), []).append(pair)
+        for cells, pairs in of_cells.items():
+            series = _compared(pairs[0]).series
             boundaries = series.undecided(study.study.tolerance.relative)
             for each in undecided:
-                if any(ratio.pair and ratio.pair.cells == pair.cells for ratio in each.ratios):
+                if any(ratio.pair and ratio.pair.cells == cells for ratio in each.ratios):
                     boundaries += each.boundaries
             if boundaries:
-                yield Open.of([pair], series, boundaries)
+                yield Open.of(pairs, series, boundaries)
         for each in undecided:
             if not any(ratio.pair for ratio in each.ratios):
                 yield Open.of(_groups(each), each.series, each.boundaries)
@@ -87,22 +88,9 @@ def _compared(pair: PairGroup) -> Compared:
     return Compared.of(pair.stated(), runs)
 
 
-def _claimed(name: str, study: Mapping, plan: expansion.Plan) -> list[Comparison]:
-    """The undecided comparisons of the claims that the study is asked."""
-    done = {
-        cell: plan.cells[cell].seed
-        for cell in plan.runnable(name)
-        if state.state(cell, plan)[0] == "done"
-    }
-    whole = cut(study, done, lambda group, left: {"not_run": "not trained yet"})
-    runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in done}
-    groups = tuple(groups_of(whole, runs, runs).values())
-    about = study["study"]
-    source = Source.read(about["published"], places.published_files())
-    asked = about.get("claims", ())
-    rebuilt = Rebuilt(name, about["tolerance"], source, groups, {}, asked)
-    judged = claims.judge(published.claims(places.CLAIMS), [rebuilt], [])
-    made = (comparison for each in judged for comparison in each.comparisons)
+def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:
+    """The undecided comparisons of the claims that the study ``name`` is asked."""
+    made = (comparison for each in asked.judged(plan, [name]) for comparison in each.comparisons)
     return [each for each in made if each.verdict == UNDECIDED and each.series]
 
 
@@ -218,7 +206,7 @@ def _told(plan: expansion.Plan) -> list[str]:
         f"{name}: {' over '.join(group.id for group in _groups(each))}: {each.verdict}: "
         + each.reasons[-1]
         for name, study in plan.studies.items()
-        for each in _claimed(name, study.stated(), plan)
+        for each in _claimed(name, plan)
         if not any(ratio.pair for ratio in each.ratios)
     )
     return [*aligned(lines), *seeds]

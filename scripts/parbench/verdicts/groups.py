@@ -7,13 +7,14 @@ import shlex
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from parbench.cell import Dataset, Hardware, Training
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
 from parbench.measure.metrics import Metric, Run
+from parbench.plan.state import seconds
 from parbench.plan.study_plan import Work
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.series import Series
@@ -49,6 +50,7 @@ class Group:
     model_options: Mapping = field(default_factory=dict)
     pretrained: Mapping = field(default_factory=dict)
     members: list[str] = field(default_factory=list)
+    shared: bool = False  # a machine, with other cells at the same time
     failed: list[Mapping] = field(default_factory=list)  # of a plan of which only a part is done
     waiting: int = 0
     runs: tuple[Run, ...] = ()
@@ -63,9 +65,9 @@ class Group:
         entry: Mapping,
         runs: Iterable[Run],
         cell_runs: Iterable[Run],
-        **turns: Mapping[str, Compared],
+        **found: Any,
     ) -> Group:
-        """The group that ``entry`` of a plan describes; ``turns``: `pairs` and `predicting`."""
+        """The group that ``entry`` of a plan describes; ``found``: other fields of it."""
         known = {each.name: entry[each.name] for each in fields(cls) if each.name in entry}
         typed = {
             "hardware": Hardware(**entry["hardware"]),
@@ -74,7 +76,7 @@ class Group:
             "work": Work(**entry["work"]),
             "comparable": entry.get("comparable") or {},
         }
-        return cls(**known | typed | turns, runs=tuple(runs), cell_runs=tuple(cell_runs))
+        return cls(**known | typed | found, runs=tuple(runs), cell_runs=tuple(cell_runs))
 
     @property
     def ok(self) -> list[Run]:
@@ -174,12 +176,7 @@ class Group:
     @property
     def seed_seconds(self) -> float:
         """What one more seed costs, as those that ran did, start to end."""
-        seconds = [
-            (ends[1] - ends[0]).total_seconds()
-            for run in self.cell_runs
-            if (ends := [datetime.fromisoformat(run[key]) for key in ("started", "finished")])
-        ]
-        return sum(seconds) / max(1, len(set(map(seed, self.cell_runs))))
+        return sum(map(seconds, self.cell_runs)) / max(1, len(set(map(seed, self.cell_runs))))
 
     def stands_in(self, table: Mapping) -> bool:
         """Whether it is a row of a study's ``table``: its variant, of one of its models.
@@ -234,7 +231,7 @@ def groups_of(
     ``runs`` and ``paired`` map ids of cells, and of pairs, to metrics.json contents.
     """
     kinds = {"pairs": _compared(plan, paired, False), "predicting": _compared(plan, paired, True)}
-    groups = {}
+    beside, groups = _beside_others(run for run in runs.values() if "slices" not in run), {}
     for each in plan["groups"] + plan["together"]:
         turns = {kind: found.get(each["id"], {}) for kind, found in kinds.items()}
         if each.get("members"):
@@ -242,8 +239,22 @@ def groups_of(
             own, cells = _together(members), [run for member in members for run in member.runs]
         else:
             own = cells = [] if each["not_run"] else [runs[cell] for cell in each["cells"]]
-        groups[each["id"]] = Group.of(each, own, cells, **turns)
+        shared = any(run["cell"]["id"] in beside for run in cells)
+        groups[each["id"]] = Group.of(each, own, cells, shared=shared, **turns)
     return groups
+
+
+def _beside_others(runs: Iterable[Run]) -> set[str]:
+    """The cells that ran while another one did, on such a machine."""
+    found, last = set(), {}
+    for run in sorted(runs, key=lambda run: run["started"]):
+        machine = run["environment"]["machine"]["fingerprint"]
+        before = last.get(machine)
+        if before and run["started"] < before["finished"]:
+            found |= {run["cell"]["id"], before["cell"]["id"]}
+        if not before or before["finished"] < run["finished"]:
+            last[machine] = run
+    return found
 
 
 def _compared(

@@ -10,7 +10,7 @@ from parbench.plan.published import ClaimTest
 from parbench.verdicts.comparisons import Comparison, Rebuilt, untested
 from parbench.verdicts.selection import measuring
 from parbench.verdicts.series import estimate
-from parbench.verdicts.words import FAILS, HOLDS, REPORTED, UNTESTED
+from parbench.verdicts.words import FAILS, HOLDS, NO_VALUES, REPORTED, UNTESTED
 
 EXACT = 1e-6  # how near two numbers are that are one
 
@@ -28,7 +28,7 @@ def largest(metric: str, study: Rebuilt) -> list[Comparison]:
             if (published := study.source.find(group, Metric(name, name, "s", "absolute")))
         }
         if parts or found:
-            missing = group.not_run or f"no cell measures {metric}"
+            missing = group.not_run or (f"no cell measures {metric}" if group.runs else NO_VALUES)
             made.append(
                 Comparison(
                     study.name,
@@ -59,7 +59,8 @@ def equal(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
             verdict, reasons = (HOLDS if exact else FAILS), ()
         else:
             verdict = UNTESTED
-            reasons = (group.not_run or "; ".join(group.failures()) or "no score",)
+            none = "no score" if group.runs else NO_VALUES
+            reasons = (group.not_run or "; ".join(group.failures()) or none,)
         made.append(
             Comparison(
                 study.name,

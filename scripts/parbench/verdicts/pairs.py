@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 
 import numpy as np
 
 from parbench.measure.metrics import Run
+from parbench.plan.state import seconds
 from parbench.verdicts import sequential
 from parbench.verdicts.series import Series
 from parbench.verdicts.words import OK
@@ -46,8 +46,8 @@ def restart(run: Run) -> Restart:
     disturbed = {each["pair"] for each in run["slices"] if each["disturbed"]}
     for each in run["slices"]:
         # Of a whole training, up to a factor that all sides share.
-        seconds = epochs[each["side"]] * each["seconds"] / each["samples"]
-        times.setdefault(each["pair"], {})[each["side"]] = seconds
+        took = epochs[each["side"]] * each["seconds"] / each["samples"]
+        times.setdefault(each["pair"], {})[each["side"]] = took
     first = cell["variants"]
     ratios = {
         pair: math.log(sum(row[n] for n in row if n >= first) / sum(row[n] for n in range(first)))
@@ -58,7 +58,6 @@ def restart(run: Run) -> Restart:
     alone = [
         float(np.median([row[n] for row in times.values()])) for n in range(first, len(epochs))
     ]
-    started, finished = (datetime.fromisoformat(run[key]) for key in ("started", "finished"))
     return Restart(
         cell["seed"],
         float(sequential.hodges_lehmann(kept)),
@@ -67,13 +66,16 @@ def restart(run: Run) -> Restart:
         len(ratios),
         len(disturbed),
         sum(alone) / max(alone),
-        (finished - started).total_seconds(),
+        seconds(run),
     )
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A variant beside its baseline, with its restarts; ``reasons``: why some gave nothing."""
+    """A variant beside its baseline, with its restarts.
+
+    ``reasons``: why some gave nothing, or took turns in runs apart.
+    """
 
     restarts: tuple[Restart, ...]
     reasons: tuple[str, ...]
@@ -83,8 +85,8 @@ class Compared:
     def of(cls, entry: Mapping, runs: Mapping[str, Run]) -> Compared:
         """That of ``entry`` among a plan's pairs; ``runs``: metrics.json by cell."""
         mine = [runs[cell] for cell in entry["cells"] if cell in runs]
-        failed = (f"restart {run['cell']['seed']}: {run['reason']}" for run in mine if not _ok(run))
-        reasons = filter(None, [entry["not_run"], *failed])
+        told = (f"restart {run['cell']['seed']}: {run['reason']}" for run in mine if run["reason"])
+        reasons = filter(None, [entry["not_run"], *told])
         return cls(tuple(map(restart, filter(_ok, mine))), tuple(reasons), tuple(entry["cells"]))
 
     @cached_property

@@ -31,7 +31,7 @@ from parbench.verdicts.judging import scale_difference, verdict
 from parbench.verdicts.published import Source
 from parbench.verdicts.rows import NUMBERS, Row, known, write_rows
 from parbench.verdicts.series import Series
-from parbench.verdicts.words import NOT_REACHED
+from parbench.verdicts.words import NOT_REACHED, SHARED
 
 # Ratios of pairs, by what one is that many times the speedup.
 IN_TURNS = {
@@ -135,11 +135,13 @@ class Measured:
             is_speedup = metric.name == "speedup" and not group.not_run
             bound = group.at_most_faster(self.baseline(group)) if is_speedup else math.inf
             judged = verdict(metric, group, self.plan["study"], series, published, bound)
+            clocked = metric.depends_on_clock and metric.kind == "absolute"
             reasons = [
                 group.not_run,
                 *group.failures(),
                 *uncertified,
                 *group.cautions(metric),
+                SHARED if group.shared and clocked and series.values else "",
                 *series.reasons,
                 *self.reading(metric, series),
                 *judged.reasons,

@@ -46,6 +46,8 @@ TOO_CLOSE = "too close to call"
 EQUAL, DIFFERS, MEASURED = "equal", "differs", "measured"
 
 FEWEST = 4  # seeds, or restarts; fewer give their range, and decide nothing
+SHARED = "shared: other cells ran at the same time on such a machine"
+NO_VALUES = "no seed or restart that both have"
 NOT_REACHED = "not reached"  # so begins what is said of seeds below the published accuracy
 
 

@@ -1,0 +1,38 @@
+"""The claims that the studies of a plan are asked, as the cells that are done tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from parbench.measure import metrics_json
+from parbench.plan import expansion, places, published, state
+from parbench.verdicts import claims
+from parbench.verdicts.comparisons import Rebuilt
+from parbench.verdicts.groups import groups_of
+from parbench.verdicts.incomplete import cut
+from parbench.verdicts.published import Source
+
+
+def judged(plan: expansion.Plan, studies: Collection[str]) -> list[claims.Judged]:
+    """Those of ``studies``, by name, together."""
+    rebuilt = [_rebuilt(name, plan) for name in studies]
+    return claims.judge(published.claims(places.CLAIMS), rebuilt, [])
+
+
+def _rebuilt(name: str, plan: expansion.Plan) -> Rebuilt:
+    done = {
+        cell: plan.cells[cell].seed
+        for cell in plan.runnable(name)
+        if state.state(cell, plan)[0] == "done"
+    }
+    whole = cut(plan.studies[name].stated(), done, _none_yet)
+    runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in done}
+    groups = tuple(groups_of(whole, runs, runs).values())
+    about = whole["study"]
+    source = Source.read(about["published"], places.published_files())
+    return Rebuilt(name, about["tolerance"], source, groups, {}, about.get("claims", ()))
+
+
+def _none_yet(group: Mapping, left: list[str]) -> dict:
+    """What the plan says of a group of which no cell is done."""
+    return {"cells": []}
