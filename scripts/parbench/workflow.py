@@ -1,6 +1,6 @@
 """One run of the workflow, from its Snakefile's side: what was asked for, and what it says.
 
-Of Snakemake only what a Snakefile may use: ``workflow`` is read, and nothing of it changed.
+Of Snakemake only what a Snakefile may use: ``workflow`` is read.
 """
 
 from __future__ import annotations

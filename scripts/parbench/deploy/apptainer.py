@@ -152,6 +152,10 @@ def enter(
         command += ["--nv"]
     if temporary is not None:
         command += ["--workdir", str(temporary)]
+        # Ranks that start at once would all make the places of folders within it, and one fails.
+        for root, kept in (("/tmp", "tmp"), ("/var/tmp", "var_tmp")):  # noqa: S108
+            for bind in (each for each in binds if each.is_relative_to(root)):
+                (temporary / kept / bind.relative_to(root)).mkdir(parents=True, exist_ok=True)
     for bind in dict.fromkeys([*binds, *NAMES]):
         command += ["--mount", mount(bind)]
     if folder is not None:
