@@ -13,6 +13,7 @@ import constructed
 from constructed import CPU1, CPU2, Group
 from parbench import files
 from parbench.errors import ParbenchError
+from parbench.measure import metrics_json
 from parbench.reporting import report
 from parbench.verdicts import certificate, evidence
 from test_report import pdf_text, squeezed
@@ -268,5 +269,6 @@ def test_what_lies_in_the_project_is_whole(path):
     runs = evidence.runs(made, path)
     assert path.stem == f"{made['study']}-{made['machine']}-{made['date']}"
     assert {run["status"] for run in runs.values()} == {"ok"}
-    places = {run["environment"]["image"] or certificate.HOST for run in runs.values()}
+    used = [each for run in runs.values() for each in metrics_json.environments(run)]
+    places = {each["image"] or certificate.HOST for each in used}
     assert places == {proof["place"] for proof in made["certificates"]}

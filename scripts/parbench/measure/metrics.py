@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
@@ -50,6 +51,12 @@ class Metric:
         a goal not reached.
         """
         return self.read is None or self.optional or self.of == "several"
+
+
+def seconds(run: Run) -> float:
+    """From the start to the end of ``run``."""
+    started, finished = (datetime.fromisoformat(run[key]) for key in ("started", "finished"))
+    return (finished - started).total_seconds()
 
 
 def profiled_operators(run: Run) -> dict[str, Mapping]:

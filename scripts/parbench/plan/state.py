@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 
 from parbench.cell import Cell, Pair
@@ -13,6 +12,7 @@ from parbench.deploy import images
 from parbench.errors import ParbenchError
 from parbench.files import read_json
 from parbench.measure import metrics_json, provenance
+from parbench.measure.metrics import seconds
 from parbench.plan import places
 from parbench.plan.expansion import Plan
 from parbench.plan.places import folder
@@ -96,12 +96,6 @@ def took(cell: str) -> float | None:
         return seconds(found)
     except (ParbenchError, KeyError, TypeError, ValueError):
         return None
-
-
-def seconds(run: Mapping) -> float:
-    """From the start to the end of ``run``, as its metrics.json has them."""
-    started, finished = (datetime.fromisoformat(run[key]) for key in ("started", "finished"))
-    return (finished - started).total_seconds()
 
 
 # --- what a cell rests on ---

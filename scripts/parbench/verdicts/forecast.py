@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Collection
 
 from parbench import files
+from parbench.measure.metrics import seconds
 from parbench.plan import places, state
 from parbench.plan.expansion import Plan
 from parbench.plan.study_plan import Group, PairGroup, StudyPlan
@@ -58,7 +59,7 @@ def _kept(study: StudyPlan, group: Group | PairGroup) -> tuple[str, list[float]]
         for other in [*made["plan"]["groups"], *made["plan"].get("pairs", [])]:
             if made["study"] == name and _configuration(other["id"]) == _configuration(group.id):
                 runs = (made["cells"].get(cell) for cell in other["cells"])
-                return made["machine"], [state.seconds(run) for run in runs if run]
+                return made["machine"], [seconds(run) for run in runs if run]
     return "", []
 
 

@@ -13,8 +13,7 @@ from typing import Any
 from parbench.cell import Dataset, Hardware, Training
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
-from parbench.measure.metrics import Metric, Run
-from parbench.plan.state import seconds
+from parbench.measure.metrics import Metric, Run, seconds
 from parbench.plan.study_plan import Work
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.series import Series

@@ -9,8 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from parbench.measure.metrics import Run
-from parbench.plan.state import seconds
+from parbench.measure.metrics import Run, seconds
 from parbench.verdicts import sequential
 from parbench.verdicts.series import Series
 from parbench.verdicts.words import OK
