@@ -1,11 +1,12 @@
-"""The claims that the studies of a plan are asked, as the cells that are done tell of them."""
+"""The claims that the studies of a plan are asked, as cells that are done tell of them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from parbench.cell import Pair
 from parbench.measure import metrics_json
-from parbench.plan import expansion, places, published, state
+from parbench.plan import expansion, places, published
 from parbench.verdicts import claims
 from parbench.verdicts.comparisons import Rebuilt
 from parbench.verdicts.groups import groups_of
@@ -13,21 +14,22 @@ from parbench.verdicts.incomplete import cut
 from parbench.verdicts.published import Source
 
 
-def judged(plan: expansion.Plan, studies: Collection[str]) -> list[claims.Judged]:
-    """Those of ``studies``, by name, together."""
-    rebuilt = [_rebuilt(name, plan) for name in studies]
+def judged(
+    plan: expansion.Plan, studies: Collection[str], done: Collection[str] = ()
+) -> list[claims.Judged]:
+    """Those of ``studies``, by name, together; ``done``: the cells that count."""
+    rebuilt = [_rebuilt(name, plan, done) for name in studies]
     return claims.judge(published.claims(places.CLAIMS), rebuilt, [])
 
 
-def _rebuilt(name: str, plan: expansion.Plan) -> Rebuilt:
-    done = {
-        cell: plan.cells[cell].seed
-        for cell in plan.runnable(name)
-        if state.state(cell, plan)[0] == "done"
-    }
-    whole = cut(plan.studies[name].stated(), done, _none_yet)
-    runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in done}
-    groups = tuple(groups_of(whole, runs, runs).values())
+def _rebuilt(name: str, plan: expansion.Plan, done: Collection[str]) -> Rebuilt:
+    seeds = {cell: plan.cells[cell].seed for cell in done}
+    whole = cut(plan.studies[name].stated(), seeds, _none_yet)
+    runs, paired = {}, {}
+    for cell in done:
+        found = metrics_json.read(places.folder(cell) / "metrics.json")
+        (paired if isinstance(plan.cells[cell], Pair) else runs)[cell] = found
+    groups = tuple(groups_of(whole, runs, paired).values())
     about = whole["study"]
     source = Source.read(about["published"], places.published_files())
     return Rebuilt(name, about["tolerance"], source, groups, {}, about.get("claims", ()))

@@ -90,7 +90,9 @@ def _compared(pair: PairGroup) -> Compared:
 
 def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:
     """The undecided comparisons of the claims that the study ``name`` is asked."""
-    made = (comparison for each in asked.judged(plan, [name]) for comparison in each.comparisons)
+    done = [cell for cell in plan.runnable(name) if state.state(cell, plan)[0] == "done"]
+    judged = asked.judged(plan, [name], done)
+    made = (comparison for each in judged for comparison in each.comparisons)
     return [each for each in made if each.verdict == UNDECIDED and each.series]
 
 

@@ -10,10 +10,8 @@ from parbench import files
 from parbench.measure.metrics import seconds
 from parbench.plan import places, state
 from parbench.plan.expansion import Plan
-from parbench.plan.study_plan import Group, PairGroup, StudyPlan
 from parbench.verdicts import asked
 from parbench.verdicts.evidence import FOLDER
-from parbench.verdicts.words import UNTESTED
 
 
 def forecast(plan: Plan, cells: Collection[str]) -> list[str]:
@@ -31,14 +29,16 @@ def forecast(plan: Plan, cells: Collection[str]) -> list[str]:
 def _hours(plan: Plan, cells: Collection[str]) -> str:
     """What ``cells`` take by earlier runs of their groups, here or where there is evidence of."""
     expected, wanted, elsewhere = [], set(cells), set()
-    for study in plan.studies.values():
+    for name, study in plan.studies.items():
+        kept = None
         for group in study.measured:
             number = len(wanted.intersection(group.cells))
             wanted.difference_update(group.cells)  # of which several studies may ask
             known = [seconds for cell in group.cells if number and (seconds := state.took(cell))]
             if number and not known:
-                machine, known = _kept(study, group)
-                elsewhere |= {machine} if known else set()
+                kept = kept or _kept(name)
+                known = kept[1].get(_configuration(group.id), [])
+                elsewhere |= {kept[0]} if known else set()
             if known:
                 expected += [statistics.mean(known)] * number
     if not expected:
@@ -51,16 +51,21 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
     return f"by earlier runs{where} some {spelled} of training one after the other{rest}"
 
 
-def _kept(study: StudyPlan, group: Group | PairGroup) -> tuple[str, list[float]]:
-    """The machine that the newest evidence of such a group is from, and seconds of its cells."""
-    name, newest = study.study.name, lambda path: path.stem[-len("2026-01-31") :]
-    for path in sorted(FOLDER.glob(f"{name}-*.json"), key=newest, reverse=True):
+def _kept(study: str) -> tuple[str, dict[str, list[float]]]:
+    """The machine of the newest evidence of ``study``; seconds of its cells by configuration."""
+    newest = sorted(
+        FOLDER.glob(f"{study}-*.json"), key=lambda path: path.stem[-len("2026-01-31") :]
+    )
+    for path in reversed(newest):
         made = files.read_json(path)
-        for other in [*made["plan"]["groups"], *made["plan"].get("pairs", [])]:
-            if made["study"] == name and _configuration(other["id"]) == _configuration(group.id):
-                runs = (made["cells"].get(cell) for cell in other["cells"])
-                return made["machine"], [seconds(run) for run in runs if run]
-    return "", []
+        if made["study"] == study:
+            return made["machine"], {
+                _configuration(group["id"]): [
+                    seconds(run) for cell in group["cells"] if (run := made["cells"].get(cell))
+                ]
+                for group in [*made["plan"]["groups"], *made["plan"].get("pairs", [])]
+            }
+    return "", {}
 
 
 def _configuration(group: str) -> str:
@@ -69,13 +74,9 @@ def _configuration(group: str) -> str:
 
 
 def _answers(plan: Plan) -> list[str]:
-    """The claims that have, or will have, a comparison."""
+    """The claims that have a comparison once all is trained: nothing is read of what there is."""
     claims = [each for each in asked.judged(plan, plan.studies) if each.claim.test]
-    told = [
-        each.name
-        for each in claims
-        if each.verdict != UNTESTED or any(made.waits for made in each.comparisons)
-    ]
+    told = [each.name for each in claims if any(made.waits for made in each.comparisons)]
     if not claims:
         return []
     return [f"of {len(claims)} claims they test {len(told)}: {', '.join(told) or 'none'}"]

@@ -230,7 +230,7 @@ def groups_of(
     ``runs`` and ``paired`` map ids of cells, and of pairs, to metrics.json contents.
     """
     kinds = {"pairs": _compared(plan, paired, False), "predicting": _compared(plan, paired, True)}
-    beside, groups = _beside_others(run for run in runs.values() if "slices" not in run), {}
+    beside, groups = _beside_others(runs.values()), {}
     for each in plan["groups"] + plan["together"]:
         turns = {kind: found.get(each["id"], {}) for kind, found in kinds.items()}
         if each.get("members"):
