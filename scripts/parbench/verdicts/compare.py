@@ -45,7 +45,8 @@ class Side:
         """Read a file of evidence; ParbenchError for what is none."""
         made = evidence.read(path)
         runs = evidence.runs(made, path)
-        groups = groups_of(evidence.plan(made), runs, runs).values()
+        whole = {cell: run for cell, run in runs.items() if "sides" not in run}
+        groups = groups_of(evidence.plan(made), whole, runs).values()
         return cls(path, made, {f"{g.model} {g.variant}": g for g in groups if not g.members})
 
     def __str__(self) -> str:
