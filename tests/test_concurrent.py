@@ -329,7 +329,7 @@ def test_both_models_beside_their_published_numbers():
 def test_a_claim_of_a_total_is_of_both_models_and_no_other_is():
     plan, runs = study_of()
     turns = take_turns(plan, *TURNS)
-    groups, source = tuple(groups_of(plan, runs, turns).values()), Source("laharsh", [])
+    groups, source = tuple(groups_of(plan, runs | turns).values()), Source("laharsh", [])
     both = claims.Rebuilt("both", plan["study"]["tolerance"], source, groups, {})
     stated = published.claims(config.ROOT / "studies" / "published" / "claims.yaml")
     judged = claims.judge(stated, [both], [])

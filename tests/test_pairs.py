@@ -53,11 +53,17 @@ def measured(it: Launched) -> dict:
 
 def ranks(it: Launched) -> dict[int, list[psutil.Process]]:
     """Its ranks that live, by side."""
-    found: dict[int, list[psutil.Process]] = {}
-    for process in psutil.process_iter(["cmdline"]):
+    mine = {}
+    for process in psutil.process_iter(["cmdline", "ppid"]):
         words = process.info["cmdline"] or []
         if words[1:2] == ["scripts/turns.py"] and str(it.folder / "cell.json") in words:
-            found.setdefault(int(words[words.index("--side") + 1]), []).append(process)
+            mine[process.pid] = process
+    found: dict[int, list[psutil.Process]] = {}
+    for process in mine.values():
+        if process.info["ppid"] in mine:
+            continue  # a child that a rank has just forked, still with the rank's command
+        words = process.info["cmdline"]
+        found.setdefault(int(words[words.index("--side") + 1]), []).append(process)
     return found
 
 

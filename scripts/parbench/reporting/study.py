@@ -47,8 +47,8 @@ class Study:
         self.arguments, self.name = plan["arguments"], self.study["name"]
         self.has_source = self.study["published"] is not None
         self.runs = printable(read_runs(plan, self.cells_folder))
-        self.paired = printable(read_runs(plan, self.cells_folder, "pairs"))
-        self.by_id = groups_of(plan, self.runs, self.paired)
+        paired = printable(read_runs(plan, self.cells_folder, "pairs"))
+        self.by_id = groups_of(plan, self.runs | paired)
         # Those of several models together stand after those that have cells of their own.
         self.groups = list(self.by_id.values())
         self.own = self.groups[: len(plan["groups"])]

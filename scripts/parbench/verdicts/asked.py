@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from parbench.cell import Pair
 from parbench.measure import metrics_json
 from parbench.plan import expansion, places, published
 from parbench.verdicts import claims
@@ -25,11 +24,8 @@ def judged(
 def _rebuilt(name: str, plan: expansion.Plan, done: Collection[str]) -> Rebuilt:
     seeds = {cell: plan.cells[cell].seed for cell in done}
     whole = cut(plan.studies[name].stated(), seeds, _none_yet)
-    runs, paired = {}, {}
-    for cell in done:
-        found = metrics_json.read(places.folder(cell) / "metrics.json")
-        (paired if isinstance(plan.cells[cell], Pair) else runs)[cell] = found
-    groups = tuple(groups_of(whole, runs, paired).values())
+    runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in done}
+    groups = tuple(groups_of(whole, runs).values())
     about = whole["study"]
     source = Source.read(about["published"], places.published_files())
     return Rebuilt(name, about["tolerance"], source, groups, {}, about.get("claims", ()))

@@ -44,9 +44,7 @@ class Side:
     def read(cls, path: Path) -> Side:
         """Read a file of evidence; ParbenchError for what is none."""
         made = evidence.read(path)
-        runs = evidence.runs(made, path)
-        whole = {cell: run for cell, run in runs.items() if "sides" not in run}
-        groups = groups_of(evidence.plan(made), whole, runs).values()
+        groups = groups_of(evidence.plan(made), evidence.runs(made, path)).values()
         return cls(path, made, {f"{g.model} {g.variant}": g for g in groups if not g.members})
 
     def __str__(self) -> str:

@@ -34,7 +34,7 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
         for group in study.measured:
             number = len(wanted.intersection(group.cells))
             wanted.difference_update(group.cells)  # of which several studies may ask
-            known = [seconds for cell in group.cells if number and (seconds := state.took(cell))]
+            known = [spent for cell in group.cells if number and (spent := state.took(cell))]
             if number and not known:
                 kept = kept or _kept(name)
                 known = kept[1].get(_configuration(group.id), [])

@@ -222,15 +222,14 @@ def seed(run: Run) -> int:
     return run["cell"]["seed"]
 
 
-def groups_of(
-    plan: Mapping, runs: Mapping[str, Run], paired: Mapping[str, Run]
-) -> dict[str, Group]:
+def groups_of(plan: Mapping, runs: Mapping[str, Run]) -> dict[str, Group]:
     """The plan's groups with their runs, by id; after them those of several models together.
 
-    ``runs`` and ``paired`` map ids of cells, and of pairs, to metrics.json contents.
+    ``runs`` maps ids of cells and pairs to metrics.json contents.
     """
-    kinds = {"pairs": _compared(plan, paired, False), "predicting": _compared(plan, paired, True)}
-    beside, groups = _beside_others(runs.values()), {}
+    kinds = {"pairs": _compared(plan, runs, False), "predicting": _compared(plan, runs, True)}
+    trained = {cell for each in plan["groups"] if not each["not_run"] for cell in each["cells"]}
+    beside, groups = _beside_others(runs[cell] for cell in trained), {}
     for each in plan["groups"] + plan["together"]:
         turns = {kind: found.get(each["id"], {}) for kind, found in kinds.items()}
         if each.get("members"):

@@ -237,6 +237,6 @@ def main(arguments: list[str] | None = None) -> None:
     plan = files.read_json(options.plan)
     certificates = Certificates(options.certificate) if options.certificate is not None else None
     source = Source.read(plan["study"]["published"], options.published)
-    runs = (read_runs(plan, options.cells, kind) for kind in ("groups", "pairs"))
-    study = Measured(plan, groups_of(plan, *runs), source)
+    runs = read_runs(plan, options.cells) | read_runs(plan, options.cells, "pairs")
+    study = Measured(plan, groups_of(plan, runs), source)
     write_rows(options.out, table(study, certificates))
