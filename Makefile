@@ -32,8 +32,8 @@ env: .python ## set up if need be, print the environment's folder, to be entered
 
 report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf
 	@$(ENTER) -- python scripts/configfiles.py $(ARGS)
-	@# Horovod is compiled where a chosen study has cells of it, and for no other.
-	@export PARBENCH_CLOSING=make PARBENCH_BUILD_HOROVOD="$(STACK)"; $(ENTER) --unlock -- python -m snakemake --quiet all --rerun-incomplete \
+	@# Horovod is compiled where a chosen study has cells of it, and for no other; so are packages for texts.
+	@export PARBENCH_CLOSING=make PARBENCH_COMPLETE="$(STACK)"; $(ENTER) --unlock -- python -m snakemake --quiet all --rerun-incomplete \
 		reports/final.html reports/final.pdf $(ARGS)
 	@PARBENCH_CLOSING=make $(ENTER) --unlock -- python scripts/decide.py --report $(ARGS)
 	@$(ENTER) -- python scripts/closing.py
@@ -97,7 +97,7 @@ LOCKS := containers/locks/$(STACK)
 lock: .python ## renew the lock files from pyproject.toml; ARGS=--upgrade takes newer versions
 	@$(COMPILE) --extra dev pyproject.toml $(LOCKS)/host.in --output-file $(LOCKS)/host.txt
 	@# What the images hold has the versions of the host.
-	@for name in torch report; do \
+	@for name in $(basename $(notdir $(wildcard $(foreach each,torch report text,$(LOCKS)/$(each).in)))); do \
 		$(COMPILE) --constraints $(LOCKS)/host.txt $(LOCKS)/$$name.in --output-file $(LOCKS)/$$name.txt || exit; done
 	@# The tools that compile Horovod need an older setuptools; all else has the environment's version.
 	@sed -n '/^setuptools==/d; s/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' $(LOCKS)/host.txt >$(LOCKS)/.host.part

@@ -53,7 +53,7 @@ def main() -> int:
     run.add_argument("program", nargs="+", help="-- program and its arguments")
     arguments = parser.parse_args()
     stack, settings = planned(arguments)
-    known = images.names()
+    known = images.names(stack)
     for name in (asked := getattr(arguments, "names", None) or known):
         if name not in known:
             there = f"containers/ holds no {name}.def{nearest(name, known)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 
@@ -32,4 +33,14 @@ def require(tool: str) -> None:
     reason = f"{tool} is not usable here: no {', '.join(missing)} on PATH"
     if tool in os.environ.get("PARBENCH_REQUIRE", "").replace(",", " ").split():
         pytest.fail(f"{reason}, and PARBENCH_REQUIRE names it")
+    pytest.skip(reason)
+
+
+def require_text() -> None:
+    """Skip the tests of texts where their packages are missing; `text` in PARBENCH_REQUIRE."""
+    if importlib.util.find_spec("transformers") is not None:
+        return
+    reason = "transformers is not installed here: python scripts/environment.py ensure"
+    if "text" in os.environ.get("PARBENCH_REQUIRE", "").replace(",", " ").split():
+        pytest.fail(f"{reason}, and PARBENCH_REQUIRE names text")
     pytest.skip(reason)

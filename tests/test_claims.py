@@ -503,7 +503,7 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     assert "Claim 1, holds, firm: Two are faster than one." in figure["alt"]
     reproduced = r"resnet18: holds, 1\.6\d \(1\.\d+ to 1\.\d+\)"
     assert re.search(f"{reproduced}, published 1.50", figure["alt"])
-    for text in ("1  Two are faster than", "resnet18", "vgg16", "✓ holds, firm"):
+    for text in ("1  Two are faster than", "resnet18", "resnet50", "✓ holds, firm"):
         assert f">{text}" in figure["svg"]
     rows = {row[1]: row for row in texts(made["detail"])}
     resnet, swin = (rows[f"{name}: eager over ddp"] for name in ("resnet18", "swin"))

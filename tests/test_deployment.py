@@ -133,11 +133,11 @@ def test_images_that_were_asked_for_and_cannot_run_are_an_error(has, asked, type
 def test_horovod_is_compiled_only_where_a_plan_asks_for_it_and_make_report_says_so(monkeypatch):
     asked = []
     monkeypatch.setattr(environment, "ensure_horovod", asked.append)
-    monkeypatch.delenv("PARBENCH_BUILD_HOROVOD", raising=False)
+    monkeypatch.delenv("PARBENCH_COMPLETE", raising=False)
     host = deployment.Software(deployment.settle(config("host")))
     host.without_horovod()
     assert asked == []
-    monkeypatch.setenv("PARBENCH_BUILD_HOROVOD", "current")
+    monkeypatch.setenv("PARBENCH_COMPLETE", "current")
     host.without_horovod()
     assert asked == ["current"]
     in_images = deployment.Software(deployment.settle(config("apptainer")))
@@ -158,7 +158,7 @@ def test_the_real_obstacles_of_building(monkeypatch, tmp_path):
     lack = "this user cannot build images: no range of ids for me in /etc/subuid; sudo make system"
     assert images.obstacle("current", {**asked, "arguments": other}) == lack
     # Who has copied all of them into the cache builds none.
-    for name in images.names():
+    for name in images.names("current"):
         one = images.image(name, "current", asked)
         one.path.parent.mkdir(parents=True, exist_ok=True)
         one.path.touch()

@@ -55,7 +55,7 @@ def recipes(tmp_path, monkeypatch):
 def keys(**arguments):
     images._image.cache_clear()
     settings = {**SETTINGS, "arguments": arguments}
-    return {name: images.image(name, "current", settings).key for name in images.names()}
+    return {name: images.image(name, "current", settings).key for name in images.names("current")}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from parbench.measure import provenance
 SCRIPTS = provenance.SCRIPTS
 # Below parbench.
 REACHED = """
-    by_schema cell data data.loader data.pil_input data.pretrained errors files machine
+    by_schema cell data data.loader data.pil_input data.pretrained data.tokens errors files machine
     measure measure.clocks measure.cores measure.environment measure.meters
     measure.metrics_json measure.profiling measure.profiling.none measure.provenance
     measure.scores models models._cuts models._resnet models.resnet18 packages printable

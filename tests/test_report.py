@@ -232,7 +232,7 @@ def test_figures_ask_and_show_what_has_a_number(made):
     assert nothing_ran["figures"] == []
     assert [figure["title"] for figure in study["figures"]] == ["Does it learn the same?"]
     drawn = "".join(part["svg"] for part in study["figures"][0]["parts"])
-    assert "vgg16" in drawn
+    assert "resnet50" in drawn
 
 
 def test_figures_have_text_names_and_ids_of_their_own(made):
@@ -245,7 +245,7 @@ def test_figures_have_text_names_and_ids_of_their_own(made):
         assert "<style" not in svg  # a style inside an SVG holds for the whole page
         used = re.findall(r'(?:url\(#|href="#)([^)"]+)', svg)
         assert set(used) <= set(ids)
-    assert 'role="img" aria-label="Does it learn the same? vgg16"' in made[1]
+    assert 'role="img" aria-label="Does it learn the same? resnet50"' in made[1]
 
 
 def test_every_reproduced_number_leads_to_its_cells(made):

@@ -83,6 +83,8 @@ class Training:
     augment: bool = True
     input: str = "tensor"
     image_size: int = 32
+    max_length: int | None = None  # None where images are trained with
+    padding: str = "longest"
     warmup_steps: int = 2
     steps: int | None = None
     evaluation_batch: int = 256
@@ -145,6 +147,8 @@ class Cell:
         content = {"schema_version": SCHEMA_VERSION, **asdict(self)}
         if self.model.pretrained is None:
             del content["model"]["pretrained"]
+        if self.training.max_length is None:
+            del content["training"]["max_length"], content["training"]["padding"]
         return content
 
 

@@ -138,6 +138,12 @@ class Software:
             return "Horovod is not installed: python scripts/environment.py ensure"
         return None
 
+    def without_text(self) -> str | None:
+        """Why models of texts have no packages; None where they have them."""
+        if importlib.util.find_spec("transformers") is None:
+            return "transformers is not installed: python scripts/environment.py ensure"
+        return None
+
     def without_nccl(self) -> str | None:
         """Why Horovod cannot join GPUs; None where it can."""
         if _horovod_state().get("gpu") == "nccl":

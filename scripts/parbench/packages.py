@@ -11,7 +11,7 @@ LOCKS = Path(__file__).resolve().parents[2] / "containers" / "locks"
 # Packages whose version can change a measurement.
 PACKAGES = (
     *("torch", "torchvision", "timm", "torchgpipe", "horovod"),
-    *("numpy", "scikit-learn", "safetensors"),
+    *("numpy", "scikit-learn", "safetensors", "transformers"),
 )
 
 

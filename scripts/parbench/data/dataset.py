@@ -9,7 +9,6 @@ machine.
 from __future__ import annotations
 
 import json
-import math
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from parbench.data.images import Images
+    from parbench.data.texts import Texts
 
 # Raised when the bytes that come out for the same source change: datasets are then converted again,
 # and their cells trained again. Other changes of this file concern nobody's numbers.
@@ -31,24 +31,22 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     """Bring the dataset ``name``, whose entry is ``spec``, to ``out`` and ``digest``."""
     from parbench.data import source  # which needs pydantic, and a bare machine converts, too
 
-    images = source.load(spec["kind"])(**spec).read()
-    found = convert(name, spec["kind"], images, out, digest)
-    say(f"{name}: {found['train']:,} training and {found['test']:,} test images in {out}")
+    read = source.load(spec["kind"])(**spec).read()
+    found = convert(name, spec["kind"], read, out, digest)
+    say(f"{name}: {found['train']:,} training and {found['test']:,} test {read.NOUN} in {out}")
 
 
-def convert(name: str, kind: str, images: Images, out: Path, digest: Path) -> dict:
+def convert(name: str, kind: str, read: Images | Texts, out: Path, digest: Path) -> dict:
     """Write data.safetensors to ``out``, then its description to ``digest``, and return that.
 
     Both are written aside and renamed; the description comes last, so that it never stands
     beside a file it does not describe without the difference being seen.
     """
-    mean, std = _moments(images.train_images)
-    names = ("train_images", "train_labels", "test_images", "test_labels")
-    tensors = {name: getattr(images, name) for name in names}
-    metadata = {"classes": images.classes, "mean": mean, "std": std}
+    metadata = read.metadata()
+    stored = {"classes": read.classes, **metadata}
     with files.atomic_path(out) as temporary:
         _write_safetensors(
-            temporary, tensors, {key: json.dumps(value) for key, value in metadata.items()}
+            temporary, read.tensors(), {key: json.dumps(value) for key, value in stored.items()}
         )
         sha256 = files.sha256_file(temporary)
     description = {
@@ -56,45 +54,26 @@ def convert(name: str, kind: str, images: Images, out: Path, digest: Path) -> di
         "dataset": name,
         "kind": kind,
         "sha256": sha256,
-        "source": images.source,
-        "source_sha256": images.source_sha256,
-        "train": len(images.train_labels),
-        "test": len(images.test_labels),
-        "classes": images.classes,
-        "image_shape": list(images.train_images.shape[1:]),
-        "mean": mean,
-        "std": std,
+        "source": read.source,
+        "source_sha256": read.source_sha256,
+        "train": len(read.train_labels),
+        "test": len(read.test_labels),
+        "classes": read.classes,
+        **read.described(),
+        **metadata,
     }
     files.write_json(digest, description)
     return description
 
 
-def _moments(images: np.ndarray) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel of uint8 [N, 3, H, W], on the scale 0..1.
-
-    From whole numbers, so that every machine finds the same last digit.
-    """
-    import numpy as np
-
-    number = images.size // 3
-    sums = images.sum((0, 2, 3), dtype=np.int64).tolist()
-    squares = np.einsum("nchw,nchw->c", images, images, dtype=np.int64).tolist()
-    mean = [one / (255 * number) for one in sums]
-    std = [
-        math.sqrt(number * two - one * one) / (255 * number)
-        for one, two in zip(sums, squares, strict=True)
-    ]
-    return mean, std
-
-
 def _write_safetensors(path: Path, tensors: dict[str, np.ndarray], metadata: dict) -> None:
-    """Write a safetensors file of int64 and uint8 tensors, the same bytes every time.
+    """Write a safetensors file of int64, int32 and uint8 tensors, the same bytes every time.
 
     By hand, because the library keeps metadata in a hash map: its order differs from run to run.
     """
     import numpy as np
 
-    names = {"int64": "I64", "uint8": "U8"}
+    names = {"int64": "I64", "int32": "I32", "uint8": "U8"}
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     # Wide elements first, so that each is aligned.

@@ -1,15 +1,16 @@
-"""What a dataset is before it is converted, and how image files become one.
+"""What a dataset of images is before it is converted, and how image files become one.
 
 Without pydantic: a bare machine decodes what a kit brings (launch/kit.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from parbench.errors import ParbenchError
 
@@ -33,6 +34,40 @@ class Images:
     classes: list[str]
     source: str
     source_sha256: str
+
+    NOUN: ClassVar[str] = "images"
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The converted dataset's tensors by name."""
+        names = ("train_images", "train_labels", "test_images", "test_labels")
+        return {name: getattr(self, name) for name in names}
+
+    def metadata(self) -> dict[str, Any]:
+        """What stands beside the tensors: mean and standard deviation of each channel."""
+        mean, std = _moments(self.train_images)
+        return {"mean": mean, "std": std}
+
+    def described(self) -> dict[str, Any]:
+        """What digest.json says of images alone."""
+        return {"image_shape": list(self.train_images.shape[1:])}
+
+
+def _moments(images: np.ndarray) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel of uint8 [N, 3, H, W], on the scale 0..1.
+
+    From whole numbers, so that every machine finds the same last digit.
+    """
+    import numpy as np
+
+    number = images.size // 3
+    sums = images.sum((0, 2, 3), dtype=np.int64).tolist()
+    squares = np.einsum("nchw,nchw->c", images, images, dtype=np.int64).tolist()
+    mean = [one / (255 * number) for one in sums]
+    std = [
+        math.sqrt(number * two - one * one) / (255 * number)
+        for one, two in zip(sums, squares, strict=True)
+    ]
+    return mean, std
 
 
 def decoded(

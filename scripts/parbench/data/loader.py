@@ -15,13 +15,14 @@ import torch
 from safetensors import safe_open
 
 from parbench import files
+from parbench.data import tokens
 from parbench.errors import ParbenchError
 
+PARTS = ("train", "test")
 PADDING = 4  # zero pixels on every side before a random crop: the usual CIFAR augmentation
 
 # Distinct constants keep the order of samples independent of their augmentation.
 _ORDER, _AUGMENT = 1, 2
-_TENSORS = ("train_images", "train_labels", "test_images", "test_labels")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class Dataset:
     Images are uint8 [N, 3, H, W], labels int64 [N] in 0..len(classes)-1. ``mean`` and ``std`` are
     those of the whole training set, a number a channel, on the scale 0..1. ``sha256`` is that of
     the file, whatever part of it was taken.
+
+    Of texts, ``images`` are tokens, int32 [N, max_length], padded; their ``lengths`` [N] lie on the
+    CPU, and ``vocabulary`` says what the numbers mean.
     """
 
     train_images: torch.Tensor
@@ -38,18 +42,22 @@ class Dataset:
     test_images: torch.Tensor
     test_labels: torch.Tensor
     classes: list[str]
-    mean: list[float]
-    std: list[float]
     sha256: str
+    mean: list[float] | None = None
+    std: list[float] | None = None
+    vocabulary: tokens.Vocabulary | None = None
+    train_lengths: torch.Tensor | None = None
+    test_lengths: torch.Tensor | None = None
 
     def require_every_class(self) -> None:
-        """ParbenchError where a class has no image: scores would count it as never recognised."""
+        """ParbenchError where a class has no sample: scores would count it as never recognised."""
+        noun = "images" if self.vocabulary is None else "texts"
         for part, labels in (("train", self.train_labels), ("test", self.test_labels)):
             present = set(labels.tolist())
             missing = [name for at, name in enumerate(self.classes) if at not in present]
             if missing:
                 raise ParbenchError(
-                    f"dataset: {part}_samples: of {len(labels)} images none is of the class "
+                    f"dataset: {part}_samples: of {len(labels)} {noun} none is of the class "
                     f"{missing[0]!r}; ask for more, or null for all, or put some into the folder"
                 )
 
@@ -60,12 +68,15 @@ def load(
     train_samples: int | None = None,
     test_samples: int | None = None,
     verify: bool = True,
+    vocabulary: str | None = None,
+    max_length: int | None = None,
 ) -> Dataset:
     """Read ``folder``/data.safetensors onto ``device``.
 
     ``train_samples`` and ``test_samples`` take a class-balanced part that depends on nothing but
     the file (see ``balanced``); None takes all. ``verify`` compares the file's SHA-256 with
     digest.json first: only a process whose sibling has just done so may leave it out.
+    ``vocabulary`` is the kind of tokens of a model of texts, of which ``max_length`` are taken.
 
     Raises ParbenchError, with the file and what mends it, when a file is missing, damaged or
     differs from its digest, and when more samples are asked for than there are.
@@ -78,10 +89,7 @@ def load(
             f"{path}: missing, damaged or replaced: it is not what {record} describes; delete "
             f"{folder} and prepare the dataset again"
         )
-    with safe_open(path, framework="pt", device="cpu") as file:
-        metadata = file.metadata()
-        classes, mean, std = (json.loads(metadata[key]) for key in ("classes", "mean", "std"))
-        tensors = {name: file.get_tensor(name) for name in _TENSORS}
+    tensors, described = _read(path, vocabulary, max_length)
     for part, wanted in (("train", train_samples), ("test", test_samples)):
         labels = tensors[f"{part}_labels"]
         if wanted is None:
@@ -92,11 +100,43 @@ def load(
                 f"{part} samples; ask for 1 to {len(labels)}, or null for all"
             )
         chosen = balanced(labels, wanted)
-        for name in (f"{part}_images", f"{part}_labels"):
+        for name in [name for name in tensors if name.startswith(part)]:
             tensors[name] = tensors[name][chosen]
     # copy=True: a tensor that is the mapped file would die with it when the file is truncated.
-    placed = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
-    return Dataset(classes=classes, mean=mean, std=std, sha256=digest["sha256"], **placed)
+    placed = {
+        name: tensor.to("cpu" if name.endswith("lengths") else device, copy=True)
+        for name, tensor in tensors.items()
+    }
+    return Dataset(sha256=digest["sha256"], **described, **placed)
+
+
+def _read(
+    path: Path, vocabulary: str | None, max_length: int | None
+) -> tuple[dict[str, torch.Tensor], dict]:
+    """The tensors of a converted dataset, by their names in Dataset, and what stands beside them.
+
+    ParbenchError where it holds images and texts are asked for, or the reverse.
+    """
+    with safe_open(path, framework="pt", device="cpu") as file:
+        metadata = file.metadata()
+        found = {f"{part}_labels": file.get_tensor(f"{part}_labels") for part in PARTS}
+        described: dict = {"classes": json.loads(metadata["classes"])}
+        if vocabulary is not None:
+            of = tokens.vocabulary(metadata, vocabulary, path)
+            for part in PARTS:
+                flat, offsets = (
+                    file.get_tensor(f"{part}_{what}.{vocabulary}") for what in ("tokens", "offsets")
+                )
+                made = tokens.rows(flat, offsets, of, max_length)
+                found[f"{part}_images"], found[f"{part}_lengths"] = made
+            return found, described | {"vocabulary": of}
+        if "mean" not in metadata:
+            raise ParbenchError(
+                f"{path}: the model takes images, the dataset holds texts; choose another dataset "
+                "or model"
+            )
+        found |= {f"{part}_images": file.get_tensor(f"{part}_images") for part in PARTS}
+    return found, described | {key: json.loads(metadata[key]) for key in ("mean", "std")}
 
 
 def balanced(labels: torch.Tensor, n: int) -> torch.Tensor:

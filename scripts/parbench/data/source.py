@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pydantic
 
 if TYPE_CHECKING:
     from parbench.data.images import Images
+    from parbench.data.texts import Texts
 
 
 class Source(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
     """One dataset's entry. A kind adds its keys, each a field with a description."""
 
     kind: str
+    HOLDS: ClassVar[str] = "images"  # or texts
 
     def folder(self) -> Path | None:
         """The folder of this machine that is read; None where the entry itself pins the bytes."""
@@ -29,8 +31,8 @@ class Source(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
         """SHA-256 of what the folder holds now."""
         raise NotImplementedError
 
-    def read(self) -> Images:
-        """Return the images. ParbenchError names the file that is not as it must be."""
+    def read(self) -> Images | Texts:
+        """Return what it holds. ParbenchError names the file that is not as it must be."""
         raise NotImplementedError
 
 

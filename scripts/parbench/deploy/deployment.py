@@ -87,9 +87,18 @@ class Software(machine.Software):
         """
         if self.in_images:
             return None
-        if stack := os.environ.get("PARBENCH_BUILD_HOROVOD"):
+        if stack := os.environ.get("PARBENCH_COMPLETE"):
             environment.ensure_horovod(stack)
         return super().without_horovod()
+
+    def without_text(self) -> str | None:
+        """Why models of texts have no packages; None where they have them.
+
+        Texts are cut into tokens here, also where cells run in images.
+        """
+        if stack := os.environ.get("PARBENCH_COMPLETE"):
+            environment.ensure_text(stack)
+        return super().without_text()
 
     def without_nccl(self) -> str | None:
         """Why Horovod cannot join GPUs; None where it can."""

@@ -12,6 +12,7 @@ Standard library only: this runs on a bare Python. Progress goes to standard err
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import platform
 import re
@@ -174,6 +175,29 @@ def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
     words = ["pip", "install", "--no-deps", "--no-index", "--reinstall", "--python", python]
     uv.run(folder / "bin" / "uv", [*words, str(wheel)])
     return {"available": True, "version": wheel.name.split("-")[1], "gpu": horovod_gpu()}
+
+
+# ---------------------------------------------------------------- texts
+
+
+def ensure_text(stack: str) -> None:
+    """Add the packages for texts to the environment of ``stack``, where the stack has them."""
+    folder, lock = environment_folder(stack), locks(stack) / "text.txt"
+    there = folder / "text.sha256"
+
+    def known() -> bool:
+        return there.is_file() and there.read_text("utf-8") == sha256_file(lock)
+
+    if not lock.is_file() or cache.BUNDLE.is_dir() or known():
+        return
+    with cache.locked(folder.with_name(f"{folder.name}.lock"), str(folder)):
+        if not known():
+            say("adding the packages for texts to the environment (once; some 100 MB)")
+            words = ["pip", "install", "--require-hashes", "--no-deps"]
+            words += ["--python", str(folder / "bin" / "python")]
+            uv.run(folder / "bin" / "uv", [*words, "--requirements", str(lock)])
+            write_atomically(there, sha256_file(lock))
+    importlib.invalidate_caches()
 
 
 # ---------------------------------------------------------------- exec

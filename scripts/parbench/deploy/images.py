@@ -72,9 +72,11 @@ class Image:
         return cache.folder() / "images" / f"{self.label}{ending}"
 
 
-def names() -> list[str]:
-    """The images that there are recipes for."""
-    return sorted(path.stem for path in RECIPES.glob("*.def"))
+def names(stack: str) -> list[str]:
+    """The images that ``stack`` has: those of recipes whose lock file it has."""
+    found = {path.stem: _arguments(path.read_text("utf-8")) for path in RECIPES.glob("*.def")}
+    locks = RECIPES / "locks" / stack
+    return sorted(name for name, known in found.items() if (locks / known.get("lock", "")).exists())
 
 
 def image(name: str, stack: str, settings: dict) -> Image:
@@ -83,8 +85,9 @@ def image(name: str, stack: str, settings: dict) -> Image:
 
 
 def of_cell(cell: Cell, settings: dict) -> Image:
-    """The image that ``cell`` runs in: its strategy names it."""
-    return image(strategies.load(cell.strategy.name).IMAGE, cell.stack, settings)
+    """The image that ``cell`` runs in."""
+    name = strategies.image(cell.strategy.name, cell.model.name)
+    return image(name, cell.stack, settings)
 
 
 @functools.cache
@@ -127,8 +130,12 @@ def _meaning(recipe: str) -> str:
 
 
 def obstacle(stack: str, settings: dict) -> str | None:
-    """Why the images of ``stack`` are not in the cache and cannot be built here; else None."""
-    wanted = [image(name, stack, settings) for name in names()]
+    """Why the images of ``stack`` are not in the cache and cannot be built here; else None.
+
+    Of texts' models no image is asked for: few studies have them.
+    """
+    of_cells = {strategies.load(name).IMAGE for name in strategies.names()}
+    wanted = [image(name, stack, settings) for name in (*of_cells, "report")]
     if cache.BUNDLE.is_dir():  # its images are all that this machine will have
         there = any(one.facts for one in wanted)
         return None if there else "bundle/ holds no images of this stack"

@@ -112,6 +112,10 @@ def _inference(read: Read) -> Read:
     return lambda run: run["inference"] and read(run["inference"])
 
 
+def _tokens(key: str) -> Read:
+    return lambda run: run["tokens"][key] if "tokens" in run else None
+
+
 # Needs the published accuracy of its group.
 TO_PUBLISHED = Metric(
     "seconds_to_published_accuracy",
@@ -136,6 +140,24 @@ _ALL = (
     TO_PUBLISHED,
     _seconds("startup_seconds", "Start-up"),
     _throughput("samples_per_second", "Throughput", itemgetter("samples_per_second")),
+    Metric(
+        "tokens_per_second",
+        "Throughput in tokens",
+        "tokens/s",
+        "absolute",
+        True,
+        _tokens("per_second"),
+        clocked=True,
+        optional=True,
+    ),
+    Metric(
+        "padding_share",
+        "Share of padding",
+        "fraction",
+        "absolute",
+        read=_tokens("padding"),
+        optional=True,
+    ),
     _seconds(
         "inference_seconds", "Inference time", _inference(itemgetter("seconds")), optional=True
     ),

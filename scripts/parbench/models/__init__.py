@@ -9,6 +9,9 @@ A model file states
 - ``build(num_classes, image_size, options)``: a plain single-device ``nn.Sequential`` of named
   blocks, ignorant of parallelism, with one tensor passing between blocks.
 
+The file of a model of texts also states ``VOCABULARY``, how its texts are cut into tokens:
+wordpiece or bpe. Its ``build`` takes data/tokens.py's ``Vocabulary`` in the image size's place.
+
 torch is imported inside ``build`` only: the workflow reads options and cuts without it.
 """
 
@@ -27,6 +30,11 @@ def names() -> list[str]:
 def load(name: str) -> ModuleType:
     """The module of the model ``name``."""
     return importlib.import_module(f"parbench.models.{name}")
+
+
+def vocabulary(name: str) -> str | None:
+    """How the texts of the model ``name`` are cut into tokens; None for a model of images."""
+    return getattr(load(name), "VOCABULARY", None)
 
 
 def options(name: str, given: dict) -> dict:

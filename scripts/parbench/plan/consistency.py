@@ -139,6 +139,38 @@ def check_cell(cell: Cell, study: Study, where: str, model: str) -> None:
             )
 
 
+def check_data(cell: Cell, holds: str, where: str) -> None:
+    """ParbenchError where a model takes images and its dataset ``holds`` texts, or the reverse, and
+    where settings are of the other one."""
+    training, model = cell.training, cell.model
+    takes = "texts" if models.vocabulary(model.name) else "images"
+    if takes != holds:
+        raise ParbenchError(
+            f"{where}: model {model.name} takes {takes}, and the dataset {cell.dataset.name} holds "
+            f"{holds}; choose another dataset, or other models"
+        )
+    if takes == "images" and training.max_length is not None:
+        raise ParbenchError(
+            f"{where}: max_length {training.max_length} is of texts, and model {model.name} takes "
+            "images; remove it"
+        )
+    if takes == "images":
+        return
+    most = model.options["max_positions"]
+    if training.max_length is None:
+        raise ParbenchError(
+            f"{where}: the setting max_length is missing: state how many tokens of a text model "
+            f"{model.name} sees, at most {most}"
+        )
+    if training.max_length > most:
+        raise ParbenchError(
+            f"{where}: max_length {training.max_length}: model {model.name} takes texts of up to "
+            f"{most} tokens; state less, or more as its option max_positions"
+        )
+    if training.input != "tensor":
+        raise ParbenchError(f"{where}: input {training.input} is of images; remove it")
+
+
 def _check_batches(training: Training, pieces: int, strategy: str, where: str) -> None:
     least = 2 * pieces  # BatchNorm needs two samples in every piece of a batch
     for key in ("global_batch", "min_tail"):

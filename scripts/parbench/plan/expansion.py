@@ -15,6 +15,7 @@ from typing import Any
 
 from parbench import machine, models, strategies
 from parbench.cell import Cell, Dataset, Pair, Run, Strategy, Training
+from parbench.data import source
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
 from parbench.files import read_json
@@ -62,6 +63,8 @@ def lacking_here(config: dict) -> Lacking:
 
     def lacking(group: str, cell: Cell) -> str | None:
         reason = machine.missing(cell.hardware, available)
+        if reason is None and models.vocabulary(cell.model.name):
+            reason = software.without_text()
         return reason or strategies.of(cell).unavailable(software)
 
     return lacking
@@ -220,6 +223,8 @@ class Expansion:
             ),
         )
         consistency.check_cell(cell, study, where, of)
+        kind = source.load(config.datasets[self.dataset]["kind"])
+        consistency.check_data(cell, kind.HOLDS, f"{where} with model {of}")
         return cell
 
     def _names(self, templates: dict[tuple[str, str], Cell]) -> dict[tuple[str, str], Named]:

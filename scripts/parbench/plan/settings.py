@@ -62,6 +62,15 @@ class Settings(Model):
     image_size: Annotated[int, Field(ge=8)] = Field(
         Training.image_size, description="side of the images that the model sees"
     )
+    max_length: Annotated[int, Field(ge=8)] | None = Field(
+        Training.max_length,
+        description="tokens of a text that the model sees, its first and its last one among them; "
+        "null: the model sees images",
+    )
+    padding: Literal["longest", "fixed"] = Field(
+        Training.padding,
+        description="of texts: to the longest of a rank's batch, or always to max_length",
+    )
     warmup_steps: Annotated[int, Field(ge=0)] = Field(
         Training.warmup_steps,
         description="steps before the clock starts, undone; a last batch of another size is one "

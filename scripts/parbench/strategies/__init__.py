@@ -10,6 +10,8 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from parbench import models
+
 if TYPE_CHECKING:
     from parbench.cell import Cell
     from parbench.strategies._base import Strategy
@@ -28,3 +30,8 @@ def load(name: str) -> type[Strategy]:
 def of(cell: Cell) -> Strategy:
     """The strategy of ``cell``."""
     return load(cell.strategy.name)(cell)
+
+
+def image(strategy: str, model: str) -> str:
+    """The recipe containers/<name>.def of the image that a model runs in by a strategy."""
+    return "text" if models.vocabulary(model) else load(strategy).IMAGE

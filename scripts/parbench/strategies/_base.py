@@ -121,8 +121,17 @@ class Strategy:
 
     @property
     def takes_images(self) -> bool:
-        """Whether images go into this rank's part of the model; elsewhere none are made."""
+        """Whether images, or texts, go into this rank's part of the model; else none are made."""
         return True
+
+    def sample(self) -> torch.Tensor:
+        """A batch of one, of nothing, as the model takes it."""
+        import torch
+
+        training, device = self.cell.training, self.devices[0]
+        if training.max_length is not None:
+            return torch.zeros(1, training.max_length, dtype=torch.int64, device=device)
+        return torch.zeros(1, 3, training.image_size, training.image_size, device=device)
 
     @property
     def shows(self) -> bool:
@@ -157,7 +166,7 @@ class Strategy:
         scaler: torch.amp.GradScaler,
     ) -> torch.Tensor:
         """Gradients of the loss of this rank's share of a batch: ``images`` [B, 3, S, S] float32
-        on the first device ([B, 0] where it ``takes_images`` not), ``labels`` [B].
+        or tokens [B, L] on the first device ([B, 0] where it ``takes_images`` not), ``labels`` [B].
 
         Returns that loss, detached; zero where another rank computes it.
         """

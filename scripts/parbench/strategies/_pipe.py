@@ -27,7 +27,7 @@ class Pipe(nn.Module):
         staged: nn.Sequential,
         index: int,
         device: torch.device,
-        image_size: int,
+        sample: torch.Tensor,
         schedule: str,
         chunks: int,
     ):
@@ -37,7 +37,7 @@ class Pipe(nn.Module):
         # What is received lies there in a row; what is sent must, too.
         for stage in staged:
             stage.register_forward_hook(lambda module, inputs, output: output.contiguous())
-        self.shapes = _shapes(staged, device, image_size)[index : index + 2]
+        self.shapes = _shapes(staged, sample)[index : index + 2]
         self.add_module(str(index), staged[index].to(device))
         self._loss: Callable = nn.functional.cross_entropy
         self._made: dict[tuple, Any] = {}
@@ -96,7 +96,13 @@ class Pipe(nn.Module):
         key = number, size, training
         if key not in self._made:
             taken, given = (
-                torch.empty(size, *shape, dtype=dtype, device="meta", requires_grad=training)
+                torch.empty(
+                    size,
+                    *shape,
+                    dtype=dtype,
+                    device="meta",
+                    requires_grad=training and dtype.is_floating_point,
+                )
                 for shape, dtype in self.shapes
             )
             stage = PipelineStage(
@@ -115,17 +121,15 @@ class Pipe(nn.Module):
 
 
 @torch.no_grad()
-def _shapes(
-    staged: nn.Sequential, device: torch.device, image_size: int
-) -> list[tuple[torch.Size, torch.dtype]]:
-    """Shape of a sample, and type, before each stage and after the last one.
+def _shapes(staged: nn.Sequential, sample: torch.Tensor) -> list[tuple[torch.Size, torch.dtype]]:
+    """Shape of a ``sample``, and type, before each stage and after the last one.
 
     Stated beforehand: torch would otherwise find them out by a batch within the first timed epoch.
     """
-    value = torch.zeros(1, 3, image_size, image_size, device=device)
+    value = sample
     found = [(value.shape[1:], value.dtype)]
     for stage in staged:
         # Of a copy, as one device need not hold all stages. Nothing is drawn or counted in it.
-        value = copy.deepcopy(stage).eval().to(device)(value)
+        value = copy.deepcopy(stage).eval().to(sample.device)(value)
         found.append((value.shape[1:], value.dtype))
     return found

@@ -70,6 +70,11 @@ class Strategy(_process_group.ProcessGroup):
                 "batch_norm synchronized: a pipeline normalises each micro-batch by itself; choose "
                 "local, or chunks: 1"
             )
+        if training.max_length is not None and training.padding == "longest":
+            yield (
+                "padding longest: the stages of a pipeline send each other tensors of one size; "
+                "choose fixed"
+            )
         if training.precision == "fp16":
             yield (
                 "precision fp16: a pipeline's stages do not tell each other of gradients that "
@@ -97,8 +102,7 @@ class Strategy(_process_group.ProcessGroup):
         """This rank's stage."""
         from parbench.strategies._pipe import Pipe
 
-        size = self.cell.training.image_size
-        return Pipe(self.staged(blocks), self.rank, self.devices[0], size, **self.options)
+        return Pipe(self.staged(blocks), self.rank, self.devices[0], self.sample(), **self.options)
 
     def watch(self, phases: Any, model: Any, optimizer: Any) -> None:
         """Between its micro-batches a rank waits for messages: while another one still computes,

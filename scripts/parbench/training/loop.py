@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from parbench import models
 from parbench.cell import Cell
-from parbench.data import loader, pil_input, pretrained
+from parbench.data import loader, pil_input, pretrained, tokens
 from parbench.errors import ParbenchError
 from parbench.measure import clocks, profiling
 from parbench.measure.meters import Meters
@@ -69,9 +69,15 @@ class Run:
             train_samples=self.cell.dataset.train_samples,
             test_samples=self.cell.dataset.test_samples,
             verify=strategy.local_rank == 0,  # once a node is enough
+            vocabulary=models.vocabulary(self.cell.model.name),
+            max_length=settings.max_length,
         )
-        made = INPUTS[settings.input] if strategy.takes_images else loader.Labels
-        self.augment = made(self.data, self.cell.seed, settings.image_size, settings.augment)
+        self.augment: Any
+        if self.data.vocabulary is not None and strategy.takes_images:
+            self.augment = tokens.TextInput(self.data, settings.padding)
+        else:
+            made = INPUTS[settings.input] if strategy.takes_images else loader.Labels
+            self.augment = made(self.data, self.cell.seed, settings.image_size, settings.augment)
         samples, steps = len(self.data.train_labels), settings.steps
         bounds = loader.batches(samples, settings.global_batch, settings.min_tail)
         if steps is not None and steps > len(bounds):
@@ -98,9 +104,8 @@ class Run:
     def build(self) -> nn.Sequential:
         """The cell's model, not wrapped yet."""
         model = self.cell.model
-        return models.load(model.name).build(
-            len(self.data.classes), self.training.image_size, model.options
-        )
+        seen = self.data.vocabulary or self.training.image_size
+        return models.load(model.name).build(len(self.data.classes), seen, model.options)
 
     def _make_optimizer(self) -> None:
         self.peak_rate = learning_rate.peak(self.training, self.strategy.data_parallel_size)

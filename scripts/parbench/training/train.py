@@ -16,6 +16,7 @@ import torch
 from parbench import strategies
 from parbench.cell import Cell, Pair
 from parbench.cell import read as read_cell
+from parbench.data import tokens
 from parbench.measure import cores, environment, metrics_json, scores
 from parbench.strategies._base import Strategy
 from parbench.training import checkpoint, launched
@@ -131,11 +132,31 @@ def _result(
         "energy_joules": joules,
         **tested,
         "inference": run.inference,
+        **_tokens(run, seconds),
         "weights_sha256": metrics_json.weights_sha256(weights),
         "beside": [
             {key: each[key] for key in ("model", "train_seconds")} for each in run.companions.others
         ],
     }
+
+
+def _tokens(run: Run, seconds: float) -> dict:
+    """Of texts, what the batches of all ranks held in training, which took so many ``seconds``."""
+    if run.data.train_lengths is None:
+        return {}
+    training, ranks = run.training, run.strategy.data_parallel_size
+    shares = (
+        share
+        for epoch in range(training.epochs)
+        for order in [run.order(epoch)]
+        for start, stop in run.bounds
+        for share in order[start:stop].tensor_split(ranks)
+    )
+    number, places = tokens.counted(
+        run.data.train_lengths, shares, training.padding == "longest", training.max_length
+    )
+    told = {"number": number, "padding": 1 - number / places, "per_second": number / seconds}
+    return {"tokens": told}
 
 
 def _all_cores(run: Run, own: list[int]) -> list[int]:

@@ -54,7 +54,7 @@ def wanted(plans: Iterable[Mapping], place: str) -> list[dict]:
     found = {}
     for group in (group for plan in plans for group in plan["groups"]):
         devices = group["hardware"]["devices"] * group["hardware"]["nodes"]
-        elsewhere = image not in (None, strategies.load(group["strategy"]).IMAGE)
+        elsewhere = image not in (None, strategies.image(group["strategy"], group["model"]))
         if group["not_run"] or elsewhere or devices > MOST_DEVICES:
             continue
         each = {key: group[key] for key in ("model", "strategy", "options")}

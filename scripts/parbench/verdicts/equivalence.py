@@ -182,7 +182,11 @@ def main() -> int:
     if arguments.plan is not None:
         todo = of_plans(arguments.plan, arguments.place)
     else:
-        todo = whole_matrix(arguments.model or known)
+        lacking = machine.Software().without_text()
+        here = [name for name in known if not (lacking and models.vocabulary(name))]
+        if here != known and not arguments.model:
+            print(f"models of texts are left out: {lacking}", file=sys.stderr)
+        todo = whole_matrix(arguments.model or here)
     rows = certify(todo)
     print(shown(rows))
     bad = sum(row["verdict"] == DIFFERS for row in rows)

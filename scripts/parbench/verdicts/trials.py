@@ -22,6 +22,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from parbench import files, models, strategies
 from parbench.cell import Cell, Dataset, Hardware, Model, Run, Strategy, Training
+from parbench.data.tokens import Vocabulary
 from parbench.strategies import _base
 from parbench.strategies import _stages as stages
 from parbench.training import loop, train
@@ -33,6 +34,7 @@ BATCH, TAIL = 23, 3  # no number of ranks or micro-batches divides it; some rank
 # that a channel has in the tail let roundings grow a millionfold, in eager training, too.
 STEPS = {FROZEN: 3, SYNCHRONIZED: 1}
 CLASSES = 10
+LENGTH, WORDS = 16, Vocabulary(size=50, pad=1, first=0, last=2)  # of texts
 # Norms below this share of the largest tensor's are compared with that: a gradient that is nothing
 # but rounding has no relative error.
 FLOOR = 1e-3
@@ -116,6 +118,8 @@ def cell_of(model: str, strategy: str, devices: int, options: dict) -> Cell:
             optimizer="sgd",
             schedule="constant",
             learning_rate=0.001,
+            max_length=LENGTH if models.vocabulary(model) else None,
+            padding="fixed",
         ),
         stack="current",
         deployment="host",
@@ -136,7 +140,8 @@ def has_batch_norm(cell: Cell) -> bool:
     """Whether BatchNorm's rule changes what its model computes."""
     model = cell.model
     with torch.device("meta"):
-        blocks = models.load(model.name).build(CLASSES, cell.training.image_size, model.options)
+        seen = WORDS if models.vocabulary(model.name) else cell.training.image_size
+        blocks = models.load(model.name).build(CLASSES, seen, model.options)
     return any(isinstance(module, _BatchNorm) for module in blocks.modules())
 
 
@@ -144,15 +149,15 @@ def has_batch_norm(cell: Cell) -> bool:
 
 
 class Cast(nn.Module):
-    """The images, in the trial's own arithmetic."""
+    """The images, in the trial's own arithmetic; tokens are numbers in any."""
 
     def __init__(self, dtype: torch.dtype):
         super().__init__()
         self.dtype = dtype
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """[B, 3, S, S] float32 -> the same in another dtype."""
-        return images.to(self.dtype)
+        """[B, 3, S, S] float32 -> the same in another dtype; [B, L] int64 as it is."""
+        return images.to(self.dtype) if images.is_floating_point() else images
 
 
 class TrialRun(loop.Run):
@@ -228,19 +233,28 @@ class TrialRun(loop.Run):
 
 
 def _data(work: Path, cell: Cell) -> Path:
-    """The folder of a dataset of noise, of BATCH + TAIL images in the size of the cell's."""
-    size = cell.training.image_size
-    folder = work / f"noise{size}"
+    """The folder of a dataset of noise, of BATCH + TAIL samples, as the model of ``cell`` sees."""
+    size, kind = cell.training.image_size, models.vocabulary(cell.model.name)
+    folder = work / f"noise-{kind or size}"
     if folder.exists():
         return folder
     generator = torch.Generator().manual_seed(size)
-    described = {"classes": [str(label) for label in range(CLASSES)]}
-    described |= {"mean": [0.5] * 3, "std": [0.25] * 3}
+    described: dict = {"classes": [str(label) for label in range(CLASSES)]}
+    if kind is None:
+        described |= {"mean": [0.5] * 3, "std": [0.25] * 3}
+    else:
+        described["vocabularies"] = {kind: asdict(WORDS)}
     tensors = {}
     for part, number in (("train", BATCH + TAIL), ("test", 1)):
-        shape = (number, 3, size, size)
-        drawn = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
-        tensors[f"{part}_images"] = drawn
+        if kind is None:
+            shape = (number, 3, size, size)
+            drawn = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+            tensors[f"{part}_images"] = drawn
+        else:
+            ends = torch.randint(1, LENGTH, (number,), generator=generator).cumsum(0)
+            tensors[f"{part}_offsets.{kind}"] = torch.cat([torch.zeros(1, dtype=torch.int64), ends])
+            drawn = torch.randint(3, WORDS.size, (int(ends[-1]),), generator=generator)
+            tensors[f"{part}_tokens.{kind}"] = drawn.int()
         tensors[f"{part}_labels"] = torch.randint(CLASSES, (number,), generator=generator)
     folder.mkdir()
     path = folder / "data.safetensors"

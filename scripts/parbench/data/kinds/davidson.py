@@ -1,0 +1,34 @@
+"""Tweets that are hate speech, offensive language or neither (Davidson et al. 2017)."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from parbench.data.texts import File, TextSource, labelled, table
+
+TEST_SHARE = 10  # one of so many is tested with
+
+
+class Kind(TextSource):
+    """labeled_data.csv, of which a tenth is kept for testing: those whose texts hash lowest."""
+
+    kind: Literal["davidson"]
+    table: File = Field(description="labeled_data.csv")
+    CLASSES: ClassVar[list[str]] = ["hate speech", "offensive language", "neither"]
+
+    def files(self) -> list[File]:
+        """The one."""
+        return [self.table]
+
+    def rows(self) -> tuple[list, list]:
+        """By the columns tweet and class; equal tweets fall on the same side."""
+        found = table(self.table.content(), self.table.name, ",", ["class", "tweet"], head=True)
+        parts: tuple[list, list] = [], []
+        for at, (label, text) in enumerate(found, 1):
+            kind = labelled(label, ["0", "1", "2"], f"{self.table.name}: row {at}")
+            drawn = hashlib.sha256(text.encode()).digest()[0] * TEST_SHARE // 256
+            parts[drawn == 0].append((kind, text))
+        return parts

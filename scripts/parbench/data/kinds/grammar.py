@@ -1,0 +1,91 @@
+"""Sentences drawn from a small grammar: texts that can be learned, for a machine without any."""
+
+from __future__ import annotations
+
+import itertools
+from random import Random
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from parbench import files
+from parbench.data.texts import SPECIAL, File, Texts, TextSource
+
+# What is said of a thing tells the class; one in four says what any class may say.
+SAID = {
+    "praise": ("delightful", "brilliant", "charming", "superb", "moving", "clever", "graceful"),
+    "blame": ("dreadful", "clumsy", "tedious", "shallow", "noisy", "careless", "bleak"),
+    "doubt": ("uneven", "curious", "puzzling", "unfinished", "uncertain", "strange", "vague"),
+}
+PLAIN = ("long", "short", "recent", "famous", "local", "quiet")
+THINGS = ("film", "book", "song", "play", "dance", "story", "picture", "speech")
+PEOPLE = ("critic", "reader", "neighbour", "teacher", "student", "editor")
+VERBS = ("called", "found", "thought", "considered")
+FILLERS = ("the", "this", "that", "a", "our", "their")
+WORDS = sorted(itertools.chain(*SAID.values(), PLAIN, THINGS, PEOPLE, VERBS, FILLERS, ["and", ","]))
+
+
+class Kind(TextSource):
+    """`the critic called this film long and clumsy ...`, of one to four clauses."""
+
+    kind: Literal["grammar"]
+    train_samples: int = Field(ge=3, le=1_000_000, description="how many texts to train with")
+    test_samples: int = Field(ge=3, le=1_000_000, description="how many more to test with")
+    seed: int = Field(
+        ge=0, lt=2**32, description="seed of the draw; the same one gives the same texts everywhere"
+    )
+    CLASSES: ClassVar[list[str]] = list(SAID)
+
+    def files(self) -> list[File]:
+        """None: it is drawn."""
+        return []
+
+    def read(self) -> Texts:
+        """Draw the texts."""
+        import numpy as np
+        from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
+        from tokenizers.pre_tokenizers import ByteLevel
+
+        parts = [
+            [_text(self.seed, part, at) for at in range(count)]
+            for part, count in enumerate((self.train_samples, self.test_samples))
+        ]
+        # Words, and the letters of those that are none; every byte by itself.
+        letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+        pieces = [*SPECIAL["wordpiece"], *WORDS, *letters, *(f"##{each}" for each in letters)]
+        symbols = [*SPECIAL["bpe"], *sorted(ByteLevel.alphabet())]
+        numbered = [
+            {each: at for at, each in enumerate(dict.fromkeys(n))} for n in (pieces, symbols)
+        ]
+        drawn = files.digest(["grammar", self.model_dump(), WORDS])
+        return Texts(
+            train_texts=parts[0],
+            train_labels=np.arange(self.train_samples) % len(SAID),
+            test_texts=parts[1],
+            test_labels=np.arange(self.test_samples) % len(SAID),
+            classes=self.CLASSES,
+            source=f"drawn from a grammar, seed {self.seed}",
+            source_sha256=drawn,
+            tokenizers={
+                "wordpiece": BertWordPieceTokenizer(numbered[0]),
+                "bpe": ByteLevelBPETokenizer(numbered[1], []),
+            },
+            vocabulary_sha256=files.digest(numbered),
+        )
+
+
+def _text(seed: int, part: int, at: int) -> str:
+    """The text ``at`` of a part, of the class ``at`` modulo their number."""
+    # Seeded by a text, whose hash Python promises, and `random()` alone, whose stream it promises.
+    stream = Random(f"parbench grammar {seed} {part} {at}")  # noqa: S311
+
+    def one(words: tuple[str, ...]) -> str:
+        return words[int(stream.random() * len(words))]
+
+    kinds, own = tuple(SAID), list(SAID)[at % len(SAID)]
+    clauses = []
+    for _ in range(1 + int(stream.random() * 4)):
+        said = SAID[own] if stream.random() < 0.75 else SAID[one(kinds)]
+        who, thing = f"{one(FILLERS)} {one(PEOPLE)}", f"{one(FILLERS)} {one(THINGS)}"
+        clauses.append(f"{who} {one(VERBS)} {thing} {one(PLAIN)} and {one(said)}")
+    return " , ".join(clauses)

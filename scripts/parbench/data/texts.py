@@ -1,0 +1,274 @@
+"""What a dataset of texts is before it is converted, and how its texts are cut into tokens.
+
+By the tokenizers library, once for each kind of vocabulary that models have: WordPiece and
+byte-level BPE.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import pydantic
+from pydantic import Field
+
+from parbench import files
+from parbench.data import download
+from parbench.data.source import Source
+from parbench.errors import ParbenchError
+from parbench.words import brief
+
+if TYPE_CHECKING:
+    import numpy as np
+    from tokenizers.implementations import BaseTokenizer
+
+# By kind of vocabulary: padding, first and last token of a text, unknown.
+SPECIAL = {
+    "wordpiece": ("[PAD]", "[CLS]", "[SEP]", "[UNK]"),
+    "bpe": ("<pad>", "<s>", "</s>", "<unk>"),
+}
+BATCH = 4096  # texts that are cut at once
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A dataset as its source gives it; labels int64 [N].
+
+    ``tokenizers`` cut a text, by kind of vocabulary; ``vocabulary_sha256`` says what they read.
+    """
+
+    train_texts: list[str]
+    train_labels: np.ndarray
+    test_texts: list[str]
+    test_labels: np.ndarray
+    classes: list[str]
+    source: str
+    source_sha256: str
+    tokenizers: dict[str, BaseTokenizer]
+    vocabulary_sha256: str
+
+    NOUN: ClassVar[str] = "texts"
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Labels, and of each vocabulary the tokens of all texts in a row, int32, without first and
+        last ones, and where each text begins, int64 [N + 1].
+        """
+        import numpy as np
+
+        found = {"train_labels": self.train_labels, "test_labels": self.test_labels}
+        for kind, tokenizer in self.tokenizers.items():
+            for part, texts in (("train", self.train_texts), ("test", self.test_texts)):
+                cut = [
+                    np.array(each.ids, np.int32)
+                    for at in range(0, len(texts), BATCH)
+                    for each in tokenizer.encode_batch(
+                        texts[at : at + BATCH], add_special_tokens=False
+                    )
+                ]
+                found[f"{part}_tokens.{kind}"] = np.concatenate(cut)
+                ends = np.cumsum([0, *map(len, cut)], dtype=np.int64)
+                found[f"{part}_offsets.{kind}"] = ends
+        return found
+
+    def metadata(self) -> dict[str, Any]:
+        """What stands beside the tensors, so that their digest covers it."""
+        vocabularies = {}
+        for kind, tokenizer in self.tokenizers.items():
+            pad, first, last, _ = map(tokenizer.token_to_id, SPECIAL[kind])
+            size = tokenizer.get_vocab_size()
+            vocabularies[kind] = {"size": size, "pad": pad, "first": first, "last": last}
+        return {
+            "vocabularies": vocabularies,
+            "vocabulary_sha256": self.vocabulary_sha256,
+            "tokenizers": version("tokenizers"),
+        }
+
+    def described(self) -> dict[str, Any]:
+        """digest.json has nothing more."""
+        return {}
+
+
+# ---------------------------------------------------------------- files of a source
+
+
+class File(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
+    """A file that is pinned by its size and SHA-256."""
+
+    urls: list[Annotated[str, Field(pattern=download.ADDRESS)]] = Field(
+        default=[], description="mirrors, tried in turn: of the file, or of an archive with it"
+    )
+    member: str = Field(default="", description="its name in the zip archive that the urls give")
+    archive_md5: str = Field(
+        default="", pattern=r"^[0-9a-f]{32}$", description="MD5 of that archive"
+    )
+    path: str = Field(
+        default="", min_length=1, description="instead of a download: the file on this machine"
+    )
+    size: int | None = Field(default=None, ge=1, description="size of the file in bytes")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the file")
+
+    @property
+    def name(self) -> str:
+        """Where it came from, in words."""
+        return self.path or self.urls[0]
+
+    def content(self) -> bytes:
+        """Its bytes, once they are verified."""
+        if self.path:
+            path = Path(os.path.expanduser(self.path))
+            try:
+                return download.verify(path, self.size, self.sha256).read_bytes()
+            except ValueError as reason:
+                raise ParbenchError(f"{path}: {reason}") from None
+        if not self.member:
+            return download.fetch(self.urls, self.size, self.sha256).read_bytes()
+        archive = download.fetch(self.urls, None, self.archive_md5)
+        with zipfile.ZipFile(archive) as opened:
+            content = opened.read(self.member)
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            raise ParbenchError(f"{archive}: {self.member} has another SHA-256 than {self.sha256}")
+        return content
+
+    @pydantic.model_validator(mode="after")
+    def _has_a_source(self) -> File:
+        if not (self.urls or self.path):
+            raise ValueError("the key 'urls' (mirrors of the file) is missing; add it, or path")
+        if bool(self.member) != bool(self.archive_md5):
+            raise ValueError("member and archive_md5 go together: state both, or none")
+        return self
+
+
+Row = tuple[str, str]  # a label and its text
+
+
+def table(content: bytes, name: str, delimiter: str, columns: list[str], head: bool) -> list[list]:
+    """The values of ``columns`` in each row of a table; with ``head`` its first line names them,
+    else they are all that there is, in this order. ParbenchError names the line.
+    """
+    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    rows = csv.reader(lines(content, name), delimiter=delimiter, quoting=quoting, strict=True)
+    found = []
+    try:
+        names = next(rows) if head else columns
+        lacking = [column for column in columns if column not in names]
+        if lacking:
+            raise ParbenchError(
+                f"{name}: no column {lacking[0]!r}; its columns are {brief(', '.join(names))}"
+            )
+        places = [names.index(column) for column in columns]
+        for row in rows:
+            if len(row) != len(names):
+                raise ParbenchError(
+                    f"{name}: line {rows.line_num}: {len(row)} columns, {len(names)} are expected"
+                )
+            found.append([row[place] for place in places])
+    except csv.Error as error:
+        raise ParbenchError(f"{name}: line {rows.line_num}: {error}") from None
+    if not found:
+        raise ParbenchError(f"{name}: it holds no text")
+    return found
+
+
+def lines(content: bytes, name: str, encoding: str = "utf-8") -> Iterator[str]:
+    """The lines of a file, with their ends. ParbenchError names what is no text."""
+    try:
+        return io.StringIO(content.decode(encoding), newline="")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ParbenchError(f"{name}: line {line}: bytes that are no UTF-8") from None
+
+
+# ---------------------------------------------------------------- vocabularies
+
+
+PUBLISHED = "https://huggingface.co/{}/resolve/main/{}"
+VOCABULARIES = {
+    "vocab.txt": File(  # of BERT, uncased
+        urls=[PUBLISHED.format("google-bert/bert-base-uncased", "vocab.txt")],
+        size=231508,
+        sha256="07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+    ),
+    "vocab.json": File(  # of RoBERTa, as the next one
+        urls=[PUBLISHED.format("FacebookAI/roberta-base", "vocab.json")],
+        size=798293,
+        sha256="ed19656ea1707df69134c4af35c8ceda2cc9860bf2c3495026153a133670ab5e",
+    ),
+    "merges.txt": File(
+        urls=[PUBLISHED.format("FacebookAI/roberta-base", "merges.txt")],
+        size=456318,
+        sha256="1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+    ),
+}
+
+
+class TextSource(Source):
+    """An entry whose files hold texts; a kind says how they are read."""
+
+    vocabularies: str = Field(
+        default="",
+        min_length=1,
+        description="instead of downloads: a folder of this machine with BERT's vocab.txt, and "
+        "RoBERTa's vocab.json and merges.txt",
+    )
+    CLASSES: ClassVar[list[str]]
+    HOLDS: ClassVar[str] = "texts"
+
+    def rows(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+        """Label and text of each sample, to train with and to test with."""
+        raise NotImplementedError
+
+    def files(self) -> list[File]:
+        """What the rows are read from."""
+        raise NotImplementedError
+
+    def read(self) -> Texts:
+        """Read the files, and the vocabularies."""
+        import numpy as np
+
+        train, test = self.rows()
+        tokenizers, sha256 = self._tokenizers()
+        return Texts(
+            train_texts=[text for _, text in train],
+            train_labels=np.array([label for label, _ in train], np.int64),
+            test_texts=[text for _, text in test],
+            test_labels=np.array([label for label, _ in test], np.int64),
+            classes=self.CLASSES,
+            source=self.files()[0].name,
+            source_sha256=files.digest([file.sha256 for file in self.files()]),
+            tokenizers=tokenizers,
+            vocabulary_sha256=sha256,
+        )
+
+    def _tokenizers(self) -> tuple[dict[str, BaseTokenizer], str]:
+        """What cuts texts, by kind of vocabulary, and the digest of what it reads."""
+        from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
+
+        found = {}
+        for name, file in VOCABULARIES.items():
+            if self.vocabularies:
+                path = Path(os.path.expanduser(self.vocabularies), name)
+                file = file.model_copy(update={"path": str(path)})
+            found[name] = file.content().decode()
+        words = {word: at for at, word in enumerate(found["vocab.txt"].splitlines())}
+        merges = [tuple(line.split(" ")) for line in found["merges.txt"].splitlines()[1:]]
+        tokenizers = {
+            "wordpiece": BertWordPieceTokenizer(words, lowercase=True),
+            "bpe": ByteLevelBPETokenizer(json.loads(found["vocab.json"]), merges),
+        }
+        return tokenizers, files.digest([file.sha256 for file in VOCABULARIES.values()])
+
+
+def labelled(label: str, names: list[str], where: str) -> int:
+    """The class ``label`` as its place among ``names``. ParbenchError where it is none."""
+    if label not in names:
+        raise ParbenchError(f"{where}: the label {brief(label)!r} is none of {', '.join(names)}")
+    return names.index(label)

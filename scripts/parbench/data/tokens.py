@@ -1,0 +1,95 @@
+"""Texts as a rank has them: numbers of tokens on one device, and batches of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from parbench.errors import ParbenchError
+
+if TYPE_CHECKING:
+    from parbench.data.loader import Dataset
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """``size`` tokens, among them padding, and what every text begins and ends with."""
+
+    size: int
+    pad: int
+    first: int
+    last: int
+
+
+def vocabulary(metadata: dict[str, str], kind: str, where: object) -> Vocabulary:
+    """That of ``kind`` of a converted dataset. ParbenchError where it holds none of it."""
+    known = json.loads(metadata.get("vocabularies", "{}"))
+    if kind not in known:
+        held = f"texts cut by {', '.join(known)}" if known else "images"
+        raise ParbenchError(
+            f"{where}: the model takes texts that are cut by {kind}, the dataset holds {held}; "
+            "choose another dataset or model"
+        )
+    return Vocabulary(**known[kind])
+
+
+def rows(
+    tokens: torch.Tensor, offsets: torch.Tensor, of: Vocabulary, max_length: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Texts as rows of one length: int32 [N, max_length], padded, and their lengths, int64 [N].
+
+    ``tokens`` [T] are those of all texts, ``offsets`` [N + 1] where each begins. A text that is too
+    long loses its end; every one has its first and last token.
+    """
+    lengths = (offsets[1:] - offsets[:-1]).clamp(max=max_length - 2)
+    places = torch.arange(max_length - 2)
+    taken = places < lengths[:, None]
+    found = torch.full((len(lengths), max_length), of.pad, dtype=torch.int32)
+    found[:, 0] = of.first
+    found[:, 1:-1][taken] = tokens[(offsets[:-1, None] + places)[taken]]
+    found[torch.arange(len(lengths)), lengths + 1] = of.last
+    return found, lengths + 2
+
+
+class TextInput:
+    """What loader.Augment is, for texts: nothing about them is drawn."""
+
+    def __init__(self, dataset: Dataset, padding: str) -> None:
+        self._data = dataset
+        self._longest = padding == "longest"
+
+    def train_batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens int64 [B, L] and labels int64 [B] of the training samples ``indices``."""
+        data = self._data
+        length = self._length(data.train_lengths[indices.cpu()])
+        indices = indices.to(data.train_labels.device, non_blocking=True)
+        tokens = data.train_images[:, :length].index_select(0, indices)
+        return tokens.long(), data.train_labels.index_select(0, indices)
+
+    def test_batch(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Test samples start..stop-1: int64 [B, L], int64 [B]."""
+        data = self._data
+        length = self._length(data.test_lengths[start:stop])
+        tokens = data.test_images[start:stop, :length]
+        return tokens.long(), data.test_labels[start:stop]
+
+    def _length(self, lengths: torch.Tensor) -> int:
+        if self._longest and len(lengths):
+            return int(lengths.max())
+        return self._data.train_images.shape[1]
+
+
+def counted(
+    lengths: torch.Tensor, shares: Iterable[torch.Tensor], longest: bool, max_length: int
+) -> tuple[int, int]:
+    """How many tokens the batches ``shares`` (sample indices) hold, and how many with padding."""
+    tokens = places = 0
+    for share in shares:
+        of = lengths[share]
+        tokens += int(of.sum())
+        places += len(of) * (int(of.max()) if longest and len(of) else max_length)
+    return tokens, places

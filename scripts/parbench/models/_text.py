@@ -1,0 +1,64 @@
+"""Parts of the transformers library's text classifiers, as blocks in a row."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+
+class Embedding(nn.Module):
+    """Tokens to vectors, and beside each whether it is a token or padding: the next blocks mask by
+    that, and one tensor passes between blocks.
+    """
+
+    def __init__(self, embeddings: nn.Module, pad: int):
+        super().__init__()
+        self.embeddings = embeddings
+        self.pad = pad
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[B, L] int64 -> [B, L, width + 1], the last channel 1 for a token and 0 for padding."""
+        hidden = self.embeddings(input_ids=tokens)
+        return torch.cat([hidden, (tokens != self.pad).unsqueeze(-1).to(hidden.dtype)], -1)
+
+
+class Block(nn.Module):
+    """One of the library's transformer layers; padding is not attended to."""
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        """[B, L, width + 1] -> the same."""
+        hidden, mask = value[..., :-1].contiguous(), value[..., -1:]
+        attended = (mask != 0).transpose(1, 2).unsqueeze(1)  # [B, 1, 1, L]
+        hidden = self.layer(hidden, attention_mask=attended)
+        return torch.cat([hidden, mask.to(hidden.dtype)], -1)
+
+
+class Head(nn.Module):
+    """Tells the class from the first token by ``layers``; where they ``takes_all`` tokens, the
+    first layer chooses it itself.
+    """
+
+    def __init__(self, takes_all: bool, **layers: nn.Module):
+        super().__init__()
+        self.takes_all = takes_all
+        self.layers = nn.Sequential(OrderedDict(layers))
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        """[B, L, width + 1] -> [B, num_classes] logits."""
+        hidden = value[..., :-1]
+        return self.layers(hidden if self.takes_all else hidden[:, 0])
+
+
+def row(embeddings: nn.Module, pad: int, layers: nn.ModuleList, head: Head) -> nn.Sequential:
+    """A network's parts in a row."""
+    blocks: OrderedDict[str, nn.Module] = OrderedDict(embedding=Embedding(embeddings, pad))
+    for index, layer in enumerate(layers):
+        blocks[f"block_{index}"] = Block(layer)
+    blocks["head"] = head
+    return nn.Sequential(blocks)
