@@ -79,7 +79,9 @@ def told(group: Mapping[str, Any]) -> dict[str, Any]:
     """What a plan derives of a group of cells, without what is empty."""
     kept = {key: group[key] for key in DERIVED if group.get(key)}
     reason = group["not_run"]
-    if reason and not reason.startswith("Horovod "):  # which may not be built here
+    if reason and not reason.startswith(
+        ("Horovod ", "transformers ")
+    ):  # which may not be built here
         kept["not_run"] = reason
     if "members" not in group:
         kept["cells"] = " ".join(cell.rpartition("-")[2] for cell in group["cells"])

@@ -61,13 +61,17 @@ def keys(**arguments):
 @pytest.mark.parametrize(
     ("file", "text", "renamed"),
     [
-        ("torch.def", "\n%runscript\n    exec true\n", {"torch", "horovod"}),
-        ("base.def", "\n%runscript\n    exec true\n", {"base", "torch", "horovod", "report"}),
+        ("torch.def", "\n%runscript\n    exec true\n", {"torch", "horovod", "text"}),
+        (
+            "base.def",
+            "\n%runscript\n    exec true\n",
+            {"base", "torch", "horovod", "report", "text"},
+        ),
         ("torch.def", "\n    # a comment\n\n", set()),
         ("locks/current/report.txt", "# renewed\n", {"report"}),
-        ("build_horovod.py", "\nWHATEVER = 1\n", {"horovod"}),
+        ("build_horovod.py", "\nWHATEVER = 1\n", {"horovod", "text"}),
         ("build_horovod.py", "\n# a comment\n", set()),
-        ("post.sh", "\ntrue\n", {"base", "torch", "horovod", "report"}),
+        ("post.sh", "\ntrue\n", {"base", "torch", "horovod", "report", "text"}),
     ],
 )
 def test_what_decides_the_content_renames_it_and_what_stands_on_it(recipes, file, text, renamed):

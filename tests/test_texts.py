@@ -135,6 +135,7 @@ def test_a_source_is_read(kind, tmp_path, vocabularies):
         ),
         ("sst2", {"test": b"sentence\tlabel\n\xff\t1\n"}, r"test: line 2: bytes that are no UTF-8"),
         ("sst2", {"test": b"sentence\tlabel\n"}, r"test: it holds no text"),
+        ("trec", {"test": b"\n"}, r"test: it holds no text"),
         (
             "trec",
             {"test": b"MOON:x Where ?\n"},

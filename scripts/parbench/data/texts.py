@@ -147,9 +147,6 @@ class File(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
         return self
 
 
-Row = tuple[str, str]  # a label and its text
-
-
 def table(content: bytes, name: str, delimiter: str, columns: list[str], head: bool) -> list[list]:
     """The values of ``columns`` in each row of a table; with ``head`` its first line names them,
     else they are all that there is, in this order. ParbenchError names the line.
@@ -158,7 +155,7 @@ def table(content: bytes, name: str, delimiter: str, columns: list[str], head: b
     rows = csv.reader(lines(content, name), delimiter=delimiter, quoting=quoting, strict=True)
     found = []
     try:
-        names = next(rows) if head else columns
+        names = next(rows) if head else columns  # there is one: see `lines`
         lacking = [column for column in columns if column not in names]
         if lacking:
             raise ParbenchError(
@@ -179,7 +176,9 @@ def table(content: bytes, name: str, delimiter: str, columns: list[str], head: b
 
 
 def lines(content: bytes, name: str, encoding: str = "utf-8") -> Iterator[str]:
-    """The lines of a file, with their ends. ParbenchError names what is no text."""
+    """The lines of a file, with their ends. ParbenchError where it is empty, or no text."""
+    if not content.strip():
+        raise ParbenchError(f"{name}: it holds no text")
     try:
         return io.StringIO(content.decode(encoding), newline="")
     except UnicodeDecodeError as error:

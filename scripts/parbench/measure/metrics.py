@@ -59,12 +59,19 @@ def seconds(run: Run) -> float:
     return (finished - started).total_seconds()
 
 
+# By profile of operators, the part of it that stands beside published ones.
+PROFILED = {"operators": "inference", "training_operators": "training"}
+
+
+def _profiled_part(run: Run) -> Mapping | None:
+    part = PROFILED.get(run["cell"]["training"]["profile"])
+    return run["profile"][part] if part and run.get("profile") else None
+
+
 def profiled_operators(run: Run) -> dict[str, Mapping]:
-    """The operators that the profile of a run saw in inference, by name."""
-    found = run.get("profile")
-    if found is None or found["kind"] != "operators":
-        return {}
-    return {each["name"]: each for each in found["inference"]["operators"]}
+    """The operators that the profile of a run saw, by name: of inference, or of training steps."""
+    found = _profiled_part(run)
+    return {each["name"]: each for each in found["operators"]} if found else {}
 
 
 def clock(device: str) -> str:
@@ -77,10 +84,8 @@ def _clock(run: Run) -> str:
 
 
 def _profiled(run: Run) -> float | None:
-    found = run.get("profile")
-    if found is None or found["kind"] != "operators":
-        return None
-    return found["inference"][f"{_clock(run)}_self_seconds"]
+    found = _profiled_part(run)
+    return found and found[f"{_clock(run)}_self_seconds"]
 
 
 def self_seconds(run: Run, operator: str) -> float:
@@ -202,7 +207,7 @@ def is_operator(metric: str) -> bool:
 
 
 def operator_metric(name: str) -> Metric:
-    """``operator_self_seconds:<operator>`` or ``operator_total_seconds:<operator>``, of inference.
+    """``operator_self_seconds:<operator>`` or ``operator_total_seconds:<operator>``.
 
     Not clocked: only an instrumented run has it, and what that costs is spread over all operators.
     """

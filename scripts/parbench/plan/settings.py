@@ -90,10 +90,11 @@ class Settings(Model):
         description="performance is for times; deterministic gives the same bytes in every run, "
         "and its times are not judged",
     )
-    profile: Literal["none", "operators", "phases"] = Field(
+    profile: Literal["none", "operators", "training_operators", "phases"] = Field(
         Training.profile,
         description="scripts/parbench/measure/profiling/<profile>.py looks into the run: operators "
-        "by torch's profiler, phases for where the seconds go. Such a cell is apart from the timed "
+        "by torch's profiler, of inference beside the published ones, or of training steps, "
+        "phases for where the seconds go. Such a cell is apart from the timed "
         "ones, its times are not judged",
     )
     train_samples: Whole | None = Field(

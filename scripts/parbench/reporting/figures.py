@@ -7,6 +7,7 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from parbench.reporting.batches import batches_figure
 from parbench.reporting.drawing import (
     WIDTH,
     Panel,
@@ -32,7 +33,7 @@ def figures(study: Study) -> list[dict]:
     """The study's figures; none for a study of which no cell ended well."""
     if not any(run["status"] == OK for run in study.runs.values()):
         return []
-    made = (learning_figure, phases_figure)
+    made = (learning_figure, batches_figure, phases_figure)
     return [figure for figure in (make(study) for make in made) if figure]
 
 

@@ -16,21 +16,32 @@ UNIT = "ms"
 
 
 def operators_table(study: Study) -> dict | None:
-    """A row an operator of each profiled group; None where none is."""
-    groups = [group for group in study.groups if group.training.profile == "operators"]
+    """A row an operator of each group that recorded inference; None where none did."""
+    more = [(f"Training ({UNIT})", ["Self", "Share"])]
+    return _table(study, "operators", "Operators that take the time", "Inference", more)
+
+
+def training_operators_table(study: Study) -> dict | None:
+    """The same of groups that recorded training alone."""
+    title = "Operators that take the time of a training step"
+    return _table(study, "training_operators", title, "Training", [])
+
+
+def _table(study: Study, profile: str, title: str, part: str, more: list) -> dict | None:
+    groups = [group for group in study.groups if group.training.profile == profile]
     if not groups:
         return None
     notes = Notes()
     return make_table(
-        f"t-{study.name}-operators",
-        "Operators that take the time",
+        f"t-{study.name}-{profile}",
+        title,
         [
             ("", [*KEYS, "Operator"]),
             *([(f"Published ({UNIT})", ["Self", "Total", "Share"])] if study.has_source else []),
-            (f"Inference ({UNIT})", ["Self", "Total", "Share"]),
-            (f"Training ({UNIT})", ["Self", "Share"]),
+            (f"{part} ({UNIT})", ["Self", "Total", "Share"]),
+            *more,
         ],
-        [row for group in groups for row in _rows(study, group, notes)],
+        [row for group in groups for row in _rows(study, group, notes, bool(more))],
         caption="Times by torch.profiler over a few steps (docs/verdicts.md): on the accelerator "
         "where there is one, else on the processor. Self time is without the operators that an "
         "operator calls, and its share is of all self time. How many steps the source recorded "
@@ -40,7 +51,8 @@ def operators_table(study: Study) -> dict | None:
     )
 
 
-def _rows(study: Study, group: Group, notes: Notes) -> list[list[Cell]]:
+def _rows(study: Study, group: Group, notes: Notes, training: bool) -> list[list[Cell]]:
+    """``training``: whether what training took stands behind what is compared."""
     rows = []
     for name in _names(study, group):
         own, whole = (study.row(group, f"{kind}{name}") for kind in (SELF, TOTAL))
@@ -50,11 +62,12 @@ def _rows(study: Study, group: Group, notes: Notes) -> list[list[Cell]]:
             cells.append(_percent(_share(study, group, name, "published")))
         measured = own is not None and own.mean is not None
         if not measured and group.short_status != OK:
-            outcome = outcome_cell(study, group, own, UNIT, SELF, span=5)
+            outcome = outcome_cell(study, group, own, UNIT, SELF, span=5 if training else 3)
             cells.append(outcome.marked(notes.mark(group.not_run or "")))
         else:
             cells += [outcome_cell(study, group, row, UNIT, SELF) for row in (own, whole)]
-            cells += [_percent(_share(study, group, name, "mean")), *_training(group, name)]
+            cells.append(_percent(_share(study, group, name, "mean")))
+            cells += _training(group, name) if training else []
         rows.append(cells)
     return rows
 

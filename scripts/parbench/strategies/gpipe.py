@@ -81,9 +81,10 @@ class Strategy(_base.Strategy):
                 f"balance {balance} places stages on {len(balance)} devices, but the hardware "
                 f"{hardware.name} has {hardware.devices}; make the two agree"
             )
-        if self.cell.training.profile == "operators":
+        profile = self.cell.training.profile
+        if profile not in ("none", "phases"):
             yield (
-                "profile operators: torchgpipe computes in threads of its own, which torch's "
+                f"profile {profile}: torchgpipe computes in threads of its own, which torch's "
                 "profiler does not see; choose none or phases"
             )
         if self.cell.training.batch_norm == "synchronized" and self.micro_batches > 1:

@@ -17,6 +17,7 @@ from parbench import files
 from parbench.measure.metrics import (
     DEFAULT_METRICS,
     METRICS,
+    PROFILED,
     TO_PUBLISHED,
     Metric,
     operator_metric,
@@ -82,7 +83,7 @@ class Measured:
 
     def _operators(self, group: Group) -> list[Metric]:
         """Times of single operators: those that the source tells, and the largest here."""
-        if group.training.profile != "operators":
+        if group.training.profile not in PROFILED:
             return []
         spent: dict[str, float] = {}
         for run in group.ok:
