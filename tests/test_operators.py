@@ -239,3 +239,10 @@ def test_a_gpu_is_shown_by_its_own_clock(tmp_path):
     }
     *_, share, own, training = shown["Operators that take the time"][0]
     assert (share, own, training) == ("75.0 %", "150", "75.0 %")
+    figures = {
+        each["title"]: each for each in json.loads(data.read_text())["studies"][0]["figures"]
+    }
+    drawn = figures["What does a larger batch bring?"]["parts"]
+    assert "vit" in " ".join(each["alt"] for each in drawn)
+    assert "1 CPU core" in drawn[0]["svg"]
+    assert "samples/s" in drawn[0]["svg"]

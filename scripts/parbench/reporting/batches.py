@@ -67,7 +67,7 @@ def _draw(model: str, lines: list[Points], figure: Figure) -> None:
         axes.grid(visible=True)
         axes.set_title(cut(f"{model}: {title.lower()}", 36))
         axes.set_xlabel("Batch (samples)")
-        axes.set_ylabel(f"{metric.label} ({metric.unit})")
+        axes.set_ylabel(metric.unit)
     names = figure.axes[0].get_legend_handles_labels()
     figure.legend(*names, loc="outside lower left", ncols=2, fontsize=6.5)
 
