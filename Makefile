@@ -97,7 +97,7 @@ LOCKS := containers/locks/$(STACK)
 lock: .python ## renew the lock files from pyproject.toml; ARGS=--upgrade takes newer versions
 	@$(COMPILE) --extra dev pyproject.toml $(LOCKS)/host.in --output-file $(LOCKS)/host.txt
 	@# What the images hold has the versions of the host.
-	@for name in $(basename $(notdir $(wildcard $(foreach each,torch report text,$(LOCKS)/$(each).in)))); do \
+	@for name in torch report text; do test ! -e $(LOCKS)/$$name.in || \
 		$(COMPILE) --constraints $(LOCKS)/host.txt $(LOCKS)/$$name.in --output-file $(LOCKS)/$$name.txt || exit; done
 	@# The tools that compile Horovod need an older setuptools; all else has the environment's version.
 	@sed -n '/^setuptools==/d; s/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' $(LOCKS)/host.txt >$(LOCKS)/.host.part

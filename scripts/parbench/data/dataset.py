@@ -31,9 +31,9 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     """Bring the dataset ``name``, whose entry is ``spec``, to ``out`` and ``digest``."""
     from parbench.data import source  # which needs pydantic, and a bare machine converts, too
 
-    read = source.load(spec["kind"])(**spec).read()
-    found = convert(name, spec["kind"], read, out, digest)
-    say(f"{name}: {found['train']:,} training and {found['test']:,} test {read.NOUN} in {out}")
+    kind = source.load(spec["kind"])
+    found = convert(name, spec["kind"], kind(**spec).read(), out, digest)
+    say(f"{name}: {found['train']:,} training and {found['test']:,} test {kind.HOLDS} in {out}")
 
 
 def convert(name: str, kind: str, read: Images | Texts, out: Path, digest: Path) -> dict:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import IO, TYPE_CHECKING, Any
 
 from parbench.errors import ParbenchError
 
@@ -34,8 +34,6 @@ class Images:
     classes: list[str]
     source: str
     source_sha256: str
-
-    NOUN: ClassVar[str] = "images"
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The converted dataset's tensors by name."""

@@ -56,8 +56,6 @@ class Texts:
     tokenizers: dict[str, BaseTokenizer]
     vocabulary_sha256: str
 
-    NOUN: ClassVar[str] = "texts"
-
     def tensors(self) -> dict[str, np.ndarray]:
         """Labels, and of each vocabulary the tokens of all texts in a row, int32, without first and
         last ones, and where each text begins, int64 [N + 1].
@@ -264,6 +262,25 @@ class TextSource(Source):
             "bpe": ByteLevelBPETokenizer(json.loads(found["vocab.json"]), merges),
         }
         return tokenizers, files.digest([file.sha256 for file in VOCABULARIES.values()])
+
+
+class Parted(TextSource):
+    """A source with a file to train with and one to test with, which are read alike."""
+
+    train: File = Field(description="the file to train with")
+    test: File = Field(description="the file to test with")
+
+    def files(self) -> list[File]:
+        """Both."""
+        return [self.train, self.test]
+
+    def rows(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+        """Of both."""
+        return self.rows_of(self.train), self.rows_of(self.test)
+
+    def rows_of(self, file: File) -> list[tuple[int, str]]:
+        """Label and text of each sample of a ``file``."""
+        raise NotImplementedError
 
 
 def labelled(label: str, names: list[str], where: str) -> int:

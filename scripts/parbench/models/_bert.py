@@ -34,24 +34,27 @@ def cuts(model: str):
     return partial(_cuts.transformer, model, "hidden_dim")
 
 
+def settings(num_classes: int, vocabulary: Vocabulary, options: dict) -> dict:
+    """What BertConfig takes, and RobertaConfig likewise."""
+    return {
+        "vocab_size": vocabulary.size,
+        "pad_token_id": vocabulary.pad,
+        "hidden_size": options["hidden_dim"],
+        "num_hidden_layers": options["depth"],
+        "num_attention_heads": options["num_heads"],
+        "intermediate_size": options["mlp_dim"],
+        "max_position_embeddings": options["max_positions"],
+        "hidden_dropout_prob": options["dropout"],
+        "attention_probs_dropout_prob": options["dropout"],
+        "num_labels": num_classes,
+    }
+
+
 def network(num_classes: int, vocabulary: Vocabulary, options: dict) -> PreTrainedModel:
     """The library's own classifier."""
     from transformers import BertConfig, BertForSequenceClassification
 
-    return BertForSequenceClassification(
-        BertConfig(
-            vocab_size=vocabulary.size,
-            pad_token_id=vocabulary.pad,
-            hidden_size=options["hidden_dim"],
-            num_hidden_layers=options["depth"],
-            num_attention_heads=options["num_heads"],
-            intermediate_size=options["mlp_dim"],
-            max_position_embeddings=options["max_positions"],
-            hidden_dropout_prob=options["dropout"],
-            attention_probs_dropout_prob=options["dropout"],
-            num_labels=num_classes,
-        )
-    )
+    return BertForSequenceClassification(BertConfig(**settings(num_classes, vocabulary, options)))
 
 
 def build(num_classes: int, vocabulary: Vocabulary, options: dict) -> nn.Sequential:
@@ -60,7 +63,7 @@ def build(num_classes: int, vocabulary: Vocabulary, options: dict) -> nn.Sequent
 
     theirs = network(num_classes, vocabulary, options)
     head = _text.Head(
-        True, pooler=theirs.bert.pooler, dropout=theirs.dropout, classifier=theirs.classifier
+        pooler=theirs.bert.pooler, dropout=theirs.dropout, classifier=theirs.classifier
     )
     body = theirs.bert
     return _text.row(body.embeddings, vocabulary.pad, body.encoder.layer, head)

@@ -40,19 +40,15 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Tells the class from the first token by ``layers``; where they ``takes_all`` tokens, the
-    first layer chooses it itself.
-    """
+    """Tells the class by ``layers``, the first of which takes all tokens and chooses one."""
 
-    def __init__(self, takes_all: bool, **layers: nn.Module):
+    def __init__(self, **layers: nn.Module):
         super().__init__()
-        self.takes_all = takes_all
         self.layers = nn.Sequential(OrderedDict(layers))
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """[B, L, width + 1] -> [B, num_classes] logits."""
-        hidden = value[..., :-1]
-        return self.layers(hidden if self.takes_all else hidden[:, 0])
+        return self.layers(value[..., :-1])
 
 
 def row(embeddings: nn.Module, pad: int, layers: nn.ModuleList, head: Head) -> nn.Sequential:

@@ -43,11 +43,11 @@ def build(num_classes: int, vocabulary: Vocabulary, options: dict) -> nn.Sequent
     """[B, L] tokens, int64 -> [B, num_classes] logits."""
     from torch import nn
 
-    from parbench.models import _text
+    from parbench.models import _text, _vit
 
     theirs = network(num_classes, vocabulary, options)
     head = _text.Head(
-        False,
+        token=_vit.ClassToken(),
         pre_classifier=theirs.pre_classifier,
         activation=nn.ReLU(),
         dropout=theirs.dropout,

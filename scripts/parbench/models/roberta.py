@@ -23,23 +23,11 @@ def network(num_classes: int, vocabulary: Vocabulary, options: dict) -> PreTrain
     """The library's own classifier."""
     from transformers import RobertaConfig, RobertaForSequenceClassification
 
-    return RobertaForSequenceClassification(
-        RobertaConfig(
-            vocab_size=vocabulary.size,
-            pad_token_id=vocabulary.pad,
-            hidden_size=options["hidden_dim"],
-            num_hidden_layers=options["depth"],
-            num_attention_heads=options["num_heads"],
-            intermediate_size=options["mlp_dim"],
-            # Its positions are counted from behind the number of padding.
-            max_position_embeddings=options["max_positions"] + vocabulary.pad + 1,
-            type_vocab_size=1,
-            layer_norm_eps=1e-5,
-            hidden_dropout_prob=options["dropout"],
-            attention_probs_dropout_prob=options["dropout"],
-            num_labels=num_classes,
-        )
-    )
+    settings = _bert.settings(num_classes, vocabulary, options)
+    # Its positions are counted from behind the number of padding.
+    settings["max_position_embeddings"] += vocabulary.pad + 1
+    settings |= {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
+    return RobertaForSequenceClassification(RobertaConfig(**settings))
 
 
 def build(num_classes: int, vocabulary: Vocabulary, options: dict) -> nn.Sequential:
@@ -47,5 +35,5 @@ def build(num_classes: int, vocabulary: Vocabulary, options: dict) -> nn.Sequent
     from parbench.models import _text
 
     theirs = network(num_classes, vocabulary, options)
-    body, head = theirs.roberta, _text.Head(True, classifier=theirs.classifier)
+    body, head = theirs.roberta, _text.Head(classifier=theirs.classifier)
     return _text.row(body.embeddings, vocabulary.pad, body.encoder.layer, head)

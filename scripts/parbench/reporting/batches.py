@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from parbench.cell import Training
 from parbench.measure.metrics import METRICS
 from parbench.reporting.drawing import COLOURS, WIDTH, Panel, figure_json
 from parbench.reporting.study import Study
@@ -20,22 +22,23 @@ if TYPE_CHECKING:
 # Of training, in tokens where it is of texts; of inference.
 TRAINING, INFERENCE = ("tokens_per_second", "samples_per_second"), ("inference_samples_per_second",)
 Points = dict[int, Group]  # by size of the batch
+Line = tuple[str, Points]  # with its label
 
 
 def batches_figure(study: Study) -> dict | None:
     """What does a larger batch bring? For groups that differ in their batches alone."""
-    models: dict[str, dict[str, Points]] = {}
+    models: dict[str, dict[tuple[str, Training], Points]] = {}
     for group in study.own:
         training = group.training
         if not group.ok or training.steps is None or training.profile != "none":
             continue
         alike = replace(training, global_batch=0, evaluation_batch=0, min_tail=0, steps=0)
         label = f"{group.strategy}, {hardware_text(group.hardware)}"
-        series = models.setdefault(group.model, {}).setdefault(f"{label}{alike}", {})
+        series = models.setdefault(group.model, {}).setdefault((label, alike), {})
         series.setdefault(training.global_batch, group)
     panels = {}
     for model, found in models.items():
-        if lines := [series for series in found.values() if len(series) > 1]:
+        if lines := [(label, each) for (label, _), each in found.items() if len(each) > 1]:
             height = 1.9 + 0.17 * math.ceil(len(lines) / 2)
             panels[model] = Panel(partial(_draw, model, lines), height, WIDTH)
     if not panels:
@@ -47,21 +50,24 @@ def batches_figure(study: Study) -> dict | None:
     return figure_json(study, "batches", "What does a larger batch bring?", caption, panels)
 
 
-def _draw(model: str, lines: list[Points], figure: Figure) -> None:
+def _draw(model: str, lines: list[Line], figure: Figure) -> None:
     """A model's throughput, a line a kind of hardware."""
     for axes, title, names in zip(
         figure.subplots(1, 2), ("Training", "Inference"), (TRAINING, INFERENCE), strict=True
     ):
-        metric = next(METRICS[name] for name in names if _mean(lines[0], name))
-        for series, colour in zip(lines, COLOURS, strict=False):
+        metric = next(METRICS[name] for name in names if _mean(lines[0][1], name))
+        for (label, series), colour in zip(lines, itertools.cycle(COLOURS), strict=False):
             points = _mean(series, metric.name)
-            group = next(iter(series.values()))
-            label = cut(f"{group.strategy}, {hardware_text(group.hardware)}", 30)
             axes.plot(
-                *zip(*points, strict=True), color=colour, label=label, marker="o", lw=1.3, ms=3
+                *zip(*points, strict=True),
+                color=colour,
+                label=cut(label, 30),
+                marker="o",
+                lw=1.3,
+                ms=3,
             )
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sorted({size for series in lines for size in series}))
+        axes.set_xticks(sorted({size for _, series in lines for size in series}))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_ylim(bottom=0)
         axes.grid(visible=True)

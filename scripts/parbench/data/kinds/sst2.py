@@ -6,32 +6,19 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from parbench.data.texts import File, TextSource, labelled, table
+from parbench.data.texts import File, Parted, labelled, table
 
 
-class Kind(TextSource):
+class Kind(Parted):
     """train.tsv and dev.tsv, each with the columns sentence and label."""
 
     kind: Literal["sst2"]
-    train: File = Field(description="train.tsv")
-    test: File = Field(description="dev.tsv")
     CLASSES: ClassVar[list[str]] = ["negative", "positive"]
 
-    def files(self) -> list[File]:
-        """Both."""
-        return [self.train, self.test]
-
-    def rows(self) -> tuple[list, list]:
-        """By their columns."""
-        train, test = (_read(file) for file in self.files())
-        return train, test
-
-
-def _read(file: File) -> list[tuple[int, str]]:
-    found = table(file.content(), file.name, "\t", ["sentence", "label"], head=True)
-    return [
-        (labelled(label, ["0", "1"], f"{file.name}: line {at}"), text)
-        for at, (text, label) in enumerate(found, 2)
-    ]
+    def rows_of(self, file: File) -> list[tuple[int, str]]:
+        """By its columns."""
+        found = table(file.content(), file.name, "\t", ["sentence", "label"], head=True)
+        return [
+            (labelled(label, ["0", "1"], f"{file.name}: line {at}"), text)
+            for at, (text, label) in enumerate(found, 2)
+        ]
