@@ -14,7 +14,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench decide calibrate certificate bundle evidence gpu-evidence system doctor slurm clean lock .python
+.PHONY: help env report test lint format bench decide calibrate certificate bundle evidence gpu-evidence system doctor slurm spark-up spark-down clean lock .python
 # A target's parts follow each other, also under `make -j`: Snakemake is what runs jobs at once.
 .NOTPARALLEL:
 
@@ -32,7 +32,7 @@ env: .python ## set up if need be, print the environment's folder, to be entered
 
 report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf
 	@$(ENTER) -- python scripts/configfiles.py $(ARGS)
-	@# Horovod is compiled where a chosen study has cells of it, and for no other; so are packages for texts.
+	@# Horovod is compiled where a chosen study has cells of it, and for no other; so are packages for texts and Spark.
 	@export PARBENCH_CLOSING=make PARBENCH_COMPLETE="$(STACK)"; $(ENTER) --unlock -- python -m snakemake --quiet all --rerun-incomplete \
 		reports/final.html reports/final.pdf $(ARGS)
 	@PARBENCH_CLOSING=make $(ENTER) --unlock -- python scripts/decide.py --report $(ARGS)
@@ -82,6 +82,12 @@ doctor: .python ## what this machine can run, and the command that mends what it
 slurm: .python ## run a Slurm cluster of this machine's own until Ctrl-C, to try things; prints the line to type
 	@$(ENTER) -- python tests/cluster.py
 
+spark-up: .python ## start a Spark cluster of two workers on this machine; ARGS='--workers 2 --cores 1 --memory 2g'
+	@$(ENTER) -- python scripts/spark.py up $(ARGS)
+
+spark-down: .python ## end it
+	@$(ENTER) -- python scripts/spark.py down
+
 clean: ## delete results and reports; never the cache, nor data that came in a bundle
 	@rm -f -- reports/final.html reports/final.pdf reports/evidence.html reports/evidence.pdf
 	@# Data that a bundle brought cannot be fetched again.
@@ -97,7 +103,7 @@ LOCKS := containers/locks/$(STACK)
 lock: .python ## renew the lock files from pyproject.toml; ARGS=--upgrade takes newer versions
 	@$(COMPILE) --extra dev pyproject.toml $(LOCKS)/host.in --output-file $(LOCKS)/host.txt
 	@# What the images hold has the versions of the host.
-	@for name in torch report text; do test ! -e $(LOCKS)/$$name.in || \
+	@for name in torch report text spark; do test ! -e $(LOCKS)/$$name.in || \
 		$(COMPILE) --constraints $(LOCKS)/host.txt $(LOCKS)/$$name.in --output-file $(LOCKS)/$$name.txt || exit; done
 	@# The tools that compile Horovod need an older setuptools; all else has the environment's version.
 	@sed -n '/^setuptools==/d; s/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' $(LOCKS)/host.txt >$(LOCKS)/.host.part

@@ -18,3 +18,16 @@ rule train:
     shell:
         "exec python scripts/launch.py --cell {params.cell:q}/cell.json --data {params.data:q}"
         " --out {output.metrics:q} --log {log:q}"
+
+
+# A cell whose weights another one predicts with leaves them, too.
+use rule train as train_and_keep with:
+    output:
+        metrics="results/cells/{cell}/metrics.json",
+        weights="results/cells/{cell}/weights.safetensors",
+        digest="results/cells/{cell}/weights.json",
+    wildcard_constraints:
+        cell=RUN.keeping,
+
+
+ruleorder: train_and_keep > train

@@ -3,8 +3,8 @@
     python3 scripts/environment.py ensure                    # set up if need be, print its folder
     python3 scripts/environment.py exec -- python -m pytest  # the same, then run a program in it
 
-`ensure` compiles Horovod, too, also where that failed before, and adds the packages for texts;
-`exec` only compiles, with --horovod. Runs on a bare Python.
+`ensure` compiles Horovod, too, also where that failed before, and adds the packages for texts
+and Spark; `exec` only compiles, with --horovod. Runs on a bare Python.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def main() -> int:
     folder = environment.ensure(arguments.stack)
     if arguments.command == "ensure":
         environment.ensure_horovod(arguments.stack, retry=True)
-        environment.ensure_text(arguments.stack)
+        environment.ensure_more("text", arguments.stack)
+        environment.ensure_more("spark", arguments.stack)
         print(folder)
         return 0
     if arguments.horovod:

@@ -36,11 +36,12 @@ def require(tool: str) -> None:
     pytest.skip(reason)
 
 
-def require_text() -> None:
-    """Skip the tests of texts where their packages are missing; `text` in PARBENCH_REQUIRE."""
-    if importlib.util.find_spec("transformers") is not None:
+def require_package(name: str, module: str) -> None:
+    """Skip a test where packages that few studies need are missing; ``name`` in PARBENCH_REQUIRE
+    makes that a failure."""
+    if importlib.util.find_spec(module) is not None:
         return
-    reason = "transformers is not installed here: python scripts/environment.py ensure"
-    if "text" in os.environ.get("PARBENCH_REQUIRE", "").replace(",", " ").split():
-        pytest.fail(f"{reason}, and PARBENCH_REQUIRE names text")
+    reason = f"{module} is not installed here: python scripts/environment.py ensure"
+    if name in os.environ.get("PARBENCH_REQUIRE", "").replace(",", " ").split():
+        pytest.fail(f"{reason}, and PARBENCH_REQUIRE names {name}")
     pytest.skip(reason)

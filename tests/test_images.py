@@ -61,17 +61,17 @@ def keys(**arguments):
 @pytest.mark.parametrize(
     ("file", "text", "renamed"),
     [
-        ("torch.def", "\n%runscript\n    exec true\n", {"torch", "horovod", "text"}),
+        ("torch.def", "\n%runscript\n    exec true\n", {"torch", "horovod", "text", "spark"}),
         (
             "base.def",
             "\n%runscript\n    exec true\n",
-            {"base", "torch", "horovod", "report", "text"},
+            {"base", "torch", "horovod", "report", "text", "spark"},
         ),
         ("torch.def", "\n    # a comment\n\n", set()),
         ("locks/current/report.txt", "# renewed\n", {"report"}),
-        ("build_horovod.py", "\nWHATEVER = 1\n", {"horovod", "text"}),
+        ("build_horovod.py", "\nWHATEVER = 1\n", {"horovod", "text", "spark"}),
         ("build_horovod.py", "\n# a comment\n", set()),
-        ("post.sh", "\ntrue\n", {"base", "torch", "horovod", "report", "text"}),
+        ("post.sh", "\ntrue\n", {"base", "torch", "horovod", "report", "text", "spark"}),
     ],
 )
 def test_what_decides_the_content_renames_it_and_what_stands_on_it(recipes, file, text, renamed):

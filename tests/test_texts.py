@@ -21,7 +21,7 @@ from parbench.plan import config as configuration
 from parbench.plan import expansion, places
 from parbench.verdicts import equivalence, trials
 from parbench.verdicts.words import EQUAL
-from require import require_text
+from require import require_package
 from workspace import ROOT
 
 GRAMMAR = {"kind": "grammar", "train_samples": 240, "test_samples": 60, "seed": 0}
@@ -40,7 +40,7 @@ VOCABULARIES = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _packages():
-    require_text()
+    require_package("text", "transformers")
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,8 @@ def runs(digits, tmp_path_factory):
 
 def test_every_strategy_has_a_case():
     trained = {"horovod", *(value.strategy.name for value in CASES.values())}
-    assert trained == set(strategies.names())
+    trains = {name for name in strategies.names() if any(strategies.load(name).certified())}
+    assert trained == trains
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -6,7 +6,7 @@ The launcher and the training processes read it; the plan writes it. Standard li
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +101,17 @@ class Run:
     grace_seconds: float
     interface: str | None
     connect_seconds: float
+    spark_master: str | None = None  # address of a Spark cluster
+    spark_conf: dict[str, str] = field(default_factory=dict)
+    keeps_weights: bool = False  # another cell predicts with them
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One configuration with one seed."""
+    """One configuration with one seed.
+
+    ``trained_by``: the cell whose weights it predicts the test set with; nothing is trained then.
+    """
 
     id: str
     model: Model
@@ -117,6 +123,7 @@ class Cell:
     deployment: str
     seed: int
     run: Run
+    trained_by: str | None = None
 
     @property
     def sides(self) -> tuple[Cell, ...]:
@@ -140,6 +147,7 @@ class Cell:
             deployment=content["deployment"],
             seed=content["seed"],
             run=Run(**content["run"]),
+            trained_by=content.get("trained_by"),
         )
 
     def json(self) -> dict:
@@ -149,6 +157,8 @@ class Cell:
             del content["model"]["pretrained"]
         if self.training.max_length is None:
             del content["training"]["max_length"], content["training"]["padding"]
+        if self.trained_by is None:
+            del content["trained_by"]
         return content
 
 

@@ -13,6 +13,7 @@ import math
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -142,6 +143,14 @@ class Software:
         """Why models of texts have no packages; None where they have them."""
         if importlib.util.find_spec("transformers") is None:
             return "transformers is not installed: python scripts/environment.py ensure"
+        return None
+
+    def without_spark(self) -> str | None:
+        """Why cells have no Spark; None where they have it."""
+        if importlib.util.find_spec("pyspark") is None:
+            return "pyspark is not installed: python scripts/environment.py ensure"
+        if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+            return "Spark needs Java 17 or newer: sudo apt install openjdk-17-jre-headless"
         return None
 
     def without_nccl(self) -> str | None:

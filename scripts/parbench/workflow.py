@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -158,8 +159,15 @@ class Run:
         return f"results/data/{self.cell(wildcards).dataset.name}/digest.json"
 
     def cell_weights(self, wildcards: Any) -> list[str]:
-        """The same of the published weights that it starts from; none where its seed draws them."""
+        """The same of the weights that it starts from; none where its seed draws them."""
         return list(map(str, state.weights(self.cell(wildcards))))
+
+    @property
+    def keeping(self) -> str:
+        """A pattern of the cells that leave their weights for others."""
+        cells = self.plan.cells.values()
+        names = [each.id for each in cells if isinstance(each, Cell) and each.run.keeps_weights]
+        return "|".join(map(re.escape, names)) or "none"
 
     def cell_image(self, wildcards: Any) -> list[str]:
         """The digest files of its images; none where cells run on the host."""

@@ -97,8 +97,16 @@ class Software(machine.Software):
         Texts are cut into tokens here, also where cells run in images.
         """
         if stack := os.environ.get("PARBENCH_COMPLETE"):
-            environment.ensure_text(stack)
+            environment.ensure_more("text", stack)
         return super().without_text()
+
+    def without_spark(self) -> str | None:
+        """Why cells have no Spark; None where they have it."""
+        if self.in_images:
+            return None
+        if stack := os.environ.get("PARBENCH_COMPLETE"):
+            environment.ensure_more("spark", stack)
+        return super().without_spark()
 
     def without_nccl(self) -> str | None:
         """Why Horovod cannot join GPUs; None where it can."""

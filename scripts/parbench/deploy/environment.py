@@ -177,13 +177,14 @@ def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
     return {"available": True, "version": wheel.name.split("-")[1], "gpu": horovod_gpu()}
 
 
-# ---------------------------------------------------------------- texts
+# ---------------------------------------------------------------- texts, Spark
 
 
-def ensure_text(stack: str) -> None:
-    """Add the packages for texts to the environment of ``stack``, where the stack has them."""
-    folder, lock = environment_folder(stack), locks(stack) / "text.txt"
-    there = folder / "text.sha256"
+def ensure_more(name: str, stack: str) -> None:
+    """Add packages that few studies need, those of ``name``.txt, to the environment of ``stack``,
+    where the stack has them."""
+    folder, lock = environment_folder(stack), locks(stack) / f"{name}.txt"
+    there = folder / f"{name}.sha256"
 
     def known() -> bool:
         return there.is_file() and there.read_text("utf-8") == sha256_file(lock)
@@ -192,7 +193,7 @@ def ensure_text(stack: str) -> None:
         return
     with cache.locked(folder.with_name(f"{folder.name}.lock"), str(folder)):
         if not known():
-            say("adding the packages for texts to the environment (once; some 100 MB)")
+            say(f"adding the packages of {lock.name} to the environment (once)")
             words = ["pip", "install", "--require-hashes", "--no-deps"]
             words += ["--python", str(folder / "bin" / "python")]
             uv.run(folder / "bin" / "uv", [*words, "--requirements", str(lock)])

@@ -132,9 +132,10 @@ def _meaning(recipe: str) -> str:
 def obstacle(stack: str, settings: dict) -> str | None:
     """Why the images of ``stack`` are not in the cache and cannot be built here; else None.
 
-    Of texts' models no image is asked for: few studies have them.
+    Of texts' models and of Spark no image is asked for: few studies have them.
     """
-    of_cells = {strategies.load(name).IMAGE for name in strategies.names()}
+    trained = [strategies.load(name) for name in strategies.names()]
+    of_cells = {each.IMAGE for each in trained if any(each.certified())}
     wanted = [image(name, stack, settings) for name in (*of_cells, "report")]
     if cache.BUNDLE.is_dir():  # its images are all that this machine will have
         there = any(one.facts for one in wanted)

@@ -96,11 +96,12 @@ def result(metrics: dict) -> str:
         number = len(metrics["slices"])
         disturbed = sum(each["disturbed"] for each in metrics["slices"])
         return f"ok, {number} slices in turn, {disturbed or 'none'} of them disturbed"
-    seconds = metrics["train_seconds"]
+    trained = metrics["train_seconds"]
+    seconds = trained or metrics["inference"]["seconds"]
     spent = f"{seconds:.1f} s" if seconds < 60 else spelled(seconds)
     accuracy = metrics["test_accuracy"]
     told = "accuracy not measured" if accuracy is None else f"accuracy {accuracy:.3f}"
-    return f"ok, {told}, trained in {spent}"
+    return f"ok, {told}, {'trained' if trained else 'predicted'} in {spent}"
 
 
 def spelled(seconds: float) -> str:

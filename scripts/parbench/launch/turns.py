@@ -161,7 +161,7 @@ class _Lead:
             try:
                 for number in numbers:
                     for row in self._lines_of(number):
-                        self.sides[number].where.setdefault(row["node"], []).append(row["pid"])
+                        self.sides[number].where.setdefault(row["node"], []).extend(row["pids"])
                 yield
             finally:
                 for side in sides:

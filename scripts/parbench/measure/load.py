@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from parbench import machine
@@ -14,7 +15,8 @@ from parbench import machine
 class Load:
     """Seconds: ``busy`` of the cores with whatever ran on them, ``steal`` in which the machine
     below ran something else, ``waited`` in which any process of the machine waited for a core
-    (PSI; None where the kernel does not tell), ``own`` of this process's threads."""
+    (PSI; None where the kernel does not tell), ``own`` of this process's threads and of those that
+    help it."""
 
     busy: float
     steal: float
@@ -29,8 +31,11 @@ class Load:
         )
 
 
-def now() -> Load:
-    """The load until now of the cores that the launcher lent, or that this process may use."""
+def now(helpers: Iterable[int] = ()) -> Load:
+    """The load until now of the cores that the launcher lent, or that this process may use.
+
+    ``helpers`` are other processes that work for this one.
+    """
     lent = os.environ.get("PARBENCH_CORES")
     cores = lent.split(",") if lent else map(str, os.sched_getaffinity(0))
     tick = os.sysconf("SC_CLK_TCK")
@@ -40,4 +45,12 @@ def now() -> Load:
     busy = sum(sum(row[:3]) + sum(row[5:7]) for row in rows)
     some = re.search(r"^some .*total=(\d+)", machine.read("/proc/pressure/cpu"), re.MULTILINE)
     steal = sum(row[7] for row in rows)
-    return Load(busy, steal, some and int(some[1]) / 1e6, time.process_time())
+    own = time.process_time() + sum(map(used, helpers))
+    return Load(busy, steal, some and int(some[1]) / 1e6, own)
+
+
+def used(process: int) -> float:
+    """Seconds of processor time that a process has taken; 0 for one that has ended."""
+    # What stands in parentheses is its name.
+    told = machine.read(f"/proc/{process}/stat").rpartition(")")[2].split()
+    return sum(map(int, told[11:13])) / os.sysconf("SC_CLK_TCK")

@@ -113,6 +113,13 @@ def _memory(of: str, where: str, label: str, **more: Any) -> Metric:
     return Metric(f"peak_memory_{of}_mib", label, "MiB", "absolute", read=read, **more)
 
 
+def _optional(name: str, label: str, unit: str) -> Metric:
+    def read(run: Run) -> float | None:
+        return run.get(name)
+
+    return Metric(name, label, unit, "absolute", read=read, clocked=unit != "MiB", optional=True)
+
+
 def _inference(read: Read) -> Read:
     return lambda run: run["inference"] and read(run["inference"])
 
@@ -172,6 +179,13 @@ _ALL = (
         _inference(lambda found: found["samples"] / found["seconds"]),
         optional=True,
     ),
+    _optional("session_seconds", "Start of the Spark session", "s"),
+    _optional("first_batch_seconds", "First job", "s"),
+    _optional("task_skew", "Longest task over the median", "x"),
+    _optional("idle_cores", "Cores used by an idle session", "cores"),
+    _optional("driver_memory_mib", "Peak memory, Spark's driver", "MiB"),
+    _optional("executor_memory_mib", "Peak memory, executor", "MiB"),
+    _optional("worker_memory_mib", "Peak memory, Python workers", "MiB"),
     _memory("process", "processes", "Peak memory, process"),
     _memory("device", "devices", "Peak memory, device", optional=True),
     Metric(

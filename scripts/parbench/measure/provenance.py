@@ -44,6 +44,7 @@ def cell_code(
     return closure(
         "parbench.training.train",
         f"parbench.strategies.{strategy}",
+        f"parbench.training.{strategies.load(strategy).ENGINE}",
         f"parbench.measure.profiling.{profile}",
         *(f"parbench.models.{name}" for name in (model, *companions)),
     )

@@ -125,6 +125,17 @@ class Slurm(Model):
     )
 
 
+class Spark(Model):
+    """The Spark cluster of cells that say `cluster: true` (docs/spark.md)."""
+
+    master: Annotated[str, Field(pattern=r"^(spark://\S+|yarn|k8s://\S+)$")] | None = Field(
+        description="its address: spark://host:port, yarn or k8s://...; null: there is none"
+    )
+    conf: dict[Annotated[str, Field(pattern=r"^spark\.")], str] = Field(
+        description="Spark's own settings, such as {spark.executor.memory: 4g}; over parbench's"
+    )
+
+
 class Machine(Model):
     """What a machine has."""
 
@@ -248,6 +259,7 @@ class Config(Model):
         description="how cells become Slurm jobs; a hardware's own `slurm` is laid over it, key by "
         "key (docs/slurm.md)"
     )
+    spark: Spark = Field(description="the Spark cluster of cells that say `cluster: true`")
     available: Annotated[
         Annotated[Literal["auto"], Tag("=auto")] | Annotated[Machine, Tag("=stated")],
         Discriminator(lambda value: "=stated" if isinstance(value, (dict, Machine)) else "=auto"),

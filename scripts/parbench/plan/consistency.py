@@ -45,6 +45,8 @@ def check_names(study: Study, where: str) -> None:
             known(f"variants.{variant}.models", model, study.models, where)
         if entry.baseline is not None:
             _check_baseline(study, variant, entry.baseline, where)
+        if entry.trained_by is not None:
+            _check_trainer(study, variant, entry.trained_by, where)
         if entry.published is not None and study.published is None:
             raise ParbenchError(
                 f"{where}: variants.{variant}.published selects published rows, but the study "
@@ -62,6 +64,19 @@ def _check_baseline(study: Study, variant: str, baseline: str, where: str) -> No
             raise ParbenchError(
                 f"{where}: {key}: {baseline} does not train the model {model}; add it to the "
                 "`models` of that variant, or leave it out here"
+            )
+
+
+def _check_trainer(study: Study, variant: str, trainer: str, where: str) -> None:
+    key = f"{where}: variants.{variant}.trained_by"
+    known(f"variants.{variant}.trained_by", trainer, study.variants, where)
+    if study.variants[trainer].trained_by is not None:
+        raise ParbenchError(f"{key}: {trainer} trains nothing itself; name the variant that does")
+    for model in study.trained(variant):
+        if model not in study.trained(trainer):
+            raise ParbenchError(
+                f"{key}: {trainer} does not train the model {model}; add it to the `models` of "
+                "that variant, or leave it out here"
             )
 
 
@@ -124,6 +139,11 @@ def check_cell(cell: Cell, study: Study, where: str, model: str) -> None:
             models.load(name).cuts(strategy.stages, options)
         except ParbenchError as error:
             raise ParbenchError(f"{whole}: {error}") from None
+    if cell.trained_by is not None and cell.training.steps is not None:
+        raise ParbenchError(
+            f"{whole}: steps {cell.training.steps} and trained_by: the whole test set is "
+            "predicted; remove steps, and choose fewer test_samples"
+        )
     pieces = strategy.data_parallel_size * strategy.micro_batches
     _check_batches(cell.training, pieces, cell.strategy.name, whole)
     if cell.training.precision == "fp16" and cell.hardware.device == "cpu":

@@ -130,11 +130,17 @@ class Expansion:
         self.seeds = self.override.seeds if "seeds" in stated else self.study.seeds
         self.cells: dict[str, Cell | Pair] = {}
         self.not_run: dict[str, str] = {}
+        self.trainers: dict[str, Named] = {}  # groups whose weights others predict with
 
     def plan(self, arguments: list[str]) -> StudyPlan:
         """Everything that the report knows of it; ``arguments`` ask Snakemake for it again."""
         self._check()
         templates = dict(self._templates())
+        for (of, variant), cell in templates.items():
+            if cell.trained_by is not None:
+                trainer = Named.of(templates[of, cell.trained_by])
+                self.trainers[trainer.group] = trainer
+                templates[of, variant] = replace(cell, trained_by=trainer.group)
         trained = {key: cell.training for key, cell in templates.items()}
         consistency.check_clocks(self.study, trained, self.where)
         names = self._names(templates)
@@ -214,12 +220,15 @@ class Expansion:
             stack=config.stack,
             deployment=config.deployment,
             seed=0,
+            trained_by=entry.trained_by,
             run=Run(
                 timeout_seconds=config.timeout_seconds,
                 checkpoint_seconds=config.checkpoint_seconds,
                 grace_seconds=config.grace_seconds,
                 interface=config.nodes.interface,
                 connect_seconds=config.nodes.connect_seconds,
+                spark_master=config.spark.master,
+                spark_conf=config.spark.conf,
             ),
         )
         consistency.check_cell(cell, study, where, of)
@@ -251,7 +260,11 @@ class Expansion:
         more = pairing.added().get(named.group, 0) - len(self.seeds)
         unused = (seed for seed in itertools.count() if seed not in self.seeds)
         seeds = [*self.seeds, *itertools.islice(unused, max(0, more))]
+        run = replace(template.run, keeps_weights=named.group in self.trainers)
+        template, trainer = replace(template, run=run), self.trainers.get(template.trained_by)
         cells = [replace(template, id=named.cell(seed), seed=seed) for seed in seeds]
+        if trainer is not None:
+            cells = [replace(cell, trained_by=trainer.cell(cell.seed)) for cell in cells]
         self._keep(cells, reason)
         model, strategy = template.model, strategies.of(template)
         ranks = strategy.data_parallel_size
@@ -268,6 +281,7 @@ class Expansion:
             seeds=seeds,
             cells=[cell.id for cell in cells],
             not_run=reason,
+            trained_by=template.trained_by,
             comparable=strategy.notes(),
             work=Work(
                 ranks=ranks,

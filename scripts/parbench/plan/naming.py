@@ -56,4 +56,5 @@ def identity(cell: dict) -> dict:
     if "pretrained" in model:
         model["pretrained"] = {k: v for k, v in model["pretrained"].items() if k != "weights"}
     kept = ("strategy", "dataset", "training", "stack", "deployment")
+    kept += ("trained_by",) * ("trained_by" in cell)
     return {**{key: cell[key] for key in kept}, "model": model, "hardware": hardware}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from parbench.cell import Cell, Pair
-from parbench.data import pretrained
+from parbench.data import kept, pretrained
 from parbench.deploy import images
 from parbench.errors import ParbenchError
 from parbench.files import read_json
@@ -46,6 +46,7 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
     if found is None:
         return "missing", ["it has not been trained yet"]
     reasons = _changes(cell, metrics_json.environments(found), data, plan)
+    reasons += _changed_weights(cell, found)
     return ("stale" if reasons else "done"), reasons
 
 
@@ -62,7 +63,7 @@ def _changes(
             found.append(f"the image {image.name} changed ({then} to {image.label})")
     found = list(dict.fromkeys(found))  # sides have the same image, most often
     for path in lacking_weights(cell):
-        found.append(f"its published weights are not there ({path})")
+        found.append(f"the weights that it starts from are not there ({path})")
     name, then = cell.dataset.name, environments[0]["dataset_digest"]
     if data is None:
         found.append(f"the dataset {name} is not there ({data_path(cell)})")
@@ -71,6 +72,20 @@ def _changes(
     elif source_digest(name, plan) not in (None, data.get("source_sha256")):
         found.append(f"the files in {plan.datasets[name]['path']} changed (dataset {name})")
     return found
+
+
+def _changed_weights(cell: Cell | Pair, then: Mapping) -> list[str]:
+    """Of weights that ``cell`` is to leave for others, or has taken from another; ``then`` is its
+    metrics.json."""
+    if isinstance(cell, Pair):
+        return []
+    own = folder(cell.id) / kept.DIGEST
+    if cell.run.keeps_weights and not own.exists():
+        return [f"another cell predicts with its weights, and they were not kept ({own})"]
+    theirs = folder(cell.trained_by) / kept.DIGEST if cell.trained_by else None
+    if theirs and theirs.exists() and read_json(theirs)["sha256"] != then["weights_sha256"]:
+        return [f"the weights that {cell.trained_by} trained changed"]
+    return []
 
 
 def _changed_code(cell: Cell | Pair, then: Mapping[str, str]) -> list[str]:
@@ -129,10 +144,12 @@ def described_data(cell: Cell | Pair) -> dict | None:
 
 
 def weights(cell: Cell | Pair) -> list[Path]:
-    """The descriptions of the published weights that ``cell`` starts from."""
+    """The descriptions of the weights that ``cell`` starts from: published, or another cell's."""
     started = (side.model.pretrained for side in cell.sides)
     names = dict.fromkeys(each.weights for each in started if each)
-    return [places.RESULTS / "weights" / name / pretrained.DIGEST for name in names]
+    found = [places.RESULTS / "weights" / name / pretrained.DIGEST for name in names]
+    trainers = (side.trained_by for side in cell.sides)
+    return found + [folder(name) / kept.DIGEST for name in trainers if name is not None]
 
 
 def lacking_weights(cell: Cell | Pair) -> list[Path]:

@@ -56,6 +56,11 @@ class Variant(Model):
     options: dict[str, Any] = Field({}, description="options of the strategy file")
     hardware: str = Field(description="a name under hardware in config.yaml")
     settings: Layer = Field({}, description="settings for this variant only")
+    trained_by: str | None = Field(
+        None,
+        description="the variant that trains: this one takes its weights, of the same seed, and "
+        "predicts the test set",
+    )
     baseline: str | None = Field(
         None, description="the variant that its speedup is measured against"
     )

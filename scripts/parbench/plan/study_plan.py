@@ -55,6 +55,9 @@ class Group(Model):
     scaled: list[str] = Field(description="how it is smaller than the source, each in words")
     comparable: dict[str, str] = Field(description="why a metric is not comparable, by metric")
     work: Work
+    trained_by: str | None = Field(
+        None, description="id of the group whose weights it predicts with; it trains nothing"
+    )
     members: list[str] | None = Field(None, description="of models together: ids of their groups")
 
 

@@ -34,4 +34,5 @@ def of(cell: Cell) -> Strategy:
 
 def image(strategy: str, model: str) -> str:
     """The recipe containers/<name>.def of the image that a model runs in by a strategy."""
-    return "text" if models.vocabulary(model) else load(strategy).IMAGE
+    of = load(strategy)
+    return of.TEXT_IMAGE if models.vocabulary(model) else of.IMAGE

@@ -33,6 +33,8 @@ class Strategy:
     """
 
     IMAGE = "torch"  # containers/torch.def
+    TEXT_IMAGE = "text"  # for models of texts
+    ENGINE = "evaluation"  # parbench/training/<name>.py: predicts the test set
     OPTIONS: ClassVar[dict[str, dict]] = {}  # a JSON schema, with a default, for each option
 
     def __init__(self, cell: Cell):

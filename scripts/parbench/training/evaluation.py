@@ -1,8 +1,10 @@
-"""Predictions of the test set, by all ranks together."""
+"""The engine torch: predictions of the test set by all ranks together."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -74,7 +76,29 @@ def _parts(run: Run) -> tuple[int, list[torch.Tensor]]:
     return number, [share[at : at + batch] for at in range(0, math.ceil(number / ranks), batch)]
 
 
-def whole_batches(run: Run) -> list[tuple[int, int]]:
+def turns(run: Run) -> Callable[[], int]:
+    """A function that predicts the next batch of the test set, one a rank, and returns its samples
+    of all ranks."""
+    run.strategy.broadcast_buffers(run.model)
+    model = run.strategy.unwrap(run.model).eval()
+    parts = itertools.cycle(_whole_batches(run))
+
+    def step() -> int:
+        start, stop = next(parts)
+        with torch.no_grad():
+            model(run.augment.test_batch(start, stop)[0])
+        run.beat("turn")
+        return min((stop - start) * run.strategy.data_parallel_size, len(run.data.test_labels))
+
+    return step
+
+
+def helpers(run: Run) -> list[int]:
+    """Other processes that predict for this one: none."""
+    return []
+
+
+def _whole_batches(run: Run) -> list[tuple[int, int]]:
     """Where this rank's batches of full size begin and end; of a small test set, its first one."""
     _, parts = _parts(run)
     whole = [part for part in parts if len(part) == run.training.evaluation_batch]

@@ -51,6 +51,7 @@ class Run:
         self.history: list[dict] = []
         self.inference: dict | None = None  # of the last evaluation
         self.evaluated = False  # by this process
+        self.told: dict[str, float] = {}  # further metrics, by the engine that predicts
 
         # What earlier parts of this run did, where it goes on from a checkpoint.
         self.started = clocks.now()

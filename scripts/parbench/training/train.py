@@ -1,63 +1,25 @@
-"""Train one cell, as one of its ranks: cell.json in, metrics.json out."""
+"""Train one cell, or predict with it, as one of its ranks: cell.json in, metrics.json out."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import gc
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from parbench import strategies
-from parbench.cell import Cell, Pair
+from parbench.cell import Cell
 from parbench.cell import read as read_cell
-from parbench.data import tokens
-from parbench.measure import cores, environment, metrics_json, scores
+from parbench.data import kept, tokens
+from parbench.measure import metrics_json, scores
 from parbench.strategies._base import Strategy
 from parbench.training import checkpoint, launched
 from parbench.training.endings import CompanionDiverged, Diverged, Stopped
+from parbench.training.infer import infer
 from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat
-
-
-def prepare(cell: Cell) -> None:
-    """Settings of the whole process."""
-    if cell.hardware.device == "cpu":
-        torch.set_num_threads(cell.hardware.threads)
-    torch.backends.cuda.matmul.allow_tf32 = cell.training.tf32
-    torch.backends.cudnn.allow_tf32 = cell.training.tf32
-    if cell.training.mode == "deterministic":
-        # Algorithms that give the same bytes every time; an operator without one is an error.
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS reads it when it starts
-        torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.benchmark = False
-
-
-def set_up(
-    cell: Cell, data_folder: Path, strategy: Strategy, heartbeat: Heartbeat, of: Pair | None = None
-) -> tuple[Run, dict]:
-    """Join the other ranks and build what is trained; returns it with `environment` of
-    metrics.json: that of ``cell``, or of the pair that it is a side ``of``."""
-    prepare(cell)
-    heartbeat.beat("start-up")
-    strategy.setup()
-    own_cores = cores.pin(strategy.local_rank, strategy.ranks_per_node)
-    cell = replace(cell, model=strategy.model)
-    run = Run(cell, data_folder, strategy, heartbeat)
-    run.data.require_every_class()
-    described = environment.describe(
-        of or cell,
-        run.data.sha256,
-        world_size=strategy.world_size,
-        backend=strategy.backend,
-        cores=_all_cores(run, own_cores),
-    )
-    return run, described
+from parbench.training.set_up import rank_of, set_up
 
 
 def train(
@@ -91,6 +53,8 @@ def train(
     status = "ok" if reason is None else "diverged"
     if reason is None:
         measured |= _result(run, weights, joules, sum(measured["epoch_seconds"]))
+        if cell.run.keeps_weights:
+            kept.keep(weights, measured["weights_sha256"], out.parent)
     metrics_json.write_run(out, cell, status, reason, run.started, data_folder, **measured)
 
 
@@ -159,14 +123,6 @@ def _tokens(run: Run, seconds: float) -> dict:
     return {"tokens": told}
 
 
-def _all_cores(run: Run, own: list[int]) -> list[int]:
-    """The cores of all ranks, in rank order."""
-    if run.cell.hardware.device != "cpu":
-        return []
-    rows = run.strategy.gathered([float(core) for core in own])
-    return [int(core) for row in rows for core in row]
-
-
 def main() -> None:
     """The command line of one rank."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -176,19 +132,6 @@ def main() -> None:
     arguments = parser.parse_args()
     launched.begin()
     cell = read_cell(arguments.cell)
+    work = train if cell.trained_by is None else infer
     with rank_of(cell) as (strategy, heartbeat):
-        train(cell, arguments.data, arguments.out, strategy, heartbeat)
-
-
-@contextlib.contextmanager
-def rank_of(cell: Cell) -> Iterator[tuple[Strategy, Heartbeat]]:
-    """What a rank of ``cell`` works with; it leaves the other ranks in peace, or its last words."""
-    strategy = strategies.of(cell)
-    heartbeat = Heartbeat(int(os.environ.get("RANK", "0")))
-    try:
-        yield strategy, heartbeat
-        gc.collect()  # the wrapped model goes before its process group (see _process_group.py)
-        strategy.close()
-    except BaseException as error:
-        heartbeat.last_words(error)
-        raise
+        work(cell, arguments.data, arguments.out, strategy, heartbeat)

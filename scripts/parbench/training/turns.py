@@ -25,10 +25,10 @@ from parbench.cell import read as read_cell
 from parbench.files import write_json
 from parbench.measure import clocks, load
 from parbench.strategies._base import Strategy
-from parbench.training import evaluation, launched
+from parbench.training import infer, launched
 from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat
-from parbench.training.train import rank_of, set_up
+from parbench.training.set_up import rank_of, set_up
 
 
 def take_turns(
@@ -41,14 +41,19 @@ def take_turns(
     run, described = set_up(pair.sides[number], data_folder, strategy, heartbeat, of=pair)
     if strategy.leads:
         write_json(Path(os.environ["PARBENCH_STATE"]) / "environment.json", described)
-    step = _predictions(run) if pair.inference else _training(run)
-    place = {"rank": int(os.environ["RANK"]), "node": node(), "pid": os.getpid()}
+    helpers: list[int] = []
+    if pair.inference:
+        engine = infer.engine(strategy)
+        step, helpers = engine.turns(run), engine.helpers(run)
+    else:
+        step = _training(run)
+    place = {"rank": int(os.environ["RANK"]), "node": node(), "pids": [os.getpid(), *helpers]}
     told = place
     while True:
         print(f"{launched.MARK}{json.dumps(told)}", flush=True)
         turn = json.loads(launched.told.get())
         with _alone(turn["stop"].get(node(), []), strategy.local_rank == 0):
-            told = place | _timed(step, turn["steps"], strategy)
+            told = place | _timed(step, turn["steps"], strategy, helpers)
 
 
 def node() -> str:
@@ -68,17 +73,17 @@ def _alone(others: list[int], leads: bool) -> Iterator[None]:
         launched.send(signal.SIGCONT, launched.stopped)
 
 
-def _timed(step: Callable[[], int], steps: int, strategy: Strategy) -> dict:
+def _timed(step: Callable[[], int], steps: int, strategy: Strategy, helpers: list[int]) -> dict:
     """Time ``steps`` after one that nobody times: {samples, seconds, and the load meanwhile}.
 
-    Samples are those of all ranks.
+    Samples are those of all ranks; ``helpers`` are processes that work for this one.
     """
     step()
     _meet(strategy)
-    before = load.now()
+    before = load.now(helpers)
     with clocks.Stopwatch(strategy.devices) as watch:
         samples = sum(step() for _ in range(steps))
-    found = load.now() - before
+    found = load.now(helpers) - before
     _meet(strategy)  # nobody is woken while a rank of this side computes
     return {"samples": samples, "seconds": watch.seconds, **asdict(found)}
 
@@ -110,23 +115,6 @@ def _training(run: Run) -> Callable[[], int]:
         run.step(batch, epoch)
         run.beat("turn")
         return len(batch)
-
-    return step
-
-
-def _predictions(run: Run) -> Callable[[], int]:
-    """A function that predicts the next batch of the test set, one a rank, and returns its samples
-    of all ranks."""
-    run.strategy.broadcast_buffers(run.model)
-    model = run.strategy.unwrap(run.model).eval()
-    parts = itertools.cycle(evaluation.whole_batches(run))
-
-    def step() -> int:
-        start, stop = next(parts)
-        with torch.no_grad():
-            model(run.augment.test_batch(start, stop)[0])
-        run.beat("turn")
-        return min((stop - start) * run.strategy.data_parallel_size, len(run.data.test_labels))
 
     return step
 

@@ -55,7 +55,7 @@ def wanted(plans: Iterable[Mapping], place: str) -> list[dict]:
     for group in (group for plan in plans for group in plan["groups"]):
         devices = group["hardware"]["devices"] * group["hardware"]["nodes"]
         elsewhere = image not in (None, strategies.image(group["strategy"], group["model"]))
-        if group["not_run"] or elsewhere or devices > MOST_DEVICES:
+        if group["not_run"] or group.get("trained_by") or elsewhere or devices > MOST_DEVICES:
             continue
         each = {key: group[key] for key in ("model", "strategy", "options")}
         each |= {"devices": devices}
@@ -191,6 +191,8 @@ class Certificates:
     def _why_not(self, run: Mapping) -> str | None:
         cell, place = run["cell"], run["environment"]["image"] or HOST
         training = cell["training"]
+        if "trained_by" in cell:
+            return None  # of what trained its weights there is one
         if place not in self.all:
             return f"nothing of {place} is"
         if training["profile"] != "none":

@@ -25,7 +25,7 @@ from parbench.cell import Cell, Dataset, Hardware, Model, Run, Strategy, Trainin
 from parbench.data.tokens import Vocabulary
 from parbench.strategies import _base
 from parbench.strategies import _stages as stages
-from parbench.training import loop, train
+from parbench.training import loop, set_up
 from parbench.training.progress import Heartbeat
 from parbench.verdicts.certificate import ALSO_IN, EXACT, FROZEN, IN_HALF, SYNCHRONIZED
 
@@ -165,7 +165,7 @@ class TrialRun(loop.Run):
 
     def __init__(self, trial: Trial, work: Path, strategy: _base.Strategy):
         self.trial = trial
-        train.prepare(trial.cell)
+        set_up.prepare(trial.cell)
         super().__init__(trial.cell, _data(work, trial.cell), strategy, Heartbeat(strategy.rank))
         self.products: list[torch.dtype] = []
         frozen = trial.batch_norm == FROZEN

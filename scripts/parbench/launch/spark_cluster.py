@@ -1,0 +1,136 @@
+"""A standalone Spark cluster on this machine, from the pip package: a master and some workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import psutil
+
+from parbench.deploy import deployment, images
+from parbench.errors import ParbenchError
+
+FOLDER = Path("results/spark")
+HOST = "127.0.0.1"
+START_SECONDS = 120.0
+END_SECONDS = 10.0
+
+
+def up(config: dict, workers: int, cores: int, memory: str, port: int) -> str:
+    """Start it where cells of the settled ``config`` run, and return its address.
+
+    The daemons outlive this process; ``memory`` as Spark writes it. ParbenchError where one is
+    there already, or where it does not come up.
+    """
+    if _daemons():
+        raise ParbenchError(f"{FOLDER}: its cluster is not ended; make spark-down")
+    shutil.rmtree(FOLDER, ignore_errors=True)  # of one that was killed
+    if lacking := deployment.Software(config).without_spark():
+        raise ParbenchError(lacking)
+    with socket.socket() as probe:
+        if probe.connect_ex((HOST, port)) == 0:
+            raise ParbenchError(f"port {port} of {HOST} is taken; choose another: --port")
+    web = _free_port()
+    address = f"spark://{HOST}:{port}"
+    at = ["--host", HOST, "--webui-port"]
+    _start(config, "master", ["Master", *at, str(web), "--port", str(port)])
+    try:
+        _wait(web, 0)
+        limits = ["--cores", str(cores), "--memory", memory]
+        for number in range(workers):
+            name = f"worker{number}"
+            work = ["--work-dir", str((FOLDER / name).absolute())]
+            _start(config, name, ["Worker", *at, "0", *limits, *work, address])
+        _wait(web, workers)
+    except BaseException:
+        down()
+        raise
+    return address
+
+
+def down() -> bool:
+    """End it and forget what it wrote; whether there was one."""
+    daemons = _daemons()
+    for each in (found := [one for daemon in daemons for one in _with_children(daemon)]):
+        each.terminate()
+    for each in psutil.wait_procs(found, timeout=END_SECONDS)[1]:
+        each.kill()
+    there = FOLDER.is_dir()
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    return there
+
+
+def _daemons() -> list[psutil.Process]:
+    """Those that live."""
+    pids = [int(path.read_text()) for path in FOLDER.glob("*.pid")]
+    found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    return [each for each in found if each.status() != psutil.STATUS_ZOMBIE]
+
+
+def _with_children(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
+
+
+def _start(config: dict, name: str, words: list[str]) -> None:
+    """Start a daemon in a process group of its own, and keep its number."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    kind, *more = words
+    words = [f"org.apache.spark.deploy.{kind.lower()}.{kind}", *more]
+    environment = dict(os.environ)
+    if deployment.in_images(config):
+        temporary = (FOLDER / "tmp" / name).absolute()
+        temporary.mkdir(parents=True)
+        image = images.image("spark", config["stack"], config["images"])
+        command = ["/opt/parbench/bin/spark-class", *words]
+        words, environment = images.inside(image, config["images"], command, temporary)
+    else:
+        words = [str(Path(sys.executable).with_name("spark-class")), *words]
+        environment |= {"SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m"}
+    with open(FOLDER / f"{name}.log", "ab") as log:
+        process = subprocess.Popen(
+            words,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    (FOLDER / f"{name}.pid").write_text(str(process.pid))
+
+
+def _wait(web: int, workers: int) -> None:
+    """Until the master, whose page is at port ``web``, has so many workers."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            with urlopen(f"http://{HOST}:{web}/json/", timeout=5) as answer:
+                if json.load(answer)["aliveworkers"] >= workers:
+                    return
+        except (URLError, ConnectionError, TimeoutError):
+            pass
+        if len(_daemons()) < len(list(FOLDER.glob("*.pid"))):
+            raise ParbenchError(f"Spark did not start; its last lines: {_last_lines()}")
+        time.sleep(0.5)
+    raise ParbenchError(
+        f"Spark's master did not have {workers} workers within {START_SECONDS:g} s; its log: "
+        f"{FOLDER / 'master.log'}"
+    )
+
+
+def _last_lines() -> str:
+    logs = sorted(FOLDER.glob("*.log"), key=lambda path: path.stat().st_mtime)
+    return " / ".join(logs[-1].read_text(errors="replace").splitlines()[-5:])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,67 @@
+"""Inference by Spark: executors predict the test set's records, each with a copy of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from parbench.strategies import _base
+
+if TYPE_CHECKING:
+    from parbench.machine import Software
+
+
+class Strategy(_base.Strategy):
+    """One process, the driver; what predicts are Python workers of executors.
+
+    The device's threads are the cores of all executors together.
+    """
+
+    IMAGE = TEXT_IMAGE = "spark"
+    ENGINE = "spark"
+    OPTIONS: ClassVar[dict[str, dict]] = {
+        "cluster": {
+            "type": "boolean",
+            "default": False,
+            "description": "whether executors are those of the cluster spark.master of "
+            "config.yaml; else this process holds one (local[cores])",
+        },
+        "executors": {
+            "type": "integer",
+            "minimum": 1,
+            "default": 1,
+            "description": "of a cluster, which share the cores evenly",
+        },
+        "partitions": {
+            "type": "integer",
+            "minimum": 1,
+            "default": 1,
+            "description": "of the test set, for each core: a task predicts one",
+        },
+    }
+
+    def check(self) -> Iterator[str]:
+        """It trains nothing, and counts cores."""
+        hardware, executors = self.cell.hardware, self.options["executors"]
+        if self.cell.trained_by is None:
+            yield "spark predicts and does not train; say trained_by, the variant that trains"
+        if hardware.device != "cpu" or hardware.devices * hardware.nodes != 1:
+            yield "spark's executors use the cores of one device; choose hardware of device cpu"
+        if executors > 1 and not self.options["cluster"]:
+            yield f"executors {executors} without a cluster; say cluster: true, or leave it out"
+        if hardware.threads % executors:
+            yield (
+                f"executors {executors} do not share {hardware.threads} cores evenly; choose a "
+                "divisor"
+            )
+
+    def unavailable(self, software: Software) -> str | None:
+        """Without Spark, Java or the cluster."""
+        if self.options["cluster"] and self.cell.run.spark_master is None:
+            return "needs a Spark cluster: spark.master in config.yaml (docs/spark.md)"
+        return software.without_spark()
+
+    @classmethod
+    def certified(cls) -> Iterator[tuple[int, dict]]:
+        """Nothing is trained that could differ from eager training."""
+        yield from ()

@@ -1,0 +1,54 @@
+"""Predict the test set with the weights that another cell has trained, and train nothing."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from pathlib import Path
+from types import ModuleType
+
+from parbench.cell import Cell
+from parbench.data import kept
+from parbench.measure import metrics_json, scores
+from parbench.strategies._base import Strategy
+from parbench.training.progress import Heartbeat
+from parbench.training.set_up import set_up
+
+
+def engine(strategy: Strategy) -> ModuleType:
+    """What predicts: it has ``evaluate``, ``turns`` and ``helpers`` as evaluation.py has them."""
+    return importlib.import_module(f"parbench.training.{strategy.ENGINE}")
+
+
+def infer(
+    cell: Cell, data_folder: Path, out: Path, strategy: Strategy, heartbeat: Heartbeat
+) -> None:
+    """Set up, take the weights, predict; rank 0 writes ``out``."""
+    launch_time = float(os.environ.get("PARBENCH_LAUNCHED", time.time()))
+    run, described = set_up(cell, data_folder, strategy, heartbeat)
+    sha256 = kept.load(run.model, cell, data_folder)
+    run.meters.start()
+    startup = strategy.reduced([time.time() - launch_time], "max")[0]
+    run.place.epoch = cell.training.epochs - 1  # it is the last evaluation that warms up
+    predictions, _ = engine(strategy).evaluate(run)
+    memory = run.meters.peak_memory()
+    if not strategy.leads:
+        return
+    labels = run.data.test_labels.cpu().numpy()
+    metrics_json.write_run(
+        out,
+        run.cell,
+        "ok",
+        None,
+        run.started,
+        data_folder,
+        startup_seconds=startup,
+        peak_memory_mib=memory,
+        inference=run.inference,
+        weights_sha256=sha256,
+        predictions_sha256=metrics_json.weights_sha256({"predictions": predictions}),
+        environment=described,
+        **scores.classification(labels, predictions.numpy(), len(run.data.classes)),
+        **run.told,
+    )

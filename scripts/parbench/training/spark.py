@@ -1,0 +1,240 @@
+"""The engine Spark: the test set is records of a DataFrame, and executors predict them.
+
+The driver is this process. Spark itself carries weights and parbench's code to the executors, which
+need Python with the packages of the stack and no disk in common.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+import psutil
+import pyarrow
+import torch
+from pyspark.ml.functions import predict_batch_udf
+from pyspark.sql import SparkSession, types
+from safetensors.torch import save_file
+
+from parbench.errors import ParbenchError
+from parbench.measure import load
+from parbench.training import spark_worker
+
+if TYPE_CHECKING:
+    from parbench.training.loop import Run
+
+PACKAGE = Path(__file__).resolve().parents[1]
+JOBS = 3  # that are timed in steady state, after two
+IDLE_SECONDS = 3.0
+MIB = 2**20
+
+
+def evaluate(run: Run) -> tuple[torch.Tensor, None]:
+    """Predicted classes [N] (int64, CPU) of the test set.
+
+    ``run.inference`` gets what some jobs in steady state took, ``run.told`` what came before them,
+    what they used and how even the tasks were.
+    """
+    session = Session(run)
+    try:
+        first = _seconds(session.predict)
+        _seconds(session.predict)
+        began = time.perf_counter()
+        for _ in range(JOBS):
+            predicted = session.predict()
+        seconds = time.perf_counter() - began
+        run.inference = {
+            "samples": JOBS * len(predicted),
+            "seconds": seconds,
+            "input_seconds": None,
+        }
+        run.told |= {
+            "session_seconds": session.seconds,
+            "first_batch_seconds": first,
+            "task_skew": session.skew(),
+            "idle_cores": session.idle_cores(),
+            **session.memory(),
+        }
+    finally:
+        session.spark.stop()
+    return predicted, None
+
+
+def turns(run: Run) -> Callable[[], int]:
+    """A function that predicts the test set in one job and returns its samples."""
+    session = run.session = Session(run)
+
+    def step() -> int:
+        run.beat("turn")
+        return len(session.predict())
+
+    step()
+    return step
+
+
+def helpers(run: Run) -> list[int]:
+    """The processes on this machine that predict for this one: the JVM, executors, their
+    workers."""
+    return run.session.helpers()
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+class Session:
+    """A Spark session with the test set of ``run`` in its executors' memory.
+
+    ``seconds``: what starting it took.
+    """
+
+    def __init__(self, run: Run):
+        self.run, cell = run, run.cell
+        self.options, self.cores = cell.strategy.options, cell.hardware.threads
+        run.beat("start-up")
+        began = time.perf_counter()
+        self.spark = self._started()
+        self.seconds = time.perf_counter() - began
+        self._bring()
+        run.beat("start-up")
+
+    def _started(self) -> SparkSession:
+        cell, executors = self.run.cell, self.options["executors"]
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        chosen = {
+            "spark.app.name": cell.id or "parbench",
+            "spark.ui.port": "0",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "ERROR",
+            "spark.sql.execution.arrow.maxRecordsPerBatch": str(cell.training.evaluation_batch),
+            "spark.executor.processTreeMetrics.enabled": "true",
+            "spark.executor.metrics.pollingInterval": "200ms",
+            "spark.executor.cores": str(self.cores // executors),
+            "spark.executor.instances": str(executors),  # of YARN and Kubernetes
+            "spark.cores.max": str(self.cores),  # of a standalone cluster
+            # Tasks wait until all executors are there, or one of them would get most.
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        }
+        master = cell.run.spark_master
+        if not self.options["cluster"]:
+            master = f"local[{self.cores}]"
+            chosen |= dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
+        builder = SparkSession.builder.master(master)
+        for key, value in {**chosen, **cell.run.spark_conf}.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
+
+    def _bring(self) -> None:
+        """Send code, weights and records to the executors."""
+        run, context = self.run, self.spark.sparkContext
+        folder = Path(tempfile.mkdtemp(prefix="spark-", dir=os.environ.get("PARBENCH_STATE")))
+        package = shutil.make_archive(str(folder / "parbench"), "zip", PACKAGE.parent, "parbench")
+        context.addPyFile(package)
+        weights = {name: value.contiguous() for name, value in run.model.state_dict().items()}
+        save_file(weights, folder / spark_worker.WEIGHTS)
+        context.addFile(str(folder / spark_worker.WEIGHTS))
+        predictor = spark_worker.Predictor(
+            cell=run.cell.json(),
+            classes=len(run.data.classes),
+            shape=list(run.data.test_images.shape[1:]),
+            mean=run.data.mean,
+            std=run.data.std,
+            vocabulary=run.data.vocabulary,
+        )
+        predict = predict_batch_udf(
+            predictor.load,
+            return_type=types.LongType(),
+            batch_size=run.training.evaluation_batch,
+        )
+        number = self.cores * self.options["partitions"]
+        records = self.spark.createDataFrame(_records(run)).repartition(number).cache()
+        if records.count() != len(run.data.test_labels):
+            raise ParbenchError(f"{run.cell.id}: Spark holds another number of records than it got")
+        self.frame = records.select("id", predict("record").alias("predicted"))
+
+    def predict(self) -> torch.Tensor:
+        """Predicted classes [N] of the whole test set, in one job."""
+        found = self.frame.toArrow()
+        ids = torch.from_numpy(found["id"].to_numpy())
+        predicted = torch.full((len(self.run.data.test_labels),), -1)
+        predicted[ids] = torch.from_numpy(found["predicted"].to_numpy())
+        if len(ids) != len(predicted) or bool((predicted < 0).any()):
+            raise ParbenchError(
+                f"{self.run.cell.id}: Spark gave {len(ids)} predictions for {len(predicted)} "
+                "records, or some of them twice"
+            )
+        self.run.beat("evaluation")
+        return predicted
+
+    # ------------------------------------------------------------ what Spark says of itself
+
+    def skew(self) -> float:
+        """The longest task of the last job over the median one."""
+        stages = [each for each in self._asked("stages?status=complete") if each["numTasks"] > 0]
+        last = max(stages, key=lambda each: each["stageId"])
+        path = f"stages/{last['stageId']}/{last['attemptId']}/taskList?length=100000"
+        spent = [each["taskMetrics"]["executorRunTime"] for each in self._asked(path)]
+        return max(spent) / max(1.0, statistics.median(spent))  # milliseconds
+
+    def memory(self) -> dict[str, float]:
+        """Peak resident memory in MiB: the driver's JVM, the largest executor's, and the Python
+        workers of the executor that has most of them.
+
+        With local[n] the driver's JVM is the executor.
+        """
+        rows = {
+            each["id"]: each.get("peakMemoryMetrics") or {} for each in self._asked("executors")
+        }
+        driver = rows.pop("driver")
+        held = list(rows.values()) or [driver]
+        return {
+            "driver_memory_mib": _peak([driver], "JVM"),
+            "executor_memory_mib": _peak(held, "JVM"),
+            "worker_memory_mib": _peak(held, "Python"),
+        }
+
+    def _asked(self, path: str) -> list[dict]:
+        context = self.spark.sparkContext
+        place = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/{path}"
+        with urlopen(place, timeout=30) as answer:  # noqa: S310 (this process's own)
+            return json.load(answer)
+
+    def helpers(self) -> list[int]:
+        """Processes of this session on this machine, beside this one."""
+        mark = self.spark.sparkContext.applicationId
+        lines = {each: each.info["cmdline"] or () for each in psutil.process_iter(["cmdline"])}
+        executors = [each for each, words in lines.items() if mark in words]
+        own = psutil.Process().children(recursive=True)
+        theirs = [each for one in executors for each in one.children(recursive=True)]
+        return sorted({each.pid for each in (*own, *executors, *theirs)})
+
+    def idle_cores(self) -> float:
+        """How many cores the session uses while nothing is asked of it."""
+        helpers = self.helpers()
+        before = sum(map(load.used, helpers))
+        time.sleep(IDLE_SECONDS)
+        return (sum(map(load.used, helpers)) - before) / IDLE_SECONDS
+
+
+def _peak(rows: list[dict], kind: str) -> float:
+    return max((row.get(f"ProcessTree{kind}RSSMemory", 0) for row in rows), default=0) / MIB
+
+
+def _records(run: Run) -> pyarrow.Table:
+    """The test set: id, and the bytes of an image or of a text's tokens without padding."""
+    rows, lengths = run.data.test_images.numpy(), run.data.test_lengths
+    ends = [None] * len(rows) if lengths is None else lengths.tolist()
+    record = [row[:end].tobytes() for row, end in zip(rows, ends, strict=True)]
+    schema = pyarrow.schema([("id", pyarrow.int64()), ("record", pyarrow.binary())])
+    return pyarrow.table({"id": range(len(record)), "record": record}, schema=schema)

@@ -1,0 +1,80 @@
+"""What a Python worker of an executor does: hold the model, predict records.
+
+Runs where there is no driver: it knows a cell by what Predictor holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from parbench import models, strategies
+from parbench.cell import Cell
+from parbench.data import loader, tokens
+
+if TYPE_CHECKING:
+    from torch import nn
+
+WEIGHTS = "weights.safetensors"  # by this name Spark has them
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """What a worker must know: the cell (cell.json), and of its dataset the number of classes, the
+    shape of a record and what input is made with (loader.Dataset)."""
+
+    cell: dict
+    classes: int
+    shape: list[int]
+    mean: list[float] | None
+    std: list[float] | None
+    vocabulary: tokens.Vocabulary | None
+
+    def load(self) -> Callable[[np.ndarray], np.ndarray]:
+        """Load the model, once in each worker: a function from records [B] to classes [B]."""
+        torch.set_num_threads(1)  # a task has one core
+        cell = Cell.of(self.cell)
+        model = self._model(cell)
+
+        def predict(records: np.ndarray) -> np.ndarray:
+            with torch.no_grad():
+                return model(self._batch(records, cell)).argmax(1).numpy()
+
+        return predict
+
+    def _model(self, cell: Cell) -> nn.Module:
+        from pyspark import SparkFiles
+        from safetensors.torch import load_file
+
+        strategy = strategies.of(cell)
+        strategy.setup()
+        seen = self.vocabulary or cell.training.image_size
+        blocks = models.load(cell.model.name).build(self.classes, seen, cell.model.options)
+        model = strategy.wrap(blocks)
+        model.load_state_dict(load_file(SparkFiles.get(WEIGHTS)))
+        return model.eval()
+
+    def _batch(self, records: np.ndarray, cell: Cell) -> torch.Tensor:
+        """The model's input, as the engine torch makes it."""
+        number, empty = len(records), torch.empty(0, dtype=torch.int64)
+        labels = torch.zeros(number, dtype=torch.int64)
+        data = loader.Dataset(
+            torch.empty(0, *self.shape), empty, empty, labels, [], "", self.mean, self.std
+        )
+        if self.vocabulary is None:
+            found = np.frombuffer(b"".join(records), dtype=np.uint8).reshape(number, *self.shape)
+            data = replace(data, test_images=torch.from_numpy(found.copy()))
+            made = loader.Augment(data, cell.seed, cell.training.image_size, augment=False)
+        else:
+            rows = [torch.from_numpy(np.frombuffer(row, dtype=np.int32).copy()) for row in records]
+            found = torch.full((number, *self.shape), self.vocabulary.pad, dtype=torch.int32)
+            for row, text in zip(found, rows, strict=True):
+                row[: len(text)] = text
+            lengths = torch.tensor([len(row) for row in rows])
+            data = replace(data, test_images=found, test_lengths=lengths)
+            made = tokens.TextInput(data, cell.training.padding)
+        return made.test_batch(0, number)[0]

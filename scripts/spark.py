@@ -1,0 +1,43 @@
+"""A Spark cluster of this machine's own: a master and workers, to try what cells ask of a cluster.
+
+python scripts/spark.py up     # start it, print its address and what to state in config.yaml
+python scripts/spark.py down   # end it
+
+Cells use any other cluster as well: docs/spark.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from parbench.deploy import deployment
+from parbench.errors import run_main
+from parbench.launch import spark_cluster
+from parbench.plan import config as configuration
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="action", required=True)
+    up = commands.add_parser("up", help="start it")
+    up.add_argument("--workers", type=int, default=2, help="default: 2")
+    up.add_argument("--cores", type=int, default=1, help="of each worker; default: 1")
+    up.add_argument("--memory", default="2g", help="of each worker's executors; default: 2g")
+    up.add_argument("--port", type=int, default=7077, help="of the master; default: 7077")
+    up.add_argument("--configfile", type=Path, nargs="+", default=[], help="laid over config.yaml")
+    commands.add_parser("down", help="end it")
+    given = parser.parse_args()
+    if given.action == "down":
+        print("parbench: " + ("the cluster is ended" if spark_cluster.down() else "there is none"))
+        return 0
+    config = deployment.settle(configuration.read(given.configfile))
+    address = spark_cluster.up(config, given.workers, given.cores, given.memory, given.port)
+    print(f"parbench: {given.workers} workers with {given.cores} cores each at {address}")
+    print(f"for config.yaml, or a file of --configfile:\n  spark: {{master: '{address}'}}")
+    return 0
+
+
+if __name__ == "__main__":
+    run_main(main)

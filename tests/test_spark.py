@@ -1,0 +1,168 @@
+"""Inference by Spark: the predictions of engine torch, on local[2] and on a real cluster."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+
+import psutil
+import pytest
+import torch
+
+import training
+from launched import Launched, wait_for
+from parbench import models, strategies
+from parbench.cell import Cell
+from parbench.data import dataset, kept, loader, tokens
+from parbench.errors import ParbenchError
+from parbench.measure import metrics_json
+from require import require_package
+from workspace import Workspace
+
+TOLD = ("session_seconds", "first_batch_seconds", "task_skew", "idle_cores")
+MEMORY = ("driver_memory_mib", "executor_memory_mib", "worker_memory_mib")
+GRAMMAR = {"kind": "grammar", "train_samples": 240, "test_samples": 60, "seed": 0}
+OF_TEXTS = {"max_length": 32, "train_samples": None, "test_samples": None}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _packages():
+    require_package("spark", "pyspark")
+
+
+@pytest.fixture
+def home(tmp_path, digits):
+    """A folder with results/data/digits."""
+    (tmp_path / "results/data").mkdir(parents=True)
+    (tmp_path / "results/data/digits").symlink_to(digits)
+    return tmp_path
+
+
+def kept_by(trainer: Cell, home, seen, classes: int = 10) -> torch.nn.Module:
+    """A model as ``trainer`` would have trained it, whose weights lie in ``home``."""
+    strategy = strategies.of(trainer)
+    strategy.setup()
+    of = trainer.model
+    model = strategy.wrap(models.load(of.name).build(classes, seen, of.options)).eval()
+    weights = model.state_dict()
+    folder = home / "results/cells" / trainer.id
+    folder.mkdir(parents=True)
+    kept.keep(weights, metrics_json.weights_sha256(weights), folder)
+    return model
+
+
+def by_spark(trainer: Cell, data, home, executors: int = 1, **run) -> dict:
+    """metrics.json of a cell that predicts with the weights of ``trainer``, on two cores."""
+    options = {"partitions": 3, "cluster": executors > 1, "executors": executors}
+    value = replace(
+        training.altered(trainer, hardware={"threads": 2}, run=run),
+        id="predicts",
+        strategy=replace(trainer.strategy, name="spark", options=options),
+        trained_by=trainer.id,
+    )
+    it = Launched(value, data, home)
+    status, _, errors = it.run()
+    assert status == 0, errors + it.log.read_text()
+    wait_for(lambda: not it.processes(), 10)
+    return metrics_json.read(it.out)
+
+
+def digest(predictions: torch.Tensor) -> str:
+    return metrics_json.weights_sha256({"predictions": predictions})
+
+
+def test_predictions_are_those_of_one_process(home):
+    """Id by id, in partitions that are no whole number of batches."""
+    trainer, folder = training.cell(), home / "results/data/digits"
+    model = kept_by(trainer, home, trainer.training.image_size)
+    data = loader.load(folder, "cpu", test_samples=101)
+    with torch.no_grad():
+        images, _ = loader.Augment(data, 0, 32, augment=False).test_batch(0, 101)
+        expected = model(images).argmax(1)
+    found = by_spark(trainer, folder, home)
+    assert found["predictions_sha256"] == digest(expected)
+    assert found["test_accuracy"] == (expected == data.test_labels).double().mean().item()
+    assert found["inference"]["samples"] == 3 * 101
+    assert all(found[key] > 0 for key in (*TOLD, *MEMORY))
+    assert found["task_skew"] >= 1 > found["idle_cores"]
+
+
+def test_texts_on_a_cluster_of_two_workers(home):
+    """A real one, by the README's commands; afterwards nothing of it is left."""
+    require_package("text", "transformers")
+    folder = home / "results/data/grammar"
+    dataset.prepare("grammar", GRAMMAR, folder / "data.safetensors", folder / "digest.json")
+    data = loader.load(folder, "cpu", vocabulary="wordpiece", max_length=32)
+    trainer = training.cell("eager", model="tinybert", **OF_TEXTS)
+    small = models.options("tinybert", models.load("tinybert").SMALL)
+    trainer = replace(trainer, model=replace(trainer.model, options=small))
+    model = kept_by(trainer, home, data.vocabulary, len(data.classes))
+    with torch.no_grad():
+        expected = model(tokens.TextInput(data, "longest").test_batch(0, 60)[0]).argmax(1)
+
+    work = Workspace(home / "work")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    up = ("scripts/spark.py", "up", "--port", str(port))
+    said = work.run(*up).stdout
+    try:
+        address = f"spark://127.0.0.1:{port}"
+        assert f"spark: {{master: '{address}'}}" in said
+        found = by_spark(trainer, folder, home, executors=2, spark_master=address)
+        assert "is not ended; make spark-down" in work.run(*up, check=False).stderr
+    finally:
+        assert "the cluster is ended" in work.run("scripts/spark.py", "down").stdout
+    assert found["predictions_sha256"] == digest(expected)
+    lines = (each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"]))
+    assert not [words for words in lines if address in words]
+
+
+def test_weights_that_are_gone_or_anothers_are_refused(home):
+    trainer = training.cell()
+    model = kept_by(trainer, home, trainer.training.image_size)
+    cell, data = replace(trainer, trained_by=trainer.id), home / "results/data/digits"
+    path = home / "results/cells" / trainer.id / kept.WEIGHTS
+    for spoil in (lambda: path.write_bytes(path.read_bytes()[:-4] + b"\0\1\2\3"), path.unlink):
+        spoil()
+        with pytest.raises(ParbenchError, match=r"damaged, or not the weights of cell .*; delete"):
+            kept.load(model, cell, data)
+
+
+STUDY = """
+title: t
+description: t
+citation: null
+dataset: digits
+seeds: [0]
+settings: {epochs: 1, global_batch: 48, optimizer: sgd, learning_rate: 0.01, schedule: constant}
+models: {simple_cnn: {}}
+variants:
+  trained: {strategy: eager, hardware: cpu1t2}
+  torch: {strategy: eager, hardware: cpu1t2, trained_by: trained, settings: {evaluation_batch: 8}}
+tables: [{title: t, variants: [torch], metrics: [test_accuracy]}]
+"""
+
+
+def test_who_predicts_is_trained_for_and_knows_of_other_weights(tmp_path):
+    """A trainer whose weights are gone is stale; who predicts is, once they are others."""
+    work = Workspace(tmp_path / "work")
+    (work.folder / "studies/inference.yaml").write_text(STUDY)
+    mine = ["--config", "studies=[inference]", "deployment=host"]
+    of_study = ["scripts/cells.py", "--study", "inference"]
+    told = work.run(*of_study, "list").stdout.splitlines()
+    names = [line.split()[0] for line in told if line.startswith("simple_cnn")]
+    files = [f"results/cells/{name}/metrics.json" for name in names]
+    work.run("-m", "snakemake", "--quiet", "all", "--cores", "2", *mine, "--", *files)
+    cells = work.folder / "results/cells"
+    (trainer,) = (name for name in names if (cells / name / kept.DIGEST).exists())
+    (who,) = set(names) - {trainer}
+    first, second = (metrics_json.read(cells / name / "metrics.json") for name in (trainer, who))
+    assert second["confusion"] == first["confusion"]
+    assert second["weights_sha256"] == first["weights_sha256"]
+    assert second["train_seconds"] is None
+
+    (cells / trainer / kept.DIGEST).write_text('{"sha256": "0"}')
+    assert f"the weights that {trainer} trained changed" in work.run(*of_study, "why", who).stdout
+    (cells / trainer / kept.DIGEST).unlink()
+    assert "its weights, and they were not kept" in work.run(*of_study, "why", trainer).stdout
