@@ -84,16 +84,18 @@ def _start(config: dict, name: str, words: list[str]) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     kind, *more = words
     words = [f"org.apache.spark.deploy.{kind.lower()}.{kind}", *more]
-    environment = dict(os.environ)
+    of_spark = {"SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m"}
     if deployment.in_images(config):
-        temporary = (FOLDER / "tmp" / name).absolute()
-        temporary.mkdir(parents=True)
+        # One /tmp for all: executors of a host read each other's files.
+        temporary = (FOLDER / "tmp").absolute()
+        temporary.mkdir(exist_ok=True)
         image = images.image("spark", config["stack"], config["images"])
         command = ["/opt/parbench/bin/spark-class", *words]
         words, environment = images.inside(image, config["images"], command, temporary)
+        environment |= {f"APPTAINERENV_{name}": value for name, value in of_spark.items()}
     else:
         words = [str(Path(sys.executable).with_name("spark-class")), *words]
-        environment |= {"SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m"}
+        environment = {**os.environ, **of_spark}
     with open(FOLDER / f"{name}.log", "ab") as log:
         process = subprocess.Popen(
             words,

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).resolve().parents[1]
 JOBS = 3  # that are timed in steady state, after two
 IDLE_SECONDS = 3.0
+FAILURES = 4  # of a task, after which a job fails: as on a cluster
 MIB = 2**20
 
 
@@ -128,7 +129,7 @@ class Session:
         }
         master = cell.run.spark_master
         if not self.options["cluster"]:
-            master = f"local[{self.cores}]"
+            master = f"local[{self.cores},{FAILURES}]"
             chosen |= dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
         builder = SparkSession.builder.master(master)
         for key, value in {**chosen, **cell.run.spark_conf}.items():
