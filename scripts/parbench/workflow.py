@@ -240,7 +240,8 @@ class Run:
     def certificates_of(self, studies: Iterable[str]) -> list[str]:
         """Those that stand for the cells of ``studies``: of their images, or of the host."""
         plans = [self.plan.studies[study] for study in studies if study in self.plan.studies]
-        groups = [group for plan in plans for group in plan.groups if group.not_run is None]
+        every = [group for plan in plans for group in plan.groups if group.not_run is None]
+        groups = [group for group in every if group.trained_by is None]
         found = {state.image_of(self.plan.cells[group.cells[0]], self.plan) for group in groups}
         places = {certificate.HOST if image is None else image.label for image in found}
         return [str(certificate.path(place)) for place in sorted(places)]
