@@ -14,7 +14,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench decide calibrate certificate bundle evidence gpu-evidence system doctor slurm spark-up spark-down clean lock .python
+.PHONY: help env report test lint format bench decide calibrate certificate bundle evidence gpu-evidence system doctor slurm spark-up spark-down chaos-stream clean lock .python
 # A target's parts follow each other, also under `make -j`: Snakemake is what runs jobs at once.
 .NOTPARALLEL:
 
@@ -73,7 +73,7 @@ evidence: .python ## keep a finished study's results: reports/evidence/<study>-<
 gpu-evidence: .python ## a kit for a bare machine with a GPU -> kit/; ARGS='home <results.json>' takes home what it measured
 	@$(ENTER) -- python scripts/kit.py $(or $(ARGS),pack)
 
-system: ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium
+system: ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, Slurm, Chromium, Java
 	@bash containers/system.sh $(ARGS)
 
 doctor: .python ## what this machine can run, and the command that mends what it cannot
@@ -87,6 +87,9 @@ spark-up: .python ## start a Spark cluster of two workers on this machine; ARGS=
 
 spark-down: .python ## end it
 	@$(ENTER) -- python scripts/spark.py down
+
+chaos-stream: .python ## kill processes of a stream 20 times: each image must come out once
+	@PARBENCH_REQUIRE=spark PARBENCH_KILLS=20 $(ENTER) -- python -m pytest -q tests/test_spark.py -k whatever_is_killed
 
 clean: ## delete results and reports; never the cache, nor data that came in a bundle
 	@rm -f -- reports/final.html reports/final.pdf reports/evidence.html reports/evidence.pdf

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the full suite needs of the system, on Debian and Ubuntu: Apptainer, Slurm, Chromium.
+# What the full suite needs of the system, on Debian and Ubuntu: Apptainer, Slurm, Chromium, Java.
 #
 #     sudo make system                            # all of it
 #     sudo make system ARGS=chromium              # one part
@@ -21,6 +21,7 @@ declare -A programs=(
         newuidmap=uidmap fakeroot=fakeroot debootstrap=debootstrap patchelf=patchelf"
     [slurm]="sbatch=slurm-wlm srun=slurm-wlm slurmctld=slurm-wlm slurmd=slurm-wlm munged=munge"
     [chromium]="chromium=chromium chromedriver=chromium-driver pdftotext=poppler-utils"
+    [java]="java=openjdk-17-jre-headless"
 )
 
 # An Apptainer that runs and is new enough for build arguments.
@@ -78,10 +79,10 @@ give_ids() {
 policy="" work=""
 trap 'rm -rf -- "$policy" "$work"' EXIT
 parts=("$@")
-((${#parts[@]})) || parts=(apptainer slurm chromium)
+((${#parts[@]})) || parts=(apptainer slurm chromium java)
 packages=""
 for part in "${parts[@]}"; do
-    [[ -n ${programs[$part]:-} ]] || stop "$part: parts are apptainer, slurm, chromium"
+    [[ -n ${programs[$part]:-} ]] || stop "$part: parts are apptainer, slurm, chromium, java"
     if [[ $part == slurm ]] && ls /etc/slurm*/slurm.conf /run/slurm/conf/slurm.conf >/dev/null 2>&1; then
         say "slurm: left as it is, since this machine has its own"
         continue

@@ -1,7 +1,12 @@
-"""Inference by Spark: the predictions of engine torch, on local[2] and on a real cluster."""
+"""Inference by Spark: the predictions of engine torch, on local[2], on a real cluster and over a
+stream whose processes are killed.
+
+``PARBENCH_KILLS`` says how many are killed, by default 3; `make chaos-stream` kills 20.
+"""
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import replace
 
@@ -51,13 +56,14 @@ def kept_by(trainer: Cell, home, seen, classes: int = 10) -> torch.nn.Module:
     return model
 
 
-def by_spark(trainer: Cell, data, home, executors: int = 1, **run) -> dict:
-    """metrics.json of a cell that predicts with the weights of ``trainer``, on two cores."""
-    options = {"partitions": 3, "cluster": executors > 1, "executors": executors}
+def by_spark(trainer: Cell, data, home, strategy: str = "spark", **changes) -> dict:
+    """metrics.json of a cell that predicts with the weights of ``trainer``, on two cores;
+    ``changes`` of its options, or of how it is run."""
+    template = training.cell(strategy, **{k: v for k, v in changes.items() if k != "run"})
     value = replace(
-        training.altered(trainer, hardware={"threads": 2}, run=run),
+        training.altered(trainer, hardware={"threads": 2}, run=changes.get("run", {})),
         id="predicts",
-        strategy=replace(trainer.strategy, name="spark", options=options),
+        strategy=template.strategy,
         trained_by=trainer.id,
     )
     it = Launched(value, data, home)
@@ -79,7 +85,7 @@ def test_predictions_are_those_of_one_process(home):
     with torch.no_grad():
         images, _ = loader.Augment(data, 0, 32, augment=False).test_batch(0, 101)
         expected = model(images).argmax(1)
-    found = by_spark(trainer, folder, home)
+    found = by_spark(trainer, folder, home, partitions=3)
     assert found["predictions_sha256"] == digest(expected)
     assert found["test_accuracy"] == (expected == data.test_labels).double().mean().item()
     assert found["inference"]["samples"] == 3 * 101
@@ -109,13 +115,40 @@ def test_texts_on_a_cluster_of_two_workers(home):
     try:
         address = f"spark://127.0.0.1:{port}"
         assert f"spark: {{master: '{address}'}}" in said
-        found = by_spark(trainer, folder, home, executors=2, spark_master=address)
+        cluster = {"cluster": True, "executors": 2, "run": {"spark_master": address}}
+        found = by_spark(trainer, folder, home, **cluster)
         assert "is not ended; make spark-down" in work.run(*up, check=False).stderr
     finally:
         assert "the cluster is ended" in work.run("scripts/spark.py", "down").stdout
     assert found["predictions_sha256"] == digest(expected)
     lines = (each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"]))
     assert not [words for words in lines if address in words]
+
+
+def streamed(home, **options) -> dict:
+    """metrics.json of a stream of digits."""
+    trainer = training.cell()
+    kept_by(trainer, home, trainer.training.image_size)
+    return by_spark(trainer, home / "results/data/digits", home, "stream", **options)
+
+
+def test_each_image_of_a_stream_comes_out_once_whatever_is_killed(home):
+    """Driver, executor or worker, at random moments; what is no image stops nothing."""
+    kills = int(os.environ.get("PARBENCH_KILLS", "3"))
+    found = streamed(home, rate=4, seconds=5, kills=kills, broken=2)
+    assert (found["kills"], found["lost"], found["doubled"]) == (kills, 0, 0)
+    assert found["delivered_share"] == 1
+    assert found["dead_letters"] == 2
+    assert found["inference"]["samples"] >= 20
+    assert 0 < found["latency_median_seconds"] <= found["latency_p95_seconds"]
+
+
+def test_a_stream_without_coordination_loses_images(home):
+    """As the source had it: read while they are written."""
+    found = streamed(home, rate=15, seconds=4, coordinated=False)
+    assert found["lost"] > 0
+    assert found["delivered_share"] < 1
+    assert found["dead_letters"] >= found["lost"]
 
 
 def test_weights_that_are_gone_or_anothers_are_refused(home):

@@ -217,14 +217,22 @@ def execute(folder: Path, command: list[str]) -> NoReturn:
 def release_stale_lock(folder: Path) -> None:
     """Let Snakemake release its lock on this folder where the Snakemake that held it was killed.
 
-    Where one may still work, here or on the machine that shares the disk and began the last run,
-    the lock stays, and Snakemake itself says so.
+    ParbenchError where one may still work, here or on the machine that shares the disk and began
+    the last run: `snakemake --quiet all` would end without a word.
     """
     state, here = Path(".snakemake"), platform.node()
     host = state / "parbench.host"
     if any((state / "locks").glob("*")):
-        if (host.exists() and host.read_text("utf-8") != here) or _snakemake_works():
-            return
+        if _snakemake_works():
+            raise ParbenchError(
+                f"{Path.cwd()}: another run works in this folder; wait for its end, or use a "
+                "second checkout"
+            )
+        if host.exists() and (other := host.read_text("utf-8")) != here:
+            raise ParbenchError(
+                f"{Path.cwd()}: the last run began on {other} and holds the lock; if it works no "
+                "more: snakemake --unlock"
+            )
         say("an earlier run was killed; releasing its lock on this folder")
         command = [str(folder / "bin" / "python"), "-m", "snakemake", "--unlock", "--quiet"]
         subprocess.run(command, stdout=2, check=False)

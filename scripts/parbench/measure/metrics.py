@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 from typing import Any
 
 Run = Mapping[str, Any]  # metrics.json
@@ -114,10 +114,13 @@ def _memory(of: str, where: str, label: str, **more: Any) -> Metric:
 
 
 def _optional(name: str, label: str, unit: str) -> Metric:
-    def read(run: Run) -> float | None:
-        return run.get(name)
+    read, clocked = methodcaller("get", name), unit != "MiB"
+    return Metric(name, label, unit, "absolute", read=read, clocked=clocked, optional=True)
 
-    return Metric(name, label, unit, "absolute", read=read, clocked=unit != "MiB", optional=True)
+
+def _counted(name: str, label: str) -> Metric:
+    read = methodcaller("get", name)
+    return Metric(name, label, "", "absolute", read=read, optional=True)
 
 
 def _inference(read: Read) -> Read:
@@ -183,6 +186,23 @@ _ALL = (
     _optional("first_batch_seconds", "First job", "s"),
     _optional("task_skew", "Longest task over the median", "x"),
     _optional("idle_cores", "Cores used by an idle session", "cores"),
+    _optional("latency_median_seconds", "Latency, median", "s"),
+    _optional("latency_p95_seconds", "Latency, 95 %", "s"),
+    _optional("latency_p99_seconds", "Latency, 99 %", "s"),
+    _optional("backlog", "Images waiting when the last one came", "images"),
+    Metric(
+        "delivered_share",
+        "Images that came out once",
+        "fraction",
+        "accuracy",
+        True,
+        methodcaller("get", "delivered_share"),
+        optional=True,
+    ),
+    _counted("lost", "Images lost"),
+    _counted("doubled", "Images that came out twice"),
+    _counted("dead_letters", "Files put aside"),
+    _counted("kills", "Processes killed"),
     _optional("driver_memory_mib", "Peak memory, Spark's driver", "MiB"),
     _optional("executor_memory_mib", "Peak memory, executor", "MiB"),
     _optional("worker_memory_mib", "Peak memory, Python workers", "MiB"),

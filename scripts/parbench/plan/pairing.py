@@ -107,6 +107,11 @@ def _check(
             raise ParbenchError(
                 f"{where}: {variant} trains nothing; say inference: true, or choose another variant"
             )
+        if not strategies.load(side.strategy.name).TAKES_TURNS:
+            raise ParbenchError(
+                f"{where}: {variant}: a stream has a rate of its own, and is no side of a pair; "
+                "choose another variant"
+            )
         if side.training.profile != "none":
             raise ParbenchError(
                 f"{where}: no speedup is told from instrumented cells, and {variant} of {model} "

@@ -16,6 +16,7 @@ from parbench.reporting.drawing import (
     figure_json,
 )
 from parbench.reporting.phases import phases_figure
+from parbench.reporting.streams import streams_figure
 from parbench.reporting.study import Study
 from parbench.reporting.text import convert, cut, heading, unit_text
 from parbench.verdicts.words import FEWEST, OK
@@ -33,7 +34,7 @@ def figures(study: Study) -> list[dict]:
     """The study's figures; none for a study of which no cell ended well."""
     if not any(run["status"] == OK for run in study.runs.values()):
         return []
-    made = (learning_figure, batches_figure, phases_figure)
+    made = (learning_figure, batches_figure, streams_figure, phases_figure)
     return [figure for figure in (make(study) for make in made) if figure]
 
 

@@ -35,6 +35,7 @@ class Strategy:
     IMAGE = "torch"  # containers/torch.def
     TEXT_IMAGE = "text"  # for models of texts
     ENGINE = "evaluation"  # parbench/training/<name>.py: predicts the test set
+    TAKES_TURNS = True  # whether it can be a side of a pair
     OPTIONS: ClassVar[dict[str, dict]] = {}  # a JSON schema, with a default, for each option
 
     def __init__(self, cell: Cell):

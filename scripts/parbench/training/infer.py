@@ -36,6 +36,7 @@ def infer(
     if not strategy.leads:
         return
     labels = run.data.test_labels.cpu().numpy()
+    seen = (predictions >= 0).numpy()  # a stream may lose some
     metrics_json.write_run(
         out,
         run.cell,
@@ -49,6 +50,6 @@ def infer(
         weights_sha256=sha256,
         predictions_sha256=metrics_json.weights_sha256({"predictions": predictions}),
         environment=described,
-        **scores.classification(labels, predictions.numpy(), len(run.data.classes)),
+        **scores.classification(labels[seen], predictions.numpy()[seen], len(run.data.classes)),
         **run.told,
     )

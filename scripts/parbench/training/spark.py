@@ -30,9 +30,10 @@ from parbench.measure import load
 from parbench.training import spark_worker
 
 if TYPE_CHECKING:
+    from parbench.cell import Cell
     from parbench.training.loop import Run
 
-PACKAGE = Path(__file__).resolve().parents[1]
+SCRIPTS = Path(__file__).resolve().parents[2]
 JOBS = 3  # that are timed in steady state, after two
 IDLE_SECONDS = 3.0
 FAILURES = 4  # of a task, after which a job fails: as on a cluster
@@ -94,6 +95,69 @@ def _seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
+def started(cell: Cell) -> SparkSession:
+    """A session with as many cores as ``cell`` has, and its site's settings."""
+    cores, executors = cell.hardware.threads, cell.strategy.options["executors"]
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    chosen = {
+        "spark.app.name": cell.id or "parbench",
+        "spark.ui.port": "0",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(cell.training.evaluation_batch),
+        "spark.executor.processTreeMetrics.enabled": "true",
+        "spark.executor.metrics.pollingInterval": "200ms",
+        "spark.executor.cores": str(cores // executors),
+        "spark.executor.instances": str(executors),  # of YARN and Kubernetes
+        "spark.cores.max": str(cores),  # of a standalone cluster
+        # Tasks wait until all executors are there, or one of them would get most.
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    }
+    master = cell.run.spark_master
+    if not cell.strategy.options["cluster"]:
+        master = f"local[{cores},{FAILURES}]"
+        chosen |= dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
+    builder = SparkSession.builder.master(master)
+    for key, value in {**chosen, **cell.run.spark_conf}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def bring(spark: SparkSession, weights: Path) -> None:
+    """Send parbench's code and the file ``weights`` to the executors."""
+    package = shutil.make_archive(str(weights.with_name("parbench")), "zip", SCRIPTS, "parbench")
+    spark.sparkContext.addPyFile(package)
+    spark.sparkContext.addFile(str(weights))
+
+
+def keep_weights(run: Run, folder: Path) -> Path:
+    """Write the model's weights for `bring`."""
+    path = folder / spark_worker.WEIGHTS
+    save_file({name: value.contiguous() for name, value in run.model.state_dict().items()}, path)
+    return path
+
+
+def predictor(run: Run) -> spark_worker.Predictor:
+    """What workers must know of ``run``."""
+    return spark_worker.Predictor(
+        cell=run.cell.json(),
+        classes=len(run.data.classes),
+        shape=list(run.data.test_images.shape[1:]),
+        mean=run.data.mean,
+        std=run.data.std,
+        vocabulary=run.data.vocabulary,
+    )
+
+
+def helpers_of(application: str) -> list[psutil.Process]:
+    """The processes on this machine that work for this one and for a Spark ``application``."""
+    lines = {each: each.info["cmdline"] or () for each in psutil.process_iter(["cmdline"])}
+    executors = [each for each, words in lines.items() if application in words]
+    own = psutil.Process().children(recursive=True)
+    theirs = [each for one in executors for each in one.children(recursive=True)]
+    return list(dict.fromkeys([*own, *executors, *theirs]))
+
+
 class Session:
     """A Spark session with the test set of ``run`` in its executors' memory.
 
@@ -105,56 +169,18 @@ class Session:
         self.options, self.cores = cell.strategy.options, cell.hardware.threads
         run.beat("start-up")
         began = time.perf_counter()
-        self.spark = self._started()
+        self.spark = started(cell)
         self.seconds = time.perf_counter() - began
         self._bring()
         run.beat("start-up")
 
-    def _started(self) -> SparkSession:
-        cell, executors = self.run.cell, self.options["executors"]
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        chosen = {
-            "spark.app.name": cell.id or "parbench",
-            "spark.ui.port": "0",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.log.level": "ERROR",
-            "spark.sql.execution.arrow.maxRecordsPerBatch": str(cell.training.evaluation_batch),
-            "spark.executor.processTreeMetrics.enabled": "true",
-            "spark.executor.metrics.pollingInterval": "200ms",
-            "spark.executor.cores": str(self.cores // executors),
-            "spark.executor.instances": str(executors),  # of YARN and Kubernetes
-            "spark.cores.max": str(self.cores),  # of a standalone cluster
-            # Tasks wait until all executors are there, or one of them would get most.
-            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        }
-        master = cell.run.spark_master
-        if not self.options["cluster"]:
-            master = f"local[{self.cores},{FAILURES}]"
-            chosen |= dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
-        builder = SparkSession.builder.master(master)
-        for key, value in {**chosen, **cell.run.spark_conf}.items():
-            builder = builder.config(key, value)
-        return builder.getOrCreate()
-
     def _bring(self) -> None:
         """Send code, weights and records to the executors."""
-        run, context = self.run, self.spark.sparkContext
+        run = self.run
         folder = Path(tempfile.mkdtemp(prefix="spark-", dir=os.environ.get("PARBENCH_STATE")))
-        package = shutil.make_archive(str(folder / "parbench"), "zip", PACKAGE.parent, "parbench")
-        context.addPyFile(package)
-        weights = {name: value.contiguous() for name, value in run.model.state_dict().items()}
-        save_file(weights, folder / spark_worker.WEIGHTS)
-        context.addFile(str(folder / spark_worker.WEIGHTS))
-        predictor = spark_worker.Predictor(
-            cell=run.cell.json(),
-            classes=len(run.data.classes),
-            shape=list(run.data.test_images.shape[1:]),
-            mean=run.data.mean,
-            std=run.data.std,
-            vocabulary=run.data.vocabulary,
-        )
+        bring(self.spark, keep_weights(run, folder))
         predict = predict_batch_udf(
-            predictor.load,
+            predictor(run).load,
             return_type=types.LongType(),
             batch_size=run.training.evaluation_batch,
         )
@@ -213,12 +239,8 @@ class Session:
 
     def helpers(self) -> list[int]:
         """Processes of this session on this machine, beside this one."""
-        mark = self.spark.sparkContext.applicationId
-        lines = {each: each.info["cmdline"] or () for each in psutil.process_iter(["cmdline"])}
-        executors = [each for each, words in lines.items() if mark in words]
-        own = psutil.Process().children(recursive=True)
-        theirs = [each for one in executors for each in one.children(recursive=True)]
-        return sorted({each.pid for each in (*own, *executors, *theirs)})
+        application = self.spark.sparkContext.applicationId
+        return sorted(each.pid for each in helpers_of(application))
 
     def idle_cores(self) -> float:
         """How many cores the session uses while nothing is asked of it."""

@@ -5,18 +5,21 @@ Runs where there is no driver: it knows a cell by what Predictor holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from parbench import models, strategies
+from parbench import files, models, strategies
 from parbench.cell import Cell
 from parbench.data import loader, tokens
 
 if TYPE_CHECKING:
+    import pandas as pd
     from torch import nn
 
 WEIGHTS = "weights.safetensors"  # by this name Spark has them
@@ -34,13 +37,13 @@ class Predictor:
     std: list[float] | None
     vocabulary: tokens.Vocabulary | None
 
-    def load(self) -> Callable[[np.ndarray], np.ndarray]:
+    def load(self) -> Callable[[Sequence[bytes]], np.ndarray]:
         """Load the model, once in each worker: a function from records [B] to classes [B]."""
         torch.set_num_threads(1)  # a task has one core
         cell = Cell.of(self.cell)
         model = self._model(cell)
 
-        def predict(records: np.ndarray) -> np.ndarray:
+        def predict(records: Sequence[bytes]) -> np.ndarray:
             with torch.no_grad():
                 return model(self._batch(records, cell)).argmax(1).numpy()
 
@@ -58,7 +61,7 @@ class Predictor:
         model.load_state_dict(load_file(SparkFiles.get(WEIGHTS)))
         return model.eval()
 
-    def _batch(self, records: np.ndarray, cell: Cell) -> torch.Tensor:
+    def _batch(self, records: Sequence[bytes], cell: Cell) -> torch.Tensor:
         """The model's input, as the engine torch makes it."""
         number, empty = len(records), torch.empty(0, dtype=torch.int64)
         labels = torch.zeros(number, dtype=torch.int64)
@@ -78,3 +81,55 @@ class Predictor:
             data = replace(data, test_images=found, test_lengths=lengths)
             made = tokens.TextInput(data, cell.training.padding)
         return made.test_batch(0, number)[0]
+
+
+@dataclass(frozen=True)
+class OfFiles:
+    """Predicts files as Spark's source binaryFile has them, by ``predictor``.
+
+    A file that is no image of the right size goes into the folder ``dead``, with its reason beside
+    it, and has no result.
+    """
+
+    predictor: Predictor
+    dead: str
+
+    def __call__(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        """Frames of path and content to frames of id and predicted class."""
+        import pandas as pd
+
+        predict = _loaded(self.predictor)
+        for frame in frames:
+            images: dict[int, bytes] = {}
+            for path, content in zip(frame["path"], frame["content"], strict=True):
+                name = path.rpartition("/")[2]
+                try:
+                    images[int(name.partition(".")[0])] = self._decoded(content)
+                except (OSError, ValueError) as error:
+                    self._dead_letter(name, content, str(error))
+            if images:
+                predicted = predict(list(images.values()))
+                yield pd.DataFrame({"id": list(images), "predicted": predicted})
+
+    def _decoded(self, content: bytes) -> bytes:
+        """The bytes of an image [3, H, W]. OSError or ValueError for what is none."""
+        from PIL import Image
+
+        image = np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).transpose(2, 0, 1)
+        if list(image.shape) != self.predictor.shape:
+            raise ValueError(f"an image of {image.shape}, not {tuple(self.predictor.shape)}")
+        return image.tobytes()
+
+    def _dead_letter(self, name: str, content: bytes, reason: str) -> None:
+        """Put a file aside; a task that is tried again puts the same there."""
+        files.write_atomically(Path(self.dead, name), content)
+        files.write_atomically(Path(self.dead, name).with_suffix(".txt"), f"{reason}\n")
+
+
+_LOADED: list[Callable[[Sequence[bytes]], np.ndarray]] = []  # a worker has one model
+
+
+def _loaded(predictor: Predictor) -> Callable[[Sequence[bytes]], np.ndarray]:
+    if not _LOADED:
+        _LOADED.append(predictor.load())
+    return _LOADED[0]

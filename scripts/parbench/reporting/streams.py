@@ -1,0 +1,75 @@
+"""How many images a second a stream delivers, and how late: a figure of each model."""
+
+from __future__ import annotations
+
+from functools import partial
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from parbench.files import canonical_json
+from parbench.measure.metrics import METRICS
+from parbench.reporting.drawing import COLOURS, WIDTH, Panel, figure_json
+from parbench.reporting.study import Study
+from parbench.reporting.text import cut
+from parbench.verdicts.groups import Group
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LATENCIES = ("latency_median_seconds", "latency_p95_seconds", "latency_p99_seconds")
+Points = dict[float, Group]  # by rate
+
+
+def streams_figure(study: Study) -> dict | None:
+    """From which rate on does it no longer keep up? For groups that differ in their rate alone."""
+    models: dict[str, dict[str, Points]] = {}
+    for group in study.own:
+        if group.ok and "rate" in group.options and _mean(group, LATENCIES[0]) is not None:
+            alike = canonical_json({**group.options, "rate": None})
+            of_model = models.setdefault(group.model, {})
+            of_model.setdefault(alike, {})[group.options["rate"]] = group
+    panels = {
+        model: Panel(partial(_draw, model, dict(sorted(points.items()))), 2.3, WIDTH)
+        for model, found in models.items()
+        for points in found.values()
+        if len(points) > 1
+    }
+    if not panels:
+        return None
+    caption = (
+        "Images that come out each second (left) and how late (right) by the rate at which they "
+        "come: mean over seeds. Along the dashed line as many come out as come in."
+    )
+    title = "From which rate on does it no longer keep up?"
+    return figure_json(study, "streams", title, caption, panels)
+
+
+def _draw(model: str, points: Points, figure: Figure) -> None:
+    """A model's throughput and latencies."""
+    left, right = figure.subplots(1, 2)
+    rates = list(points)
+    left.plot(rates, rates, color=COLOURS[-1], ls="--", lw=1)
+    _line(left, points, "inference_samples_per_second", COLOURS[0])
+    left.set_title(cut(f"{model}: images that come out", 36))
+    left.set_ylabel("images/s")
+    for name, colour in zip(LATENCIES, COLOURS, strict=False):
+        _line(right, points, name, colour)
+    right.set_title("Latency")
+    right.set_ylabel("s")
+    right.legend(fontsize=6.5)
+    for axes in (left, right):
+        axes.set_xlabel("Images that come each second")
+        axes.set_ylim(bottom=0)
+        axes.grid(visible=True)
+
+
+def _line(axes: Axes, points: Points, metric: str, colour: str) -> None:
+    values = [_mean(group, metric) for group in points.values()]
+    label = METRICS[metric].label
+    axes.plot(list(points), values, color=colour, label=label, marker="o", lw=1.3, ms=3)
+
+
+def _mean(group: Group, metric: str) -> float | None:
+    values = [value for value in map(METRICS[metric].read, group.ok) if value is not None]
+    return fmean(values) if values else None

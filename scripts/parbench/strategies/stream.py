@@ -1,0 +1,55 @@
+"""Inference over a stream: images come as files at some rate, Spark predicts them as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from parbench.strategies import spark
+
+
+class Strategy(spark.Strategy):
+    """One process that starts a producer of images and the driver of a streaming query, and counts
+    what comes out."""
+
+    ENGINE = "stream"
+    TAKES_TURNS = False
+    OPTIONS: ClassVar[dict[str, dict]] = {
+        **{key: spark.Strategy.OPTIONS[key] for key in ("cluster", "executors")},
+        "rate": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "description": "images that come each second",
+        },
+        "seconds": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "default": 30,
+            "description": "for which they come",
+        },
+        "coordinated": {
+            "type": "boolean",
+            "default": True,
+            "description": "images enter by a rename, and results are read by Spark's own log; "
+            "false: they are written in place, and all files of results are read",
+        },
+        "kills": {
+            "type": "integer",
+            "minimum": 0,
+            "default": 0,
+            "description": "how often the driver, an executor or a worker is killed (SIGKILL), at "
+            "random moments; images come until all have been",
+        },
+        "broken": {
+            "type": "integer",
+            "minimum": 0,
+            "default": 0,
+            "description": "files that are no images, among the images",
+        },
+    }
+
+    def check(self) -> Iterator[str]:
+        """Files hold images."""
+        yield from super().check()
+        if self.cell.training.max_length is not None:
+            yield "a stream is of images; choose another model, or strategy spark for texts"

@@ -1,0 +1,279 @@
+"""The engine of a stream: a producer, the driver of a streaming query, and a reader that counts.
+
+The producer and the driver are processes of their own, since the driver is one that may be killed:
+it is started again, and goes on from Spark's checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
+
+import numpy as np
+import psutil
+import pyarrow.parquet
+import torch
+from safetensors.torch import save_file
+
+from parbench.errors import ParbenchError
+from parbench.files import write_json
+from parbench.training import spark, stream_producer
+
+if TYPE_CHECKING:
+    from parbench.training.loop import Run
+
+LOOK_SECONDS = 0.5
+QUIET_SECONDS = 45.0  # after which nothing more comes of what was lost
+KILL_SECONDS = 5.0  # between two kills, on average
+FOLDERS = ("coming", "images", "results", "dead")
+
+
+def evaluate(run: Run) -> tuple[torch.Tensor, None]:
+    """Predicted classes [N] (int64, CPU) of the test set; -1 of images that did not come out.
+
+    ``run.inference`` gets how many came out in which time, ``run.told`` how late, and what was
+    lost or came twice.
+    """
+    stream = _Stream(run)
+    try:
+        stream.follow()
+    finally:
+        stream.end()
+    return stream.measured(), None
+
+
+class _Stream:
+    """A run of it, in a folder of its own."""
+
+    def __init__(self, run: Run):
+        self.run, self.options = run, run.cell.strategy.options
+        self.folder = Path(tempfile.mkdtemp(prefix="stream-", dir=os.environ.get("PARBENCH_STATE")))
+        for name in FOLDERS:
+            (self.folder / name).mkdir()
+        spark.keep_weights(run, self.folder)
+        images = self.folder / "test.safetensors"
+        save_file({"images": run.data.test_images.contiguous()}, images)
+        told = {"predictor": asdict(spark.predictor(run)), "options": self.options}
+        write_json(self.folder / "stream.json", told)
+        self.random = random.Random(run.cell.seed)  # noqa: S311
+        self.killed: Counter[str] = Counter()
+        self.results = Reader(self.folder / "results")
+        self.workers: set[psutil.Process] = set()  # also of drivers that are gone
+        self.driver = self._start("stream_driver")
+        self.producer: subprocess.Popen | None = None
+
+    def _start(self, module: str) -> subprocess.Popen:
+        environment = {**os.environ, "PYTHONPATH": str(spark.SCRIPTS)}
+        return subprocess.Popen(
+            [sys.executable, "-m", f"parbench.training.{module}", str(self.folder)],
+            env=environment,
+            stdin=subprocess.PIPE,  # its end tells them that this process is gone
+        )
+
+    # ------------------------------------------------------------ while it runs
+
+    def follow(self) -> None:
+        """Until all images came and their results did, or no more do."""
+        timeout = self.run.cell.run.timeout_seconds
+        self._wait((self.folder / "ready").exists, timeout)
+        self.producer = self._start("stream_producer")
+        next_kill = time.monotonic() + self._pause()
+        moved, seen = time.monotonic(), 0
+        while True:
+            self.run.beat("evaluation")
+            time.sleep(LOOK_SECONDS)
+            self._find_workers()
+            if (found := len(self.results.look())) != seen:
+                moved, seen = time.monotonic(), found
+            if self._kills_left() and time.monotonic() > next_kill:
+                self._kill()
+                next_kill = time.monotonic() + self._pause()
+            if self.driver.poll() is not None:
+                self._again()
+            if not self._kills_left():
+                (self.folder / "enough").touch()
+                quiet = time.monotonic() > moved + QUIET_SECONDS
+                may_lack = quiet and not self.options["coordinated"]
+                if self.producer.poll() is not None and (may_lack or self._all_out()):
+                    return
+            if time.monotonic() > moved + timeout:
+                raise ParbenchError(
+                    f"{self.run.cell.id}: no result for {timeout:g} s, and {seen} of "
+                    f"{len(produced(self.folder))} came out; the driver's words stand in the log"
+                )
+
+    def _wait(self, there: Any, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not there():
+            self.run.beat("start-up")
+            time.sleep(LOOK_SECONDS)
+            if self.driver.poll() is not None or time.monotonic() > deadline:
+                raise ParbenchError(
+                    f"{self.run.cell.id}: the driver of the stream did not start; its words stand "
+                    "in the log"
+                )
+
+    def _pause(self) -> float:
+        return self.random.expovariate(1 / KILL_SECONDS)
+
+    def _kills_left(self) -> bool:
+        return sum(self.killed.values()) < self.options["kills"]
+
+    def _kill(self) -> None:
+        """Kill one of the processes that there are, of a kind that is drawn."""
+        found: dict[str, list[psutil.Process]] = {}
+        for each in self._find_workers():
+            kind = "worker" if "pyspark.daemon" in _words(each) else "executor"
+            found.setdefault(kind, []).append(each)
+        if self.driver.poll() is None:
+            found["driver"] = [psutil.Process(self.driver.pid)]
+        kind = self.random.choice(sorted(found)) if found else None
+        if kind is not None:
+            self.random.choice(found[kind]).kill()
+            self.killed[kind] += 1
+
+    def _find_workers(self) -> list[psutil.Process]:
+        """The JVMs and Python workers of the driver's application that live."""
+        application = self.folder / "application"
+        name = application.read_text() if application.exists() else "none yet"
+        every = spark.helpers_of(name)
+        found = [each for each in every if {"java", "pyspark.daemon"} & _names(each)]
+        self.workers.update(found)
+        return found
+
+    def _again(self) -> None:
+        """Start the driver again, once nothing of the one before is left."""
+        for each in psutil.wait_procs(self.workers, timeout=10)[1]:
+            each.kill()
+        self.workers.clear()
+        self.driver = self._start("stream_driver")
+
+    def _all_out(self) -> bool:
+        """Whether each image has its result, or lies among the dead letters."""
+        dead = {path.stem for path in (self.folder / "dead").glob("*.txt")}
+        out = self.results.look()
+        return all(id_ in out or str(id_) in dead for id_ in produced(self.folder))
+
+    def end(self) -> None:
+        """Leave none of its processes."""
+        for process in (self.producer, self.driver):
+            if process is not None:
+                process.stdin.close()
+                process.kill()
+                process.wait()
+        for each in psutil.wait_procs(self.workers, timeout=5)[1]:
+            each.kill()
+
+    # ------------------------------------------------------------ afterwards
+
+    def measured(self) -> torch.Tensor:
+        """Read what came out, and tell it to the run."""
+        made, results = produced(self.folder), self.results.look()
+        read = results if self.options["coordinated"] else self.results.everything()
+        images = {id_: when for id_, when in made.items() if id_ >= 0}
+        times = {id_: each.first for id_, each in results.items() if id_ in images}
+        late = [times[id_] - images[id_] for id_ in times]
+        begun, ended = min(images.values()), max(images.values())
+        last = max(times.values(), default=ended)
+        once = sum(read[id_].number == 1 for id_ in images if id_ in read)
+        shares = np.quantile(late or [0.0], (0.5, 0.95, 0.99))
+        self.run.inference = {
+            "samples": len(times),
+            "seconds": last - begun,
+            "input_seconds": None,
+        }
+        self.run.told |= {
+            **json.loads((self.folder / "ready").read_text()),
+            "latency_median_seconds": float(shares[0]),
+            "latency_p95_seconds": float(shares[1]),
+            "latency_p99_seconds": float(shares[2]),
+            "backlog": sum(when > ended for when in times.values()) + len(images) - len(times),
+            "delivered_share": once / len(images),
+            "lost": sum(id_ not in read for id_ in images),
+            "doubled": sum(read[id_].number > 1 for id_ in images if id_ in read),
+            "dead_letters": len(list((self.folder / "dead").glob("*.txt"))),
+            "kills": sum(self.killed.values()),
+        }
+        predictions = torch.full((len(self.run.data.test_labels),), -1)
+        for id_ in times:
+            predictions[id_ % len(predictions)] = read[id_].predicted
+        return predictions
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _names(process: psutil.Process) -> set[str]:
+    return {Path(word).name for word in _words(process)[:3]}
+
+
+# ------------------------------------------------------------ what is read
+
+
+class Result:
+    """Of an image: its class, how often it came out, and the time of the first."""
+
+    def __init__(self, predicted: int, first: float):
+        self.predicted, self.first, self.number = predicted, first, 0
+
+
+def produced(folder: Path) -> dict[int, float]:
+    """When each image came, by id; files that are no images have ids below 0."""
+    rows = (folder / stream_producer.MADE).read_text().split()
+    return {int(id_): float(when) for id_, _, when in (row.partition(",") for row in rows)}
+
+
+class Reader:
+    """Reads the folder ``results`` of a sink of Parquet files."""
+
+    def __init__(self, results: Path):
+        self._results = results
+        self._known: set[str] = set()  # batches and files that were read
+        self._found: dict[int, Result] = {}
+
+    def look(self) -> dict[int, Result]:
+        """The results that Spark's own log names, by id.
+
+        A batch counts once its log is there: what it wrote before lies in files that no log names.
+        """
+        log = self._results / "_spark_metadata"
+        batches = (path for path in log.glob("[0-9]*") if path.name not in self._known)
+        for path in sorted(batches, key=lambda path: int(path.stem)):
+            self._known.add(path.name)
+            _, *lines = path.read_text().splitlines()
+            for entry in map(json.loads, lines):
+                if entry["path"] not in self._known:  # a compacted log names all before it
+                    self._known.add(entry["path"])
+                    file = Path(unquote(urlparse(entry["path"]).path))
+                    _count(self._found, file, path.stat().st_mtime)
+        return self._found
+
+    def everything(self) -> dict[int, Result]:
+        """What all files hold, whoever wrote them."""
+        found: dict[int, Result] = {}
+        for path in self._results.glob("*.parquet"):
+            _count(found, path, path.stat().st_mtime)
+        return found
+
+
+def _count(found: dict[int, Result], file: Path, when: float) -> None:
+    try:
+        rows = pyarrow.parquet.read_table(file).to_pylist()
+    except pyarrow.ArrowInvalid:  # of a writer that was killed
+        return
+    for row in rows:
+        found.setdefault(row["id"], Result(row["predicted"], when)).number += 1

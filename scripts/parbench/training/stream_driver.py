@@ -1,0 +1,62 @@
+"""The driver of a streaming query: it predicts files as they come, until it is ended or killed.
+
+Started again, it goes on from Spark's checkpoint: each file's result is committed once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from parbench.cell import Cell
+from parbench.files import write_json
+from parbench.training import launched, spark, spark_worker, stream_producer
+
+FILES = "path string, modificationTime timestamp, length long, content binary"
+WARM = -1_000_000  # ids of images that are predicted before any is counted
+
+
+def main() -> None:
+    """Predict what comes into the folder that is named."""
+    folder = Path(sys.argv[1])
+    launched.begin()
+    told = json.loads((folder / "stream.json").read_text())
+    predictor = spark_worker.Predictor(**told["predictor"])
+    began = time.perf_counter()
+    session = spark.started(Cell.of(predictor.cell))
+    # Of this application are the executors that may be killed.
+    (folder / "application").write_text(session.sparkContext.applicationId)
+    seconds = time.perf_counter() - began
+    spark.bring(session, folder / spark_worker.WEIGHTS)
+    # Its log is read while it grows: nothing of it is forgotten.
+    session.conf.set("spark.sql.streaming.fileSink.log.deletion", "false")
+    files = session.readStream.format("binaryFile").schema(FILES).load(str(folder / "images"))
+    work = spark_worker.OfFiles(predictor, str(folder / "dead"))
+    results = files.select("path", "content").mapInPandas(work, "id long, predicted long")
+    query = (
+        results.writeStream.format("parquet")
+        .option("path", str(folder / "results"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .start()
+    )
+    if not (folder / "ready").exists():
+        _warm_up(folder, predictor.shape, query)
+        first = time.perf_counter() - began - seconds
+        write_json(folder / "ready", {"session_seconds": seconds, "first_batch_seconds": first})
+    query.awaitTermination()
+
+
+def _warm_up(folder: Path, shape: list[int], query) -> None:
+    """Let every worker load the model."""
+    black = stream_producer.encoded(torch.zeros(*shape, dtype=torch.uint8))
+    for number in range(4):
+        stream_producer.renamed(folder, WARM - number, black)
+    query.processAllAvailable()
+
+
+if __name__ == "__main__":
+    main()

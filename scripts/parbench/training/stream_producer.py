@@ -1,0 +1,91 @@
+"""Write images of the test set into a folder, at a rate, until it is time or has been enough.
+
+An image's id counts up from 0; files that are no images have ids below. When each came is written
+into a file beside the folders.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from parbench.training import launched
+
+MADE = "produced.csv"
+IN_PLACE_SECONDS = 0.5  # between an image's first half and its second
+
+
+def main() -> None:
+    """Produce into the folder that is named."""
+    folder = Path(sys.argv[1])
+    launched.begin()
+    options = json.loads((folder / "stream.json").read_text())["options"]
+    images = load_file(folder / "test.safetensors")["images"]
+    rate, number = options["rate"], round(options["rate"] * options["seconds"])
+    broken = {int((at + 0.5) * number / options["broken"]) for at in range(options["broken"])}
+    enter = renamed if options["coordinated"] else InPlace()
+    begun = time.monotonic()
+    with open(folder / MADE, "w", buffering=1) as made:
+        at = 0
+        while at < number or not (folder / "enough").exists():
+            time.sleep(max(0.0, begun + at / rate - time.monotonic()))
+            coming = {at: encoded(images[at % len(images)])}
+            if at in broken:
+                coming[-1 - at] = b"this is no image"
+            for id_, content in coming.items():
+                enter(folder, id_, content)
+                made.write(f"{id_},{time.time()}\n")
+            at += 1
+        if isinstance(enter, InPlace):
+            enter.finish(math.inf)
+
+
+def encoded(image: torch.Tensor) -> bytes:
+    """An image [3, H, W] as PNG."""
+    file = io.BytesIO()
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(file, "png")
+    return file.getvalue()
+
+
+def renamed(folder: Path, id_: int, content: bytes) -> None:
+    """Let a file enter the folder that is watched, whole or not at all."""
+    coming = folder / "coming" / f"{id_}.png"
+    coming.write_bytes(content)
+    os.rename(coming, folder / "images" / coming.name)
+
+
+class InPlace:
+    """Writes files where they are watched, as they come over a network: in two parts."""
+
+    def __init__(self) -> None:
+        self._begun: deque[tuple[float, BinaryIO, bytes]] = deque()
+
+    def __call__(self, folder: Path, id_: int, content: bytes) -> None:
+        """Write the first half, and the second of those that are due."""
+        half = len(content) // 2
+        file = open(folder / "images" / f"{id_}.png", "wb", buffering=0)  # noqa: SIM115
+        file.write(content[:half])
+        self._begun.append((time.monotonic() + IN_PLACE_SECONDS, file, content[half:]))
+        self.finish(time.monotonic())
+
+    def finish(self, now: float) -> None:
+        """Write the second half of all that are due by ``now``."""
+        while self._begun and self._begun[0][0] <= now:
+            _, file, rest = self._begun.popleft()
+            with file:
+                file.write(rest)
+
+
+if __name__ == "__main__":
+    main()
