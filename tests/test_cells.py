@@ -163,7 +163,7 @@ def test_options_of_every_strategy_and_model_are_described_and_can_be_checked():
     """A new file is picked up without a test being edited."""
     for name in strategies.names():
         options = strategies.load(name).OPTIONS
-        some = {"array": [1], "object": {"swin": {}}}
+        some = {"array": [1], "object": {"swin": {}}, "number": 1}
         stated = {key: part for key, part in options.items() if "default" not in part}
         needed = {key: some[part["type"]] for key, part in stated.items()}
         assert set(all_options("strategies", name, needed, "test")) == set(options)

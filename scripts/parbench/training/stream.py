@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.5
 QUIET_SECONDS = 45.0  # after which nothing more comes of what was lost
-KILL_SECONDS = 5.0  # between two kills, on average
+KILL_SECONDS = 8.0  # between two kills, on average
 FOLDERS = ("coming", "images", "results", "dead")
 
 
@@ -97,7 +97,8 @@ class _Stream:
                 moved, seen = time.monotonic(), found
             if self._kills_left() and time.monotonic() > next_kill:
                 self._kill()
-                next_kill = time.monotonic() + self._pause()
+                moved = time.monotonic()  # what is killed again and again starts anew
+                next_kill = moved + self._pause()
             if self.driver.poll() is not None:
                 self._again()
             if not self._kills_left():
