@@ -156,6 +156,50 @@ def test_a_pair_is_not_run_where_a_side_is_not(base, monkeypatch, tmp_path):
     assert sum(".pair." in name for name in plan.not_run) == 6
 
 
+# --- who predicts with another's weights ---
+
+
+@pytest.fixture
+def with_spark(base, monkeypatch):
+    """The same with Spark at hand."""
+    monkeypatch.setattr(machine.Software, "without_spark", lambda self: None)
+    return base
+
+
+def predicting(plan) -> list:
+    found = [cell for cell in plan.cells.values() if not isinstance(cell, Pair) and cell.trained_by]
+    assert found
+    return found
+
+
+def test_who_predicts_has_a_trainer_of_its_seed_that_keeps_its_weights(with_spark, monkeypatch):
+    """Also of seeds that were added, and whichever study comes last."""
+    names = ["kamoji-stream-cpu", "kamoji-spark-cpu"]
+    first = planned(with_spark, studies=names)
+    killed = next(g for g in first.studies[names[0]].groups if g.variant == "killed")
+    monkeypatch.setattr("parbench.plan.pairing.added", lambda: {killed.id: 5})
+    for studies in (names, names[::-1]):
+        plan = planned(with_spark, studies=studies)
+        for cell in predicting(plan):
+            trainer = plan.cells[cell.trained_by]
+            assert (trainer.seed, trainer.run.keeps_weights) == (cell.seed, True)
+        assert {cell.seed for cell in predicting(plan)} == {0, 1, 2, 3, 4}
+
+
+def test_who_predicts_is_not_run_where_its_trainer_is_not(with_spark):
+    study = config.study("kamoji-spark-cpu")
+    study.variants["one-process"].hardware = "gpu1"
+    study.pairs.compare = study.pairs.compare[1:2]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config, "study", lambda name: study)
+        plan = planned(with_spark, studies=["kamoji-spark-cpu"])
+    reasons = {re.sub(r".* trains for it: ", "", plan.not_run[c.id]) for c in predicting(plan)}
+    assert reasons == {
+        "needs 1 GPU",
+        "needs a Spark cluster: spark.master in config.yaml (docs/spark.md)",
+    }
+
+
 # --- options ---
 
 

@@ -27,6 +27,16 @@ def keep(tensors: dict[str, torch.Tensor], sha256: str, folder: Path) -> None:
     files.write_json(folder / DIGEST, {"sha256": sha256})
 
 
+def agree(cell: Cell, metrics: dict, cells: Path) -> bool:
+    """Whether the weights that ``cell`` is to leave are there, and those that its ``metrics`` rest
+    on are what its trainer left. ``cells`` is the folder of all cells."""
+    if cell.run.keeps_weights and not (cells / cell.id / DIGEST).exists():
+        return False
+    if cell.trained_by is None:
+        return True
+    return files.read_json(cells / cell.trained_by / DIGEST)["sha256"] == metrics["weights_sha256"]
+
+
 def load(model: nn.Module, cell: Cell, data: Path) -> str:
     """Give ``model`` the weights of the cell that trained it; returns their digest.
 
@@ -34,6 +44,7 @@ def load(model: nn.Module, cell: Cell, data: Path) -> str:
     of the dataset, results/data/<name>. ParbenchError where they are missing or another model's.
     """
     import torch
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     from parbench.measure import metrics_json
@@ -41,7 +52,10 @@ def load(model: nn.Module, cell: Cell, data: Path) -> str:
     folder = data.absolute().parents[1] / "cells" / cell.trained_by
     path, sha256 = folder / WEIGHTS, files.read_json(folder / DIGEST)["sha256"]
     own = model.state_dict()
-    stored = load_file(path) if path.is_file() else {}
+    try:
+        stored = load_file(path)
+    except (OSError, SafetensorError):
+        stored = {}
     found = [stored[name] for name in sorted(stored)]
     if [tensor.shape for tensor in found] == [tensor.shape for tensor in own.values()]:
         with torch.no_grad():

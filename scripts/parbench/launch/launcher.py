@@ -101,6 +101,10 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
             metrics_json.write_out_of_memory(
                 task.out, task.cell, failure.sentence, started, task.data, held
             )
+        if not outcome.leaves_weights(task.cell, folder):
+            told = outcome.result(read_json(task.out))
+            _tell_failure(task, f"{told}; other cells predict with its weights: there are none")
+            return 1
         outcome.finished(folder, task.out)
         count, left = _progress(task)
         # Before another run of this cell may take the result away.

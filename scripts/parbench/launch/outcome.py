@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from parbench.cell import Cell, Pair
+from parbench.data import kept as kept_weights
 from parbench.errors import ParbenchError
 from parbench.files import read_json, write_json
 from parbench.launch.ranks import Ended, end_of
@@ -139,6 +140,12 @@ def kept(out: Path, stopped: dict | None) -> str:
     return "before its first checkpoint; the same command starts it anew"
 
 
+def leaves_weights(cell: Cell | Pair, folder: Path) -> bool:
+    """Whether a cell that is to leave its weights has done so."""
+    keeps = isinstance(cell, Cell) and cell.run.keeps_weights
+    return not keeps or (folder / kept_weights.DIGEST).exists()
+
+
 def finished(folder: Path, out: Path) -> None:
     """Note that the cell has its result, and forget what was kept for going on."""
     write_json(folder / "finished.json", read_json(out))
@@ -162,7 +169,9 @@ def take_finished(
         ours = [(code, image and image["sha256"], dataset) for image in held]
         keys = ("code_digest", "image_digest", "dataset_digest")
         theirs = [tuple(each[k] for k in keys) for each in metrics_json.environments(metrics)]
-        if {**metrics["cell"], "run": None} == {**cell.json(), "run": None} and theirs == ours:
+        same = {**metrics["cell"], "run": None} == {**cell.json(), "run": None}
+        agree = isinstance(cell, Pair) or kept_weights.agree(cell, metrics, folder.parent)
+        if same and theirs == ours and agree:
             metrics_json.write(out, metrics)
             forget_failure(folder)
             return True

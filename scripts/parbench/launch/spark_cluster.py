@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -60,19 +61,28 @@ def down() -> bool:
     """End it and forget what it wrote; whether there was one."""
     daemons = _daemons()
     for each in (found := [one for daemon in daemons for one in _with_children(daemon)]):
-        each.terminate()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.terminate()
     for each in psutil.wait_procs(found, timeout=END_SECONDS)[1]:
-        each.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
     there = FOLDER.is_dir()
     shutil.rmtree(FOLDER, ignore_errors=True)
     return there
 
 
 def _daemons() -> list[psutil.Process]:
-    """Those that live."""
-    pids = [int(path.read_text()) for path in FOLDER.glob("*.pid")]
-    found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    return [each for each in found if each.status() != psutil.STATUS_ZOMBIE]
+    """Those that live; after a restart of the machine their numbers may be others'."""
+    pids = {int(path.read_text()) for path in FOLDER.glob("*.pid")}
+    return [
+        each
+        for each in psutil.process_iter(["cmdline"])
+        if each.pid in pids and any(map(_of_spark, each.info["cmdline"] or ()))
+    ]
+
+
+def _of_spark(word: str) -> bool:
+    return word.startswith("org.apache.spark.deploy.")
 
 
 def _with_children(process: psutil.Process) -> list[psutil.Process]:

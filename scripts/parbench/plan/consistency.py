@@ -144,6 +144,11 @@ def check_cell(cell: Cell, study: Study, where: str, model: str) -> None:
             f"{whole}: steps {cell.training.steps} and trained_by: the whole test set is "
             "predicted; remove steps, and choose fewer test_samples"
         )
+    if cell.trained_by is not None and cell.training.profile != "none":
+        raise ParbenchError(
+            f"{whole}: profile {cell.training.profile} and trained_by: no step of training is "
+            "there to look into; remove profile"
+        )
     pieces = strategy.data_parallel_size * strategy.micro_batches
     _check_batches(cell.training, pieces, cell.strategy.name, whole)
     if cell.training.precision == "fp16" and cell.hardware.device == "cpu":

@@ -111,7 +111,21 @@ def plan(
         result.studies[name] = expanded.plan(configuration.arguments(name, configfiles, changes))
         result.cells.update(expanded.cells)
         result.not_run.update(expanded.not_run)
+    predicting = (cell for cell in result.cells.values() if isinstance(cell, Cell))
+    for name in {cell.trained_by for cell in predicting} - {None}:
+        trainer = result.cells[name]
+        result.cells[name] = replace(trainer, run=replace(trainer.run, keeps_weights=True))
     return result
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A group whose weights others predict with: its names, a cell of it without id and seed, and
+    how many seeds those need."""
+
+    named: Named
+    template: Cell
+    seeds: int
 
 
 class Expansion:
@@ -130,7 +144,7 @@ class Expansion:
         self.seeds = self.override.seeds if "seeds" in stated else self.study.seeds
         self.cells: dict[str, Cell | Pair] = {}
         self.not_run: dict[str, str] = {}
-        self.trainers: dict[str, Named] = {}  # groups whose weights others predict with
+        self.trainers: dict[str, Trainer] = {}  # by group
 
     def plan(self, arguments: list[str]) -> StudyPlan:
         """Everything that the report knows of it; ``arguments`` ask Snakemake for it again."""
@@ -138,9 +152,13 @@ class Expansion:
         templates = dict(self._templates())
         for (of, variant), cell in templates.items():
             if cell.trained_by is not None:
-                trainer = Named.of(templates[of, cell.trained_by])
-                self.trainers[trainer.group] = trainer
-                templates[of, variant] = replace(cell, trained_by=trainer.group)
+                trainer = templates[of, cell.trained_by]
+                named = Named.of(trainer)
+                templates[of, variant] = replace(cell, trained_by=named.group)
+                # Of as many seeds as any that predicts with its weights.
+                number = pairing.added().get(Named.of(templates[of, variant]).group, 0)
+                before = self.trainers[named.group].seeds if named.group in self.trainers else 0
+                self.trainers[named.group] = Trainer(named, trainer, max(number, before))
         trained = {key: cell.training for key, cell in templates.items()}
         consistency.check_clocks(self.study, trained, self.where)
         names = self._names(templates)
@@ -257,14 +275,16 @@ class Expansion:
     def _group(self, template: Cell, named: Named, **told: Any) -> Group:
         """The group of ``template`` over all seeds; ``told`` is what its variant says of it."""
         reason = self.lacking(named.group, template)
-        more = pairing.added().get(named.group, 0) - len(self.seeds)
+        of_others = self.trainers[named.group].seeds if named.group in self.trainers else 0
+        more = max(pairing.added().get(named.group, 0), of_others) - len(self.seeds)
         unused = (seed for seed in itertools.count() if seed not in self.seeds)
         seeds = [*self.seeds, *itertools.islice(unused, max(0, more))]
-        run = replace(template.run, keeps_weights=named.group in self.trainers)
-        template, trainer = replace(template, run=run), self.trainers.get(template.trained_by)
         cells = [replace(template, id=named.cell(seed), seed=seed) for seed in seeds]
-        if trainer is not None:
-            cells = [replace(cell, trained_by=trainer.cell(cell.seed)) for cell in cells]
+        if template.trained_by is not None:
+            trainer = self.trainers[template.trained_by]
+            cells = [replace(cell, trained_by=trainer.named.cell(cell.seed)) for cell in cells]
+            lacks = self.lacking(trainer.named.group, trainer.template)
+            reason = reason or (lacks and f"{trainer.named.group} trains for it: {lacks}")
         self._keep(cells, reason)
         model, strategy = template.model, strategies.of(template)
         ranks = strategy.data_parallel_size

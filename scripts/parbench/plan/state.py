@@ -46,7 +46,10 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
     if found is None:
         return "missing", ["it has not been trained yet"]
     reasons = _changes(cell, metrics_json.environments(found), data, plan)
-    reasons += _changed_weights(cell, found)
+    try:
+        reasons += _changed_weights(cell, found)
+    except ParbenchError as error:
+        return "unreadable", [str(error)]
     return ("stale" if reasons else "done"), reasons
 
 
@@ -83,7 +86,9 @@ def _changed_weights(cell: Cell | Pair, then: Mapping) -> list[str]:
     if cell.run.keeps_weights and not own.exists():
         return [f"another cell predicts with its weights, and they were not kept ({own})"]
     theirs = folder(cell.trained_by) / kept.DIGEST if cell.trained_by else None
-    if theirs and theirs.exists() and read_json(theirs)["sha256"] != then["weights_sha256"]:
+    if then["status"] != "ok" or theirs is None or not theirs.exists():
+        return []
+    if read_json(theirs)["sha256"] != then["weights_sha256"]:
         return [f"the weights that {cell.trained_by} trained changed"]
     return []
 

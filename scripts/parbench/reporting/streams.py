@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -26,11 +27,14 @@ def streams_figure(study: Study) -> dict | None:
     models: dict[str, dict[str, Points]] = {}
     for group in study.own:
         if group.ok and "rate" in group.options and _mean(group, LATENCIES[0]) is not None:
-            alike = canonical_json({**group.options, "rate": None})
+            options = {**group.options, "rate": None}
+            parts = [options, asdict(group.hardware), asdict(group.training), group.model_options]
             of_model = models.setdefault(group.model, {})
-            of_model.setdefault(alike, {})[group.options["rate"]] = group
+            of_model.setdefault(canonical_json(parts), {})[group.options["rate"]] = group
     panels = {
-        model: Panel(partial(_draw, model, dict(sorted(points.items()))), 2.3, WIDTH)
+        f"{model}, {points[min(points)].variant}": Panel(
+            partial(_draw, model, dict(sorted(points.items()))), 2.3, WIDTH
+        )
         for model, found in models.items()
         for points in found.values()
         if len(points) > 1

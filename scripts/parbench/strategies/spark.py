@@ -42,12 +42,14 @@ class Strategy(_base.Strategy):
 
     def check(self) -> Iterator[str]:
         """It trains nothing, and counts cores."""
-        hardware, executors = self.cell.hardware, self.options["executors"]
+        hardware, executors = self.cell.hardware, self.options.get("executors", 1)
         if self.cell.trained_by is None:
             yield "spark predicts and does not train; say trained_by, the variant that trains"
+        if (kind := self.cell.training.input) != "tensor":
+            yield f"spark's workers make no input {kind}; remove it"
         if hardware.device != "cpu" or hardware.devices * hardware.nodes != 1:
             yield "spark's executors use the cores of one device; choose hardware of device cpu"
-        if executors > 1 and not self.options["cluster"]:
+        if executors > 1 and not self.options.get("cluster"):
             yield f"executors {executors} without a cluster; say cluster: true, or leave it out"
         if hardware.threads % executors:
             yield (
@@ -57,7 +59,7 @@ class Strategy(_base.Strategy):
 
     def unavailable(self, software: Software) -> str | None:
         """Without Spark, Java or the cluster."""
-        if self.options["cluster"] and self.cell.run.spark_master is None:
+        if self.options.get("cluster") and self.cell.run.spark_master is None:
             return "needs a Spark cluster: spark.master in config.yaml (docs/spark.md)"
         return software.without_spark()
 

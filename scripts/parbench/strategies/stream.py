@@ -9,13 +9,12 @@ from parbench.strategies import spark
 
 
 class Strategy(spark.Strategy):
-    """One process that starts a producer of images and the driver of a streaming query, and counts
-    what comes out."""
+    """One process that starts a producer of images and the driver of a streaming query on this
+    machine, and counts what comes out."""
 
     ENGINE = "stream"
     TAKES_TURNS = False
     OPTIONS: ClassVar[dict[str, dict]] = {
-        **{key: spark.Strategy.OPTIONS[key] for key in ("cluster", "executors")},
         "rate": {
             "type": "number",
             "exclusiveMinimum": 0,

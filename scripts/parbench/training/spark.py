@@ -6,6 +6,7 @@ need Python with the packages of the stack and no disk in common.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 
 SCRIPTS = Path(__file__).resolve().parents[2]
 JOBS = 3  # that are timed in steady state, after two
+HOST = "127.0.0.1"
 IDLE_SECONDS = 3.0
+CLUSTER_SECONDS = 60.0  # in which a cluster gives its cores
 FAILURES = 4  # of a task, after which a job fails: as on a cluster
 MIB = 2**20
 
@@ -96,9 +99,15 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 def started(cell: Cell) -> SparkSession:
-    """A session with as many cores as ``cell`` has, and its site's settings."""
-    cores, executors = cell.hardware.threads, cell.strategy.options["executors"]
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    """A session with as many cores as ``cell`` has: here, or of its site's cluster."""
+    cores, executors = cell.hardware.threads, cell.strategy.options.get("executors", 1)
+    master, asked = f"local[{cores},{FAILURES}]", {}
+    if cluster := cell.strategy.options.get("cluster", False):
+        master, asked = cell.run.spark_master, cell.run.spark_conf
+    # Of a driver that no spark-submit has started, this variable alone is heard.
+    os.environ["PYSPARK_PYTHON"] = asked.get("spark.pyspark.python", sys.executable)
+    if not cluster or f"//{HOST}:" in master:
+        os.environ["SPARK_LOCAL_IP"] = HOST  # nobody else reads this session's pages
     chosen = {
         "spark.app.name": cell.id or "parbench",
         "spark.ui.port": "0",
@@ -110,15 +119,11 @@ def started(cell: Cell) -> SparkSession:
         "spark.executor.cores": str(cores // executors),
         "spark.executor.instances": str(executors),  # of YARN and Kubernetes
         "spark.cores.max": str(cores),  # of a standalone cluster
-        # Tasks wait until all executors are there, or one of them would get most.
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     }
-    master = cell.run.spark_master
-    if not cell.strategy.options["cluster"]:
-        master = f"local[{cores},{FAILURES}]"
-        chosen |= dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
+    if not cluster:
+        chosen |= dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), HOST)
     builder = SparkSession.builder.master(master)
-    for key, value in {**chosen, **cell.run.spark_conf}.items():
+    for key, value in {**chosen, **asked}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
@@ -154,7 +159,10 @@ def helpers_of(application: str) -> list[psutil.Process]:
     lines = {each: each.info["cmdline"] or () for each in psutil.process_iter(["cmdline"])}
     executors = [each for each, words in lines.items() if application in words]
     own = psutil.Process().children(recursive=True)
-    theirs = [each for one in executors for each in one.children(recursive=True)]
+    theirs = []
+    for each in executors:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            theirs += each.children(recursive=True)
     return list(dict.fromkeys([*own, *executors, *theirs]))
 
 
@@ -170,9 +178,27 @@ class Session:
         run.beat("start-up")
         began = time.perf_counter()
         self.spark = started(cell)
+        if self.options["cluster"]:
+            self._await_cores()
         self.seconds = time.perf_counter() - began
         self._bring()
         run.beat("start-up")
+
+    def _await_cores(self) -> None:
+        """Wait for the executors: ParbenchError where they have not all cores of the cell."""
+        deadline = time.monotonic() + CLUSTER_SECONDS
+        while True:
+            rows = (each for each in self._asked("executors") if each["id"] != "driver")
+            if (there := sum(each["totalCores"] for each in rows)) >= self.cores:
+                return
+            if time.monotonic() > deadline:
+                raise ParbenchError(
+                    f"{self.run.cell.id}: the Spark cluster gives {there} of {self.cores} cores, "
+                    f"in executors of {self.cores // self.options['executors']}; choose a larger "
+                    "cluster, fewer threads or more executors, which are then smaller"
+                )
+            self.run.beat("start-up")
+            time.sleep(0.5)
 
     def _bring(self) -> None:
         """Send code, weights and records to the executors."""

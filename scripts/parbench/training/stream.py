@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
@@ -27,7 +28,7 @@ from safetensors.torch import save_file
 
 from parbench.errors import ParbenchError
 from parbench.files import write_json
-from parbench.training import spark, stream_producer
+from parbench.training import spark, stream_driver, stream_producer
 
 if TYPE_CHECKING:
     from parbench.training.loop import Run
@@ -69,13 +70,13 @@ class _Stream:
         self.killed: Counter[str] = Counter()
         self.results = Reader(self.folder / "results")
         self.workers: set[psutil.Process] = set()  # also of drivers that are gone
-        self.driver = self._start("stream_driver")
+        self.driver = self._start(stream_driver)
         self.producer: subprocess.Popen | None = None
 
-    def _start(self, module: str) -> subprocess.Popen:
+    def _start(self, program: ModuleType) -> subprocess.Popen:
         environment = {**os.environ, "PYTHONPATH": str(spark.SCRIPTS)}
         return subprocess.Popen(
-            [sys.executable, "-m", f"parbench.training.{module}", str(self.folder)],
+            [sys.executable, "-m", program.__name__, str(self.folder)],
             env=environment,
             stdin=subprocess.PIPE,  # its end tells them that this process is gone
         )
@@ -86,14 +87,14 @@ class _Stream:
         """Until all images came and their results did, or no more do."""
         timeout = self.run.cell.run.timeout_seconds
         self._wait((self.folder / "ready").exists, timeout)
-        self.producer = self._start("stream_producer")
+        self.producer = self._start(stream_producer)
         next_kill = time.monotonic() + self._pause()
         moved, seen = time.monotonic(), 0
         while True:
             self.run.beat("evaluation")
             time.sleep(LOOK_SECONDS)
             self._find_workers()
-            if (found := len(self.results.look())) != seen:
+            if (found := sum(id_ >= 0 for id_ in self.results.look())) != seen:
                 moved, seen = time.monotonic(), found
             if self._kills_left() and time.monotonic() > next_kill:
                 self._kill()
@@ -101,6 +102,11 @@ class _Stream:
                 next_kill = moved + self._pause()
             if self.driver.poll() is not None:
                 self._again()
+            if self.producer.poll():
+                raise ParbenchError(
+                    f"{self.run.cell.id}: the producer of images ended with status "
+                    f"{self.producer.returncode}; its words stand in the log"
+                )
             if not self._kills_left():
                 (self.folder / "enough").touch()
                 quiet = time.monotonic() > moved + QUIET_SECONDS
@@ -139,8 +145,7 @@ class _Stream:
         if self.driver.poll() is None:
             found["driver"] = [psutil.Process(self.driver.pid)]
         kind = self.random.choice(sorted(found)) if found else None
-        if kind is not None:
-            self.random.choice(found[kind]).kill()
+        if kind is not None and _kill(self.random.choice(found[kind])):
             self.killed[kind] += 1
 
     def _find_workers(self) -> list[psutil.Process]:
@@ -155,9 +160,9 @@ class _Stream:
     def _again(self) -> None:
         """Start the driver again, once nothing of the one before is left."""
         for each in psutil.wait_procs(self.workers, timeout=10)[1]:
-            each.kill()
+            _kill(each)
         self.workers.clear()
-        self.driver = self._start("stream_driver")
+        self.driver = self._start(stream_driver)
 
     def _all_out(self) -> bool:
         """Whether each image has its result, or lies among the dead letters."""
@@ -173,7 +178,7 @@ class _Stream:
                 process.kill()
                 process.wait()
         for each in psutil.wait_procs(self.workers, timeout=5)[1]:
-            each.kill()
+            _kill(each)
 
     # ------------------------------------------------------------ afterwards
 
@@ -183,11 +188,13 @@ class _Stream:
         read = results if self.options["coordinated"] else self.results.everything()
         images = {id_: when for id_, when in made.items() if id_ >= 0}
         times = {id_: each.first for id_, each in results.items() if id_ in images}
+        if not times:
+            raise ParbenchError(f"{self.run.cell.id}: of {len(images)} images none came out")
         late = [times[id_] - images[id_] for id_ in times]
         begun, ended = min(images.values()), max(images.values())
-        last = max(times.values(), default=ended)
+        last = max(times.values())
         once = sum(read[id_].number == 1 for id_ in images if id_ in read)
-        shares = np.quantile(late or [0.0], (0.5, 0.95, 0.99))
+        shares = np.quantile(late, (0.5, 0.95, 0.99))
         self.run.inference = {
             "samples": len(times),
             "seconds": last - begun,
@@ -209,6 +216,15 @@ class _Stream:
         for id_ in times:
             predictions[id_ % len(predictions)] = read[id_].predicted
         return predictions
+
+
+def _kill(process: psutil.Process) -> bool:
+    """Kill it, unless it has just ended."""
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return False
+    return True
 
 
 def _words(process: psutil.Process) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from parbench.cell import Cell
-from parbench.files import write_json
+from parbench.files import write_atomically, write_json
 from parbench.training import launched, spark, spark_worker, stream_producer
 
 FILES = "path string, modificationTime timestamp, length long, content binary"
@@ -29,7 +29,7 @@ def main() -> None:
     began = time.perf_counter()
     session = spark.started(Cell.of(predictor.cell))
     # Of this application are the executors that may be killed.
-    (folder / "application").write_text(session.sparkContext.applicationId)
+    write_atomically(folder / "application", session.sparkContext.applicationId)
     seconds = time.perf_counter() - began
     spark.bring(session, folder / spark_worker.WEIGHTS)
     # Its log is read while it grows: nothing of it is forgotten.
