@@ -13,8 +13,8 @@ from parbench.measure import provenance
 SCRIPTS = provenance.SCRIPTS
 # Below parbench.
 REACHED = """
-    by_schema cell data data.kept data.loader data.pil_input data.pretrained data.tokens errors files
-    machine measure measure.clocks measure.cores measure.environment measure.meters
+    by_schema cell data data.kept data.loader data.pil_input data.pretrained data.tokens errors
+    files machine measure measure.clocks measure.cores measure.environment measure.meters
     measure.metrics_json measure.profiling measure.profiling.none measure.provenance
     measure.scores models models._cuts models._resnet models.resnet18 packages printable
     strategies strategies._base strategies._stages strategies.eager training
