@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from parbench import files
-from parbench.cell import Cell
+from parbench.cell import Cell, Pair
 from parbench.errors import ParbenchError
 
 if TYPE_CHECKING:
@@ -27,14 +28,20 @@ def keep(tensors: dict[str, torch.Tensor], sha256: str, folder: Path) -> None:
     files.write_json(folder / DIGEST, {"sha256": sha256})
 
 
-def agree(cell: Cell, metrics: dict, cells: Path) -> bool:
-    """Whether the weights that ``cell`` is to leave are there, and those that its ``metrics`` rest
-    on are what its trainer left. ``cells`` is the folder of all cells."""
-    if cell.run.keeps_weights and not (cells / cell.id / DIGEST).exists():
-        return False
-    if cell.trained_by is None:
-        return True
-    return files.read_json(cells / cell.trained_by / DIGEST)["sha256"] == metrics["weights_sha256"]
+def changed(cell: Cell | Pair, metrics: Mapping, cells: Path) -> str | None:
+    """Why ``cell``, whose result is ``metrics``, is to run again for weights: it was to leave some,
+    or has taken others than its trainer has left. ``cells`` is the folder of all cells."""
+    if isinstance(cell, Pair):
+        return None
+    own = cells / cell.id / DIGEST
+    if cell.run.keeps_weights and not own.exists():
+        return f"another cell predicts with its weights, and they were not kept ({own})"
+    theirs = cells / cell.trained_by / DIGEST if cell.trained_by else None
+    if metrics["status"] != "ok" or theirs is None or not theirs.exists():
+        return None
+    if files.read_json(theirs)["sha256"] != metrics["weights_sha256"]:
+        return f"the weights that {cell.trained_by} trained changed"
+    return None
 
 
 def load(model: nn.Module, cell: Cell, data: Path) -> str:

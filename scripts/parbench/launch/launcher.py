@@ -18,6 +18,7 @@ from types import FrameType
 
 from parbench import cache, strategies
 from parbench import cell as cells
+from parbench.data import kept
 from parbench.deploy import images
 from parbench.errors import ParbenchError
 from parbench.files import read_json
@@ -101,14 +102,14 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
             metrics_json.write_out_of_memory(
                 task.out, task.cell, failure.sentence, started, task.data, held
             )
-        if not outcome.leaves_weights(task.cell, folder):
-            told = outcome.result(read_json(task.out))
-            _tell_failure(task, f"{told}; other cells predict with its weights: there are none")
+        result = read_json(task.out)
+        if lacking := kept.changed(task.cell, result, folder.parent):  # it diverged
+            _tell_failure(task, f"{outcome.result(result)}; {lacking}")
             return 1
         outcome.finished(folder, task.out)
         count, left = _progress(task)
         # Before another run of this cell may take the result away.
-        print(f"{count}{name}: {outcome.result(read_json(task.out))}{left}", flush=True)
+        print(f"{count}{name}: {outcome.result(result)}{left}", flush=True)
     return 0
 
 

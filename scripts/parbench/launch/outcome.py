@@ -140,12 +140,6 @@ def kept(out: Path, stopped: dict | None) -> str:
     return "before its first checkpoint; the same command starts it anew"
 
 
-def leaves_weights(cell: Cell | Pair, folder: Path) -> bool:
-    """Whether a cell that is to leave its weights has done so."""
-    keeps = isinstance(cell, Cell) and cell.run.keeps_weights
-    return not keeps or (folder / kept_weights.DIGEST).exists()
-
-
 def finished(folder: Path, out: Path) -> None:
     """Note that the cell has its result, and forget what was kept for going on."""
     write_json(folder / "finished.json", read_json(out))
@@ -170,8 +164,7 @@ def take_finished(
         keys = ("code_digest", "image_digest", "dataset_digest")
         theirs = [tuple(each[k] for k in keys) for each in metrics_json.environments(metrics)]
         same = {**metrics["cell"], "run": None} == {**cell.json(), "run": None}
-        agree = isinstance(cell, Pair) or kept_weights.agree(cell, metrics, folder.parent)
-        if same and theirs == ours and agree:
+        if same and theirs == ours and not kept_weights.changed(cell, metrics, folder.parent):
             metrics_json.write(out, metrics)
             forget_failure(folder)
             return True

@@ -59,9 +59,10 @@ def _pair(
         _in_turn(members, variant, templates) for variant in (entry.variant, entry.baseline)
     )
     keys = [*variants, *baselines]
+    sides = tuple(templates[key] for key in keys)
+    _check(entry, keys, sides, f"{where}: pairs")
     # How long predicting takes is no matter of the weights: its seed draws them.
-    sides = tuple(replace(templates[key], trained_by=None) for key in keys)
-    _check(entry, keys, sides, templates, f"{where}: pairs")
+    sides = tuple(replace(side, trained_by=None) for side in sides)
     kinds = {"variants": len(variants), "inference": entry.inference}
     template = Pair("", 0, sides, **kinds)
     of_sides = [_short(templates[each[0]]) for each in (variants, baselines)]
@@ -95,15 +96,9 @@ def _in_turn(members: Iterable[str], variant: str, templates: Mapping[Key, Cell]
     return found
 
 
-def _check(
-    entry: Comparison,
-    keys: Iterable[Key],
-    sides: tuple[Cell, ...],
-    templates: Mapping[Key, Cell],
-    where: str,
-) -> None:
+def _check(entry: Comparison, keys: Iterable[Key], sides: tuple[Cell, ...], where: str) -> None:
     for (model, variant), side in zip(keys, sides, strict=True):
-        if templates[model, variant].trained_by and not entry.inference:
+        if side.trained_by and not entry.inference:
             raise ParbenchError(
                 f"{where}: {variant} trains nothing; say inference: true, or choose another variant"
             )

@@ -47,9 +47,10 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
         return "missing", ["it has not been trained yet"]
     reasons = _changes(cell, metrics_json.environments(found), data, plan)
     try:
-        reasons += _changed_weights(cell, found)
+        changed = kept.changed(cell, found, folder(cell_id).parent)
     except ParbenchError as error:
         return "unreadable", [str(error)]
+    reasons += [changed] if changed else []
     return ("stale" if reasons else "done"), reasons
 
 
@@ -75,22 +76,6 @@ def _changes(
     elif source_digest(name, plan) not in (None, data.get("source_sha256")):
         found.append(f"the files in {plan.datasets[name]['path']} changed (dataset {name})")
     return found
-
-
-def _changed_weights(cell: Cell | Pair, then: Mapping) -> list[str]:
-    """Of weights that ``cell`` is to leave for others, or has taken from another; ``then`` is its
-    metrics.json."""
-    if isinstance(cell, Pair):
-        return []
-    own = folder(cell.id) / kept.DIGEST
-    if cell.run.keeps_weights and not own.exists():
-        return [f"another cell predicts with its weights, and they were not kept ({own})"]
-    theirs = folder(cell.trained_by) / kept.DIGEST if cell.trained_by else None
-    if then["status"] != "ok" or theirs is None or not theirs.exists():
-        return []
-    if read_json(theirs)["sha256"] != then["weights_sha256"]:
-        return [f"the weights that {cell.trained_by} trained changed"]
-    return []
 
 
 def _changed_code(cell: Cell | Pair, then: Mapping[str, str]) -> list[str]:
