@@ -16,7 +16,6 @@ from parbench.measure import metrics_json, scores
 from parbench.measure.metrics import METRICS, operator_metric
 from parbench.measure.profiling import operators
 from parbench.plan import config, expansion, places
-from parbench.plan.study_plan import NotYetPart
 from parbench.reporting import report
 from parbench.training import train
 from parbench.training.progress import Heartbeat
@@ -154,8 +153,6 @@ def collected(folder, study_name, **available) -> tuple[Path, Path]:
     base["override"] = {study_name: {"seeds": [0]}}
     plan = expansion.plan(config.checked(base))
     plan.studies[study_name].pairs = []  # of whole cells alone
-    later = NotYetPart(what="a part of the source", reason="is to come", published=[])
-    plan.studies[study_name].study.not_yet.append(later)
     found = {each: constructed_metrics(plan.cells[each]) for each in plan.runnable(study_name)}
     content = plan.studies[study_name].stated()
     plan_path, table_path = folder / f"{study_name}.json", folder / f"{study_name}.csv"
@@ -210,7 +207,7 @@ def test_few_steps_have_no_score_and_a_bound_of_their_threads(study):
     assert study[0]["vit", "two", "inference_samples_per_second"]["mean"] == "720.0"
 
 
-def test_the_report_shows_operators_and_what_is_not_yet_there(study):
+def test_the_report_shows_operators(study):
     _, data, html, pdf = study
     shown = {table["title"]: table for table in data["studies"][0]["tables"]}
     operators_shown = [
@@ -222,8 +219,6 @@ def test_the_report_shows_operators_and_what_is_not_yet_there(study):
         *("vit", "operators-cpu", "1 CPU core", "aten::bmm", "671.137", "671.708", "38.2 %"),
         *("60.0 (1)", "120 (1)", "60.0 %", "60", "60.0 %"),
     ]
-    (row,) = shown["Not yet"]["rows"]
-    assert row[-1]["text"].startswith("not yet")
     assert "1 CPU device of 2 cores" in html
     assert "&lt;b&gt;&amp;" in html
     assert "<b>&" not in html

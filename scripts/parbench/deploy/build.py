@@ -8,7 +8,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,15 +53,21 @@ def unpack(wanted: Image) -> None:
         if not apptainer.cannot_build(debootstrap=False):
             words.insert(1, "--fakeroot")
         mend = "images.unpack: false in config.yaml runs the file"
-        _run(wanted, words, _variables(Path(work)), mend)
+        _run(wanted, words, _variables(work), mend)
         os.rename(f"{work}/sandbox", wanted.unpacked)
 
 
-def _work_folder(wanted: Image) -> tempfile.TemporaryDirectory:
-    """A folder for one build alone, on the disk of the cache; gone afterwards."""
-    return tempfile.TemporaryDirectory(
-        prefix=f"{wanted.label}.", dir=wanted.path.parent, ignore_cleanup_errors=True
-    )
+@contextmanager
+def _work_folder(wanted: Image) -> Iterator[Path]:
+    """An empty folder on the disk of the cache, gone afterwards, for who holds the image's lock:
+    what a killed build left in it, gigabytes at times, goes first."""
+    folder = wanted.beside(".work")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 # ---------------------------------------------------------------- build
@@ -76,8 +83,7 @@ def _build(wanted: Image, mirror: str) -> None:
     for key, value in arguments.items():
         words += ["--build-arg", f"{key}={value}"]
     log = wanted.beside(".log")
-    with _work_folder(wanted) as folder:
-        work = Path(folder)
+    with _work_folder(wanted) as work:
         for mount in _stage(wanted, work, mirror):
             words += ["--mount", mount]
         target = work / "image.sif"

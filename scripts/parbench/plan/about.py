@@ -7,16 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from parbench.errors import ParbenchError
-from parbench.plan import places, published
 from parbench.plan.configuration import Override
-from parbench.plan.study import NotYet, Study, Together, Tolerance
-from parbench.plan.study_plan import About, Group, NotYetPart
-from parbench.words import brief
+from parbench.plan.study import Study, Together, Tolerance
+from parbench.plan.study_plan import About, Group
 
 
 def about(name: str, study: Study, override: Override, dataset: str) -> About:
     """The study ``name`` as the report shows it, on the ``dataset`` that ``override`` chose."""
-    where = f"studies/{name}.yaml"
     return About(
         name=name,
         title=study.title,
@@ -29,7 +26,6 @@ def about(name: str, study: Study, override: Override, dataset: str) -> About:
         override=override,
         published=study.published,
         **({"claims": study.claims} if study.claims else {}),
-        not_yet=[_not_yet(entry, study, where) for entry in study.not_yet],
         # Every field stated, so that defaults are written, too.
         tolerance=Tolerance(**study.tolerance.model_dump()),
         tables=study.tables,
@@ -56,25 +52,6 @@ def _shown_settings(study: Study, override: Override) -> dict[str, Any]:
             if key not in final:
                 shown[f"{key} of {name}"] = value
     return shown
-
-
-def _not_yet(entry: NotYet, study: Study, where: str) -> NotYetPart:
-    """A part of the source without cells, with its published numbers."""
-    selection = entry.published or {}
-    rows = [
-        row
-        for path in (places.published_files() if selection else [])
-        for row in published.rows(path)
-        if row.is_one_of({"study": study.published, **selection})
-    ]
-    if selection and not rows:
-        raise ParbenchError(
-            f"{where}: not_yet: {brief(entry.what)!r}: published selects no row of source "
-            f"{study.published!r}; correct it, or remove it where there is no published number"
-        )
-    kept = ("table", "model", "hardware", "metric", "unit", "value")
-    numbers = [{key: getattr(row, key) for key in kept} for row in rows]
-    return NotYetPart(what=entry.what, reason=entry.reason, published=numbers)
 
 
 def together(study: Study, groups: Mapping[tuple[str, str], Group], where: str) -> Iterator[Group]:

@@ -76,16 +76,6 @@ class Variant(Model):
     )
 
 
-class NotYet(Model):
-    """A part of the source that no cell is for."""
-
-    what: str = Field(min_length=1, description="the part of the source")
-    reason: str = Field(min_length=1, description="what is missing")
-    published: Annotated[Selection, Field(min_length=1)] | None = Field(
-        None, description="its rows among the published results: column = value"
-    )
-
-
 class Together(Model):
     """Several models, all of which are trained."""
 
@@ -179,11 +169,6 @@ class Study(Model):
     )
     variants: Annotated[dict[Name, Variant], Field(min_length=1)] = Field(
         description="columns of the grid"
-    )
-    not_yet: list[NotYet] = Field(
-        [],
-        description="what the source tells and no cell is for; its numbers stand in the report as "
-        "rows `not yet`",
     )
     together: dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_+-]{0,63}$")], Together] = Field(
         {},

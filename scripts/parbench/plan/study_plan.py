@@ -76,14 +76,6 @@ class PairGroup(Model):
     not_run: str | None = Field(description="why this machine cannot run them")
 
 
-class NotYetPart(Model):
-    """A part of the source without cells."""
-
-    what: str
-    reason: str
-    published: list[dict[str, Any]] = Field(description="its published numbers")
-
-
 class About(Model):
     """A study, as the report shows it."""
 
@@ -98,7 +90,6 @@ class About(Model):
     override: Override
     published: str | None = Field(description="the name of its source")
     claims: list[str] = Field([], description="what it is asked of other sources")
-    not_yet: list[NotYetPart]
     tolerance: Tolerance
     tables: list[Table]
 

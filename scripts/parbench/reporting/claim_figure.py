@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WIDTH = 6.85  # inches; the text of an A4 page
 LABEL, LEFT, RIGHT, SAYS = 3.52, 3.6, 5.65, 5.84  # where columns end or begin, in inches
-LINE, ROW, GAP = 0.135, 0.135, 0.13  # of text, of a comparison, between claims
+LINE, ROW, GAP, HEAD = 0.135, 0.135, 0.13, 0.17  # of text, a comparison, between claims, a head
 GOOD = "#1a9480"  # here a claim holds
 LOOKS = {  # sign and colour, each with a contrast of 3 or more on white and on the dark page
     words.HOLDS: ("✓", GOOD),
@@ -85,12 +85,16 @@ def shown(each: Comparison) -> bool:
     return isinstance(each.measured, Estimate)
 
 
-def part(source: str, blocks: list[Block], points: bool) -> dict:
-    """The figure of one source, as in report.json; of differences in percentage ``points``."""
-    height = sum(block.height for block in blocks) + 0.62
-    panel = Panel(partial(_draw, source, blocks, points), height, WIDTH)
-    alt = " ".join([f"Claims of {source}.", *(block.spoken for block in blocks)])
-    return {"alt": alt, "svg": svg(f"claims-{source}", panel)}
+def part(head: list[str], blocks: list[Block], points: bool) -> dict:
+    """The figure of one source, as in report.json; of differences in percentage ``points``.
+
+    ``head`` names the source and, a line each, the studies that its comparisons are from.
+    """
+    height = sum(block.height for block in blocks) + 0.45 + HEAD * len(head)
+    panel = Panel(partial(_draw, head, blocks, points), height, WIDTH)
+    of = ", ".join(head)
+    alt = " ".join([f"Claims of {of}.", *(block.spoken for block in blocks)])
+    return {"alt": alt, "svg": svg(f"claims-{head[0]}", panel)}
 
 
 def key() -> dict:
@@ -130,12 +134,12 @@ def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
     return low / room, high * room
 
 
-def _draw(source: str, blocks: list[Block], points: bool, figure: Figure) -> None:
+def _draw(head: list[str], blocks: list[Block], points: bool, figure: Figure) -> None:
     from matplotlib.transforms import blended_transform_factory
 
     figure.set_layout_engine("none")  # columns stand where they are put
     height = figure.get_figheight()
-    top, bottom = 0.24 / height, 0.38 / height
+    top, bottom = (0.07 + HEAD * len(head)) / height, 0.38 / height
     box = (LEFT / WIDTH, bottom, (RIGHT - LEFT) / WIDTH, 1 - top - bottom)
     axes = figure.add_axes(box)
     low, high = _limits(blocks, points)
@@ -156,8 +160,11 @@ def _draw(source: str, blocks: list[Block], points: bool, figure: Figure) -> Non
     unit = "Difference (percentage points)" if points else "Ratio (logarithmic)"
     axes.set_xlabel(unit, fontsize=7)
     place = blended_transform_factory(figure.dpi_scale_trans, axes.transData)
-    for x, text in ((0, source), (SAYS, "Verdict")):
-        axes.text(x, -0.06, text, transform=place, weight="bold", fontsize=8.5, va="bottom")
+    for x, text in ((0, head[0]), (SAYS, "Verdict")):
+        above = -0.06 - HEAD * (len(head) - 1)
+        axes.text(x, above, text, transform=place, weight="bold", fontsize=8.5, va="bottom")
+    for number, text in enumerate(reversed(head[1:])):
+        axes.text(0, -0.06 - HEAD * number, text, transform=place, fontsize=7, va="bottom")
     at = 0.0
     for block in blocks:
         if at:

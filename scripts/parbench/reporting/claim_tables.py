@@ -108,9 +108,9 @@ def _first_page(numbered: dict[int, Judged]) -> dict:
         blocks = [_block(number, each, letters, points) for number, each in claimed]
         blocks = [block for block in blocks if block.lines]
         drawn |= {block.number for block in blocks}
-        told = ", ".join(f"{letter} {name}" for name, letter in letters.items())
         if blocks:
-            head = source + ", scores" * points + (f": {told}" if told else "")
+            head = [source + ", scores" * points]
+            head += [f"{letter} {name}" for name, letter in letters.items()]
             parts.append(claim_figure.part(head, blocks, points))
     return {
         "figure": {

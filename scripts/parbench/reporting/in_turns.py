@@ -19,7 +19,7 @@ from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared
 
 KEYS = ["Model", "Variant", "Against"]
-COLUMNS = ["Times as fast", "95 % interval", "Restarts", "With disturbed", "Pairs", "Bound"]
+COLUMNS = ["Times as fast", "Restarts", "Pairs", "Bound"]
 PIPELINE_BOUND = (
     "A pipeline of n devices that fills and drains with each batch is at most m·n/(m + n − 1) "
     "times as fast as one device with m micro-batches of equal cost: the pipeline bound."
@@ -48,7 +48,7 @@ def in_turns_table(study: Study) -> dict | None:
         caption="Both sides of a comparison took turns on the same devices, slice by slice, in "
         "each of several restarts. A pair of slices counts as disturbed where other programs, or "
         "the machine below, took more than 5 % of its time; it is left out (where two others "
-        "remain) and another one taken. “With disturbed” has them all. The bound of a speedup is "
+        "remain) and another one taken. In brackets: the 95 % interval. The bound of a speedup is "
         f"the number of cores or GPUs.{f' {PIPELINE_BOUND}' if pipelines else ''}",
         context=context(groups),
         notes=notes,
@@ -75,15 +75,15 @@ def _row(
     each, measured = compared.restarts, compared.series.estimate()
     of_all = math.exp(sum(one.of_all for one in each) / len(each))
     pairs, disturbed = sum(one.pairs for one in each), sum(one.disturbed for one in each)
+    besides = f", {disturbed} disturbed ({ratio_text(of_all)} with them)" if disturbed else ""
+    interval = measured.too_few or interval_cell(measured, 2).text
     marks = notes.mark_all(row.reason) if row else notes.mark(*compared.reasons)
     cells = {"Published": published_cell(row, "x"), VERDICT: verdict_cell(row, group)}
     return [
         *keys,
-        Cell(ratio_text(measured.mean), sort=measured.mean, link=study.panel(group)),
-        interval_cell(measured, 2),
+        Cell(f"{ratio_text(measured.mean)} ({interval})", measured.mean, link=study.panel(group)),
         Cell(", ".join(ratio_text(math.exp(one.value)) for one in each)),
-        Cell(ratio_text(of_all), sort=of_all),
-        Cell(f"{pairs}, {disturbed} disturbed" if disturbed else str(pairs), sort=pairs),
+        Cell(f"{pairs}{besides}", sort=pairs),
         _bound_cell(group) if is_speedup else absent("no bound"),
         *(cells[name] for name in judged),
         Cell(_reading(study, group, compared, is_speedup)).marked(marks),

@@ -8,7 +8,6 @@ from typing import Any
 
 from parbench.reporting.figures import SPREAD, figures
 from parbench.reporting.in_turns import in_turns_table
-from parbench.reporting.not_yet import not_yet_table
 from parbench.reporting.operators import operators_table, training_operators_table
 from parbench.reporting.panels import Environments, cells_table
 from parbench.reporting.paper_tables import (
@@ -57,7 +56,7 @@ def study_section(study: Study, known: Environments) -> dict:
     text = study.study
     tables = [paper_table(study, index, table) for index, table in enumerate(text["tables"], 1)]
     more = (in_turns_table, time_to_accuracy, operators_table, training_operators_table)
-    tables += filter(None, (make(study) for make in (*more, phases_table, not_yet_table)))
+    tables += filter(None, (make(study) for make in (*more, phases_table)))
     tables += [work_table(study)]
     states = Counter(group.short_status for group in study.groups)
     return {
