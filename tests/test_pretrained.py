@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,8 +17,10 @@ from torch import nn
 from parbench import models
 from parbench.cell import Pretrained
 from parbench.data import pretrained, weights
+from parbench.data.tokens import Vocabulary
 from parbench.errors import ParbenchError
 from parbench.plan import config
+from require import require_package
 from training import altered
 from training import cell as small_cell
 from workspace import Workspace, small_study
@@ -48,7 +51,8 @@ def published(tmp_path_factory):
 def entry(path, model, network, **more):
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     return {
-        **{"model": model, "network": network, "image_size": 224, "urls": [path.as_uri()]},
+        **{"model": model, "urls": [path.as_uri()]},
+        **({"network": network, "image_size": 224} if network else {}),
         **{"size": path.stat().st_size, "sha256": sha256},
         **more,
     }
@@ -93,7 +97,7 @@ def test_a_classifier_of_other_classes_is_the_seeds_own(prepared):
     assert torch.equal(blocks.stem.bn1.running_var, network.bn1.running_var)
 
 
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("name", [each for each in ENTRIES if "network" in ENTRIES[each]])
 def test_entries_of_the_configuration_are_of_their_models(name):
     """Shapes and order of the weights are the library's network's; nothing is drawn."""
     spec = ENTRIES[name]
@@ -107,6 +111,56 @@ def test_entries_of_the_configuration_are_of_their_models(name):
         [[n for n in p.shape if n > 1] for p in each.parameters()] for each in (ours, network)
     ]
     assert shapes[0] == shapes[1]
+
+
+TEXTS = {"bert": (30522, 0), "roberta": (50265, 1), "distilbert": (30522, 0)}  # tokens, padding
+
+
+@pytest.mark.parametrize("name", [each for each in ENTRIES if "network" not in ENTRIES[each]])
+def test_entries_of_texts_are_of_their_models(name):
+    """As many bytes as the model's weights, but for heads."""
+    require_package("text", "transformers")
+    spec = ENTRIES[name]
+    tokens, pad = TEXTS[spec["model"]]
+    options = models.options(spec["model"], spec.get("options", {}))
+    with torch.device("meta"):
+        ours = models.load(spec["model"]).build(2, Vocabulary(tokens, pad, 0, 0), options)
+    assert spec["size"] == pytest.approx(sum(4 * p.numel() for p in ours.parameters()), rel=0.01)
+
+
+SMALL = {"hidden_dim": 12, "depth": 2, "num_heads": 2, "mlp_dim": 24, "max_positions": 32}
+
+
+@pytest.mark.parametrize("model", TEXTS)
+def test_a_language_model_becomes_a_classifier(model, tmp_path):
+    """Its body computes what the published one does; the head is the seed's own."""
+    require_package("text", "transformers")
+    from transformers import AutoModelForMaskedLM
+
+    vocabulary = Vocabulary(50, TEXTS[model][1], 0, 0)
+    config = models.load(model).network(2, vocabulary, models.options(model, SMALL)).config
+    theirs = AutoModelForMaskedLM.from_config(config).eval()
+    # As the oldest files call them.
+    old = {
+        key.replace("LayerNorm.weight", "LayerNorm.gamma"): value
+        for key, value in theirs.state_dict().items()
+    }
+    torch.save(old, tmp_path / "file")
+    spec = entry(tmp_path / "file", model, None, options=SMALL)
+    place = tmp_path / "results/weights/mine"
+    weights.prepare("mine", spec, place / pretrained.WEIGHTS, place / pretrained.DIGEST)
+    value = altered(cell_of(spec), model={"name": model})
+    ours = models.load(model).build(5, vocabulary, models.options(model, SMALL)).eval()
+    drawn = {name: tensor.clone() for name, tensor in ours.head.state_dict().items()}
+    pretrained.load(ours, value, tmp_path / "results/data/sst2")
+    tokens = torch.randint(2, 50, (3, 9))
+    with torch.no_grad():
+        body = theirs.base_model(tokens).last_hidden_state
+        assert torch.allclose(ours[:-1](tokens)[..., :-1], body, atol=1e-5)
+    assert all(map(torch.equal, ours.head.state_dict().values(), drawn.values()))
+    other = models.load(model).build(5, replace(vocabulary, size=60), models.options(model, SMALL))
+    with pytest.raises(ParbenchError, match="choose a dataset with the vocabulary that they were"):
+        pretrained.load(other, value, tmp_path / "results/data/sst2")
 
 
 def test_files_of_safetensors_and_those_that_a_publisher_has_wrapped(published, tmp_path):
@@ -149,11 +203,11 @@ def test_another_network_is_refused(published, tmp_path):
         weights.read({**spec, "network": "timm/resnet3"}, path)
     other = {**spec, "network": "torchvision/resnet34"}
     with pytest.raises(ParbenchError, match="is not the model resnet18 with options {}: its tens"):
-        weights.renamed(other, weights.network(other))
+        weights.renamed(other, weights.of_images(weights.network(other), 224))
     network = network_of_resnet()
     network.relu = nn.Tanh()
     with pytest.raises(ParbenchError, match="with the same weights it computes something else"):
-        weights.renamed(spec, network)
+        weights.renamed(spec, weights.of_images(network, 224))
 
 
 @pytest.mark.parametrize("damage", ["other", "bytes", "gone"])

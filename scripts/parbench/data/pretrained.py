@@ -32,7 +32,8 @@ def folder(cell: Cell, data: Path) -> Path | None:
 def load(blocks: nn.Sequential, cell: Cell, data: Path, verify: bool = True) -> None:
     """Give ``blocks`` the published weights that ``cell`` asks for, if it does.
 
-    A classifier of other classes keeps the weights that the seed has drawn. ``verify``: whether the
+    A classifier of other classes, or a head that the published file lacks, keeps the weights that
+    the seed has drawn. ``verify``: whether the
     file's digest is checked, which once a node is enough. ParbenchError where the file is another
     one than the cell's, is damaged or does not fit the model.
     """
@@ -52,14 +53,18 @@ def load(blocks: nn.Sequential, cell: Cell, data: Path, verify: bool = True) -> 
             f"{path}: missing, damaged, or not the weights of cell {cell.id}; delete {place} and "
             "run snakemake again"
         )
-    stored, size = load_file(path), described["image_size"]
-    for name, tensor in blocks.state_dict().items():
-        value = stored[name]
+    size = described["image_size"]
+    mend = f"they are of images of {size}x{size}: set image_size to {size}"
+    if size is None:
+        mend = "choose a dataset with the vocabulary that they were trained with"
+    own = blocks.state_dict()
+    for name, value in load_file(path).items():
+        tensor = own[name]
         if tensor.shape == value.shape:
             tensor.copy_(value)
         elif value.shape != (described["num_classes"], *tensor.shape[1:]):
             raise ParbenchError(
                 f"cell {cell.id}: the published weights of {cell.model.name} have {name} as "
-                f"{list(value.shape)}, the model has {list(tensor.shape)}; they are of images of "
-                f"{size}x{size}: set image_size to {size}, or pretrained to false"
+                f"{list(value.shape)}, the model has {list(tensor.shape)}; {mend}, or set "
+                "pretrained to false"
             )

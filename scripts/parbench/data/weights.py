@@ -7,6 +7,8 @@ read as tensors alone (``weights_only``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import timm
@@ -19,8 +21,28 @@ from torch import nn
 from parbench import files, models
 from parbench.cache import say
 from parbench.data import download, pretrained
+from parbench.data.tokens import Vocabulary
 from parbench.errors import ParbenchError
 from parbench.words import brief
+
+# Where published vocabularies have their padding, by how they cut texts.
+PADDING = {"wordpiece": 0, "bpe": 1}
+HEADS = ("classifier.weight", "classifier.out_proj.weight")  # of a file with classes of its own
+
+
+@dataclass(frozen=True)
+class Published:
+    """A library's ``network`` with published weights, and the names of those that the file lacks.
+
+    ``shape`` is what a model's ``build`` takes beside classes and options: an image size or a
+    vocabulary. Of ``sample``, an input, the network is to ``compute`` what the model does.
+    """
+
+    network: nn.Module
+    shape: int | Vocabulary
+    sample: torch.Tensor
+    compute: Callable[[torch.Tensor], torch.Tensor]
+    lacking: frozenset[str] = frozenset()
 
 
 def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
@@ -34,9 +56,9 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
         "sha256": sha256,
         "source_sha256": spec["sha256"],
         "conversion": pretrained.CONVERSION,
-        "network": spec["network"],
-        "image_size": spec["image_size"],
-        "num_classes": classes(theirs),
+        "network": _called(spec),
+        "image_size": spec.get("image_size"),
+        "num_classes": classes(theirs.network),
     }
     files.write_json(digest, described)
     say(f"{name}: published weights of {spec['model']} in {out}")
@@ -48,16 +70,56 @@ def network(spec: dict) -> nn.Module:
     return timm.create_model(name) if library == "timm" else torchvision.models.get_model(name)
 
 
-def read(spec: dict, path: Path) -> nn.Module:
+def read(spec: dict, path: Path) -> Published:
     """The network of ``spec`` with the weights of ``path``; ParbenchError where they do not fit."""
     try:
+        tensors = _tensors(path)
+        if models.vocabulary(spec["model"]):
+            return _of_texts(spec, tensors)
         theirs = network(spec)
-        theirs.load_state_dict(_tensors(path))
+        theirs.load_state_dict(tensors)
     except Exception as error:  # an unknown name, a broken pickle, other tensors
         raise ParbenchError(
-            f"{path}: not the weights of {spec['network']} ({brief(str(error), 300)})"
+            f"{path}: not the weights of {_called(spec)} ({brief(str(error), 300)})"
         ) from error
-    return theirs
+    return of_images(theirs, spec["image_size"])
+
+
+def _called(spec: dict) -> str:
+    """What the library calls the network."""
+    return spec.get("network") or f"transformers' {spec['model']}"
+
+
+def of_images(theirs: nn.Module, size: int) -> Published:
+    """A network of images of ``size``, with its weights."""
+    return Published(theirs.eval(), size, torch.randn(1, 3, size, size), theirs)
+
+
+def _of_texts(spec: dict, tensors: dict[str, torch.Tensor]) -> Published:
+    """The library knows the names of its older files, and draws the head that a language model has
+    not."""
+    from transformers import logging
+
+    logging.set_verbosity_error()  # of a missing head
+    logging.disable_progress_bar()
+    name = spec["model"]
+    tokens = [
+        len(value) for key, value in tensors.items() if key.endswith("word_embeddings.weight")
+    ]
+    heads = [tensors[key] for key in HEADS if key in tensors]
+    if not tokens:
+        raise ValueError("no tensor is called ...word_embeddings.weight")
+    pad = PADDING[models.vocabulary(name)]
+    vocabulary = Vocabulary(size=tokens[0], pad=pad, first=pad, last=pad)
+    drawn = models.load(name).network(
+        len(heads[0]) if heads else 2, vocabulary, models.options(name, spec.get("options") or {})
+    )
+    theirs, found = type(drawn).from_pretrained(
+        None, config=drawn.config, state_dict=tensors, output_loading_info=True
+    )
+    sample = torch.randint(pad + 1, tokens[0], (2, 8))
+    lacking = frozenset(found["missing_keys"])
+    return Published(theirs.eval(), vocabulary, sample, lambda each: theirs(each).logits, lacking)
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:
@@ -74,27 +136,30 @@ def classes(theirs: nn.Module) -> int:
     return len(list(theirs.parameters())[-1])
 
 
-def renamed(spec: dict, theirs: nn.Module) -> dict[str, torch.Tensor]:
-    """The tensors of ``theirs`` by the names of the model's blocks. ParbenchError where the two do
-    not compute the same.
+def renamed(spec: dict, theirs: Published) -> dict[str, torch.Tensor]:
+    """The tensors of ``theirs`` by the names of the model's blocks, without a head that the file
+    lacks. ParbenchError where the two do not compute the same, or the file lacks more.
     """
-    model, given = models.load(spec["model"]), spec.get("options", {})
+    model, given = models.load(spec["model"]), spec.get("options") or {}
     options = models.options(spec["model"], given)
-    ours = model.build(classes(theirs), spec["image_size"], options)
-    other = f"network {spec['network']} is not the model {spec['model']} with options {given}"
-    own, published = ours.state_dict(), list(theirs.state_dict().values())
+    ours = model.build(classes(theirs.network), theirs.shape, options)
+    other = f"network {_called(spec)} is not the model {spec['model']} with options {given}"
+    named = theirs.network.state_dict()
+    own, published = ours.state_dict(), list(named.values())
     if [_long(each) for each in own.values()] != [_long(each) for each in published]:
         raise ParbenchError(f"{other}: its tensors are others in number or shape")
     # Named by their order, which the shapes alone do not prove.
     pairs = zip(own.items(), published, strict=True)
     tensors = {name: value.reshape(block.shape).contiguous() for (name, block), value in pairs}
     ours.load_state_dict(tensors)
-    images = torch.randn(1, 3, spec["image_size"], spec["image_size"])
     with torch.no_grad():
-        found, expected = ours.eval()(images), theirs.eval()(images)
+        found, expected = ours.eval()(theirs.sample), theirs.compute(theirs.sample)
     if not torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item()):
         raise ParbenchError(f"{other}: with the same weights it computes something else")
-    return tensors
+    lacking = [name for name, of in zip(own, named, strict=True) if of in theirs.lacking]
+    if rest := [name for name in lacking if not name.startswith("head.")]:
+        raise ParbenchError(f"{other}: the file has no {brief(', '.join(rest), 300)}")
+    return {name: value for name, value in tensors.items() if name not in lacking}
 
 
 def _long(tensor: torch.Tensor) -> list[int]:

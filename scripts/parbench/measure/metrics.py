@@ -113,14 +113,10 @@ def _memory(of: str, where: str, label: str, **more: Any) -> Metric:
     return Metric(f"peak_memory_{of}_mib", label, "MiB", "absolute", read=read, **more)
 
 
-def _optional(name: str, label: str, unit: str) -> Metric:
-    read, clocked = methodcaller("get", name), unit != "MiB"
+def _optional(name: str, label: str, unit: str = "") -> Metric:
+    """One that some cells have; what is counted, and memory, are not clocked."""
+    read, clocked = methodcaller("get", name), unit not in ("", "MiB")
     return Metric(name, label, unit, "absolute", read=read, clocked=clocked, optional=True)
-
-
-def _counted(name: str, label: str) -> Metric:
-    read = methodcaller("get", name)
-    return Metric(name, label, "", "absolute", read=read, optional=True)
 
 
 def _inference(read: Read) -> Read:
@@ -199,10 +195,10 @@ _ALL = (
         methodcaller("get", "delivered_share"),
         optional=True,
     ),
-    _counted("lost", "Images lost"),
-    _counted("doubled", "Images that came out twice"),
-    _counted("dead_letters", "Files put aside"),
-    _counted("kills", "Processes killed"),
+    _optional("lost", "Images lost"),
+    _optional("doubled", "Images that came out twice"),
+    _optional("dead_letters", "Files put aside"),
+    _optional("kills", "Processes killed"),
     _optional("driver_memory_mib", "Peak memory, Spark's driver", "MiB"),
     _optional("executor_memory_mib", "Peak memory, executor", "MiB"),
     _optional("worker_memory_mib", "Peak memory, Python workers", "MiB"),

@@ -191,11 +191,13 @@ class Weights(Model):
     options: dict[str, Any] | None = Field(
         None, description="the model's options that differ from their defaults"
     )
-    network: Annotated[str, Field(pattern="^(torchvision|timm)/[a-zA-Z0-9_.]+$")] = Field(
-        description="the library's own name of it, which has the names of the file"
+    network: Annotated[str, Field(pattern="^(torchvision|timm)/[a-zA-Z0-9_.]+$")] | None = Field(
+        None,
+        description="the library's own name of it, which has the names of the file; none for a "
+        "model of texts, which is the transformers library's",
     )
-    image_size: Annotated[int, Field(ge=8)] = Field(
-        description="side of the images that it was trained with"
+    image_size: Annotated[int, Field(ge=8)] | None = Field(
+        None, description="side of the images that it was trained with; none for a model of texts"
     )
     urls: Annotated[
         list[Annotated[str, Field(pattern="^(https?://[^/@]+/|file:///).")]],
@@ -204,6 +206,15 @@ class Weights(Model):
     ] = Field(description="addresses, tried in turn: safetensors, or what PyTorch saves")
     size: Whole = Field(description="bytes of the file")
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] = Field(description="of the file")
+
+    @model_validator(mode="after")
+    def _of_images_or_texts(self) -> Weights:
+        if (self.network is None) != (self.image_size is None):
+            raise ValueError(
+                f"network {self.network}, image_size {self.image_size}: state both for a model of "
+                "images, neither for one of texts"
+            )
+        return self
 
 
 class Override(Model):

@@ -155,7 +155,7 @@ def check_cell(cell: Cell, study: Study, where: str, model: str) -> None:
         raise ParbenchError(
             f"{whole}: precision fp16 needs an accelerator; choose bf16 or fp32 on CPU devices"
         )
-    for name in (cell.model.name, *beside) if beside else ():
+    for name in (model, *beside) if beside else ():
         if starts_published(study.models.get(name)):
             raise ParbenchError(
                 f"{where}: strategy {cell.strategy.name} starts its models from weights that the "

@@ -120,12 +120,10 @@ def plan(
 
 @dataclass(frozen=True)
 class Trainer:
-    """A group whose weights others predict with: its names, a cell of it without id and seed, and
-    how many seeds those need."""
+    """A group whose weights others predict with: its names, a cell of it without id and seed."""
 
     named: Named
     template: Cell
-    seeds: int
 
 
 class Expansion:
@@ -145,6 +143,7 @@ class Expansion:
         self.cells: dict[str, Cell | Pair] = {}
         self.not_run: dict[str, str] = {}
         self.trainers: dict[str, Trainer] = {}  # by group
+        self.added = pairing.added()
 
     def plan(self, arguments: list[str]) -> StudyPlan:
         """Everything that the report knows of it; ``arguments`` ask Snakemake for it again."""
@@ -155,10 +154,10 @@ class Expansion:
                 trainer = templates[of, cell.trained_by]
                 named = Named.of(trainer)
                 templates[of, variant] = replace(cell, trained_by=named.group)
+                self.trainers[named.group] = Trainer(named, trainer)
                 # Of as many seeds as any that predicts with its weights.
-                number = pairing.added().get(Named.of(templates[of, variant]).group, 0)
-                before = self.trainers[named.group].seeds if named.group in self.trainers else 0
-                self.trainers[named.group] = Trainer(named, trainer, max(number, before))
+                own = self.added.get(Named.of(templates[of, variant]).group, 0)
+                self.added[named.group] = max(own, self.added.get(named.group, 0))
         trained = {key: cell.training for key, cell in templates.items()}
         consistency.check_clocks(self.study, trained, self.where)
         names = self._names(templates)
@@ -175,7 +174,7 @@ class Expansion:
                 baseline=baseline,
                 published=told,
                 differs=entry.differs,
-                scaled=scale.differences(cell, variant, self.study, source),
+                scaled=scale.differences(cell, of, variant, self.study, source),
             )
         pairs = list(pairing.pairs(self.study, templates, groups, self.where))
         for each, cells in pairs:
@@ -205,8 +204,8 @@ class Expansion:
 
     def _templates(self) -> Iterator[tuple[tuple[str, str], Cell]]:
         """Model and variant of each group, with a cell of it that has no id and no seed yet."""
-        for of in self.study.models:
-            consistency.known("models", of, models.names(), self.where)
+        for of, named in self.study.models.items():
+            consistency.known("models", named.model or of, models.names(), self.where)
             for variant, entry in self.study.variants.items():
                 if of in self.study.trained(variant):
                     yield (of, variant), self._template(of, variant, entry)
@@ -275,8 +274,7 @@ class Expansion:
     def _group(self, template: Cell, named: Named, **told: Any) -> Group:
         """The group of ``template`` over all seeds; ``told`` is what its variant says of it."""
         reason = self.lacking(named.group, template)
-        of_others = self.trainers[named.group].seeds if named.group in self.trainers else 0
-        more = max(pairing.added().get(named.group, 0), of_others) - len(self.seeds)
+        more = self.added.get(named.group, 0) - len(self.seeds)
         unused = (seed for seed in itertools.count() if seed not in self.seeds)
         seeds = [*self.seeds, *itertools.islice(unused, max(0, more))]
         cells = [replace(template, id=named.cell(seed), seed=seed) for seed in seeds]

@@ -81,13 +81,15 @@ def all_options(kind: str, name: str, given: dict, where: str) -> dict[str, Any]
 
 
 def model(name: str, entry: ModelEntry, weights: Mapping[str, Weights], where: str) -> Model:
-    """The network of a cell; where the study says so, with the weights that it starts from."""
-    options = all_options("models", name, entry.options, where)
+    """The network of a cell, of the entry ``name``; where the study says so, with the weights that
+    it starts from."""
+    file = entry.model or name
+    options = all_options("models", file, entry.options, where)
     started = None
     if starts_published(entry):
         keys = f"{where}: models.{name}.pretrained"
-        started = published_weights(name, options, entry.pretrained, weights, keys)
-    return Model(name, options, started)
+        started = published_weights(file, options, entry.pretrained, weights, keys)
+    return Model(file, options, started)
 
 
 def starts_published(entry: ModelEntry | None) -> bool:

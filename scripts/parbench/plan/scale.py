@@ -23,11 +23,13 @@ def source_of(study: Study, where: str) -> Study | None:
         raise ParbenchError(f"{where}: scaled_from: {error}") from None
 
 
-def differences(cell: Cell, variant: str, study: Study, source: Study | None) -> list[str]:
-    """How ``cell``, of the ``variant`` of ``study``, differs from the same one of ``source``."""
+def differences(
+    cell: Cell, model: str, variant: str, study: Study, source: Study | None
+) -> list[str]:
+    """How ``cell``, of ``model`` and ``variant`` of ``study``, differs from that of ``source``."""
     if source is None:
         return ["a scale of its own"] if study.claims else []
-    model, place = cell.model.name, f"studies/{study.scaled_from}.yaml"
+    place = f"studies/{study.scaled_from}.yaml"
     # A variant that only this study has is no scaled one, and what it states itself stands; unless
     # it is set beside published rows.
     own = study.variants[variant]
@@ -38,7 +40,10 @@ def differences(cell: Cell, variant: str, study: Study, source: Study | None) ->
     full = settled(layers, place)
     here = asdict(cell.training) | asdict(cell.dataset)
     told = [f"{key} {_instead(here[key], full[key])}" for key in full if here[key] != full[key]]
-    options = all_options("models", model, there.options if there else {}, place)
+    file = there.model or model if there else cell.model.name
+    if file != cell.model.name:
+        return [*told, f"model {_instead(cell.model.name, file)}"]
+    options = all_options("models", file, there.options if there else {}, place)
     told += [
         f"{model}'s {key} {_instead(cell.model.options[key], value)}"
         for key, value in options.items()

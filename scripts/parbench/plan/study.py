@@ -38,6 +38,10 @@ class Tolerance(Model):
 class ModelEntry(Model):
     """A model of the grid."""
 
+    model: str | None = Field(
+        None,
+        description="its file scripts/parbench/models/<name>.py; by default called as the entry",
+    )
     options: dict[str, Any] = Field({}, description="options of the model file")
     pretrained: bool | str = Field(
         False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -39,7 +40,7 @@ def batches_figure(study: Study) -> dict | None:
     panels = {}
     for model, found in models.items():
         if lines := [(label, each) for (label, _), each in found.items() if len(each) > 1]:
-            height = 1.9 + 0.17 * math.ceil(len(lines) / 2)
+            height = 1.6 + 0.17 * math.ceil(len(lines) / 2)
             panels[model] = Panel(partial(_draw, model, lines), height, WIDTH)
     if not panels:
         return None
@@ -55,9 +56,9 @@ def _draw(model: str, lines: list[Line], figure: Figure) -> None:
     for axes, title, names in zip(
         figure.subplots(1, 2), ("Training", "Inference"), (TRAINING, INFERENCE), strict=True
     ):
-        metric = next(METRICS[name] for name in names if _mean(lines[0][1], name))
+        metric = next(METRICS[name] for name in names if means(lines[0][1], name))
         for (label, series), colour in zip(lines, itertools.cycle(COLOURS), strict=False):
-            points = _mean(series, metric.name)
+            points = means(series, metric.name)
             axes.plot(
                 *zip(*points, strict=True),
                 color=colour,
@@ -78,8 +79,8 @@ def _draw(model: str, lines: list[Line], figure: Figure) -> None:
     figure.legend(*names, loc="outside lower left", ncols=2, fontsize=6.5)
 
 
-def _mean(series: Points, metric: str) -> list[tuple[int, float]]:
-    """Batch and mean over seeds of each group that has the metric."""
+def means(series: Mapping[float, Group], metric: str) -> list[tuple[float, float]]:
+    """Place on the axis and mean over seeds of each group that has the metric."""
     read = METRICS[metric].read
     found = {
         size: [value for value in map(read, group.ok) if value is not None]

@@ -39,7 +39,7 @@ def figures(study: Study) -> list[dict]:
 
 
 def learning_figure(study: Study) -> dict | None:
-    """Does it learn the same? Accuracy over epochs and over seconds, a row a model."""
+    """Does it learn the same? Accuracy over seconds, of models that several variants train."""
     curves: dict[str, list[Curve]] = {}
     for group in study.own:
         histories = [run["history"] for run in group.ok if run["history"]]
@@ -48,12 +48,13 @@ def learning_figure(study: Study) -> dict | None:
             if len(mean) < 2:
                 continue  # one point is no curve
             curves.setdefault(group.model, []).append((bar_label(study, group), mean))
+    curves = {model: each for model, each in curves.items() if len(each) > 1}
     if not curves:
         return None
     panels = {
         model: Panel(
             partial(_draw_curves, study, model, each),
-            1.9 + 0.17 * math.ceil(len(each) / 2),
+            1.7 + 0.17 * math.ceil(len(each) / 2),
             WIDTH / 2,
         )
         for model, each in curves.items()

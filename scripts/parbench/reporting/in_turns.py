@@ -48,8 +48,8 @@ def in_turns_table(study: Study) -> dict | None:
         caption="Both sides of a comparison took turns on the same devices, slice by slice, in "
         "each of several restarts. A pair of slices counts as disturbed where other programs, or "
         "the machine below, took more than 5 % of its time; it is left out (where two others "
-        "remain) and another one taken. In brackets: the 95 % interval. The bound of a speedup is "
-        f"the number of cores or GPUs.{f' {PIPELINE_BOUND}' if pipelines else ''}",
+        "remain) and another one taken; in brackets the ratio with them, and the 95 % interval. "
+        "The bound of a speedup is the number of cores or GPUs." + f" {PIPELINE_BOUND}" * pipelines,
         context=context(groups),
         notes=notes,
     )
@@ -75,7 +75,7 @@ def _row(
     each, measured = compared.restarts, compared.series.estimate()
     of_all = math.exp(sum(one.of_all for one in each) / len(each))
     pairs, disturbed = sum(one.pairs for one in each), sum(one.disturbed for one in each)
-    besides = f", {disturbed} disturbed ({ratio_text(of_all)} with them)" if disturbed else ""
+    besides = f", {disturbed} disturbed ({ratio_text(of_all)})" if disturbed else ""
     interval = measured.too_few or interval_cell(measured, 2).text
     marks = notes.mark_all(row.reason) if row else notes.mark(*compared.reasons)
     cells = {"Published": published_cell(row, "x"), VERDICT: verdict_cell(row, group)}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from parbench.files import canonical_json
 from parbench.measure.metrics import METRICS
+from parbench.reporting.batches import means
 from parbench.reporting.drawing import COLOURS, WIDTH, Panel, figure_json
 from parbench.reporting.study import Study
 from parbench.reporting.text import cut
@@ -26,14 +26,14 @@ def streams_figure(study: Study) -> dict | None:
     """From which rate on does it no longer keep up? For groups that differ in their rate alone."""
     models: dict[str, dict[str, Points]] = {}
     for group in study.own:
-        if group.ok and "rate" in group.options and _mean(group, LATENCIES[0]) is not None:
+        if group.ok and "rate" in group.options:
             options = {**group.options, "rate": None}
             parts = [options, asdict(group.hardware), asdict(group.training), group.model_options]
             of_model = models.setdefault(group.model, {})
             of_model.setdefault(canonical_json(parts), {})[group.options["rate"]] = group
     panels = {
         f"{model}, {points[min(points)].variant}": Panel(
-            partial(_draw, model, dict(sorted(points.items()))), 2.3, WIDTH
+            partial(_draw, model, dict(sorted(points.items()))), 2.0, WIDTH
         )
         for model, found in models.items()
         for points in found.values()
@@ -69,11 +69,6 @@ def _draw(model: str, points: Points, figure: Figure) -> None:
 
 
 def _line(axes: Axes, points: Points, metric: str, colour: str) -> None:
-    values = [_mean(group, metric) for group in points.values()]
+    shown = zip(*means(points, metric), strict=True)
     label = METRICS[metric].label
-    axes.plot(list(points), values, color=colour, label=label, marker="o", lw=1.3, ms=3)
-
-
-def _mean(group: Group, metric: str) -> float | None:
-    values = [value for value in map(METRICS[metric].read, group.ok) if value is not None]
-    return fmean(values) if values else None
+    axes.plot(*shown, color=colour, label=label, marker="o", lw=1.3, ms=3)

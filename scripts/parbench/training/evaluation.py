@@ -76,9 +76,9 @@ def _parts(run: Run) -> tuple[int, list[torch.Tensor]]:
     return number, [share[at : at + batch] for at in range(0, math.ceil(number / ranks), batch)]
 
 
-def turns(run: Run) -> Callable[[], int]:
+def turns(run: Run) -> tuple[Callable[[], int], list[int]]:
     """A function that predicts the next batch of the test set, one a rank, and returns its samples
-    of all ranks."""
+    of all ranks; and other processes that predict for this one: none."""
     run.strategy.broadcast_buffers(run.model)
     model = run.strategy.unwrap(run.model).eval()
     parts = itertools.cycle(_whole_batches(run))
@@ -90,12 +90,7 @@ def turns(run: Run) -> Callable[[], int]:
         run.beat("turn")
         return min((stop - start) * run.strategy.data_parallel_size, len(run.data.test_labels))
 
-    return step
-
-
-def helpers(run: Run) -> list[int]:
-    """Other processes that predict for this one: none."""
-    return []
+    return step, []
 
 
 def _whole_batches(run: Run) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from parbench.training.set_up import set_up
 
 
 def engine(strategy: Strategy) -> ModuleType:
-    """What predicts: it has ``evaluate``, ``turns`` and ``helpers`` as evaluation.py has them."""
+    """What predicts: it has ``evaluate`` and ``turns`` as evaluation.py has them."""
     return importlib.import_module(f"parbench.training.{strategy.ENGINE}")
 
 

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import psutil
@@ -28,6 +28,7 @@ from safetensors.torch import save_file
 
 from parbench.errors import ParbenchError
 from parbench.measure import load
+from parbench.measure.clocks import Stopwatch
 from parbench.training import spark_worker
 
 if TYPE_CHECKING:
@@ -51,20 +52,20 @@ def evaluate(run: Run) -> tuple[torch.Tensor, None]:
     """
     session = Session(run)
     try:
-        first = _seconds(session.predict)
-        _seconds(session.predict)
-        began = time.perf_counter()
-        for _ in range(JOBS):
-            predicted = session.predict()
-        seconds = time.perf_counter() - began
+        with Stopwatch([]) as first:
+            session.predict()
+        session.predict()
+        with Stopwatch([]) as watch:
+            for _ in range(JOBS):
+                predicted = session.predict()
         run.inference = {
             "samples": JOBS * len(predicted),
-            "seconds": seconds,
+            "seconds": watch.seconds,
             "input_seconds": None,
         }
         run.told |= {
             "session_seconds": session.seconds,
-            "first_batch_seconds": first,
+            "first_batch_seconds": first.seconds,
             "task_skew": session.skew(),
             "idle_cores": session.idle_cores(),
             **session.memory(),
@@ -74,28 +75,17 @@ def evaluate(run: Run) -> tuple[torch.Tensor, None]:
     return predicted, None
 
 
-def turns(run: Run) -> Callable[[], int]:
-    """A function that predicts the test set in one job and returns its samples."""
-    session = run.session = Session(run)
+def turns(run: Run) -> tuple[Callable[[], int], list[int]]:
+    """A function that predicts the test set in one job and returns its samples; and the processes
+    on this machine that predict for this one: the JVM, executors, their workers."""
+    session = Session(run)
 
     def step() -> int:
         run.beat("turn")
         return len(session.predict())
 
     step()
-    return step
-
-
-def helpers(run: Run) -> list[int]:
-    """The processes on this machine that predict for this one: the JVM, executors, their
-    workers."""
-    return run.session.helpers()
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+    return step, session.helpers()
 
 
 def started(cell: Cell) -> SparkSession:
@@ -176,11 +166,11 @@ class Session:
         self.run, cell = run, run.cell
         self.options, self.cores = cell.strategy.options, cell.hardware.threads
         run.beat("start-up")
-        began = time.perf_counter()
-        self.spark = started(cell)
-        if self.options["cluster"]:
-            self._await_cores()
-        self.seconds = time.perf_counter() - began
+        with Stopwatch([]) as watch:
+            self.spark = started(cell)
+            if self.options["cluster"]:
+                self._await_cores()
+        self.seconds = watch.seconds
         self._bring()
         run.beat("start-up")
 
@@ -212,8 +202,7 @@ class Session:
         )
         number = self.cores * self.options["partitions"]
         records = self.spark.createDataFrame(_records(run)).repartition(number).cache()
-        if records.count() != len(run.data.test_labels):
-            raise ParbenchError(f"{run.cell.id}: Spark holds another number of records than it got")
+        records.count()  # brings them there
         self.frame = records.select("id", predict("record").alias("predicted"))
 
     def predict(self) -> torch.Tensor:

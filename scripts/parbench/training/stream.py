@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -62,8 +62,10 @@ class _Stream:
         for name in FOLDERS:
             (self.folder / name).mkdir()
         spark.keep_weights(run, self.folder)
-        images = self.folder / "test.safetensors"
-        save_file({"images": run.data.test_images.contiguous()}, images)
+        # A data set may be sorted by class, and not all of it may come.
+        images = run.data.test_images
+        self.order = np.random.default_rng(run.cell.seed).permutation(len(images))
+        save_file({"images": images[self.order].contiguous()}, self.folder / "test.safetensors")
         told = {"predictor": asdict(spark.predictor(run)), "options": self.options}
         write_json(self.folder / "stream.json", told)
         self.random = random.Random(run.cell.seed)  # noqa: S311
@@ -214,7 +216,7 @@ class _Stream:
         }
         predictions = torch.full((len(self.run.data.test_labels),), -1)
         for id_ in times:
-            predictions[id_ % len(predictions)] = read[id_].predicted
+            predictions[self.order[id_ % len(predictions)]] = read[id_].predicted
         return predictions
 
 
@@ -241,11 +243,13 @@ def _names(process: psutil.Process) -> set[str]:
 # ------------------------------------------------------------ what is read
 
 
+@dataclass
 class Result:
-    """Of an image: its class, how often it came out, and the time of the first."""
+    """Of an image: its class, the time when it came out first, and how often it did."""
 
-    def __init__(self, predicted: int, first: float):
-        self.predicted, self.first, self.number = predicted, first, 0
+    predicted: int
+    first: float
+    number: int = 0
 
 
 def produced(folder: Path) -> dict[int, float]:

@@ -43,8 +43,7 @@ def take_turns(
         write_json(Path(os.environ["PARBENCH_STATE"]) / "environment.json", described)
     helpers: list[int] = []
     if pair.inference:
-        engine = infer.engine(strategy)
-        step, helpers = engine.turns(run), engine.helpers(run)
+        step, helpers = infer.engine(strategy).turns(run)
     else:
         step = _training(run)
     place = {"rank": int(os.environ["RANK"]), "node": node(), "pids": [os.getpid(), *helpers]}
