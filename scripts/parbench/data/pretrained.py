@@ -33,9 +33,9 @@ def load(blocks: nn.Sequential, cell: Cell, data: Path, verify: bool = True) -> 
     """Give ``blocks`` the published weights that ``cell`` asks for, if it does.
 
     A classifier of other classes, or a head that the published file lacks, keeps the weights that
-    the seed has drawn. ``verify``: whether the
-    file's digest is checked, which once a node is enough. ParbenchError where the file is another
-    one than the cell's, is damaged or does not fit the model.
+    the seed has drawn. ``verify``: whether the file's digest is checked, which once a node is
+    enough. ParbenchError where the file is another one than the cell's, is damaged or does not fit
+    the model.
     """
     wanted, place = cell.model.pretrained, folder(cell, data)
     if wanted is None or place is None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
+from parbench import models
 from parbench.cell import Hardware
 from parbench.data import source
 from parbench.plan.model import (
@@ -209,10 +210,11 @@ class Weights(Model):
 
     @model_validator(mode="after")
     def _of_images_or_texts(self) -> Weights:
-        if (self.network is None) != (self.image_size is None):
+        texts = self.model in models.names() and models.vocabulary(self.model) is not None
+        if texts != (self.network is None) or texts != (self.image_size is None):
             raise ValueError(
-                f"network {self.network}, image_size {self.image_size}: state both for a model of "
-                "images, neither for one of texts"
+                f"network {self.network}, image_size {self.image_size}: {self.model} is a model of "
+                + ("texts; state neither" if texts else "images; state both")
             )
         return self
 
