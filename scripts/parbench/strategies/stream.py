@@ -32,6 +32,12 @@ class Strategy(spark.Strategy):
             "description": "images enter by a rename, and results are read by Spark's own log; "
             "false: they are written in place, and all files of results are read",
         },
+        "write_seconds": {
+            "type": "number",
+            "minimum": 0,
+            "default": 0.5,
+            "description": "from the first half of a file that is written in place to its second",
+        },
         "kills": {
             "type": "integer",
             "minimum": 0,

@@ -23,7 +23,6 @@ from safetensors.torch import load_file
 from parbench.training import launched
 
 MADE = "produced.csv"
-IN_PLACE_SECONDS = 0.5  # between an image's first half and its second
 
 
 def main() -> None:
@@ -34,7 +33,7 @@ def main() -> None:
     images = load_file(folder / "test.safetensors")["images"]
     rate, number = options["rate"], round(options["rate"] * options["seconds"])
     broken = {int((at + 0.5) * number / options["broken"]) for at in range(options["broken"])}
-    enter = renamed if options["coordinated"] else InPlace()
+    enter = renamed if options["coordinated"] else InPlace(options["write_seconds"])
     begun = time.monotonic()
     with open(folder / MADE, "w", buffering=1) as made:
         at = 0
@@ -66,9 +65,11 @@ def renamed(folder: Path, id_: int, content: bytes) -> None:
 
 
 class InPlace:
-    """Writes files where they are watched, as they come over a network: in two parts."""
+    """Writes files where they are watched, as they come over a network: in two parts, the second
+    ``seconds`` after the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._begun: deque[tuple[float, BinaryIO, bytes]] = deque()
 
     def __call__(self, folder: Path, id_: int, content: bytes) -> None:
@@ -76,7 +77,7 @@ class InPlace:
         half = len(content) // 2
         file = open(folder / "images" / f"{id_}.png", "wb", buffering=0)  # noqa: SIM115
         file.write(content[:half])
-        self._begun.append((time.monotonic() + IN_PLACE_SECONDS, file, content[half:]))
+        self._begun.append((time.monotonic() + self._seconds, file, content[half:]))
         self.finish(time.monotonic())
 
     def finish(self, now: float) -> None:
