@@ -106,8 +106,8 @@ LOCKS := containers/locks/$(STACK)
 lock: .python ## renew the lock files from pyproject.toml; ARGS=--upgrade takes newer versions
 	@$(COMPILE) --extra dev pyproject.toml $(LOCKS)/host.in --output-file $(LOCKS)/host.txt
 	@# What the images hold has the versions of the host.
-	@for name in torch report text spark; do test ! -e $(LOCKS)/$$name.in || \
-		$(COMPILE) --constraints $(LOCKS)/host.txt $(LOCKS)/$$name.in --output-file $(LOCKS)/$$name.txt || exit; done
+	@for file in $$(ls $(LOCKS)/*.in | grep -v -e /host.in -e /horovod.in); do \
+		$(COMPILE) --constraints $(LOCKS)/host.txt $$file --output-file $${file%.in}.txt || exit; done
 	@# The tools that compile Horovod need an older setuptools; all else has the environment's version.
 	@sed -n '/^setuptools==/d; s/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' $(LOCKS)/host.txt >$(LOCKS)/.host.part
 	@$(COMPILE) --no-annotate --no-binary horovod --constraints $(LOCKS)/.host.part \

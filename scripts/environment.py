@@ -30,8 +30,8 @@ def main() -> int:
     folder = environment.ensure(arguments.stack)
     if arguments.command == "ensure":
         environment.ensure_horovod(arguments.stack, retry=True)
-        environment.ensure_more("text", arguments.stack)
-        environment.ensure_more("spark", arguments.stack)
+        for name in environment.more(arguments.stack):
+            environment.ensure_more(name, arguments.stack)
         print(folder)
         return 0
     if arguments.horovod:

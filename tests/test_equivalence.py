@@ -50,6 +50,9 @@ def thinned():
         for options in ({"schedule": "1f1b", "chunks": 4}, {"schedule": "gpipe", "chunks": 1}):
             found += trials(model, "pipeline", 2, both, **options)
         found += trials(model, "fsdp", 3, both, True)
+        if importlib.util.find_spec("deepspeed"):
+            found += trials(model, "deepspeed", 2, (), True, stage=1)
+            found += trials(model, "deepspeed", 3, both, True, stage=3)
     return found
 
 

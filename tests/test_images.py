@@ -52,6 +52,9 @@ def recipes(tmp_path, monkeypatch):
     return tmp_path / "containers"
 
 
+MORE = {"text", "spark", "deepspeed"}  # which stand on horovod
+
+
 def keys(**arguments):
     images._image.cache_clear()
     settings = {**SETTINGS, "arguments": arguments}
@@ -61,17 +64,25 @@ def keys(**arguments):
 @pytest.mark.parametrize(
     ("file", "text", "renamed"),
     [
-        ("torch.def", "\n%runscript\n    exec true\n", {"torch", "horovod", "text", "spark"}),
+        (
+            "torch.def",
+            "\n%runscript\n    exec true\n",
+            {"torch", "horovod", *MORE},
+        ),
         (
             "base.def",
             "\n%runscript\n    exec true\n",
-            {"base", "torch", "horovod", "report", "text", "spark"},
+            {"base", "torch", "horovod", "report", *MORE},
         ),
         ("torch.def", "\n    # a comment\n\n", set()),
         ("locks/current/report.txt", "# renewed\n", {"report"}),
-        ("build_horovod.py", "\nWHATEVER = 1\n", {"horovod", "text", "spark"}),
+        ("build_horovod.py", "\nWHATEVER = 1\n", {"horovod", *MORE}),
         ("build_horovod.py", "\n# a comment\n", set()),
-        ("post.sh", "\ntrue\n", {"base", "torch", "horovod", "report", "text", "spark"}),
+        (
+            "post.sh",
+            "\ntrue\n",
+            {"base", "torch", "horovod", "report", *MORE},
+        ),
     ],
 )
 def test_what_decides_the_content_renames_it_and_what_stands_on_it(recipes, file, text, renamed):

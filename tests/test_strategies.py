@@ -20,6 +20,7 @@ WORK = {
         (2, 2, 1, 1, "the whole batch, over all ranks", None),
     ),
     "pipeline": (cell("pipeline", 2), (2, 1, 4, 2, LOCAL, 1.6)),
+    "deepspeed": (cell("deepspeed", 2), (2, 2, 1, 1, "each rank's share", None)),
     "concurrent": (
         cell("concurrent", 2, beside={"simple_cnn": {}}),
         (2, 1, 1, 1, "the whole batch", None),
@@ -60,6 +61,8 @@ def test_several_nodes_are_more_ranks_and_gpus_a_pipeline():
         (cell("gpipe", balance=[2], profile="operators"), "choose none or phases"),
         (cell("horovod", 3, mode="deterministic"), "needs fusion_threshold_mb: 0, not 128"),
         (cell("pipeline", 1), "needs two devices or more"),
+        (cell("deepspeed", 1), "stage 2 divides a model among ranks, and there is one device"),
+        (cell("deepspeed", 2, precision="fp16"), "choose bf16 or fp32"),
         (cell("pipeline", 2, batch_norm="synchronized"), "choose local, or chunks: 1"),
         (cell("pipeline", 2, precision="fp16"), "choose bf16 or fp32"),
     ],

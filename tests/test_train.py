@@ -21,6 +21,7 @@ from parbench.strategies import eager
 from parbench.training import evaluation, train
 from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat, is_out_of_memory
+from require import require_package
 from training import altered, cell, kept, learned, run
 
 # A line for each strategy. A checkpoint after each step: any of them may be the last.
@@ -32,6 +33,7 @@ CASES = {
     "horovod": cell("horovod", 2),
     "fsdp": cell("fsdp", 2),
     "pipeline": cell("pipeline", 2),
+    "deepspeed": cell("deepspeed", 2, stage=3),
     "concurrent": cell("concurrent", 2, beside={"simple_cnn": {}}),
 }
 ADAMW = {"optimizer": "adamw", "schedule": "cosine", "learning_rate": 0.003}
@@ -40,7 +42,8 @@ CASES = {
         value, training={**ADAMW, "mode": "deterministic"}, run={"checkpoint_seconds": 1e-6}
     )
     for name, value in CASES.items()
-    if value.strategy.name != "horovod" or importlib.util.find_spec("horovod")
+    if value.strategy.name not in ("horovod", "deepspeed")
+    or importlib.util.find_spec(value.strategy.name)
 }
 
 
@@ -58,7 +61,7 @@ def runs(digits, tmp_path_factory):
 
 
 def test_every_strategy_has_a_case():
-    trained = {"horovod", *(value.strategy.name for value in CASES.values())}
+    trained = {"horovod", "deepspeed", *(value.strategy.name for value in CASES.values())}
     trains = {name for name in strategies.names() if any(strategies.load(name).certified())}
     assert trained == trains
 
@@ -83,12 +86,14 @@ def test_every_strategy_computes_what_eager_does(runs, name):
     assert metrics["startup_seconds"] > 0
 
 
-@pytest.mark.parametrize("name", ["fsdp", "pipeline", "concurrent"])
+@pytest.mark.parametrize("name", ["fsdp", "pipeline", "concurrent", "deepspeed"])
 def test_stopped_and_killed_it_ends_as_in_one_go(digits, tmp_path, name):
     """To the last bit: asked to stop in its first checkpoint, then killed in its third.
 
     The other strategies stand in tests/test_kills.py.
     """
+    if name == "deepspeed":
+        require_package(name, name)
     value, state, place = CASES[name], tmp_path / "state", f"{tmp_path}/checkpoints/0"
     state.mkdir()
     dying = {"PARBENCH_STATE": str(state), "PYTHONPATH": str(Path(__file__).parent / "dying")}

@@ -139,16 +139,21 @@ class Software:
             return "Horovod is not installed: python scripts/environment.py ensure"
         return None
 
+    def without(self, name: str, module: str) -> str | None:
+        """Why cells have no packages of the lock file ``name``.txt, with ``module``; None where
+        they have them."""
+        if importlib.util.find_spec(module) is None:
+            return f"{module} is not installed: python scripts/environment.py ensure"
+        return None
+
     def without_text(self) -> str | None:
         """Why models of texts have no packages; None where they have them."""
-        if importlib.util.find_spec("transformers") is None:
-            return "transformers is not installed: python scripts/environment.py ensure"
-        return None
+        return self.without("text", "transformers")
 
     def without_spark(self) -> str | None:
         """Why cells have no Spark; None where they have it."""
-        if importlib.util.find_spec("pyspark") is None:
-            return "pyspark is not installed: python scripts/environment.py ensure"
+        if lacking := self.without("spark", "pyspark"):
+            return lacking
         if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
             return "Spark needs Java 17 or newer: sudo apt install openjdk-17-jre-headless"
         return None

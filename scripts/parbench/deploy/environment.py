@@ -177,7 +177,13 @@ def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
     return {"available": True, "version": wheel.name.split("-")[1], "gpu": horovod_gpu()}
 
 
-# ---------------------------------------------------------------- texts, Spark
+# ---------------------------------------------------------------- what few studies need
+
+
+def more(stack: str) -> list[str]:
+    """Names of the lock files with packages that few studies need."""
+    usual = {"host", "torch", "report", "horovod"}
+    return sorted({path.stem for path in locks(stack).glob("*.txt")} - usual)
 
 
 def ensure_more(name: str, stack: str) -> None:

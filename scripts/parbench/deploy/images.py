@@ -16,7 +16,7 @@ from pathlib import Path
 
 from parbench import cache, strategies
 from parbench.cell import Cell
-from parbench.deploy import apptainer, build
+from parbench.deploy import apptainer, build, environment
 from parbench.errors import ParbenchError
 from parbench.files import digest, read_json, sha256_file
 
@@ -132,11 +132,12 @@ def _meaning(recipe: str) -> str:
 def obstacle(stack: str, settings: dict) -> str | None:
     """Why the images of ``stack`` are not in the cache and cannot be built here; else None.
 
-    Of texts' models and of Spark no image is asked for: few studies have them.
+    What few studies have (texts, Spark, ZeRO) is not asked for.
     """
     trained = [strategies.load(name) for name in strategies.names()]
     of_cells = {each.IMAGE for each in trained if any(each.certified())}
-    wanted = [image(name, stack, settings) for name in (*of_cells, "report")]
+    usual = of_cells - {*environment.more(stack)}
+    wanted = [image(name, stack, settings) for name in (*usual, "report")]
     if cache.BUNDLE.is_dir():  # its images are all that this machine will have
         there = any(one.facts for one in wanted)
         return None if there else "bundle/ holds no images of this stack"

@@ -36,6 +36,7 @@ class Strategy:
     TEXT_IMAGE = "text"  # for models of texts
     ENGINE = "evaluation"  # parbench/training/<name>.py: predicts the test set
     TAKES_TURNS = True  # whether it can be a side of a pair
+    EXACT = "float64"  # the arithmetic in which it must equal eager training but for rounding
     OPTIONS: ClassVar[dict[str, dict]] = {}  # a JSON schema, with a default, for each option
 
     def __init__(self, cell: Cell):
@@ -201,6 +202,48 @@ class Strategy:
     def part(self, whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """The inverse: this rank's part of one of the ``whole`` model's tensors, as of ``like``."""
         return whole
+
+    def load(self, model: nn.Module, whole: dict[str, torch.Tensor]) -> None:
+        """Set this rank's weights and buffers from those of the ``whole`` model."""
+        import torch
+
+        with torch.no_grad():
+            for name, value in model.state_dict().items():
+                value.copy_(self.part(whole[name], value))
+
+    def optimizer_state(
+        self, optimizer: torch.optim.Optimizer, parameters: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """The state of the whole model's optimizer by `<key>.<parameter>`; this rank has
+        ``parameters``. All ranks call it, and all get it."""
+        import torch
+
+        names = list(parameters)
+        return self.whole(
+            {
+                f"{key}.{names[index]}": value
+                for index, values in optimizer.state_dict()["state"].items()
+                for key, value in values.items()
+                if isinstance(value, torch.Tensor)  # SGD without momentum has a None
+            }
+        )
+
+    def load_optimizer_state(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: dict[str, torch.Tensor],
+        whole: dict[str, torch.Tensor],
+    ) -> None:
+        """The inverse: this rank's part of it, after a step at least."""
+        own: dict[int, dict[str, torch.Tensor]] = {}
+        indices = {name: index for index, name in enumerate(parameters)}
+        for label, value in whole.items():
+            key, _, name = label.partition(".")
+            if name in indices:
+                part = self.part(value, parameters[name])
+                own.setdefault(indices[name], {})[key] = part
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": own, "param_groups": groups})
 
     def reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
         """``values`` (any shape, on devices[0]) combined over all ranks, ``op`` sum or max."""

@@ -193,7 +193,8 @@ class Run:
         within it. Weights, buffers, optimizer and random state are put back, so that training
         starts from the seed's own weights. Raises Stopped.
         """
-        initial = {name: value.detach().cpu().clone() for name, value in self.state().items()}
+        whole = self.strategy.whole(self.state())
+        initial = {name: value.detach().cpu().clone() for name, value in whole.items()}
         rates = [group["lr"] for group in self.optimizer.param_groups]
         order = self.order(0)
         batches = [self.bounds[number % len(self.bounds)] for number in range(steps)]
@@ -206,10 +207,12 @@ class Run:
             self.lookout.due("warm-up")
             if self.lookout.stop:
                 raise Stopped
-        with torch.no_grad():
-            for name, value in self.state().items():
-                value.copy_(initial[name])
-        self.optimizer.state.clear()
+        self.strategy.load(self.model, initial)
+        # As good as none; and libraries that hold parts of it do not lose them.
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, torch.Tensor):
+                    value.zero_()
         self.optimizer.zero_grad()
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate

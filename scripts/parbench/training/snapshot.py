@@ -39,8 +39,11 @@ def write(run: Run) -> None:
         "started": run.started,
         "resumed_from": run.resumed_from,
     }
-    tensors = strategy.whole(_tensors(run))
+    weights = strategy.whole(run.state())
+    of_optimizer = strategy.optimizer_state(run.optimizer, run.parameters)
     if strategy.rank == 0 and run.store is not None:
+        tensors = {f"model.{name}": value for name, value in weights.items()}
+        tensors |= {f"optimizer.{name}": value for name, value in of_optimizer.items()}
         tensors["random"] = torch.tensor(random, dtype=torch.uint8)
         # Not in JSON: a loss that is no number is found at the epoch's end, not here.
         tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
@@ -59,26 +62,14 @@ def write(run: Run) -> None:
         raise Stopped
 
 
-def _tensors(run: Run) -> dict[str, torch.Tensor]:
-    """This rank's weights, buffers and optimizer state, by name."""
-    tensors = {f"model.{name}": value for name, value in run.state().items()}
-    names = list(run.parameters)
-    for index, values in run.optimizer.state_dict()["state"].items():
-        for key, value in values.items():
-            if isinstance(value, torch.Tensor):  # SGD without momentum has a None
-                tensors[f"optimizer.{key}.{names[index]}"] = value
-    return tensors
-
-
 def resume(run: Run, number: int) -> None:
     """Go on from the checkpoint ``number``: the same on every rank, or its part of it."""
     assert run.store is not None
     state, tensors = run.store.read(number)
     kept, rank = state["kept"], run.strategy.rank
-    with torch.no_grad():
-        for name, value in run.state().items():
-            value.copy_(run.strategy.part(tensors[f"model.{name}"], value))
-    _resume_optimizer(run, tensors)
+    run.strategy.load(run.model, _those_of("model", tensors))
+    of_optimizer = _those_of("optimizer", tensors)
+    run.strategy.load_optimizer_state(run.optimizer, run.parameters, of_optimizer)
     # The schedule is a function of the steps that are done. torch warns of the order of calls.
     with warnings.catch_warnings(action="ignore"):
         for _ in range(number):
@@ -101,20 +92,9 @@ def _said(kept: dict[str, int]) -> str:
     return f"epoch {kept['epoch']}, step {kept['step']}"
 
 
-def _resume_optimizer(run: Run, tensors: dict[str, torch.Tensor]) -> None:
-    """Its state by parameter, of which this rank takes its part."""
-    kept: dict[str, dict] = {}
-    for name, value in tensors.items():
-        if name.startswith("optimizer."):
-            _, key, name = name.split(".", 2)
-            kept.setdefault(name, {})[key] = value
-    own = {
-        index: {key: run.strategy.part(value, parameter) for key, value in kept[name].items()}
-        for index, (name, parameter) in enumerate(run.parameters.items())
-        if name in kept
-    }
-    groups = run.optimizer.state_dict()["param_groups"]
-    run.optimizer.load_state_dict({"state": own, "param_groups": groups})
+def _those_of(part: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    start = f"{part}."
+    return {name.removeprefix(start): v for name, v in tensors.items() if name.startswith(start)}
 
 
 def _random_state(devices: list[torch.device]) -> list[int]:

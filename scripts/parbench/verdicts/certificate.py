@@ -23,8 +23,7 @@ SCHEMA_VERSION = 1
 FOLDER = Path("results/certificates")
 MOST_DEVICES = 8  # as many processes on one machine, whatever cores it has
 HOST = "host"  # in place of an image's label
-# Arithmetics in which a cell is certified: all in float64, each precision in one of its own, too.
-EXACT = "float64"
+# Arithmetics in which a cell is certified beside its strategy's EXACT one: by precision.
 ALSO_IN = {"fp32": "float32", "bf16": "bfloat16"}
 FROZEN, SYNCHRONIZED = "frozen", "synchronized"  # BatchNorm in a trial
 
@@ -206,7 +205,8 @@ class Certificates:
         if any(row["code"] != run["environment"]["code_digest"] for row in rows):
             return "its code is another"
         kinds = {_kind(row) for row in rows}
-        needed = {(EXACT, FROZEN), (ALSO_IN[training["precision"]], FROZEN)}
+        exact = strategies.load(cell["strategy"]["name"]).EXACT
+        needed = {(exact, FROZEN), (ALSO_IN[training["precision"]], FROZEN)}
         if training["batch_norm"] == SYNCHRONIZED:
             # There where the model has BatchNorm, and more than one rank.
             needed |= {kind for kind in kinds if kind[1] == SYNCHRONIZED}

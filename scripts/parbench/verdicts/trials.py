@@ -27,7 +27,7 @@ from parbench.strategies import _base
 from parbench.strategies import _stages as stages
 from parbench.training import loop, set_up
 from parbench.training.progress import Heartbeat
-from parbench.verdicts.certificate import ALSO_IN, EXACT, FROZEN, IN_HALF, SYNCHRONIZED
+from parbench.verdicts.certificate import ALSO_IN, FROZEN, IN_HALF, SYNCHRONIZED
 
 BATCH, TAIL = 23, 3  # no number of ranks or micro-batches divides it; some ranks have no tail
 # The batch, its tail, the batch again; of synchronized BatchNorm the first alone: the few values
@@ -56,7 +56,7 @@ class Arithmetic:
 
 
 ARITHMETIC = {
-    EXACT: Arithmetic(torch.float64, "fp32", 1e-10),
+    "float64": Arithmetic(torch.float64, "fp32", 1e-10),
     "float32": Arithmetic(torch.float32, "fp32", 1e-5),
     "bfloat16": Arithmetic(torch.float32, "bf16", 0.0),
 }
@@ -130,9 +130,11 @@ def cell_of(model: str, strategy: str, devices: int, options: dict) -> Cell:
 
 def trials_of(cell: Cell, precisions: Iterable[str], synchronized: bool) -> list[Trial]:
     """The trials that certify ``cell`` in these precisions, and with synchronized BatchNorm."""
-    trials = [Trial.of(cell, name, FROZEN) for name in (EXACT, *(ALSO_IN[p] for p in precisions))]
-    if synchronized and strategies.of(cell).data_parallel_size > 1 and has_batch_norm(cell):
-        trials.append(Trial.of(cell, EXACT, SYNCHRONIZED))
+    strategy = strategies.of(cell)
+    arithmetics = dict.fromkeys((strategy.EXACT, *(ALSO_IN[p] for p in precisions)))
+    trials = [Trial.of(cell, name, FROZEN) for name in arithmetics]
+    if synchronized and strategy.data_parallel_size > 1 and has_batch_norm(cell):
+        trials.append(Trial.of(cell, strategy.EXACT, SYNCHRONIZED))
     return trials
 
 
@@ -203,9 +205,9 @@ class TrialRun(loop.Run):
             total = self.strategy.reduced([loss.item()], "sum")[0]
             losses.append(total / self.strategy.data_parallel_size)
             if number == 0:
-                gradients = self._whole(
-                    {name: each.grad.clone() for name, each in self.parameters.items()}
-                )
+                # SGD's momentum is then the gradient, whoever holds which part of it.
+                state = self.strategy.optimizer_state(self.optimizer, self.parameters)
+                gradients = [value.clone() for value in state.values()]
         found = {
             "loss": [torch.tensor(losses, dtype=torch.float64)],
             "gradients": gradients,

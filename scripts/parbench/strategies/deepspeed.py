@@ -1,0 +1,170 @@
+"""DeepSpeed's ZeRO (Rajbhandari et al. 2020): every rank holds a part of the optimizer's state, in
+stages 2 and 3 also of the gradients, and in stage 3 of the weights."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from parbench.strategies import _process_group
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from parbench.machine import Software
+    from parbench.strategies._base import Loss
+
+
+class Strategy(_process_group.DataParallelGroup):
+    """One rank of a process group, whose engine holds the model and steps torch's optimizer."""
+
+    IMAGE = TEXT_IMAGE = "deepspeed"  # containers/deepspeed.def
+    LEAST_TORCH = "2.15"  # with which it was tried
+    EXACT = "float32"  # it takes no other weights
+    OPTIONS: ClassVar[dict[str, dict]] = {
+        "stage": {
+            "description": "what each rank holds a part of: nothing (0), the optimizer's state "
+            "(1), gradients, too (2), weights, too (3)",
+            "enum": [0, 1, 2, 3],
+            "default": 2,
+        },
+    }
+
+    def check(self) -> Iterator[str]:
+        """Parts need ranks, and the loss scaler of fp16 would be DeepSpeed's own."""
+        yield from super().check()
+        stage = self.options["stage"]
+        if stage > 0 and self.data_parallel_size == 1:
+            yield f"stage {stage} divides a model among ranks, and there is one device; choose two"
+        if self.cell.training.precision == "fp16":
+            yield "precision fp16 would be scaled by DeepSpeed itself; choose bf16 or fp32"
+
+    def unavailable(self, software: Software) -> str | None:
+        """Why DeepSpeed is not here."""
+        return super().unavailable(software) or software.without("deepspeed", "deepspeed")
+
+    @classmethod
+    def certified(cls) -> Iterator[tuple[int, dict]]:
+        """Every stage, over even and uneven parts."""
+        for stage in (0, 1, 2, 3):
+            yield 2, {"stage": stage}
+        yield 3, {"stage": 3}
+
+    def setup(self) -> None:
+        """Join the process group, which DeepSpeed then takes."""
+        os.environ["DS_ACCELERATOR"] = self.cell.hardware.device
+        super().setup()
+        logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+
+    def optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
+        """It still has the learning rate and the state, of this rank's part of the weights."""
+        import deepspeed
+
+        config = {
+            # Asked for, though what a rank computes is its share of each batch.
+            "train_micro_batch_size_per_gpu": math.ceil(
+                self.cell.training.global_batch / self.world_size
+            ),
+            "zero_optimization": {"stage": self.options["stage"]},
+            "zero_allow_untested_optimizer": True,
+            "gradient_clipping": 0.0,  # by itself it clips at 1
+        }
+        self.parameters = dict(model.named_parameters())
+        self.engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+        return optimizer
+
+    def unwrap(self, model: nn.Module) -> nn.Module:
+        """The engine, which gathers weights."""
+        return self.engine
+
+    def backward(
+        self,
+        model: nn.Module,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        loss: Loss,
+        scaler: torch.amp.GradScaler,
+    ) -> torch.Tensor:
+        """The engine averages gradients over the ranks."""
+        self.engine.training = model.training  # the loop knows the model alone
+        value = loss(self.engine(images), labels)
+        self.engine.backward(value)
+        return value.detach()
+
+    def step(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
+        """The engine's step: of each part, then parts are gathered."""
+        self.engine.step()
+
+    def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Weights of stage 3 are gathered one by one, and kept outside of the accelerator."""
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        if self.options["stage"] < 3:
+            return tensors
+        return {
+            name: safe_get_full_fp32_param(self.parameters[name]).cpu()
+            if name in self.parameters
+            else value
+            for name, value in tensors.items()
+        }
+
+    def load(self, model: nn.Module, whole: dict[str, torch.Tensor]) -> None:
+        """Weights of stage 3 are set one by one; the engine's copies of all others, too."""
+        import deepspeed
+        import torch
+
+        stage = self.options["stage"]
+        for name, parameter in self.parameters.items() if stage == 3 else ():
+            with deepspeed.zero.GatheredParameters(parameter, modifier_rank=0), torch.no_grad():
+                parameter.copy_(whole[name])
+        with torch.no_grad():
+            for name, value in model.state_dict().items():
+                if stage < 3 or name not in self.parameters:
+                    value.copy_(whole[name])
+        if stage > 0:
+            self.engine.optimizer.refresh_fp32_params()
+
+    def optimizer_state(
+        self, optimizer: torch.optim.Optimizer, parameters: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Gathered one by one; numbers (the optimizer's steps) are the same for all."""
+        from deepspeed.utils import safe_get_full_optimizer_state
+
+        if self.options["stage"] == 0:
+            return super().optimizer_state(optimizer, parameters)
+        return {
+            f"{key}.{name}": value.clone()
+            if value.dim() == 0
+            else safe_get_full_optimizer_state(parameter, key).cpu()
+            for name, parameter in parameters.items()
+            for key, value in self._state(optimizer).items()
+        }
+
+    def load_optimizer_state(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: dict[str, torch.Tensor],
+        whole: dict[str, torch.Tensor],
+    ) -> None:
+        """Set one by one, within the state that a step has made."""
+        from deepspeed.utils import safe_set_full_optimizer_state
+
+        if self.options["stage"] == 0:
+            super().load_optimizer_state(optimizer, parameters, whole)
+            return
+        for name, parameter in parameters.items():
+            for key, value in self._state(optimizer).items():
+                new = whole[f"{key}.{name}"].to(value.device)
+                if value.dim() == 0:
+                    value.copy_(new)
+                else:
+                    safe_set_full_optimizer_state(parameter, new, key)
+
+    def _state(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+        """Of the only group's part."""
+        (state,) = optimizer.state.values()
+        return state
