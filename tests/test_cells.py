@@ -85,7 +85,10 @@ def test_what_is_assumed_of_a_strategy_lies_under_its_variants_and_is_told(base,
 
 
 # A source's studies at its own scale, by the source.
-STUDIES = {name: [name] for name in ("gorantla2024", "rangoju2025", "laharsh", "torchgpipe")}
+STUDIES = {
+    name: [name]
+    for name in ("gorantla2024", "rangoju2025", "laharsh", "torchgpipe", "kamoji-images")
+}
 STUDIES["kamoji"] = ["kamoji", "kamoji-text"]
 
 
