@@ -85,10 +85,8 @@ def test_what_is_assumed_of_a_strategy_lies_under_its_variants_and_is_told(base,
 
 
 # A source's studies at its own scale, by the source.
-STUDIES = {
-    name: [name]
-    for name in ("gorantla2024", "rangoju2025", "laharsh", "torchgpipe", "kamoji-images")
-}
+SOURCES = "gorantla2024", "rangoju2025", "laharsh", "torchgpipe", "kamoji-images"
+STUDIES = {name: [name] for name in SOURCES}
 STUDIES["kamoji"] = ["kamoji", "kamoji-text"]
 
 
