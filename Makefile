@@ -14,7 +14,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench decide calibrate certificate bundle evidence gpu-evidence system doctor slurm spark-up spark-down chaos-stream clean lock .python
+.PHONY: help env report test lint format bench decide calibrate certificate bundle evidence crate gpu-evidence system doctor slurm spark-up spark-down chaos-stream clean lock .python
 # A target's parts follow each other, also under `make -j`: Snakemake is what runs jobs at once.
 .NOTPARALLEL:
 
@@ -70,6 +70,9 @@ bundle: .python ## write one archive for a machine without network; ARGS='--out 
 evidence: .python ## keep a finished study's results: reports/evidence/<study>-<machine>-<date>.json; ARGS=<study>
 	@$(ENTER) -- python scripts/evidence.py write $(ARGS)
 
+crate: .python ## a Workflow Run RO-Crate of the finished run -> crate/; ARGS="--out <name>.zip --agent '<your name>'"
+	@$(ENTER) --more crate -- python scripts/crate.py $(ARGS)
+
 gpu-evidence: .python ## a kit for a bare machine with a GPU -> kit/; ARGS='home <results.json>' takes home what it measured
 	@$(ENTER) -- python scripts/kit.py $(or $(ARGS),pack)
 
@@ -108,6 +111,7 @@ lock: .python ## renew the lock files from pyproject.toml; ARGS=--upgrade takes 
 	@# What the images hold has the versions of the host.
 	@for file in $$(ls $(LOCKS)/*.in | grep -v -e /host.in -e /horovod.in); do \
 		$(COMPILE) --constraints $(LOCKS)/host.txt $$file --output-file $${file%.in}.txt || exit; done
+	@$(COMPILE) tests/validator.in --output-file tests/validator.txt
 	@# The tools that compile Horovod need an older setuptools; all else has the environment's version.
 	@sed -n '/^setuptools==/d; s/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' $(LOCKS)/host.txt >$(LOCKS)/.host.part
 	@$(COMPILE) --no-annotate --no-binary horovod --constraints $(LOCKS)/.host.part \

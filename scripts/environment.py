@@ -3,8 +3,8 @@
     python3 scripts/environment.py ensure                    # set up if need be, print its folder
     python3 scripts/environment.py exec -- python -m pytest  # the same, then run a program in it
 
-`ensure` compiles Horovod, too, also where that failed before, and adds the packages for texts
-and Spark; `exec` only compiles, with --horovod. Runs on a bare Python.
+`ensure` compiles Horovod, too, also where that failed before, and adds the packages for texts,
+Spark and crates; `exec` only with --horovod, and --more. Runs on a bare Python.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ def main() -> int:
     for command in (ensure, enter):
         command.add_argument("--stack", default="current", help="a folder of containers/locks/")
     enter.add_argument("--horovod", action="store_true", help="compile Horovod, too")
+    enter.add_argument("--more", help="add the packages of this lock file, such as crate")
     enter.add_argument("--unlock", action="store_true", help="release a killed Snakemake's lock")
     enter.add_argument("program", nargs="+", help="-- program and its arguments")
     arguments = parser.parse_args()
@@ -36,6 +37,8 @@ def main() -> int:
         return 0
     if arguments.horovod:
         environment.ensure_horovod(arguments.stack)
+    if arguments.more:
+        environment.ensure_more(arguments.more, arguments.stack)
     if arguments.unlock:
         environment.release_stale_lock(folder)
     environment.execute(folder, arguments.program)

@@ -30,10 +30,7 @@ def require(tool: str) -> None:
     missing = [command for command in COMMANDS[tool] if which(command) is None]
     if not missing:
         return
-    reason = f"{tool} is not usable here: no {', '.join(missing)} on PATH"
-    if tool in os.environ.get("PARBENCH_REQUIRE", "").replace(",", " ").split():
-        pytest.fail(f"{reason}, and PARBENCH_REQUIRE names it")
-    pytest.skip(reason)
+    lacking(tool, f"{tool} is not usable here: no {', '.join(missing)} on PATH")
 
 
 def require_package(name: str, module: str) -> None:
@@ -41,7 +38,11 @@ def require_package(name: str, module: str) -> None:
     makes that a failure."""
     if importlib.util.find_spec(module) is not None:
         return
-    reason = f"{module} is not installed here: python scripts/environment.py ensure"
+    lacking(name, f"{module} is not installed here: python scripts/environment.py ensure")
+
+
+def lacking(name: str, reason: str) -> None:
+    """Skip the test, or fail it where PARBENCH_REQUIRE names ``name``."""
     if name in os.environ.get("PARBENCH_REQUIRE", "").replace(",", " ").split():
         pytest.fail(f"{reason}, and PARBENCH_REQUIRE names {name}")
     pytest.skip(reason)

@@ -177,7 +177,7 @@ def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
     return {"available": True, "version": wheel.name.split("-")[1], "gpu": horovod_gpu()}
 
 
-# ---------------------------------------------------------------- what few studies need
+# ---------------------------------------------------------------- what few need
 
 
 def more(stack: str) -> list[str]:

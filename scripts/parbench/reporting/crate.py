@@ -1,0 +1,241 @@
+"""A Workflow Run RO-Crate: what was run, with what, and what came of it, for other programs.
+
+The crate holds the workflow, its configuration, the metrics of all cells, tables and report, each
+with its SHA-256; images, data and published weights stand in it by theirs. The run of the workflow
+and that of each cell are actions. docs/evidence.md says more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from rocrate.model import ContextEntity, Entity
+from rocrate.rocrate import ROCrate
+
+from parbench.data import kept
+from parbench.deploy import deployment
+from parbench.errors import ParbenchError
+from parbench.files import read_json, sha256_file
+from parbench.measure import metrics_json
+from parbench.plan import config as configuration
+from parbench.plan import expansion, places, state
+from parbench.reporting.closing import REPORTS
+from parbench.verdicts import certificate
+
+VERSION = "1.1"  # of RO-Crate, as these profiles want it
+PROFILES = {
+    "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
+    "https://w3id.org/ro/wfrun/workflow/0.5": "Workflow Run Crate",
+    "https://w3id.org/ro/wfrun/provenance/0.5": "Provenance Run Crate",
+    "https://w3id.org/workflowhub/workflow-ro-crate/1.0": "Workflow RO-Crate",
+}
+WFRUN = "https://w3id.org/ro/terms/workflow-run#"
+TERMS = ("ContainerImage", "containerImage", "sha256")  # of WFRUN; RO-Crate itself has none of them
+LICENSE = "https://spdx.org/licenses/Apache-2.0"
+DATA = Path("results/report.json")
+FIX = "first: make report, with the same ARGS"
+
+
+# --------------------------------------------------------------------------------------------------
+# What was run
+
+
+def finished(plan: expansion.Plan) -> dict[str, dict]:
+    """metrics.json of all cells of ``plan`` that run; ParbenchError where one is missing or stale,
+    or the report is."""
+    names = ", ".join(plan.studies)
+    wanted = dict.fromkeys(cell for study in plan.studies for cell in plan.runnable(study))
+    if not wanted:
+        raise ParbenchError(f"studies: {names}: nothing of them runs here, so nothing can be told")
+    states = {cell: state.state(cell, plan) for cell in wanted}
+    lacking = [f"{cell}: {why[0]}" for cell, (word, why) in states.items() if word != "done"]
+    if lacking:
+        raise ParbenchError(
+            f"{len(lacking)} of {len(wanted)} cells have no result, or a stale one, such as "
+            f"{lacking[0]}; {FIX}"
+        )
+    runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in wanted}
+    end = datetime.fromisoformat(max(run["finished"] for run in runs.values()))
+    for path in reported(plan):
+        if not path.exists():
+            raise ParbenchError(f"{path}: no such file; {FIX}")
+        if datetime.fromtimestamp(path.stat().st_mtime, UTC) < end:
+            raise ParbenchError(f"{path}: a cell was finished since it was made; {FIX}")
+    told = ", ".join(study["name"] for study in read_json(DATA)["studies"])
+    if told != names:
+        raise ParbenchError(f"{DATA}: a report of {told}, and not of {names}; {FIX}")
+    return runs
+
+
+def reported(plan: expansion.Plan) -> list[Path]:
+    """The files that a run of ``plan`` makes of its cells."""
+    return [*(Path(f"results/tables/{study}.csv") for study in plan.studies), DATA, *REPORTS]
+
+
+def inputs(plan: expansion.Plan, stack: str, configfiles: list[Path]) -> list[Path]:
+    """The files that decide what is run, and what they came to."""
+    names = ("studies/{}.yaml", "results/plan/{}.json")
+    studies = [Path(name.format(study)) for study in plan.studies for name in names]
+    sources = [*places.published_files(), places.CLAIMS]
+    locks = sorted(Path("containers/locks", stack).glob("*.txt"))
+    return [Path("config.yaml"), *configfiles, *studies, *sources, *locks]
+
+
+# --------------------------------------------------------------------------------------------------
+# The crate
+
+
+class Crate:
+    """The crate of the finished ``runs`` (metrics.json) of ``plan``, as it grows."""
+
+    def __init__(self, plan: expansion.Plan, runs: dict[str, dict]) -> None:
+        self.plan, self.runs = plan, runs
+        self.environments = [one for run in runs.values() for one in metrics_json.environments(run)]
+        self.crate = ROCrate(version=VERSION, exclude=["__pycache__"])
+        self.crate.metadata.extra_terms = {term: WFRUN + term for term in TERMS}
+
+    def describe(self, license_: str) -> None:
+        """Say what it is about, what was not run, and which profiles it follows."""
+        titles = [study.study.title for study in self.plan.studies.values()]
+        reasons = Counter(self.plan.not_run.values()).items()
+        left = "".join(f"; {number} not: {why}" for why, number in reasons)
+        ran = f"{len(self.runs)} of {len(self.plan.cells)} cells were run"
+        self.crate.name, self.crate.description = f"parbench: {', '.join(titles)}", f"{ran}{left}."
+        self.crate.license = self.named(license_, "CreativeWork", name=license_)
+        profiles = [self.named(each, "CreativeWork", name=PROFILES[each]) for each in PROFILES]
+        self.crate.root_dataset["conformsTo"] = profiles
+
+    def named(self, identifier: str, kind: str, **told: Any) -> Entity:
+        """What is told of, and is no file of the crate."""
+        return self.crate.add(ContextEntity(self.crate, identifier, {"@type": kind, **told}))
+
+    def file(self, path: Path, *types: str) -> Entity:
+        """A file of the work folder, under its own name; under its last name one from elsewhere."""
+        name = os.path.relpath(path)
+        name = path.name if name.startswith("..") else name
+        told = {"@type": ["File", *types] if types else "File", "sha256": sha256_file(path)}
+        return self.crate.get(quote(name)) or self.crate.add_file(path, name, properties=told)
+
+    def tensors(self, description: Path) -> Entity:
+        """Data, or weights, which ``description`` tells of."""
+        file, name = self.file(description), str(description.parent)
+        if description.name == kept.DIGEST:  # of a cell: its digest is not that of a file
+            return file
+        told = {"sha256": read_json(description)["sha256"], "subjectOf": file}
+        return self.named(f"#{name}", "CreativeWork", name=name, **told)
+
+    def add_code(self) -> tuple[Entity, Entity]:
+        """The workflow, and the program that runs a cell."""
+        used = (each["packages"] | {"Python": each["python"]} for each in self.environments)
+        software = [
+            self.named(f"#{name}-{version}", "SoftwareApplication", name=name, version=version)
+            for name, version in sorted({item for each in used for item in each.items()})
+        ]
+        launcher = self.file(Path("scripts/launch.py"), "SoftwareSourceCode")
+        launcher["softwareRequirements"] = software
+        told = {"name": "parbench", "sha256": sha256_file("Snakefile"), "hasPart": launcher}
+        main = self.crate.add_workflow("Snakefile", main=True, lang="snakemake", properties=told)
+        if versions := {version for each in self.environments if (version := _version(each))}:
+            main["version"] = launcher["version"] = ", ".join(sorted(versions))
+        for folder in ("rules", "scripts", "containers"):
+            self.crate.add_dataset(folder, folder)
+        return main, launcher
+
+    def add_actions(self, taken: list[Path], agent: str | None) -> None:
+        """The run of the workflow, which took the files ``taken``, and that of each cell."""
+        main, launcher = self.add_code()
+        ran = {"agent": self.named("#agent", "Person", name=agent)} if agent else {}
+        described = {path for cell in self.runs for path in self._described(cell)}
+        outer = sorted(path for path in described if path.name != kept.DIGEST)
+        proofs = {certificate.path(each["image"] or certificate.HOST) for each in self.environments}
+        made = [*reported(self.plan), *filter(Path.exists, sorted(proofs))]
+        told = {
+            "@type": "CreateAction",
+            "name": "The workflow",
+            "description": "From the start of the first cell to the end of the last one.",
+            "startTime": min(run["started"] for run in self.runs.values()),
+            "endTime": max(run["finished"] for run in self.runs.values()),
+            "actionStatus": "http://schema.org/CompletedActionStatus",
+        }
+        objects = [*map(self.file, taken), *map(self.tensors, outer)]
+        whole = self.crate.add_action(main, "#run", objects, list(map(self.file, made)), told | ran)
+        cells = [self._add_cell(cell, launcher, ran) for cell in self.runs]
+        self.crate.root_dataset["mentions"] = [whole, *cells]
+
+    def _described(self, cell: str) -> list[Path]:
+        """The descriptions of the data and weights that ``cell`` took."""
+        return [state.data_path(self.plan.cells[cell]), *state.weights(self.plan.cells[cell])]
+
+    def _add_cell(self, cell: str, launcher: Entity, ran: dict) -> Entity:
+        run, home = self.runs[cell], places.folder(cell)
+        left = filter(Path.exists, (home / "metrics.json", home / kept.DIGEST))
+        told = {
+            "@type": "CreateAction",
+            "description": f"A run of parbench that ended {run['status']}",
+            "startTime": run["started"],
+            "endTime": run["finished"],
+            "actionStatus": "http://schema.org/CompletedActionStatus",
+        }
+        if run["status"] != "ok":
+            told |= {"actionStatus": "http://schema.org/FailedActionStatus", "error": run["reason"]}
+        used = {each["image"]: each["image_digest"] for each in metrics_json.environments(run)}
+        if images := {label: sha256 for label, sha256 in used.items() if label}:
+            told["containerImage"] = [
+                self.named(
+                    f"#{label}",
+                    "ContainerImage",
+                    name=label,
+                    sha256=sha256,
+                    additionalType={"@id": f"{WFRUN}SIFImage"},
+                )
+                for label, sha256 in images.items()
+            ]
+        objects = [self.file(home / "cell.json"), *map(self.tensors, self._described(cell))]
+        results = list(map(self.file, left))
+        return self.crate.add_action(launcher, f"#{cell}", objects, results, told | ran)
+
+    def write(self, out: Path) -> None:
+        """Write the crate, whole or not at all: a folder, or one archive where ``out`` is .zip."""
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(".part", ".crate-", out.parent) as aside:
+            whole = Path(aside, "crate")
+            self.crate.write(whole)
+            if out.suffix == ".zip":
+                whole = Path(shutil.make_archive(str(whole), "zip", whole))
+            os.rename(whole, out)
+
+
+def _version(environment: dict) -> str | None:
+    """The commit of parbench in ``environment``; None where there was no git."""
+    changed = " with uncommitted changes" if environment["git_dirty"] else ""
+    return environment["git_commit"] and environment["git_commit"] + changed
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="as of the report")
+    parser.add_argument("--config", nargs="+", default=[], help="key=value, as of the report")
+    parser.add_argument("--out", type=Path, default=Path("crate"), help="a folder, or <name>.zip")
+    parser.add_argument("--agent", help="the name of who ran it; by default nobody is named")
+    parser.add_argument("--license", default=LICENSE, help="its address; by default parbench's own")
+    given = parser.parse_args()
+    if given.out.exists():
+        raise ParbenchError(f"{given.out}: is there already; move or delete it, or say --out")
+    changes = configuration.typed(dict(word.partition("=")[::2] for word in given.config))
+    config = deployment.settle(configuration.read(given.configfile, changes))
+    lacking = expansion.lacking_as_planned(config["studies"])
+    plan = expansion.plan(config, given.configfile, changes, lacking)
+    crate = Crate(plan, finished(plan))
+    crate.describe(given.license)
+    crate.add_actions(inputs(plan, config["stack"], given.configfile), given.agent)
+    crate.write(given.out)
+    print(f"{given.out}  {len(crate.runs)} cells")
