@@ -25,11 +25,11 @@ def test_restarts_are_added_and_kept(work):
     assert "undecided: 1 restart, and 4 are the fewest" in said
     kept = work.folder / "results/restarts.json"
     assert not kept.exists()
-    # As long as one restart more takes, and not two.
+    # A restart that costs nothing fits into any time; one round takes longer than these 3 seconds.
     path = next(work.folder.glob("results/cells/*.pair.*/metrics.json"))
     metrics = json.loads(path.read_text())
     path.write_text(json.dumps(metrics | {"finished": metrics["started"]}))
-    said = work.run("scripts/decide.py", "--minutes", "0.2").stdout
+    said = work.run("scripts/decide.py", "--minutes", "0.05").stdout
     assert "undecided comparisons: 1; one restart or seed more of each" in said
     assert "undecided: 2 restarts, and 4 are the fewest" in said
     assert list(json.loads(kept.read_text()).values()) == [2]
