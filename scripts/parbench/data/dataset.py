@@ -28,7 +28,7 @@ CONVERSION = 1
 
 
 def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
-    """Bring the dataset ``name``, whose entry is ``spec``, to ``out`` and ``digest``."""
+    """Write the dataset ``name``, whose entry is ``spec``, to ``out`` and ``digest``."""
     from parbench.data import source  # which needs pydantic, and a bare machine converts, too
 
     kind = source.load(spec["kind"])

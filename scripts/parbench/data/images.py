@@ -78,7 +78,7 @@ def decoded(
 ) -> Images:
     """Decode the files ``train`` and ``test``, <class>/<name> each, as ``opened`` gives them.
 
-    ``shown`` may tell how far it is. ParbenchError names a file that is not as it must be.
+    ``shown`` may show the progress. ParbenchError names a file that is not as it must be.
     """
     import numpy as np
 

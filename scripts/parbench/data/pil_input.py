@@ -13,7 +13,7 @@ from parbench.data import loader
 
 
 class PilInput:
-    """What loader.Augment is, with the same arguments, made of PIL images one by one."""
+    """The counterpart of loader.Augment, with the same arguments, from PIL images one by one."""
 
     def __init__(self, dataset: loader.Dataset, seed: int, image_size: int, augment: bool) -> None:
         self._data = dataset

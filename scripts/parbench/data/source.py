@@ -37,7 +37,7 @@ class Source(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
 
 
 def kinds() -> list[str]:
-    """Every kind that there is, by name."""
+    """All kinds, by name."""
     files = (Path(__file__).parent / "kinds").glob("[a-z]*.py")
     return sorted(path.stem.replace("_", "-") for path in files)
 

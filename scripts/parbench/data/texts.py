@@ -120,7 +120,7 @@ class File(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
         return self.path or self.urls[0]
 
     def content(self) -> bytes:
-        """Its bytes, once they are verified."""
+        """Its bytes, after verification."""
         if self.path:
             path = Path(os.path.expanduser(self.path))
             try:
@@ -246,7 +246,7 @@ class TextSource(Source):
         )
 
     def _tokenizers(self) -> tuple[dict[str, BaseTokenizer], str]:
-        """What cuts texts, by kind of vocabulary, and the digest of what it reads."""
+        """Tokenizers by kind of vocabulary, and the digest of what they read."""
         from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
 
         found = {}
@@ -265,7 +265,7 @@ class TextSource(Source):
 
 
 class Parted(TextSource):
-    """A source with a file to train with and one to test with, which are read alike."""
+    """A source with one file for training and one for testing, read in the same way."""
 
     train: File = Field(description="the file to train with")
     test: File = Field(description="the file to test with")

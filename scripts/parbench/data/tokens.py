@@ -26,7 +26,7 @@ class Vocabulary:
 
 
 def vocabulary(metadata: dict[str, str], kind: str, where: object) -> Vocabulary:
-    """That of ``kind`` of a converted dataset. ParbenchError where it holds none of it."""
+    """The vocabulary ``kind`` of a converted dataset. ParbenchError if it has none."""
     known = json.loads(metadata.get("vocabularies", "{}"))
     if kind not in known:
         held = f"texts cut by {', '.join(known)}" if known else "images"
@@ -56,7 +56,7 @@ def rows(
 
 
 class TextInput:
-    """What loader.Augment is, for texts: nothing about them is drawn."""
+    """The counterpart of loader.Augment for texts, which are not augmented."""
 
     def __init__(self, dataset: Dataset, padding: str) -> None:
         self._data = dataset

@@ -46,7 +46,7 @@ class Published:
 
 
 def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
-    """Bring the weights ``name``, whose entry is ``spec``, to ``out`` and ``digest``."""
+    """Write the weights ``name``, whose entry is ``spec``, to ``out`` and ``digest``."""
     theirs = read(spec, download.fetch(spec["urls"], spec["size"], spec["sha256"]))
     with files.atomic_path(out) as temporary:
         save_file(renamed(spec, theirs), temporary)
@@ -86,7 +86,7 @@ def read(spec: dict, path: Path) -> Published:
 
 
 def _called(spec: dict) -> str:
-    """What the library calls the network."""
+    """The library's name for the network."""
     return spec.get("network") or f"transformers' {spec['model']}"
 
 
@@ -163,5 +163,5 @@ def renamed(spec: dict, theirs: Published) -> dict[str, torch.Tensor]:
 
 
 def _long(tensor: torch.Tensor) -> list[int]:
-    """Its shape without sides of one: a linear layer is a convolution of one pixel."""
+    """Its shape without dimensions of 1: a linear layer is a convolution of one pixel."""
     return [side for side in tensor.shape if side > 1]

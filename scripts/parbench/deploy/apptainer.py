@@ -76,7 +76,7 @@ def _tiny(folder: Path) -> None:
 
 
 def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command; one that does not start, or not end, failed."""
+    """Run a command; one that does not start, or does not end, has failed."""
     options = {"env": clean_environment(), "stdin": subprocess.DEVNULL, "timeout": SECONDS}
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, **options)

@@ -1,4 +1,4 @@
-"""How an image comes into the cache: built from its recipe, asked what it holds, and unpacked."""
+"""How an image gets into the cache: built from its recipe, inspected, and unpacked."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _held(wanted: Image) -> dict:
 
 
 def _run(wanted: Image, words: list[str], variables: dict[str, str], mend: str) -> str:
-    """Run Apptainer with ``words``, which end soon; what it prints. ParbenchError with ``mend``."""
+    """Run a short Apptainer command; returns what it prints. ParbenchError with ``mend``."""
     command = [apptainer.probe().program, *words]
     done = subprocess.run(
         command,

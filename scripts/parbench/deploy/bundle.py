@@ -58,7 +58,7 @@ def require_clean() -> None:
 def fetch_wheels(stack: str, place: Path) -> None:
     """A wheel of every package of the stack's lock file, and a list of them with their digests.
 
-    What the package registry has as source only is built here: the other machine has no tools.
+    Packages that exist only as source are built here: the other machine has no compiler.
     """
     say("packages: fetching a wheel of each, checked by SHA-256")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--require-hashes", "--quiet"]
@@ -105,7 +105,7 @@ def write(out: Path, contents: Contents) -> None:
 
 
 def nobodys(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    """An entry of the archive without its owner: git trusts no checkout of another's."""
+    """An entry of the archive without its owner: git does not trust other users' checkouts."""
     info.uid = info.gid = 0
     info.uname = info.gname = ""
     return info

@@ -66,7 +66,7 @@ def is_whole(folder: Path) -> bool:
 def ensure(stack: str) -> Path:
     """Set up the environment of ``stack`` unless it is there, and return its folder.
 
-    Two at once build once; what an interrupted one left is made anew. Raises ParbenchError.
+    Concurrent calls build once; what an interrupted one left is rebuilt. Raises ParbenchError.
     """
     folder = environment_folder(stack)
     if not is_whole(folder):
@@ -247,7 +247,7 @@ def release_stale_lock(folder: Path) -> None:
 
 
 def _snakemake_works() -> bool:
-    """Whether a Snakemake works in this folder."""
+    """Whether a Snakemake is running in this folder."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # another user's, or ended meanwhile
             if (process / "cwd").resolve() == Path.cwd():

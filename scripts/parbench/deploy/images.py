@@ -73,7 +73,7 @@ class Image:
 
 
 def names(stack: str) -> list[str]:
-    """The images that ``stack`` has: those of recipes whose lock file it has."""
+    """The images of ``stack``: recipes for which it has a lock file."""
     found = {path.stem: _arguments(path.read_text("utf-8")) for path in RECIPES.glob("*.def")}
     locks = RECIPES / "locks" / stack
     return sorted(name for name, known in found.items() if (locks / known.get("lock", "")).exists())
@@ -132,7 +132,7 @@ def _meaning(recipe: str) -> str:
 def obstacle(stack: str, settings: dict) -> str | None:
     """Why the images of ``stack`` are not in the cache and cannot be built here; else None.
 
-    What few studies have (texts, Spark, ZeRO) is not asked for.
+    Images that few studies need (texts, Spark, ZeRO) are not considered.
     """
     trained = [strategies.load(name) for name in strategies.names()]
     of_cells = {each.IMAGE for each in trained if any(each.certified())}
@@ -204,6 +204,6 @@ def work_folders(*more: Path) -> list[Path]:
 
 
 def read_plan(path: Path) -> tuple[str, dict]:
-    """results/plan/images.json, which the workflow writes: (stack, settings)."""
+    """Read results/plan/images.json, which the workflow writes: (stack, settings)."""
     plan = read_json(path)
     return plan["stack"], plan["settings"]

@@ -1,4 +1,4 @@
-"""uv: installed once into the cache, as the lock file pins it, and run with pip's own settings.
+"""uv: installed once into the cache, pinned by the lock file, and run with pip's own settings.
 
 Standard library only: this runs on a bare Python.
 """
@@ -60,13 +60,13 @@ def variables(settings: dict[str, str]) -> dict[str, str]:
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's variables without those that would bend what a lock file says."""
+    """This process's variables without those that would override a lock file."""
     kept = {key: value for key, value in os.environ.items() if key not in FOREIGN}
     return {**kept, "PIP_USER": "0"}
 
 
 def run(program: Path, words: list[str]) -> None:
-    """Run uv, which says itself what fails. ParbenchError where it does."""
+    """Run uv, which reports its own errors. ParbenchError if it fails."""
     # Beside the environments, whose files are hard links to it: a home may be small.
     own = {"UV_CACHE_DIR": str(cache.folder() / "uv" / "cache"), **variables(pip_settings())}
     command = [str(program), *words, "--no-config", "--quiet"]

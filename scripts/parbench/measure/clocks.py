@@ -16,7 +16,7 @@ def now() -> str:
 
 
 def synchronize(devices: list[torch.device]) -> None:
-    """Wait until every device has done its work, so that a clock may be read."""
+    """Wait until every device has finished its work, so that a clock may be read."""
     import torch
 
     for device in devices:

@@ -6,7 +6,7 @@ import os
 
 
 def pin(local_rank: int, processes: int) -> list[int]:
-    """Bind this process to its part of the cores that the launcher leased: those of its devices of
+    """Bind this process to its part of the cores that the launcher locked: those of its devices of
     kind cpu, or one for each process that drives GPUs, which share them where there are fewer.
 
     Returns the cores. Without PARBENCH_CORES (train.py started by hand) nothing is bound.

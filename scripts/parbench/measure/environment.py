@@ -1,4 +1,4 @@
-"""What a number was measured with: machine, software, code, data."""
+"""The environment of a number: machine, software, code, data."""
 
 from __future__ import annotations
 

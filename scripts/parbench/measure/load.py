@@ -1,4 +1,4 @@
-"""What loads the cores of a process: itself, others, the machine below (proc(5))."""
+"""What loads the cores of a process: itself, others, the hypervisor (proc(5))."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Load:
     own: float
 
     def __sub__(self, earlier: Load) -> Load:
-        """What came since ``earlier``."""
+        """The load since ``earlier``."""
         waited = None if self.waited is None else self.waited - earlier.waited
         return Load(
             self.busy - earlier.busy, self.steal - earlier.steal, waited, self.own - earlier.own
@@ -32,7 +32,7 @@ class Load:
 
 
 def now(helpers: Iterable[int] = ()) -> Load:
-    """The load until now of the cores that the launcher lent, or that this process may use.
+    """The load so far of the cores that the launcher locked, or that this process may use.
 
     ``helpers`` are other processes that work for this one.
     """

@@ -26,7 +26,7 @@ class Meters:
         self._begun = millijoules(self._accelerators)
 
     def joules(self) -> float | None:
-        """Energy of all ranks; None where any of it is not known."""
+        """Energy of all ranks; None if any rank's is unknown."""
         end = millijoules(self._accelerators)
         missing = end is None or self._begun is None
         mine = 0.0 if missing else (end - self._begun) / 1000
@@ -66,7 +66,7 @@ class Meters:
 
 
 def reset_peak(accelerators: list[torch.device]) -> None:
-    """Forget the peak that accelerators reached so far."""
+    """Reset the peak of the accelerators."""
     import torch
 
     for device in accelerators:
@@ -82,7 +82,7 @@ def peak_mib(accelerators: list[torch.device]) -> list[float]:
 
 
 def millijoules(accelerators: list[torch.device]) -> int | None:
-    """Energy that accelerators have used, by NVML's own counters; None where there is none.
+    """Energy that accelerators have used, by NVML's own counters; None if there are none.
 
     A processor's counter covers the whole package, other cells included: no CPU cell has an energy.
     """

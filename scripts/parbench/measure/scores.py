@@ -1,4 +1,4 @@
-"""What the predictions of a test set are worth."""
+"""Scores of the predictions of a test set."""
 
 from __future__ import annotations
 

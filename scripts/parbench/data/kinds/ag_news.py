@@ -1,4 +1,4 @@
-"""AG News (Zhang et al. 2015): titles and first sentences of news, of four subjects."""
+"""AG News (Zhang et al. 2015): titles and first sentences of news on four subjects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from parbench.data.texts import File, Parted, labelled, table
 
 
 class Kind(Parted):
-    """train.csv and test.csv: label 1 to 4, title and description, without a line of names."""
+    """train.csv and test.csv: label 1 to 4, title and description, without a header line."""
 
     kind: Literal["ag-news"]
     CLASSES: ClassVar[list[str]] = ["World", "Sports", "Business", "Sci/Tech"]

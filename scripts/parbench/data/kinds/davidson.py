@@ -13,7 +13,7 @@ TEST_SHARE = 10  # one of so many is tested with
 
 
 class Kind(TextSource):
-    """labeled_data.csv, of which a tenth is kept for testing: those whose texts hash lowest."""
+    """labeled_data.csv, of which a tenth, those with the lowest hashes, is kept for testing."""
 
     kind: Literal["davidson"]
     table: File = Field(description="labeled_data.csv")

@@ -18,7 +18,7 @@ TEST_IMAGES = 360
 
 
 class Kind(Source):
-    """Grey images 8x8 with values 0..16, brought to the shape of CIFAR-10.
+    """Grey images 8x8 with values 0..16, converted to the shape of CIFAR-10.
 
     Enlarged four times by linear interpolation, the values 0..255, the three channels equal.
     """

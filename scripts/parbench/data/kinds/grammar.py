@@ -1,4 +1,4 @@
-"""Sentences drawn from a small grammar: texts that can be learned, for a machine without any."""
+"""Sentences drawn from a small grammar: texts that can be learned, for machines without network."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Kind(Source):
 def images_in(root: Path, part: str) -> list[Path]:
     """The images of train or test, by class and then by name.
 
-    Names that begin with a dot are passed over; whatever else does not belong there is an error.
+    Names that begin with a dot are ignored; anything else that does not belong there is an error.
     """
     if not (root / part).is_dir():
         raise ParbenchError(f"{root / part}: no such folder; images lie in {part}/<class>/")

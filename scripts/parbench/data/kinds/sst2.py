@@ -16,7 +16,7 @@ class Kind(Parted):
     CLASSES: ClassVar[list[str]] = ["negative", "positive"]
 
     def rows_of(self, file: File) -> list[tuple[int, str]]:
-        """By its columns."""
+        """By the columns sentence and label."""
         found = table(file.content(), file.name, "\t", ["sentence", "label"], head=True)
         return [
             (labelled(label, ["0", "1"], f"{file.name}: line {at}"), text)

@@ -1,4 +1,4 @@
-"""TREC's questions (Li and Roth 2002): what kind of answer each asks for, of six."""
+"""TREC's questions (Li and Roth 2002): each asks for one of six kinds of answer."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ NOTHING = nullcontext()
 
 
 class Profile:
-    """What the training loop tells an instrument. Others override what they want to hear.
+    """The hooks that the training loop calls. Instruments override those they need.
 
     Made when model and optimizer are there, before warm-up; entered around the timed epochs, with
     the evaluations between them. ``run`` is the loop.Run. All ranks have one, and call its methods
@@ -23,7 +23,7 @@ class Profile:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Nothing to put away."""
+        """Nothing to clean up."""
 
     def phase(self, name: str) -> AbstractContextManager:
         """What the loop does now, within its clock: ``other`` (all of it), and inside of that

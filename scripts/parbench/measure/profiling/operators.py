@@ -62,7 +62,7 @@ class Profile(none.Profile):
             self._end(part)
 
     def settle(self, own: float, slowest: float) -> None:
-        """No step is in two epochs, nor beside a checkpoint."""
+        """No step spans two epochs or a checkpoint."""
         self._end("training")
 
     def _begin(self) -> None:
@@ -86,7 +86,7 @@ class Profile(none.Profile):
         self._profiler = None
 
     def state(self) -> dict:
-        """The parts that are done."""
+        """The parts that are finished."""
         return self._found
 
     def resume(self, state: dict) -> None:

@@ -99,7 +99,7 @@ class Profile(none.Profile):
         self._put_back.callback(setattr, module, name, function)
 
     def __exit__(self, *exception: object) -> None:
-        """Functions of libraries are their own again."""
+        """Restore the libraries' functions."""
         self._put_back.close()
 
     def _charge(self) -> float:
@@ -131,7 +131,7 @@ class Profile(none.Profile):
             self._total[name] += value
 
     def _late(self) -> float:
-        """Seconds in exchanges that are another rank's, which still works."""
+        """Seconds of exchanges spent waiting for a rank that still works."""
         # As many of every rank, for one message: some hear from more neighbours than others.
         longest = round(self.run.strategy.reduced([float(len(self._exchanges))], "max")[0])
         spans = [*self._exchanges, *[(0.0, 0.0)] * (longest - len(self._exchanges))]
@@ -242,7 +242,7 @@ def _last(node: Any) -> Iterable[Any]:
 
 
 def wait_for(device: torch.device) -> None:
-    """Until ``device`` has done what it was given. Not more: messages may still be on their way."""
+    """Wait until ``device`` has done its work, and no longer: messages may still be in flight."""
     if device.type == "cuda":
         import torch
 
