@@ -14,7 +14,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench decide calibrate certificate bundle evidence crate gpu-evidence system doctor slurm spark-up spark-down chaos-stream clean lock .python
+.PHONY: help env report test lint format bench decide calibrate certificate bundle evidence crate gpu-evidence system doctor slurm rehearsal spark-up spark-down chaos-stream clean lock .python
 # A target's parts follow each other, also under `make -j`: Snakemake is what runs jobs at once.
 .NOTPARALLEL:
 
@@ -82,8 +82,11 @@ system: ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, 
 doctor: .python ## what this machine can run, and the command that mends what it cannot
 	@"$(PYTHON)" scripts/doctor.py $(ARGS)
 
-slurm: .python ## run a Slurm cluster of this machine's own until Ctrl-C, to try things; prints the line to type
-	@$(ENTER) -- python tests/cluster.py
+slurm: .python ## run a Slurm cluster of this machine's own until Ctrl-C, to try things; prints the line to type; ARGS=16: of as many nodes
+	@$(ENTER) -- python tests/cluster.py $(ARGS)
+
+rehearsal: .python ## many short cells through such a cluster: is one lost, does one run twice; ARGS='--cells 300 --nodes 16'
+	@$(ENTER) -- python tests/rehearsal.py $(ARGS)
 
 spark-up: .python ## start a Spark cluster of two workers on this machine; ARGS='--workers 2 --cores 1 --memory 2g'
 	@$(ENTER) -- python scripts/spark.py up $(ARGS)

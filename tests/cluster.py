@@ -1,18 +1,20 @@
 """A Slurm cluster on this machine, for tests; `make slurm` runs one until Ctrl-C.
 
+`make slurm ARGS=16` has nodes n1 to n16 instead of two.
+
 All it is lies below one folder: configuration, key, sockets, logs, state. Its ports are free ones
 on the loopback interface. So it never touches a Slurm that the machine may have, and several may
 run side by side: PATH says which one a command talks to. It is run by root or by any user; jobs
 are then that user's alone.
 
-Nodes n1 and n2 have 2 cores each. Slurm believes it; where the machine has fewer, cells wait for a
-free core. Nodes g1 and g2 claim 16 cores and two A100: they are there to ask for, and what runs on
-them finds no GPU. Partitions:
+Nodes n1 and n2 (or more) have 2 cores each. Slurm believes it; where the machine has fewer, cells
+wait for a free core. Nodes g1 and g2 claim 16 cores and two A100: they are there to ask for, and
+what runs on them finds no GPU. Partitions:
 
-main   the default: n1, n2
-low    n1, n2; its jobs are requeued when one of `high` wants their cores
-high   n1, n2
-short  n1, n2; no job runs longer than a minute
+main   the default: n1, n2, ...
+low    the same; its jobs are requeued when one of `high` wants their cores
+high   the same
+short  the same; no job runs longer than a minute
 gpu    g1, g2
 """
 
@@ -34,12 +36,8 @@ from pathlib import Path
 
 from require import which
 
-NODES = {
-    "n1": "CPUs=2 Feature=plain",
-    "n2": "CPUs=2 Feature=plain",
-    "g1": "CPUs=16 Feature=a100 Gres=gpu:a100:2",
-    "g2": "CPUs=16 Feature=a100 Gres=gpu:a100:2",
-}
+PLAIN = "CPUs=2 Feature=plain"
+GPU = "CPUs=16 Feature=a100 Gres=gpu:a100:2"
 START_SECONDS = 60
 END_SECONDS = 30
 
@@ -82,6 +80,8 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/filetxt
+JobCompLoc={folder}/completed.txt
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
@@ -104,10 +104,10 @@ GresTypes=gpu
 SlurmdParameters=config_overrides
 {nodes}
 PartitionName=DEFAULT DefaultTime=10 MaxTime=1-0 PreemptMode=OFF State=UP
-PartitionName=main Nodes=n[1-2] Default=YES
-PartitionName=low Nodes=n[1-2] PreemptMode=REQUEUE GraceTime=20
-PartitionName=high Nodes=n[1-2] PriorityTier=2
-PartitionName=short Nodes=n[1-2] DefaultTime=1 MaxTime=1
+PartitionName=main Nodes=n[1-{last}] Default=YES
+PartitionName=low Nodes=n[1-{last}] PreemptMode=REQUEUE GraceTime=20
+PartitionName=high Nodes=n[1-{last}] PriorityTier=2
+PartitionName=short Nodes=n[1-{last}] DefaultTime=1 MaxTime=1
 PartitionName=gpu Nodes=g[1-2]
 """
 
@@ -121,11 +121,16 @@ NodeName=g[1-2] Name=gpu Type=a100 File=/dev/zero
 class Cluster:
     """A cluster in a folder of its own, from ``up`` to ``down``."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: int = 2) -> None:
+        self.nodes = {f"n{number}": PLAIN for number in range(1, nodes + 1)} | {
+            "g1": GPU,
+            "g2": GPU,
+        }
         # Sockets lie there, whose paths have at most 107 characters: pytest's folders are too deep.
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
         self.conf = self.folder / "slurm.conf"
         self.bin = self.folder / "bin"
+        self.completed = self.folder / "completed.txt"  # Slurm's own line of each job that ended
         self._daemons: list[subprocess.Popen] = []
 
     @property
@@ -140,14 +145,15 @@ class Cluster:
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(1024))
         host, user = socket.gethostname().split(".")[0], getpass.getuser()
-        port, *ports = free_ports(1 + len(NODES))
+        port, *ports = free_ports(1 + len(self.nodes))
         place = f"NodeHostname={host} NodeAddr=127.0.0.1 RealMemory=64000"
         nodes = "\n".join(
             f"NodeName={name} {place} Port={number} {has}"
-            for (name, has), number in zip(NODES.items(), ports, strict=True)
+            for (name, has), number in zip(self.nodes.items(), ports, strict=True)
         )
         settings = {"folder": self.folder, "host": host, "user": user, "port": port}
-        self.conf.write_text(CONF.format(**settings, nodes=nodes))
+        settings |= {"nodes": nodes, "last": len(self.nodes) - 2}
+        self.conf.write_text(CONF.format(**settings))
         (self.folder / "gres.conf").write_text(GRES)
         self.bin.mkdir()
         # Those of the daemon's own version; on PATH there may be the ones of another such cluster.
@@ -163,7 +169,7 @@ class Cluster:
         self._start("munged", "--foreground", "--force", *options)
         self._wait_for((self.folder / "munge.socket").exists)  # the others give up without it
         self._start("slurmctld", "-D")
-        for name in NODES:
+        for name in self.nodes:
             self._start("slurmd", "-D", "-N", name)
         self._wait_for(self._is_ready)
 
@@ -184,7 +190,9 @@ class Cluster:
     def _is_ready(self) -> bool:
         states = ["sinfo", "--noheader", "--Node", "--format=%N %t"]
         done = subprocess.run(states, capture_output=True, text=True, env=self.environment)
-        return {f"{name} idle" for name in NODES} <= set(map(str.strip, done.stdout.splitlines()))
+        return {f"{name} idle" for name in self.nodes} <= set(
+            map(str.strip, done.stdout.splitlines())
+        )
 
     def _wait_for(self, there: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -233,7 +241,7 @@ def free_ports(count: int) -> list[int]:
 
 def main() -> None:
     """Run a cluster until somebody types Ctrl-C."""
-    cluster = Cluster()
+    cluster = Cluster(*map(int, sys.argv[1:]))
     try:
         cluster.up()
         print(f"export PATH={cluster.bin}:$PATH", flush=True)

@@ -20,53 +20,21 @@ from typing import Any
 import pandas as pd
 
 from parbench.measure.metrics import METRICS
+from parbench.plan.settings import defaults
 from parbench.verdicts import tables
 from parbench.verdicts.rows import NUMBERS
 
-TRAINING = {
-    "epochs": 4,
-    "global_batch": 64,
-    "min_tail": 16,
-    "optimizer": "adamw",
-    "learning_rate": 0.002,
-    "learning_rate_rule": "fixed",
-    "momentum": 0.9,
-    "weight_decay": 0.01,
-    "schedule": "onecycle",
-    "label_smoothing": 0.0,
-    "batch_norm": "local",
-    "precision": "fp32",
-    "tf32": False,
-    "augment": True,
-    "image_size": 32,
-    "input": "tensor",
-    "warmup_steps": 2,
-    "steps": None,
-    "evaluation_batch": 256,
-    "mode": "performance",
-    "profile": "none",
-}
-WORK = {  # what a plan says of a group on one device
-    "ranks": 1,
-    "micro_batches": 1,
-    "learning_rate": 0.002,
-    "batch_norm": "the whole batch",
-    "pipeline_bound": None,
-}
-BATCH_NORM = {
-    "ddp": "each rank's share",
-    "horovod": "each rank's share",
-    "gpipe": "each micro-batch, running statistics not deferred",
-}
-MACHINE = {
-    "fingerprint": "0123456789ab",
-    "cpu": "Constructed CPU",
-    "cores": 2,
-    "memory_mib": 24000,
-    "os": "Test OS 1",
-    "kernel": "6.1",
-    "accelerators": [],
-}
+TRAINING = defaults() | {"epochs": 4, "global_batch": 64, "optimizer": "adamw"}
+TRAINING |= {"learning_rate": 0.002, "weight_decay": 0.01, "schedule": "onecycle"}
+for key in ("train_samples", "test_samples", "max_length"):  # the dataset's; of texts
+    del TRAINING[key]
+# What a plan says of a group on one device.
+WORK = {"ranks": 1, "micro_batches": 1, "learning_rate": 0.002, "pipeline_bound": None}
+WORK["batch_norm"] = "the whole batch"
+BATCH_NORM = dict.fromkeys(("ddp", "horovod"), "each rank's share")
+BATCH_NORM["gpipe"] = "each micro-batch, running statistics not deferred"
+MACHINE = {"fingerprint": "0123456789ab", "cpu": "Constructed CPU", "cores": 2, "memory_mib": 24000}
+MACHINE |= {"os": "Test OS 1", "kernel": "6.1", "accelerators": []}
 
 
 # --- one cell and one run of it -------------------------------------------------------------------
@@ -105,13 +73,8 @@ def make_cell(
         "seed": 0,
         "stack": "current",
         "deployment": "host",
-        "run": {
-            "timeout_seconds": 1800,
-            "checkpoint_seconds": 300,
-            "grace_seconds": 60,
-            "interface": None,
-            "connect_seconds": 120,
-        },
+        "run": {"timeout_seconds": 1800, "checkpoint_seconds": 300, "grace_seconds": 60}
+        | {"interface": None, "connect_seconds": 120},
         **changes,
     }
 
@@ -245,6 +208,8 @@ class Group:
     notes: dict[str, str] = field(default_factory=dict)
     epochs: int = 4
     phases: list[dict[str, float]] | None = None  # of each rank of an instrumented run
+    training: dict = field(default_factory=dict)  # settings that are its own
+    train_samples: int | None = None
 
     @property
     def strategy(self) -> str:
@@ -269,69 +234,28 @@ class Group:
 
 def usual_groups() -> list[Group]:
     """Every kind of outcome: ok, not run, out of memory, diverged; with and without published."""
-    scaled = ("epochs 4 instead of 50",)
-    groups = []
+    scaled, groups = ("epochs 4 instead of 50",), []
+    halves, whole = {"balance": [1, 1], "chunks": 4}, {"balance": [2]}
     for model, base in (("resnet18", 12.0), ("resnet50", 21.0)):
+        eager = {"train_seconds": 3384.0, "test_accuracy": 0.8353}
+        piped = {"published": {"train_seconds": 2210.0, "speedup": 1.53}, "scaled": scaled}
+        piped |= {"notes": {"speedup": GPIPE_NOTE}, "turns": (0.76, 0.77, 0.77, 0.78)}
+        faster = {"published": {"speedup": 1.8}, "turns": (1.6, 1.61, 1.62, 1.62)}
+        lacking = {"not_run": "needs 2x A100", "published": {"train_seconds": 1980.5}}
         groups += [
-            Group(
-                model,
-                "eager",
-                CPU1,
-                base,
-                0.93,
-                published={"train_seconds": 3384.0, "test_accuracy": 0.8353},
-                scaled=scaled,
-            ),
-            Group(
-                model,
-                "gpipe-1-1",
-                CPU2,
-                base * 1.3,
-                0.928,
-                {"balance": [1, 1], "chunks": 4},
-                published={"train_seconds": 2210.0, "speedup": 1.53},
-                notes={"speedup": GPIPE_NOTE},
-                scaled=scaled,
-                turns=(0.76, 0.77, 0.77, 0.78),
-            ),
-            Group(
-                model,
-                "ddp",
-                CPU2,
-                base * 0.62,
-                0.931,
-                published={"speedup": 1.8},
-                turns=(1.6, 1.61, 1.62, 1.62),
-            ),
+            Group(model, "eager", CPU1, base, published=eager, scaled=scaled),
+            Group(model, "gpipe-1-1", CPU2, base * 1.3, 0.928, halves, **piped),
+            Group(model, "ddp", CPU2, base * 0.62, 0.931, **faster),
             Group(model, "horovod", CPU2, base * 0.66, 0.929, turns=(1.5, 1.51, 1.5, 1.51)),
-            Group(
-                model,
-                "gpipe-2",
-                A100X2,
-                options={"balance": [2]},
-                not_run="needs 2x A100",
-                published={"train_seconds": 1980.5},
-            ),
+            Group(model, "gpipe-2", A100X2, options=whole, **lacking),
         ]
-    groups += [
-        Group(
-            "swin",
-            "eager",
-            CPU1,
-            status="out_of_memory",
-            reason="the kernel killed the process at 23.9 GiB",
-            published={"train_seconds": 7236.0},
-        ),
-        Group(
-            "swin",
-            "ddp",
-            CPU2,
-            status="diverged",
-            reason="loss was NaN in epoch 2",
-            turns=(1.0,),
-        ),
+    full = {"status": "out_of_memory", "reason": "the kernel killed the process at 23.9 GiB"}
+    nan = {"status": "diverged", "reason": "loss was NaN in epoch 2"}
+    return [
+        *groups,
+        Group("swin", "eager", CPU1, published={"train_seconds": 7236.0}, **full),
+        Group("swin", "ddp", CPU2, turns=(1.0,), **nan),
     ]
-    return groups
 
 
 def usual_study(name: str = "constructed", **changes: Any) -> dict:
@@ -379,8 +303,10 @@ def cell_json(group: Group, seed: int) -> dict:
         group.hardware,
         options=group.options,
         seed=seed,
+        dataset={"name": "digits", "train_samples": group.train_samples, "test_samples": None},
         training=TRAINING
-        | {"epochs": group.epochs, "profile": "phases" if group.phases else "none"},
+        | {"epochs": group.epochs, "profile": "phases" if group.phases else "none"}
+        | group.training,
     )
 
 
@@ -411,16 +337,11 @@ def metrics_json(group: Group, seed: int) -> dict:
         return make_metrics(cell, group.status, reason=group.reason, **times)
     measured = values(group, seed)
     history = [
-        {
-            "epoch": epoch,
-            "train_loss": 2.3 / epoch,
-            "learning_rate": 0.002 / epoch,
-            "seconds": measured["epoch_seconds"],
-            "elapsed_seconds": measured["epoch_seconds"] * epoch,
-            "samples_per_second": measured["samples_per_second"],
-            "test_accuracy": measured["test_accuracy"] * (1 - math.exp(-1.1 * epoch)),
-            "test_loss": 1.9 / epoch,
-        }
+        {"epoch": epoch, "train_loss": 2.3 / epoch, "learning_rate": 0.002 / epoch}
+        | {"seconds": measured["epoch_seconds"], "test_loss": 1.9 / epoch}
+        | {"elapsed_seconds": measured["epoch_seconds"] * epoch}
+        | {"samples_per_second": measured["samples_per_second"]}
+        | {"test_accuracy": measured["test_accuracy"] * (1 - math.exp(-1.1 * epoch))}
         for epoch in range(1, group.epochs + 1)
     ]
     confusion = [
@@ -451,50 +372,30 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
     """results/plan/<study>.json for these groups."""
     baselines = {group.model: group for group in groups if group.variant == "eager"}
     entries = []
+    usual = {"baseline": "eager", "variants": 1, "inference": False}
     pairs = [
-        {
-            "id": f"{group.id}.pair",
-            "model": group.model,
-            "variant": group.variant,
-            "baseline": "eager",
-            "sides": [group.id, baselines[group.model].id],
-            "variants": 1,
-            "inference": False,
-            "restarts": list(range(len(group.turns))),
-            "cells": group.pairs(),
-            "not_run": None,
-        }
+        {"id": f"{group.id}.pair", "model": group.model, "variant": group.variant, **usual}
+        | {"sides": [group.id, baselines[group.model].id], "cells": group.pairs()}
+        | {"restarts": list(range(len(group.turns))), "not_run": group.not_run}
         for group in groups
         if group.turns
     ]
     for group in groups:
         cell = cell_json(group, group.seeds[0])
         baseline = baselines.get(group.model)
+        told = ("id", "model", "variant", "strategy", "options", "hardware", "not_run")
+        work = {
+            "ranks": 2 if group.strategy in ("ddp", "horovod") else 1,
+            "micro_batches": group.options.get("chunks", 1),
+            "batch_norm": BATCH_NORM.get(group.strategy, "the whole batch"),
+        }
         entries.append(
-            {
-                "id": group.id,
-                "model": group.model,
-                "variant": group.variant,
-                "strategy": group.strategy,
-                "options": group.options,
-                "model_options": {},
-                "hardware": group.hardware,
-                "dataset": cell["dataset"],
-                "training": cell["training"],
-                "seeds": list(group.seeds),
-                "cells": group.cells(),
-                "not_run": group.not_run,
-                "baseline": baseline.id if baseline and baseline is not group else None,
-                "published": {"model": group.model, "strategy": group.variant},
-                "comparable": group.notes,
-                "scaled": list(group.scaled),
-                "work": WORK
-                | {
-                    "ranks": 2 if group.strategy in ("ddp", "horovod") else 1,
-                    "micro_batches": group.options.get("chunks", 1),
-                    "batch_norm": BATCH_NORM.get(group.strategy, "the whole batch"),
-                },
-            }
+            {key: getattr(group, key) for key in told}
+            | {"model_options": {}, "dataset": cell["dataset"], "training": cell["training"]}
+            | {"seeds": list(group.seeds), "cells": group.cells()}
+            | {"baseline": baseline.id if baseline and baseline is not group else None}
+            | {"published": {"model": group.model, "strategy": group.variant}}
+            | {"comparable": group.notes, "scaled": list(group.scaled), "work": WORK | work}
         )
     return {
         "schema_version": 1,

@@ -14,8 +14,7 @@ import psutil
 
 from parbench import files
 from parbench.cell import Cell, Pair
-
-ROOT = Path(__file__).resolve().parent.parent
+from workspace import ROOT
 
 
 def wait_for(there: Callable[[], object], seconds: float = 120, often: float = 0.02) -> None:

@@ -54,8 +54,7 @@ def test_none_is_said_with_what_installs_it(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("body", "flags"),
-    [("exit 0", ("--userns",)), ('case "$*" in *--userns*) fail;; esac', ())],
+    ("body", "flags"), [("exit 0", ("--userns",)), ('case "$*" in *--userns*) fail;; esac', ())]
 )
 def test_the_first_way_that_works_is_taken(stub, body, flags):
     program = stub(body)

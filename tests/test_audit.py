@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import pytest
 
 from parbench.plan.published import Claims
 from parbench.plan.published import rows as rows_of
 from parbench.verdicts import audit
+from workspace import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 HEAD = (
     "study,table,model,strategy,hardware,nodes,devices_per_node,"
     "metric,value,unit,published_value,note"

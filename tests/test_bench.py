@@ -9,7 +9,7 @@ import pytest
 
 import bench
 from conftest import ROOT
-from parbench.bench import benchmarks, turns
+from parbench.bench import benchmarks
 from parbench.errors import ParbenchError
 
 
@@ -25,35 +25,13 @@ def context(tmp_path, monkeypatch):
     return benchmarks.Context(tmp_path, {"this": ROOT}, 1)
 
 
-def test_rows_have_an_interval():
-    for n, low, high in [(6, 1, 6), (10, 2, 9), (30, 10, 21)]:  # tables of the sign test
-        row = turns.Row("constructed", "x", [float(value) for value in range(1, n + 1)]).result()
-        assert (row["low"], row["high"], row["median"]) == (low, high, (n + 1) / 2)
-        assert f"({low} to {high})" in turns.line(row)
-    assert turns.line(turns.Row("few", "s", [1.0] * 5).result()) == "  few: 1 s (n=5)"
-
-
-def test_sides_take_turns_so_that_a_drift_cancels():
-    calls, clock = [], [0.0]
-
-    def work(name):
-        calls.append(name)
-        clock[0] += 1
-        return 5.0 + clock[0]  # slower and slower
-
-    contenders = {name: lambda name=name: work(name) for name in "abc"}
-    found = turns.take_turns(contenders, 6)
-    pairs = ["".join(calls[start : start + 6]) for start in range(3, len(calls), 6)]
-    assert len(set(pairs)) == 6  # every order once
-    assert all(pair == pair[::-1] for pair in pairs)
-    assert set(turns.ratio("constructed", found["a"], found["b"]).values) == {1.0}
-
-
 def test_cells_of_two_checkouts_by_the_program(context, tmp_path, monkeypatch, capsys):
     def program(*words):
         monkeypatch.setattr(sys, "argv", ["bench.py", *map(str, words)])
         bench.main()
 
+    small = benchmarks.STUDY.replace("steps: 8, global_batch: 64", "steps: 1, global_batch: 16")
+    monkeypatch.setattr(benchmarks, "STUDY", small)
     out = tmp_path / "a folder/bench.json"
     program("train", "--pairs", 1, "--against", ROOT, "--out", out)
     result = json.loads(out.read_text())
@@ -73,7 +51,7 @@ def test_cells_of_two_checkouts_by_the_program(context, tmp_path, monkeypatch, c
 def test_the_workflow(context):
     variants = {"eager": {"strategy": "eager", "hardware": "cpu1"}}
     only = {"title": "All", "variants": ["eager"], "metrics": ["train_seconds"]}
-    small = {"models": {"resnet18": {}}, "variants": variants, "tables": [only]}
+    small = {"models": {"simple_cnn": {}}, "variants": variants, "tables": [only]}
     small |= {"claims": None, "together": {}, "pairs": None}
     settings = benchmarks.quickstart(ROOT)["settings"] | {
         "epochs": 1,

@@ -370,13 +370,6 @@ def test_a_damaged_result_is_named_and_the_others_listed(trained, capsys, damage
     assert "46 cells: 1 unreadable, 45 missing" in out
 
 
-def test_why_names_the_changed_setting(trained, base, capsys):
-    changed = {"quickstart": {"settings": {"learning_rate": 0.004}}}
-    plan = planned(base, override=changed)
-    telling.show_why(telling.find("swin.eager.cpu1.s0", plan), plan)
-    assert "training.learning_rate: 0.003 became 0.004" in capsys.readouterr().out
-
-
 # --- the command line ---
 
 

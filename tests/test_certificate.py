@@ -63,6 +63,7 @@ def certificates(tmp_path, rows, place=certificate.HOST):
         ({"precision": "fp16"}, WHOLE, "precision fp16 is not"),
         ({"devices": 3}, WHOLE, "this combination"),
         ({"options": {"bucket_cap_mb": 1}}, WHOLE, "this combination"),
+        ({"options": {"hook": "fp16"}}, WHOLE, "gradients are rounded to float16"),
         ({"code_digest": "0" * 64}, WHOLE, "its code is another"),
         ({"image": "torch-current-0"}, WHOLE, "nothing of torch-current-0 is"),
         ({}, [row(error=3e-4), row("float32")], "gradients differs by 3.0e-04 from eager's"),
@@ -90,17 +91,6 @@ def test_a_certificate_that_was_changed_is_refused(tmp_path):
     path.write_text("[]")
     with pytest.raises(ParbenchError, match="not a certificate of this version"):
         certificate.read(path)
-
-
-def test_what_plans_want_by_place():
-    plan = constructed.plan_json(constructed.usual_study(), constructed.usual_groups())
-    wanted = certificate.wanted([plan, plan], certificate.HOST)
-    assert len({json.dumps(each, sort_keys=True) for each in wanted}) == len(wanted)
-    assert {each["strategy"] for each in wanted} == {"eager", "gpipe", "ddp", "horovod"}
-    assert [1, 1] in [each["options"].get("balance") for each in wanted]
-    assert [2] not in [each["options"].get("balance") for each in wanted]  # not run here
-    in_image = certificate.wanted([plan], "horovod-current-0123456789ab")
-    assert {each["strategy"] for each in in_image} == {"horovod"}
 
 
 def test_table_and_report_mark_what_is_not_certified(tmp_path):

@@ -9,7 +9,6 @@ import resource
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from parbench import strategies
@@ -190,48 +189,6 @@ def test_a_full_disk_ends_no_training(digits, tmp_path, state, capsys, small_fil
     assert not list((tmp_path / "full" / "checkpoints").iterdir())
     assert not here(often(), digits, tmp_path / "stopped", Until(state, 6))
     assert json.loads((state / "stopped.json").read_text()) == {"epoch": 1, "step": 0}
-
-
-# ---------------------------------------------------------------- the files
-
-
-KEY = {"the settings": "a", "the code": "b", "the image": None, "the dataset": "d"}
-STATE = {"kept": {"epoch": 1, "step": 1}}
-
-
-@pytest.fixture
-def store(tmp_path):
-    """Two checkpoints, of 1 and 2 steps."""
-    store = checkpoint.Store(tmp_path / "checkpoints", KEY)
-    for number in (1, 2):
-        store.write(number, {"weight": torch.full((100,), float(number))}, STATE)
-    return store
-
-
-def numbers(folder):
-    return sorted(int(path.name.split(".")[0]) for path in folder.glob("*"))
-
-
-def test_the_last_two_are_kept(store):
-    store.write(3, {"weight": torch.zeros(1)}, STATE)
-    assert numbers(store.folder) == [2, 3]
-    assert store.find() == 3
-    assert store.read(3)[1]["weight"].tolist() == [0.0]
-
-
-@pytest.mark.parametrize("damage", ["truncated", "flipped"])
-def test_damage_is_said_and_the_older_one_serves(store, capsys, damage):
-    path = max(store.folder.iterdir())
-    content = bytearray(path.read_bytes())
-    if damage == "truncated":
-        del content[-7:]
-    else:
-        content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    assert store.find() == 1
-    assert store.read(1)[1]["weight"].tolist() == [1.0] * 100
-    assert "is damaged; the one before it is tried" in capsys.readouterr().out
-    assert numbers(store.folder) == [1]
 
 
 # ---------------------------------------------------------------- when the ranks look up

@@ -7,7 +7,6 @@ import json
 import math
 import re
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pypdf
@@ -22,16 +21,14 @@ from parbench.plan.published import rows as rows_of
 from parbench.reporting import report
 from parbench.verdicts import claims
 from parbench.verdicts.arithmetic import Contradiction, Sure
-from parbench.verdicts.comparisons import Published, Rebuilt
+from parbench.verdicts.comparisons import Rebuilt
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared, Restart, restart
 from parbench.verdicts.published import Source
 from parbench.verdicts.words import (
-    ABOVE,
     BELOW,
     FAILS,
     HOLDS,
-    INSIDE,
     NOT_COMPARABLE,
     REPORTED,
     UNDECIDED,
@@ -69,8 +66,9 @@ def group(
     ``changes`` are those of the plan, such as ``not_run`` and ``published``; others are settings.
     """
     name = f"{model}.{variant}"
-    told = ("not_run", "published", "comparable", "baseline", "scaled")
-    plan = {key: changes.pop(key, None) for key in told}
+    plan = {key: changes.pop(key, None) for key in ("not_run", "published", "baseline")}
+    plan |= {"comparable": changes.pop("comparable", {}), "scaled": changes.pop("scaled", [])}
+    plan["model_options"] = {}
     cell = make_cell(
         name, model, strategy, hardware, options=options, training={**TRAINING, **changes}
     )
@@ -78,7 +76,6 @@ def group(
     plan |= {"options": options or {}, "hardware": hardware, "seeds": list(seeds)}
     plan |= {key: cell[key] for key in ("dataset", "training")}
     plan |= {"cells": [f"{name}.s{seed}" for seed in seeds], "work": WORK}
-    plan["scaled"] = plan["scaled"] or []
     runs = []
     for seed in seeds if plan["not_run"] is None else ():
         own = {**cell, "id": f"{name}.s{seed}", "seed": seed}
@@ -170,22 +167,6 @@ def test_scores_are_compared_by_their_difference(given, verdict):
     assert made.verdict == verdict
 
 
-def test_undecided_scores_say_what_it_takes():
-    made = scores(0.81, 0.8, 0.8, 0.798)
-    assert re.search(r"some \d+ minutes more \(\d+ seeds\) if the estimate stays", made.reason)
-    few = scores(0.81, 0.82, 0.8)
-    assert few.verdict == UNDECIDED
-    assert few.reason.endswith("; 3 seeds, and 4 are the fewest")
-
-
-def test_a_published_number_that_means_nothing_is_refused(tmp_path):
-    path = tmp_path / "claims.yaml"
-    claim = {"study": "paper", "claim": "So.", "published": {"net": {"16": 0}}}
-    path.write_text(json.dumps({"a": claim | FASTER}))
-    with pytest.raises(ParbenchError, match=r"a.published: value 0 is no ratio; write one above 0"):
-        read_claims(path)
-
-
 @pytest.mark.parametrize(
     ("metric", "test", "message"),
     [
@@ -235,7 +216,7 @@ def test_what_is_lacking_is_said():
 
 def test_without_a_common_seed_there_is_no_number():
     """Neither in one ratio nor in two: what is not measured is no NaN."""
-    empty = replace(group("ddp", "ddp", CPU2), runs=())
+    empty = group("ddp", "ddp", CPU2).model_copy(update={"runs": ()})
     made = judged(ratio({"strategy": "ddp"}, {"strategy": "eager"}, metric=MEMORY), EAGER, empty)
     assert (made.verdict, made.reason) == (UNTESTED, "no seed or restart that both have")
     assert made.comparisons[0].measured is None
@@ -317,7 +298,7 @@ def turns(own: Group, baseline: Group, *ratios: float, bound=math.inf) -> Group:
         Restart(n, math.log(ratio), 0.0, (), 4, 0, bound, 20.0) for n, ratio in enumerate(ratios)
     ]
     compared = Compared(tuple(made), (), tuple(f"{own.id}.r{each.number}" for each in made))
-    return replace(own, pairs={**own.pairs, baseline.id: compared})
+    return own.model_copy(update={"pairs": {**own.pairs, baseline.id: compared}})
 
 
 DDP = group("ddp", "ddp", CPU2, 60)
@@ -345,95 +326,41 @@ SPREAD = (0.9, 1.1, 1.3, 0.8)
 def test_pairs_decide_by_themselves(claim, ratios, verdict):
     made = judged(claim, EAGER, turns(DDP, EAGER, *ratios))
     assert made.verdict == verdict
-    assert made.comparisons[0].measured.n == len(ratios)
-
-
-def test_an_undecided_pair_says_what_it_takes():
-    few = judged(FASTER, EAGER, turns(DDP, EAGER, *FAST[:3])).reason
-    assert few.endswith("; 3 restarts, and 4 are the fewest")
-    said = judged(FASTER, EAGER, turns(DDP, EAGER, 1.3, 1.0, 1.2, 1.1)).reason
-    assert re.search(r"some \d+ minutes more \(\d+ restarts\) if the estimate stays", said)
-
-
-@pytest.mark.parametrize(
-    "claim",
-    [
-        ratio({"strategy": "eager"}, {"strategy": "ddp"}, value=2),
-        ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<", value=0.5),
-    ],
-)
-def test_what_the_devices_could_never_show_is_no_refutation(claim):
-    made = judged(claim, EAGER, turns(DDP, EAGER, *FAST))
-    assert (made.verdict, made.reason) == (UNTESTED, "at most 2.00 times")
-    slower = ratio({"strategy": "ddp"}, {"strategy": "eager"})
-    assert judged(slower, EAGER, turns(DDP, EAGER, *SLOW)).verdict == HOLDS
+    assert made.comparisons[0].measured.seeds == len(ratios)
 
 
 def test_predicting_is_told_by_pairs_of_predicting():
     claim = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="inference_seconds")
     trained = turns(DDP, EAGER, *FAST)
     assert judged(claim, EAGER, trained).reason == NO_PAIR
-    predicted = replace(DDP, predicting=turns(DDP, EAGER, *SLOW).pairs)
+    predicted = DDP.model_copy(update={"predicting": turns(DDP, EAGER, *SLOW).pairs})
     assert judged(claim, EAGER, predicted).verdict == FAILS
 
 
 # ---------------------------------------------------------------- where the published number lies
 
 
-@pytest.mark.parametrize(
-    ("published", "lies", "says"),
-    [
-        (1.5, INSIDE, "published 1.5 lies inside the interval [1.48, 1.52]"),
-        (1.87, ABOVE, "published 1.87 lies above the interval [1.48, 1.52]"),
-        (1.2, BELOW, "published 1.2 lies below the interval [1.48, 1.52]"),
-        (
-            14.3,
-            NOT_COMPARABLE,
-            "published 14.3: not comparable: published 14.3, beyond what can be reached here: "
-            "at most 2.00",
-        ),
-    ],
-)
-def test_where_the_published_ratio_lies(published, lies, says):
-    made = judged(FASTER | {"published": published}, EAGER, turns(DDP, EAGER, *FAST))
-    assert made.verdict == HOLDS  # whatever is published
-    assert made.comparisons[0].beside == Published(published, lies, says)
-
-
 def test_where_nothing_is_published_or_measured_nothing_lies():
-    assert judged(FASTER, EAGER, turns(DDP, EAGER, *FAST)).comparisons[0].beside is None
+    assert judged(FASTER, EAGER, turns(DDP, EAGER, *FAST)).comparisons[0].lies == ""
     few = judged(FASTER | {"published": 1.5}, EAGER, turns(DDP, EAGER, *FAST[:3]))
-    assert few.comparisons[0].beside is None
+    assert few.comparisons[0].lies == ""
 
 
 def test_a_published_number_of_other_work_is_not_comparable():
-    other = replace(turns(DDP, EAGER, *FAST), differs="it repeats")
-    beside = judged(FASTER | {"published": 1.5}, EAGER, other).comparisons[0].beside
-    assert (beside.lies, "it repeats" in beside.says) == (NOT_COMPARABLE, True)
-    small = replace(turns(DDP, EAGER, *FAST), scaled=["epochs 2 instead of 50"])
+    other = turns(DDP, EAGER, *FAST).model_copy(update={"differs": "it repeats"})
+    (one,) = judged(FASTER | {"published": 1.5}, EAGER, other).comparisons
+    assert (one.lies, "it repeats" in one.says) == (NOT_COMPARABLE, True)
+    small = turns(DDP, EAGER, *FAST).model_copy(update={"scaled": ["epochs 2 instead of 50"]})
     claim = ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<") | {"published": 0.6}
-    beside = judged(claim, EAGER, small).comparisons[0].beside
-    assert (beside.lies, beside.says[-18:]) == (BELOW, ", at its own scale")
-
-
-def test_published_scores_lie_by_their_difference():
-    rows = [
-        f"net,{name},,X,1,1,,test_accuracy,{value},fraction"
-        for name, value in (("eager", 0.9), ("ddp", 0.68))
-    ]
-    eager, ddp = (
-        group(name, name, CPU1, published={"model": "net", "strategy": name})
-        for name in ("eager", "ddp")
-    )
-    claim = ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<", "test_accuracy", value=0)
-    (made,) = judged(claim, eager, ddp, rows=rows).comparisons
-    assert (made.published, made.beside.lies) == (pytest.approx(-0.22), BELOW)
-    assert made.beside.says.startswith("published -22.00 points lies below the interval [")
+    (one,) = judged(claim, EAGER, small).comparisons
+    assert (one.lies, one.says[-18:]) == (BELOW, ", at its own scale")
 
 
 def test_a_study_with_pairs_compares_no_other_times():
     other = group("ddp", "ddp", CPU2, 60, model="other")
-    made = judged(FASTER, EAGER, turns(DDP, EAGER, *FAST), replace(EAGER, id="x"), other)
+    made = judged(
+        FASTER, EAGER, turns(DDP, EAGER, *FAST), EAGER.model_copy(update={"id": "x"}), other
+    )
     assert [each.ratios[0].over.id for each in made.comparisons] == [EAGER.id]
     alone = turns(group("b", "ddp", CPU2, 60, model="c"), EAGER, *FAST)
     assert "no pair" in judged(FASTER, EAGER, DDP, alone).reason
@@ -442,15 +369,10 @@ def test_a_study_with_pairs_compares_no_other_times():
 def test_where_equal_sides_differ_pairs_tell_nothing():
     biased = turns(turns(DDP, EAGER, *FAST), DDP, 1.1, 1.101, 1.1, 1.101)
     made = judged(FASTER | {"published": 1.5}, EAGER, biased)
-    assert (made.verdict, made.comparisons[0].beside) == (UNTESTED, None)
+    assert (made.verdict, made.comparisons[0].lies) == (UNTESTED, "")
     assert "equal sides differ on 2 CPU cores" in made.reason
     equal = turns(turns(DDP, EAGER, *FAST), DDP, 1.001, 0.999, 1.001, 0.999)
     assert judged(FASTER, EAGER, equal).verdict == HOLDS
-
-
-def test_a_verdict_is_firm_that_would_stand_among_many():
-    assert judged(FASTER, EAGER, turns(DDP, EAGER, *FAST)).firm
-    assert scores(0.8, 0.8, 0.8, 0.8).firm
 
 
 def test_a_restart_is_what_its_undisturbed_pairs_say():
@@ -525,10 +447,7 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     assert squeezed("What the published numbers alone contradict") in squeezed(pdf_text(pdf))
 
 
-PAIR = [
-    constructed.Group("net", "eager", CPU1, 12),
-    constructed.Group("net", "ddp", CPU2, 8),
-]
+PAIR = [constructed.Group("net", "eager", CPU1, 12), constructed.Group("net", "ddp", CPU2, 8)]
 
 
 def test_where_no_claim_can_be_tested_there_is_no_figure(tmp_path):

@@ -84,21 +84,3 @@ def test_values_of_the_command_line_are_those_of_a_file():
     asked = config.typed({"override": override, "x": "1 a"})
     assert asked["override"]["quickstart"] == {"seeds": [0], "settings": {"augment": True}}
     assert asked["x"] == "1 a"
-
-
-@pytest.mark.parametrize(
-    ("files", "changes", "words"),
-    [
-        ([], {"studies": ["six", "seven"], "timeout_seconds": 5}, ["--config", "studies=[six]"]),
-        (
-            [places.ROOT / "config.yaml", places.ROOT / "rules" / ".." / "mine.yaml", "/a/b.yaml"],
-            {"stack": "paper", "override": {"six": {"dataset": "cifar10"}}},
-            [
-                *("--configfile", "mine.yaml", "/a/b.yaml", "--config", "studies=[six]"),
-                *('override={"six":{"dataset":"cifar10"}}', "stack=paper"),
-            ],
-        ),
-    ],
-)
-def test_arguments_that_ask_for_a_study_again(files, changes, words):
-    assert config.arguments("six", files, changes) == words

@@ -23,8 +23,7 @@ from safetensors.numpy import load_file
 from parbench.data import dataset, download, source
 from parbench.data.kinds import cifar10_binary, digits
 from parbench.errors import ParbenchError
-
-ROOT = Path(__file__).resolve().parent.parent
+from workspace import ROOT
 
 
 @pytest.fixture(autouse=True)

@@ -6,15 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from parbench import machine
 from parbench.deploy import apptainer, doctor, environment
+from workspace import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
-CHECKS = ["Python", "disk", "cores", "accelerators", "Horovod", "Apptainer", "Slurm"]
+CHECKS = ["Python", "disk", "cores", "accelerators", "Horovod", "compiler", "Apptainer", "Slurm"]
 
 
 @pytest.fixture

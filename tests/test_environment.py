@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from workspace import ROOT
+
 UV = Path(sys.prefix) / "bin" / "uv"
 PROGRAMS = (
     "errors.py", "files.py", "printable.py", "cache.py", "__init__.py", "deploy/__init__.py",

@@ -13,11 +13,10 @@ import constructed
 from constructed import CPU1, CPU2, Group
 from parbench import files
 from parbench.errors import ParbenchError
-from parbench.measure import metrics_json
 from parbench.reporting import report
 from parbench.verdicts import certificate, evidence
 from test_report import pdf_text, squeezed
-from workspace import ROOT, Workspace
+from workspace import Workspace
 
 GROUPS = [group for group in constructed.usual_groups() if group.model != "resnet50"]
 
@@ -224,12 +223,7 @@ def test_one_report_holds_a_study_of_two_machines(tmp_path):
     data = collected(*outs)
     html = report.render.render_html(data)
     assert "Rendered from 2 files of evidence; nothing was trained for it." in html
-    for words in (
-        "First CPU, 2 cores",
-        "Second &lt;b&gt; CPU, 2 cores",
-        "0.200 ±",
-        "0.600 ±",
-    ):
+    for words in ("First CPU, 2 cores", "Second &lt;b&gt; CPU, 2 cores", "0.200 ±", "0.600 ±"):
         assert words in html
     for out in outs:
         assert f"{out.name}.json" in html
@@ -258,20 +252,3 @@ def test_the_workflow_renders_evidence_without_training(tmp_path):
         (work.folder / "results/cells").glob("*/metrics.json")
     )
     assert work.jobs("reports/evidence.html") == {}
-
-
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "reports/evidence").glob("*.json")), ids=lambda path: path.stem
-)
-def test_what_lies_in_the_project_is_whole(path):
-    """Its digest, every cell by the schema of metrics, and a certificate for where they ran."""
-    made = evidence.read(path)
-    runs = evidence.runs(made, path)
-    assert path.stem == f"{made['study']}-{made['machine']}-{made['date']}"
-    assert {run["status"] for run in runs.values()} == {"ok"}
-    # What trains nothing has none of its own; of pairs the sides are certified as cells.
-    trained = [run for run in runs.values() if "sides" not in run]
-    trained = [run for run in trained if "trained_by" not in run["cell"]]
-    used = [each for run in trained for each in metrics_json.environments(run)]
-    places = {each["image"] or certificate.HOST for each in used}
-    assert places == {proof["place"] for proof in made["certificates"]}

@@ -20,7 +20,7 @@ from parbench import cache, machine
 from parbench.deploy import apptainer, build, images
 from parbench.plan import config
 from require import require
-from workspace import Workspace, small_study
+from workspace import Workspace
 
 SETTINGS = {"arguments": {}, "unpack": False}
 TINY = """Bootstrap: localimage
@@ -53,6 +53,7 @@ def recipes(tmp_path, monkeypatch):
 
 
 MORE = {"text", "spark", "deepspeed"}  # which stand on horovod
+ALL = {"base", "torch", "horovod", "report", *MORE}
 
 
 def keys(**arguments):
@@ -64,25 +65,13 @@ def keys(**arguments):
 @pytest.mark.parametrize(
     ("file", "text", "renamed"),
     [
-        (
-            "torch.def",
-            "\n%runscript\n    exec true\n",
-            {"torch", "horovod", *MORE},
-        ),
-        (
-            "base.def",
-            "\n%runscript\n    exec true\n",
-            {"base", "torch", "horovod", "report", *MORE},
-        ),
+        ("torch.def", "\n%runscript\n    exec true\n", {"torch", "horovod", *MORE}),
+        ("base.def", "\n%runscript\n    exec true\n", ALL),
         ("torch.def", "\n    # a comment\n\n", set()),
         ("locks/current/report.txt", "# renewed\n", {"report"}),
         ("build_horovod.py", "\nWHATEVER = 1\n", {"horovod", *MORE}),
         ("build_horovod.py", "\n# a comment\n", set()),
-        (
-            "post.sh",
-            "\ntrue\n",
-            {"base", "torch", "horovod", "report", *MORE},
-        ),
+        ("post.sh", "\ntrue\n", ALL),
     ],
 )
 def test_what_decides_the_content_renames_it_and_what_stands_on_it(recipes, file, text, renamed):
@@ -193,22 +182,18 @@ def test_an_image_is_built_once_with_a_bill_of_materials(tiny):
     assert {f"pkg:pypi/{name}" for name in facts["packages"]} <= purls
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
+def test_a_broken_recipe_leaves_nothing_half_and_says_why(tiny):
+    for old, new, words in (
         ("echo parbench > /tiny", "apt-get instal nothing", "Invalid operation instal"),
-        ("= parbench", "= something", "cannot be built"),
-    ],
-    ids=["a command fails", "its test fails"],
-)
-def test_a_broken_recipe_leaves_nothing_half_and_says_why(tiny, old, new, words):
-    tiny.recipe.write_text(TINY.replace(old, new))
-    done = tiny.build(check=False)
-    assert done.returncode == 2
-    last = done.stderr[done.stderr.index("error: the image tiny-") :]
-    for word in (words, "recipe:", "tiny.def", "log:", "deployment: host"):
-        assert word in last
-    assert tiny.left() == []
+        ("= parbench", "= something", "cannot be built"),  # its test fails
+    ):
+        tiny.recipe.write_text(TINY.replace(old, new))
+        done = tiny.build(check=False)
+        assert done.returncode == 2
+        last = done.stderr[done.stderr.index("error: the image tiny-") :]
+        for word in (words, "recipe:", "tiny.def", "log:", "deployment: host"):
+            assert word in last
+        assert tiny.left() == []
     unknown = tiny.run("build", "tin", check=False)
     assert "there is no image 'tin': containers/ holds no tin.def" in unknown.stderr
 
@@ -249,37 +234,12 @@ def test_nothing_of_the_host_is_seen_inside(tmp_path):
 
 # ---------------------------------------------------------------- cells in images
 
-STUDY = small_study(
-    "Two cells",
-    "simple_cnn: {}",
-    """
-eager: {strategy: eager, hardware: cpu1}
-ddp: {strategy: ddp, hardware: cpu2, baseline: eager}
-""",
-)
-AFTER = {"table": 1, "report": 1}
 
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A work folder in which a small study has been run in images, without any network."""
+@pytest.fixture
+def finished(quickstart):
+    """The default study in images, which tests/conftest.py has run without any network."""
     ready("torch")
-    ready("report")
-    work = Workspace(tmp_path_factory.mktemp("images") / "a work, folder", "auto")
-    (work.folder / "studies/two.yaml").write_text(STUDY)
-    work.edit("config.yaml", "studies: [quickstart]", "studies: [two]")
-    assert work.jobs() == {"image": 2, "dataset": 1, "train": 2, "certificate": 1, **AFTER}
-    alone = ["unshare", "-n"] if os.geteuid() == 0 else ["unshare", "-rn"]
-    # Loopback alone, as a cell needs it.
-    words = 'ip link set lo up && exec "$0" -m snakemake --quiet all'
-    done = subprocess.run(
-        [*alone, "sh", "-c", words, sys.executable],
-        cwd=work.folder,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return work, done.stdout + done.stderr
+    return quickstart
 
 
 def metrics_of(work):
@@ -287,26 +247,24 @@ def metrics_of(work):
     return {path.parent.name: json.loads(path.read_text()) for path in files}
 
 
-@pytest.mark.xdist_group("images")
 def test_cells_run_in_images_without_network_and_say_in_which(finished):
-    work, said = finished
-    assert "cells run in Apptainer images, stack current" in said
-    found = metrics_of(work)
-    assert len(found) == 2
+    work, done = finished
+    assert "cells run in Apptainer images, stack current" in done.stdout + done.stderr
     html = (work.folder / "reports/final.html").read_text()
-    for metrics in found.values():
-        environment = metrics["environment"]
-        assert environment["image"] == images.image("torch", "current", SETTINGS).label
-        facts = images.image("torch", "current", SETTINGS).facts
-        assert environment["image_digest"] == facts["sha256"]
-        assert environment["deployment"] == "apptainer"
-        assert environment["python"] == facts["python"]
-        assert environment["lock_mismatch"] == []
-        assert environment["machine"]["os"] == machine.operating_system()
-        assert environment["image_digest"] in html
+    for metrics in metrics_of(work).values():
+        for side in metrics.get("sides", [metrics]):
+            environment = side["environment"]
+            name = "horovod" if environment["image"].startswith("horovod") else "torch"
+            image = images.image(name, "current", SETTINGS)
+            assert environment["image"] == image.label
+            assert environment["image_digest"] == image.facts["sha256"]
+            assert environment["deployment"] == "apptainer"
+            assert environment["python"] == image.facts["python"]
+            assert environment["lock_mismatch"] == []
+            assert environment["machine"]["os"] == machine.operating_system()
+            assert environment["image_digest"] in html
     files = [path for part in ("results", "reports") for path in (work.folder / part).rglob("*")]
     assert {path.lstat().st_uid for path in files} == {os.getuid()}
-    assert work.jobs() == {}
     assert work.jobs("--sdm", "apptainer") == {}
 
 
@@ -322,28 +280,24 @@ def edited(path, change):
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-@pytest.mark.xdist_group("images")
 def test_a_changed_recipe_runs_its_cells_again_and_no_other(finished):
     work, _ = finished
-    recipes = work.folder / "containers"
+    recipes, after = work.folder / "containers", {"table": 1, "report": 1}
     more = "\n%runscript\n    exec true\n"
-    with edited(recipes / "torch.def", lambda text: text + more):
-        assert work.jobs() == {"image": 1, "train": 2, "certificate": 1, **AFTER}
-        assert "image torch changed" in work.run("scripts/cells.py", "why", "eager").stdout
+    with edited(recipes / "horovod.def", lambda text: text + more):
+        assert work.jobs() == {"image": 1, "train": 2, "certificate": 1, **after}  # and a pair
+        assert "image horovod changed" in work.run("scripts/cells.py", "why", "swin.horovod").stdout
     with edited(recipes / "report.def", lambda text: text + more):
-        assert work.jobs() == {"image": 1, **AFTER}
-    host = ("deployment: auto", "deployment: host")
-    with edited(work.folder / "config.yaml", lambda text: text.replace(*host)):
-        assert work.jobs() == {"train": 2, "certificate": 1, **AFTER}  # other cells
+        assert work.jobs() == {"image": 1, **after}
 
 
-@pytest.mark.xdist_group("images")
 def test_the_command_of_a_cell_enters_its_image(finished):
     work, _ = finished
-    line = work.run("scripts/cells.py", "command", "eager").stdout.strip()
-    name, before = next(item for item in metrics_of(work).items() if ".eager." in item[0])
-    done = subprocess.run(["sh", "-c", line], cwd=work.folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    log = (work.folder / "results/cells" / name / "log.txt").read_text()
+    line = work.run("scripts/cells.py", "command", "swin.eager").stdout.strip()
+    path = next(work.folder.glob("results/cells/swin.eager.*/metrics.json"))
+    with edited(path, lambda text: text):
+        done = subprocess.run(["sh", "-c", line], cwd=work.folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(path.read_text())["environment"]["image"]
+    log = path.with_name("log.txt").read_text()
     assert images.image("torch", "current", SETTINGS).label in log.splitlines()[0]
-    assert metrics_of(work)[name]["test_accuracy"] == before["test_accuracy"]

@@ -1,11 +1,11 @@
-"""Whatever ends a cell, by whatever strategy it is trained: run again, it has the same result.
+"""Whatever ends a cell: run again, it has the same result.
 
-Through the launcher, in deterministic mode; tests/test_checkpoint.py has what needs no processes.
+Through the launcher, in deterministic mode; tests/test_checkpoint.py has what needs no processes,
+tests/test_train.py every strategy.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -21,23 +21,15 @@ from parbench.cell import Cell
 from parbench.measure import metrics_json
 from workspace import ROOT, Workspace
 
-CASES = {
-    "eager": (1, {}),
-    "gpipe": (2, {"balance": [1, 1], "chunks": 4}),
-    "ddp": (2, {}),
-    "horovod": (2, {}),
-}
 DYING = Path(__file__).parent / "dying"
 
 
-def cell_of(strategy: str, epochs: int = 14) -> dict:
+def cell_of(strategy: str, devices: int, epochs: int) -> Cell:
     """A cell that trains for some seconds and writes a checkpoint after each step."""
-    devices, options = CASES[strategy]
     more = {"optimizer": "adamw", "learning_rate": 0.003, "schedule": "cosine"}
-    value = training.cell(strategy, devices, epochs=epochs, mode="deterministic", **more, **options)
+    value = training.cell(strategy, devices, epochs=epochs, mode="deterministic", **more)
     model = {"options": {**training.SMALL_SWIN, "stochastic_depth": 0.3}}
-    value = training.altered(value, model=model, run={"checkpoint_seconds": 1e-6})
-    return value
+    return training.altered(value, model=model, run={"checkpoint_seconds": 1e-6})
 
 
 def newest(it: Launched) -> Path | None:
@@ -87,11 +79,8 @@ def launched(tmp_path, digits):
         process.kill()
 
 
-@pytest.mark.parametrize("strategy", CASES)
-def test_a_cell_survives_all_kills(launched, digits, tmp_path, strategy):
-    if strategy == "horovod" and importlib.util.find_spec("horovod") is None:
-        pytest.skip("Horovod could not be built here")
-    draw, value = random.Random(strategy), cell_of(strategy)
+def test_a_cell_survives_all_kills(launched, digits, tmp_path):
+    draw, value = random.Random("ddp"), cell_of("ddp", 2, epochs=14)
     it = launched(value)
     whole = training.start(value, digits, tmp_path / "whole")  # beside it: with nobody killed
 
@@ -144,7 +133,7 @@ def test_a_cell_survives_all_kills(launched, digits, tmp_path, strategy):
 
 def test_changed_code_starts_afresh(launched, tmp_path):
     work = Workspace(tmp_path / "work")
-    it = launched(cell_of("eager", epochs=4), work.folder)
+    it = launched(cell_of("eager", 1, epochs=4), work.folder)
     process = train(it, 3)
     process.kill()
     end(it, process)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -17,8 +16,8 @@ from hypothesis import strategies as st
 from parbench.data import loader
 from parbench.data.pil_input import PilInput
 from parbench.errors import ParbenchError
+from workspace import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 MEAN, STD = [0.49, 0.48, 0.44], [0.25, 0.24, 0.26]
 
 
@@ -132,17 +131,6 @@ def test_batches_cover_each_index_once(n, global_batch, min_tail):
 
 
 # ---- reading ----
-
-
-def test_load(digits):
-    data = loader.load(digits, "cpu")
-    described = json.loads((digits / "digest.json").read_text())
-    assert data.train_images.shape == (1437, 3, 32, 32)
-    assert data.test_images.shape == (360, 3, 32, 32)
-    assert data.train_images.dtype == data.test_images.dtype == torch.uint8
-    assert data.train_labels.dtype == data.test_labels.dtype == torch.int64
-    for key in ("classes", "sha256", "mean", "std"):
-        assert getattr(data, key) == described[key]
 
 
 def test_a_part_is_balanced_fixed_and_nested(digits):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from parbench import machine
 from parbench.cell import Hardware
 from parbench.measure import cores
 
-ROOT = Path(__file__).resolve().parent.parent
 A100 = {"name": "NVIDIA A100-SXM4-40GB", "memory_mib": 40960, "driver": "580.1", "uuid": "GPU-aa"}
 H100 = {"name": "NVIDIA H100 80GB HBM3", "memory_mib": 81559, "driver": "580.1", "uuid": "GPU-bb"}
 

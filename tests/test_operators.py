@@ -184,29 +184,6 @@ def study(tmp_path_factory):
     return rows, json.loads(data.read_text()), html.read_text(), Path(pdf).read_bytes()
 
 
-def test_an_operator_stands_beside_the_published_one(study):
-    row = study[0]["vit", "operators-cpu", "operator_self_seconds:aten::bmm"]
-    assert (row["mean"], row["published"], row["verdict"]) == ("0.06", "0.671137", "not comparable")
-    row = study[0]["vit", "operators-cpu", "operator_total_seconds:aten::bmm"]
-    assert (row["mean"], row["published"]) == ("0.12", "0.671708")
-    assert study[0]["vit", "operators-cpu", "profile_self_seconds"]["published"] == "1.757"
-    # What ran here and the source does not print, and what it prints and did not run here.
-    assert study[0]["vit", "operators-cpu", "operator_self_seconds:<b>&"]["published"] == ""
-    row = study[0]["convnext", "operators-cpu", "operator_self_seconds:aten::_slow_conv2d_forward"]
-    assert (row["mean"], row["published"], row["verdict"]) == ("", "2.918", "not measured")
-    row = study[0]["vit", "operators-apple", "operator_self_seconds:aten::copy_"]
-    assert (row["published"], row["verdict"]) == ("0.102826", "not run")
-    assert row["reason"].startswith("needs an Apple GPU")
-
-
-def test_few_steps_have_no_score_and_a_bound_of_their_threads(study):
-    row = study[0]["vit", "two", "test_accuracy"]
-    assert (row["mean"], row["verdict"]) == ("", "not measured")
-    assert row["reason"].startswith("only 10 steps of an epoch were trained")
-    assert study[0]["vit", "two", "inference_seconds"]["mean"] == "0.5"
-    assert study[0]["vit", "two", "inference_samples_per_second"]["mean"] == "720.0"
-
-
 def test_the_report_shows_operators(study):
     _, data, html, pdf = study
     shown = {table["title"]: table for table in data["studies"][0]["tables"]}

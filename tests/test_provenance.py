@@ -18,10 +18,10 @@ REACHED = """
     measure.metrics_json measure.profiling measure.profiling.none measure.provenance
     measure.scores models models._cuts models._resnet models.resnet18 packages printable
     strategies strategies._base strategies._stages strategies.eager training
-    training.batch_norm training.checkpoint training.companions training.endings
-    training.evaluation training.infer training.launched training.learning_rate training.loop
-    training.optimizers training.progress training.set_up training.snapshot
-    training.train
+    training.batch_norm training.checkpoint training.companions training.compiling
+    training.endings training.evaluation training.infer training.launched
+    training.learning_rate training.loop training.optimizers training.progress
+    training.set_up training.snapshot training.train
 """.split()
 
 

@@ -14,19 +14,14 @@ from parbench.measure import metrics_json
 pytestmark = pytest.mark.whole
 
 
-@pytest.fixture
-def finished(quickstart):
-    return quickstart
-
-
 @pytest.fixture(scope="module")
 def metrics(quickstart):
     folder = quickstart[0].folder / "results/cells"
     return {path.parent.name: metrics_json.read(path) for path in folder.glob("*/metrics.json")}
 
 
-def test_every_cell_learns(finished, metrics):
-    plan = json.loads((finished[0].folder / "results/plan/quickstart.json").read_text())
+def test_every_cell_learns(quickstart, metrics):
+    plan = json.loads((quickstart[0].folder / "results/plan/quickstart.json").read_text())
     groups = plan["groups"]
     measured = [*groups, *plan["pairs"]]
     runnable = [cell for each in measured if not each["not_run"] for cell in each["cells"]]
@@ -52,8 +47,8 @@ def test_every_cell_saw_the_same_work(metrics):
         assert len(set(values["environment"]["cores"])) == ranks
 
 
-def test_table_is_tidy_and_whole(finished):
-    table = pandas.read_csv(finished[0].folder / "results/tables/quickstart.csv")
+def test_table_is_tidy_and_whole(quickstart):
+    table = pandas.read_csv(quickstart[0].folder / "results/tables/quickstart.csv")
     assert table.groupby("group").ngroups == 14  # two models together, by two names
     assert not table.duplicated(["group", "metric"]).any()
     done = table[table.status == "ok"]
@@ -64,8 +59,8 @@ def test_table_is_tidy_and_whole(finished):
     assert not done.reason.fillna("").str.contains("not certified").any()
 
 
-def test_report_shows_each_number(finished):
-    work, result = finished
+def test_report_shows_each_number(quickstart):
+    work, result = quickstart
     html = (work.folder / "reports/final.html").read_text()
     assert len(html.encode()) < 3_000_000
     for line in ("reports/final.html", "reports/final.pdf"):
@@ -78,13 +73,13 @@ def test_report_shows_each_number(finished):
         assert all(cell in html for cell in cells.split())
 
 
-def test_repeated_at_no_cost(finished):
-    work, _ = finished
+def test_repeated_at_no_cost(quickstart):
+    work, _ = quickstart
     assert work.jobs() == {}
 
 
-def test_one_cell_is_rebuilt_alone(finished):
-    work, _ = finished
+def test_one_cell_is_rebuilt_alone(quickstart):
+    work, _ = quickstart
     metrics = next((work.folder / "results/cells").glob("swin.eager*/metrics.json"))
     aside = metrics.rename(metrics.with_suffix(".aside"))
     try:

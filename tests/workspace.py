@@ -55,7 +55,8 @@ class Workspace:
     """The project's own files, copied to ``folder``; results are its own.
 
     Cells run on the host unless ``deployment`` says otherwise: what a test needs no image for is
-    then the same on every machine.
+    then the same on every machine. Turns of pairs are short: beside other tests no ratio of times
+    is a finding.
     """
 
     def __init__(self, folder: Path, deployment: str = "host"):
@@ -74,6 +75,7 @@ class Workspace:
             ignore=shutil.ignore_patterns("final.*", "evidence*"),
         )
         self.edit("config.yaml", "deployment: auto", f"deployment: {deployment}")
+        self.edit("scripts/parbench/launch/turns.py", "SLICE_SECONDS = 1.0", "SLICE_SECONDS = 0.25")
 
     def run(
         self, *words: str, check: bool = True, **environment: str

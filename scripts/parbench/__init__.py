@@ -1,1 +1,1 @@
-"""parbench's code, in rooms that follow the flow; docs/extending.md tells where things are."""
+"""parbench's code, in rooms that follow the flow; README.md lists them."""

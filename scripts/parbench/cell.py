@@ -14,6 +14,8 @@ from parbench.errors import ParbenchError
 from parbench.files import read_json
 
 SCHEMA_VERSION = 1
+# Settings that make one device faster. Where one has its default, cell.json says nothing of it.
+TUNING = ("memory_format", "compile", "fused")
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,9 @@ class Training:
     batch_norm: str = "local"
     precision: str = "fp32"
     tf32: bool = False
+    memory_format: str = "contiguous"
+    compile: str = "none"
+    fused: bool = False
     augment: bool = True
     input: str = "tensor"
     image_size: int = 32
@@ -90,6 +95,12 @@ class Training:
     evaluation_batch: int = 256
     mode: str = "performance"
     profile: str = "none"
+
+    @property
+    def tuned(self) -> dict[str, Any]:
+        """Those of TUNING that differ from their defaults."""
+        values = {key: getattr(self, key) for key in TUNING}
+        return {key: value for key, value in values.items() if value != getattr(Training, key)}
 
 
 @dataclass(frozen=True)
@@ -157,6 +168,8 @@ class Cell:
             del content["model"]["pretrained"]
         if self.training.max_length is None:
             del content["training"]["max_length"], content["training"]["padding"]
+        for key in set(TUNING) - set(self.training.tuned):
+            del content["training"][key]
         if self.trained_by is None:
             del content["trained_by"]
         return content

@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections import Counter
 from pathlib import Path
 
@@ -156,6 +157,15 @@ class Software:
             return lacking
         if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
             return "Spark needs Java 17 or newer: sudo apt install openjdk-17-jre-headless"
+        return None
+
+    def without_compiler(self) -> str | None:
+        """Why torch.compile can compile nothing; None where it can."""
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        if shutil.which(os.environ.get("CXX", "g++")) is None:
+            return "needs a C++ compiler: sudo apt install g++"
+        if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+            return f"torch.compile needs Python's headers: sudo apt install {version}-dev"
         return None
 
     def without_nccl(self) -> str | None:

@@ -24,6 +24,18 @@ def locked(stack: str) -> dict[str, str]:
     return found
 
 
+def too_old(stack: str, least: str) -> str | None:
+    """Why the torch of ``stack`` is none of version ``least`` or later; else None."""
+    found = locked(stack)["torch"]
+    if _numbers(found) >= _numbers(least):
+        return None
+    return f"needs torch {least}, and stack {stack} has {found}: choose stack: current"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
+
+
 def installed() -> dict[str, str]:
     """The installed versions of PACKAGES."""
     versions = {name: _version(name) for name in PACKAGES}

@@ -33,7 +33,6 @@ from parbench.plan import expansion, places, published, state, writing
 from parbench.plan.places import ROOT, folder
 from parbench.reporting import unfinished
 from parbench.verdicts import certificate
-from parbench.verdicts.forecast import forecast
 from parbench.words import nearest
 
 ALL = 10_000  # cores: Snakemake takes no more than its --cores
@@ -43,11 +42,12 @@ ALL = 10_000  # cores: Snakemake takes no more than its --cores
 class Invocation:
     """How Snakemake was called.
 
-    ``main``: not as a job of a run, which reads the Snakefile once more; ``forced``: jobs that
-    have nothing to do are to be run as well.
+    ``main``: not as a job of a run, which reads the Snakefile once more; ``cell``: whose job this
+    is; ``forced``: jobs that have nothing to do are to be run as well.
     """
 
     main: bool
+    cell: str | None
     on_slurm: bool
     dry: bool
     forced: bool
@@ -59,8 +59,9 @@ class Invocation:
 def invocation(workflow: Any) -> Invocation:
     """Read from ``workflow`` and the command line how Snakemake was called.
 
-    Which cells there are depends on where they will run, and Snakemake itself tells a Snakefile its
-    executor only after it has read it: so its own parser reads the command line and the profiles.
+    Which cells there are depends on where they will run and on whose job this is, and Snakemake
+    itself tells a Snakefile its executor and its targets only after it has read it: so its own
+    parser reads the command line and the profiles.
     """
     from snakemake.cli import parse_args
 
@@ -71,13 +72,15 @@ def invocation(workflow: Any) -> Invocation:
         )
     # It would say a second time which profiles it reads.
     with contextlib.redirect_stderr(io.StringIO()):
-        given = parse_args(sys.argv[1:])[1] if workflow.is_main_process else None
-    methods = workflow.deployment_settings.deployment_method
+        given = parse_args(sys.argv[1:])[1]
+    main, methods = workflow.is_main_process, workflow.deployment_settings.deployment_method
+    cells = [job.wildcards_dict.get("cell") for job in given.target_jobs or ()]
     return Invocation(
-        main=given is not None,
-        on_slurm=given is not None and given.executor == "slurm",
-        dry=given is not None and bool(given.dryrun),
-        forced=given is not None and bool(given.force or given.forceall or given.forcerun),
+        main=main,
+        cell=cells[0] if not main and len(cells) == 1 else None,
+        on_slurm=main and given.executor == "slurm",
+        dry=main and bool(given.dryrun),
+        forced=main and bool(given.force or given.forceall or given.forcerun),
         apptainer=any(method.name == "APPTAINER" for method in methods),
         configfiles=list(map(Path, workflow.overwrite_configfiles)),
         changes=configuration.typed(workflow.config_settings.config),
@@ -118,23 +121,29 @@ class Run:
         self.config = deployment.settle(read, called.apptainer)
         self.cluster = slurm_cluster.ask() if on_slurm else None
         self.left = slurm.left_behind(ROOT) if on_slurm else {}
-        # What counts is what runs the cells: this machine, a cluster or, for a job of a run, what
-        # was found when that run began.
-        if self.cluster is not None:
-            lacking = slurm.lacking(self.cluster, self.config, called.configfiles)
-        elif called.main:
-            lacking = expansion.lacking_here(self.config)
-        else:
-            lacking = expansion.lacking_as_planned(self.config["studies"])
-        self.plan = expansion.plan(self.config, called.configfiles, called.changes, lacking)
-        # The report reads them, after hours of training: a typo is told now.
-        published.claims(places.CLAIMS)
+        self.plan = self._plan()
         self.requests = slurm.Requests(self.plan, self.config, self.cluster, self.left)
         self.preparing = slurm.preparing(self.config, self.cluster)
         self.asked: set[str] = set()  # the cells that Snakemake's own plan reaches
         self.started = time.time()
         if called.dry:
             atexit.register(self._foretell)
+
+    def _plan(self) -> expansion.Plan:
+        config, called = self.config, self.called
+        if called.cell is not None:  # one of thousands of jobs: the others' cells are not its own
+            return writing.plan_of(called.cell, config)
+        # What counts is what runs the cells: this machine, a cluster or, for a job of a run, what
+        # was found when that run began.
+        if self.cluster is not None:
+            lacking = slurm.lacking(self.cluster, config, called.configfiles)
+        elif called.main:
+            lacking = expansion.lacking_here(config)
+        else:
+            lacking = expansion.lacking_as_planned(config["studies"])
+        # The report reads them, after hours of training: a typo is told now.
+        published.claims(places.CLAIMS)
+        return expansion.plan(config, called.configfiles, called.changes, lacking)
 
     @property
     def prepares_here(self) -> bool:
@@ -313,6 +322,8 @@ class Run:
         return sorted(cell for cell in self.asked if state.state(cell, self.plan)[0] != "done")
 
     def _say(self, trained: list[str]) -> None:
+        from parbench.verdicts.forecast import forecast  # scipy, which no cell's job needs
+
         if self.called.on_slurm:
             for line in slurm.not_run(self.plan):
                 print(f"parbench: {line}")

@@ -29,7 +29,6 @@ QUESTIONS = {"> 1": (0.0,), "within 5 %": ratio_margin(0.05)}
 RUNS = 2_000
 POOL = 20_000  # simulated restarts, of which runs are drawn
 HOUR = 3600
-POINT, SPREADS, SEEDS = 0.01, (0.002, 0.005, 0.01, 0.02), 40  # of accuracies
 
 
 @dataclass(frozen=True)
@@ -131,21 +130,6 @@ def first_verdicts(
     return ever, first, right
 
 
-def seeds() -> list[str]:
-    """How many seeds decide that accuracies are equal within a point, by their paired standard
-    deviation, and how often they err where the truth is a point: a table as text."""
-    rng, margin = np.random.default_rng(0), (-POINT, POINT)
-    made = [f"{'sd of differences':<20}{'median seeds':>14}{'false at the edge':>20}"]
-    for spread in SPREADS:
-        low, high = looks(rng.normal(0, spread, (RUNS, SEEDS)))
-        ever, first, _ = first_verdicts(low, high, margin, 0.0)
-        taken = np.median(np.where(ever, first + FEWEST, np.inf))
-        word = f"{taken:.0f}" if taken < np.inf else f"more than {SEEDS}"
-        false, *_ = first_verdicts(low + POINT, high + POINT, margin, POINT)
-        made.append(f"{spread:<20.3f}{word:>14}{np.mean(false):>20.1%}")
-    return made
-
-
 def lines(rows: Iterable[Row]) -> list[str]:
     """The table as text."""
     made = [f"{'question':<12}{'effect':>7}{'false':>8}{'undecided after 10 min':>24}"]
@@ -179,5 +163,3 @@ def main() -> None:
     print(f"{RUNS:,} simulated comparisons of each kind, by {len(restarts)} restarts of A/A pairs,")
     print(f"{seconds:.0f} s each. At an edge every verdict is false: {ALPHA:.0%} are allowed.")
     print(*lines(table(restarts, seconds)), sep="\n")
-    print("\nSeeds until accuracies are equal within a point, with no true difference:")
-    print(*seeds(), sep="\n")

@@ -12,7 +12,6 @@ from parbench.bench.turns import Row
 from parbench.files import read_json
 from parbench.verdicts import sequential
 from parbench.verdicts.pairs import restart
-from parbench.verdicts.rows import known
 from parbench.verdicts.series import Series
 
 EQUAL = 0.05  # within which sides are called equal
@@ -103,14 +102,13 @@ class Compared(Row):
     def result(self) -> dict:
         """The row as results/bench.json holds it; its mean is that of logarithms."""
         series = Series(dict(enumerate(map(math.log, self.values))), "restarts", logs=True)
-        measured, found = series.estimate(), series.interval()
+        found = series.interval()
         if self.share:
             verdict = f"more than 1: {sequential.beyond(found, '>', 0.0)}"
         else:
             margin = sequential.ratio_margin(EQUAL)
             verdict = f"within {100 * EQUAL:g} %: {sequential.within(found, margin)}"
-        ends = {"low": known(measured.ci_low), "high": known(measured.ci_high)}
-        told = {"mean": measured.mean, **ends}
+        told = {"mean": series.mean, "low": series.ci_low, "high": series.ci_high}
         return {**asdict(self), **told, "verdict": verdict}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -268,10 +269,30 @@ class Augment:
         )
 
 
-class Labels:
-    """What Augment is, for a rank that no image goes to: batches of labels alone.
+class ChannelsLast:
+    """What Augment is, around another: the colours of a pixel lie side by side in its images."""
 
-    Its images are float32 [B, 0]: as many as there are labels, and nothing of them is made.
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+
+    def train_batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """As Augment's."""
+        return self._laid(*self._batches.train_batch(indices, epoch))
+
+    def test_batch(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """As Augment's."""
+        return self._laid(*self._batches.test_batch(start, stop))
+
+    def _laid(
+        self, images: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return images.contiguous(memory_format=torch.channels_last), labels
+
+
+class Labels:
+    """The counterpart of Augment for a rank that gets no images: batches of labels alone.
+
+    Its images are float32 [B, 0]: as many as there are labels, but empty.
     """
 
     def __init__(self, dataset: Dataset, seed: int, image_size: int, augment: bool) -> None:

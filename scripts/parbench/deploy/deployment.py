@@ -20,7 +20,7 @@ KEPT = Path("results/deployment.json")
 def settle(config: dict, typed: bool = False) -> dict:
     """``config`` with its deployment resolved to apptainer or host, and ``reason`` beside it.
 
-    ``typed``: `--sdm apptainer` stands on the command line. ParbenchError where images were asked
+    ``typed``: `--sdm apptainer` is on the command line. ParbenchError where images were asked
     for and none runs here: nothing falls back.
     """
     asked, said = config["deployment"], "config.yaml: deployment: apptainer"
@@ -54,7 +54,7 @@ def _found(config: dict) -> dict:
 
 
 def keep(config: dict, typed: bool) -> None:
-    """Say where cells run, and keep what auto found."""
+    """Say where cells run, and record what auto found."""
     place = {"apptainer": "in Apptainer images", "host": "in this machine's own environment"}
     chosen = config["deployment"]
     print(f"parbench: cells run {place[chosen]}, stack {config['stack']}: {config['reason']}")
@@ -105,8 +105,12 @@ class Software(machine.Software):
         """Why cells have no Spark, with its Java; None where they have it."""
         return None if self.in_images else super().without_spark()
 
+    def without_compiler(self) -> str | None:
+        """Why torch.compile can compile nothing; None where it can, as in images."""
+        return None if self.in_images else super().without_compiler()
+
     def without_nccl(self) -> str | None:
-        """Why Horovod cannot join GPUs; None where it can."""
+        """Why Horovod cannot connect GPUs; None where it can."""
         if not self.in_images:
             return super().without_nccl()
         wanted = "needs an image of Horovod with NCCL: images.arguments.gpu: nccl in config.yaml"

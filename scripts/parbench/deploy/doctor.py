@@ -53,6 +53,7 @@ def examine() -> Iterator[Check]:
     yield _cores()
     yield _accelerators()
     yield _horovod()
+    yield _compiler()
     yield _apptainer()
     yield slurm()
 
@@ -120,6 +121,15 @@ def _horovod() -> Check:
     install = f"sudo apt install {' '.join(lacking)}; " if lacking else ""
     costs = "its cells are rows 'not run' with this reason; all else goes on"
     return Check("Horovod", MISSING, found, costs, f"{install}make env")
+
+
+def _compiler() -> Check:
+    lacking = machine.Software().without_compiler()
+    if lacking is None:
+        return Check("compiler", OK, "C++, for torch.compile")
+    found, _, mend = lacking.partition(": ")
+    costs = "cells that compile are rows 'not run' with this reason, unless they run in images"
+    return Check("compiler", MISSING, found, costs, mend)
 
 
 def _apptainer() -> Check:

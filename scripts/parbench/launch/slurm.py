@@ -228,8 +228,8 @@ class Requests:
         asked = settings(self.config, largest(cell).name)
         if asked["minutes"] is not None:
             return asked["minutes"]
-        if taken := [seconds for each in self._like[name] if (seconds := state.took(each))]:
-            return math.ceil(max(taken) / 60 * RESERVE) + FIXED_MINUTES
+        if longest := self._longest.get(name):
+            return math.ceil(longest / 60 * RESERVE) + FIXED_MINUTES
         if isinstance(cell, Pair):
             return PAIR_MINUTES + FIXED_MINUTES
         described = state.described_data(cell) or {"train": UNKNOWN_SAMPLES}
@@ -241,10 +241,13 @@ class Requests:
         return math.ceil(seconds / 60) + FIXED_MINUTES
 
     @functools.cached_property
-    def _like(self) -> dict[str, list[str]]:
-        """The cells of each cell's group."""
-        groups = [group for plan in self.plan.studies.values() for group in plan.measured]
-        return {name: group.cells for group in groups for name in group.cells}
+    def _longest(self) -> dict[str, float]:
+        """Seconds of the longest earlier run of each cell's group, where there is one."""
+        found: dict[str, float] = {}
+        for group in (group for plan in self.plan.studies.values() for group in plan.measured):
+            if taken := [seconds for each in group.cells if (seconds := state.took(each))]:
+                found |= dict.fromkeys(group.cells, max(taken))
+        return found
 
     def _without_walltime(self, name: str) -> dict[str, int | str]:
         hardware = configuration.hardware(name, self.config)

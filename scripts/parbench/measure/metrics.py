@@ -150,6 +150,7 @@ _ALL = (
     ),
     TO_PUBLISHED,
     _seconds("startup_seconds", "Start-up"),
+    _optional("compile_seconds", "Compilation", "s"),
     _throughput("samples_per_second", "Throughput", itemgetter("samples_per_second")),
     Metric(
         "tokens_per_second",

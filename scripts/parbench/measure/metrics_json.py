@@ -37,7 +37,7 @@ def weights_sha256(state: Mapping[str, torch.Tensor]) -> str:
 
 
 def environments(metrics: dict) -> list[dict]:
-    """With what each side was measured: of a pair there are several."""
+    """The environments that a run was measured in: a pair has one for each side."""
     if "sides" in metrics:
         return [side["environment"] for side in metrics["sides"]]
     return [metrics["environment"]]
@@ -74,7 +74,7 @@ def write_run(
     image: dict | None = None,
     **known: Any,
 ) -> None:
-    """Write what came of a run. That it ended out_of_memory or diverged is a result, too.
+    """Write the result of a run. Having ended out_of_memory or diverged is a result, too.
 
     ``known`` holds what was measured; every other number is null.
     """
@@ -121,7 +121,7 @@ def write_pair(
     status: str = "ok",
     reason: str | None = None,
 ) -> None:
-    """Write what came of a pair: ``slices`` in their order; of each side steps and environment."""
+    """Write the result of a pair: ``slices`` in order; steps and environment of each side."""
     told = {"cell": pair.json(), "status": status, "reason": reason, "sides": sides}
     write(path, {**told, "slices": slices, "started": started, "finished": clocks.now()})
 

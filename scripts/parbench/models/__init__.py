@@ -23,7 +23,7 @@ from types import ModuleType
 
 
 def names() -> list[str]:
-    """The models that there are: the files of this folder."""
+    """All models: the files of this folder."""
     return sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
 
 

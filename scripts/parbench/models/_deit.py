@@ -27,7 +27,7 @@ class Embedding(nn.Module):
 
 
 class Head(nn.Module):
-    """Tells the class from the class token, and from that of distillation where there is one."""
+    """Predicts the class from the class token, and from the distillation token if there is one."""
 
     def __init__(self, network: VisionTransformer):
         super().__init__()

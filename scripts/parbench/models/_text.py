@@ -40,7 +40,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Tells the class by ``layers``, the first of which takes all tokens and chooses one."""
+    """Predicts the class by ``layers``, the first of which takes all tokens and selects one."""
 
     def __init__(self, **layers: nn.Module):
         super().__init__()

@@ -55,7 +55,7 @@ class Block(nn.Module):
 
 
 class ClassToken(nn.Module):
-    """Takes the class token, from which the head tells the class."""
+    """Takes the class token, from which the head predicts the class."""
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """[B, T, width] -> [B, width]."""

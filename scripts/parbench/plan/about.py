@@ -26,6 +26,7 @@ def about(name: str, study: Study, override: Override, dataset: str) -> About:
         override=override,
         published=study.published,
         **({"claims": study.claims} if study.claims else {}),
+        **({"second_device": study.second_device} if study.second_device else {}),
         # Every field stated, so that defaults are written, too.
         tolerance=Tolerance(**study.tolerance.model_dump()),
         tables=study.tables,

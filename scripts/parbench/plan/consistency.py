@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from parbench import models, strategies
 from parbench.cell import Cell, Training
 from parbench.errors import ParbenchError
+from parbench.plan import tuning
 from parbench.plan.options import all_options, starts_published
 from parbench.plan.study import Comparison, Study
 from parbench.words import brief, nearest
@@ -37,16 +38,16 @@ def check_names(study: Study, where: str) -> None:
             known(f"tables: {title!r}: models", model, rows, where)
         for variant in table.variants:
             known(f"tables: {title!r}: variants", variant, study.variants, where)
+    if study.second_device is not None:
+        known("second_device", study.second_device, study.variants, where)
     used = {entry.strategy for entry in study.variants.values()}
     for strategy in study.assumed.get("options", {}):
         known("assumed.options", strategy, used, where)
     for variant, entry in study.variants.items():
         for model in entry.models or []:
             known(f"variants.{variant}.models", model, study.models, where)
-        if entry.baseline is not None:
-            _check_baseline(study, variant, entry.baseline, where)
-        if entry.trained_by is not None:
-            _check_trainer(study, variant, entry.trained_by, where)
+        for key in ("baseline", "trained_by"):
+            _check_other(study, variant, key, where)
         if entry.published is not None and study.published is None:
             raise ParbenchError(
                 f"{where}: variants.{variant}.published selects published rows, but the study "
@@ -56,27 +57,20 @@ def check_names(study: Study, where: str) -> None:
         _check_comparison(study, entry, where)
 
 
-def _check_baseline(study: Study, variant: str, baseline: str, where: str) -> None:
-    key = f"variants.{variant}.baseline"
-    known(key, baseline, study.variants, where)
+def _check_other(study: Study, variant: str, key: str, where: str) -> None:
+    """The variant that ``key`` of another one names trains all models of that one."""
+    other = getattr(study.variants[variant], key)
+    if other is None:
+        return
+    known(f"variants.{variant}.{key}", other, study.variants, where)
+    where = f"{where}: variants.{variant}.{key}"
+    if key == "trained_by" and study.variants[other].trained_by is not None:
+        raise ParbenchError(f"{where}: {other} trains nothing itself; name the variant that does")
     for model in study.trained(variant):
-        if model not in study.trained(baseline):
+        if model not in study.trained(other):
             raise ParbenchError(
-                f"{where}: {key}: {baseline} does not train the model {model}; add it to the "
-                "`models` of that variant, or leave it out here"
-            )
-
-
-def _check_trainer(study: Study, variant: str, trainer: str, where: str) -> None:
-    key = f"{where}: variants.{variant}.trained_by"
-    known(f"variants.{variant}.trained_by", trainer, study.variants, where)
-    if study.variants[trainer].trained_by is not None:
-        raise ParbenchError(f"{key}: {trainer} trains nothing itself; name the variant that does")
-    for model in study.trained(variant):
-        if model not in study.trained(trainer):
-            raise ParbenchError(
-                f"{key}: {trainer} does not train the model {model}; add it to the `models` of "
-                "that variant, or leave it out here"
+                f"{where}: {other} does not train the model {model}; add it to the `models` "
+                "of that variant, or leave it out here"
             )
 
 
@@ -128,7 +122,7 @@ def check_cell(cell: Cell, study: Study, where: str, model: str) -> None:
     """Settings of a cell that contradict each other, its hardware or its strategy."""
     whole = f"{where} with model {model}"
     strategy = strategies.of(cell)
-    for problem in strategy.check():
+    for problem in (*strategy.check(), *tuning.problems(cell, strategy)):
         raise ParbenchError(f"{whole}: {problem}")
     beside = {
         name: all_options("models", name, given, f"{whole}: beside")

@@ -19,7 +19,16 @@ from parbench.data import source
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
 from parbench.files import read_json
-from parbench.plan import about, consistency, pairing, places, published, scale, study_plan
+from parbench.plan import (
+    about,
+    consistency,
+    pairing,
+    places,
+    published,
+    scale,
+    study_plan,
+    tuning,
+)
 from parbench.plan import config as configuration
 from parbench.plan.configuration import Config, Override
 from parbench.plan.naming import Named
@@ -65,7 +74,8 @@ def lacking_here(config: dict) -> Lacking:
         reason = machine.missing(cell.hardware, available)
         if reason is None and models.vocabulary(cell.model.name):
             reason = software.without_text()
-        return reason or strategies.of(cell).unavailable(software)
+        reason = reason or strategies.of(cell).unavailable(software)
+        return reason or tuning.unavailable(cell, software)
 
     return lacking
 
@@ -79,6 +89,12 @@ def lacking_as_planned(studies: list[str]) -> Lacking:
     groups = (group for path in paths if path.exists() for group in read_json(path)["groups"])
     reasons = {group["id"]: group["not_run"] for group in groups}
     return lambda group, cell: reasons.get(group)
+
+
+def sources(config: dict) -> dict[str, dict]:
+    """Where a Plan's data, weights and images come from."""
+    images = {"stack": config["stack"], "settings": config["images"]}
+    return {"datasets": config["datasets"], "weights": config["weights"], "images": images}
 
 
 def plan(
@@ -100,11 +116,7 @@ def plan(
     for study in read.override:
         if not (places.ROOT / "studies" / f"{study}.yaml").exists():
             configuration.study(study)  # its message names the nearest study
-    result = Plan(
-        datasets=config["datasets"],
-        weights=config["weights"],
-        images={"stack": config["stack"], "settings": config["images"]},
-    )
+    result = Plan(**sources(config))
     lacking = lacking or lacking_here(config)
     for name in read.studies:
         expanded = Expansion(name, read, lacking)
@@ -230,7 +242,7 @@ class Expansion:
         cell = Cell(
             id="",
             model=model(of, at, config.weights, self.where),
-            strategy=Strategy(strategy, options),
+            strategy=Strategy(strategy, strategies.said(strategy, options)),
             hardware=config.hardware[moved].called(moved),
             dataset=Dataset(self.dataset, **samples),
             training=Training(**settings),

@@ -51,7 +51,7 @@ def _annotation(part: dict) -> Any:
             kind = dict[str, Any]
         case _:
             kind = _KINDS[part["type"]]
-    about = {"type", "enum", "items", "additionalProperties", "description", "default"}
+    about = {"type", "enum", "items", "additionalProperties", "description", "default", "implied"}
     limits = set(part) - about
     return Annotated[kind, Field(**{_LIMITS[key]: part[key] for key in limits})]
 

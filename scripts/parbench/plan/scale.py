@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from parbench import strategies
 from parbench.cell import Cell
 from parbench.errors import ParbenchError
 from parbench.plan import config as configuration
@@ -58,7 +59,7 @@ def differences(
 
 def _other_strategy(cell: Cell, entry: Variant, source: Study, place: str) -> list[str]:
     """How a cell's strategy differs from that of the variant ``entry`` of ``source``."""
-    name, here = cell.strategy.name, cell.strategy.options
+    name, here = cell.strategy.name, strategies.of(cell).options
     if name != entry.strategy:
         return [f"strategy {name} instead of {entry.strategy}"]
     # Of options that hold options, such as those of companions, only that they differ.

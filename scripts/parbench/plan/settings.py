@@ -50,6 +50,18 @@ class Settings(Model):
     tf32: bool = Field(
         Training.tf32, description="whether matrix products of an NVIDIA GPU may use TensorFloat-32"
     )
+    memory_format: Literal["contiguous", "channels_last"] = Field(
+        Training.memory_format,
+        description="how weights and images lie in memory; channels_last is of images alone",
+    )
+    compile: Literal["none", "default", "max-autotune"] = Field(
+        Training.compile,
+        description="torch.compile of the model as it is trained and evaluated, by this mode; what "
+        "compiling takes is compile_seconds, outside every clock",
+    )
+    fused: bool = Field(
+        Training.fused, description="whether the optimizer's step is torch's fused kernel"
+    )
     augment: bool = Field(
         Training.augment, description="random crop (padding 4) and flip; normalisation is always on"
     )

@@ -17,15 +17,19 @@ from parbench.plan import places
 from parbench.plan.expansion import Plan
 from parbench.plan.places import folder
 
-_CODE: dict[tuple, str] = {}  # thousands of cells have the same few
+_CODE: dict[tuple, dict[str, str]] = {}  # thousands of cells have the same few
+
+
+def _code(cell: Cell | Pair) -> dict[str, str]:
+    names = tuple(map(provenance.names_of, cell.sides))
+    if names not in _CODE:
+        _CODE[names] = provenance.code_of(cell)
+    return _CODE[names]
 
 
 def code_digest(cell: Cell | Pair) -> str:
     """Digest of the code that a cell can reach."""
-    names = tuple(map(provenance.names_of, cell.sides))
-    if names not in _CODE:
-        _CODE[names] = provenance.combined(provenance.code_of(cell))
-    return _CODE[names]
+    return provenance.combined(_code(cell))
 
 
 def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
@@ -84,7 +88,7 @@ def _changed_code(cell: Cell | Pair, then: Mapping[str, str]) -> list[str]:
             "it was trained by parbench before its modules got new names: every cell is trained "
             "again once"
         ]
-    now = provenance.code_of(cell)
+    now = _code(cell)
     reasons = []
     for module in sorted(set(now) | set(then)):
         old, new = then.get(module), now.get(module)

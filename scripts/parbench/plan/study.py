@@ -134,9 +134,10 @@ class Table(Model):
         None, description="units for display, such as {train_seconds: min}"
     )
 
-    def holds(self, model: str, variant: str) -> bool:
-        """Whether this model in this variant is a row."""
-        return variant in self.variants and (self.models is None or model in self.models)
+    def holds(self, model: str, variant: str, several: bool = False) -> bool:
+        """Whether this model in this variant is a row; ``several`` together only where named."""
+        models = self.models or ([] if several else [model])
+        return variant in self.variants and model in models
 
 
 class Study(Model):
@@ -181,6 +182,11 @@ class Study(Model):
     )
     pairs: Pairs | None = Field(
         None, description="which times are compared in interleaved pairs; none by default"
+    )
+    second_device: str | None = Field(
+        None,
+        description="the variant that has a second device: a figure shows what it brings beside "
+        "what the other variants make of one, all against their baseline",
     )
     tables: Annotated[list[Table], Field(min_length=1)] = Field(
         description="the tables of the report, in the shape of the source's"

@@ -42,7 +42,7 @@ class Group(Model):
     strategy: str
     options: dict[str, Any]
     model_options: dict[str, Any]
-    pretrained: dict[str, str] = Field(description="SHA-256 of published weights, by model")
+    pretrained: dict[str, str] = Field({}, description="SHA-256 of published weights, by model")
     hardware: _part_of_a_cell(Hardware)
     dataset: _part_of_a_cell(Dataset)
     training: _part_of_a_cell(Training)
@@ -51,14 +51,18 @@ class Group(Model):
     not_run: str | None = Field(description="why this machine cannot run them")
     baseline: str | None = Field(description="id of the group that speedups are told against")
     published: dict[str, Any] | None = Field(description="its published rows: column = value")
-    differs: str | None = Field(description="what else it does than the source")
+    differs: str | None = Field(None, description="what else it does than the source")
     scaled: list[str] = Field(description="how it is smaller than the source, each in words")
-    comparable: dict[str, str] = Field(description="why a metric is not comparable, by metric")
+    comparable: dict[str, str] = Field({}, description="why a metric is not comparable, by metric")
     work: Work
     trained_by: str | None = Field(
         None, description="id of the group whose weights it predicts with; it trains nothing"
     )
-    members: list[str] | None = Field(None, description="of models together: ids of their groups")
+    members: list[str] = Field([], description="of models together: ids of their groups")
+    # Of a plan of which only a part is done.
+    note: str | None = Field(None, description="what is said of it beside its numbers")
+    failed: list[dict[str, Any]] = Field([], description="its cells that failed, and why")
+    waiting: int = Field(0, description="how many of its cells are not trained yet")
 
 
 class PairGroup(Model):
@@ -90,6 +94,7 @@ class About(Model):
     override: Override
     published: str | None = Field(description="the name of its source")
     claims: list[str] = Field([], description="what it is asked of other sources")
+    second_device: str | None = Field(None, description="the variant that has one more")
     tolerance: Tolerance
     tables: list[Table]
 

@@ -1,4 +1,5 @@
-"""Writes what a run reads of its plan: cell.json of every cell, the plans of studies, and more."""
+"""Writes what a run reads of its plan: cell.json of every cell, the plans of studies, and more; and
+reads it again for the job of one cell."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import json
 import time
 from pathlib import Path
 
-from parbench.plan import places
+from parbench import cell as cells
+from parbench.plan import expansion, places
 from parbench.plan.expansion import Plan
 from parbench.plan.places import folder
 
@@ -22,6 +24,12 @@ def write(plan: Plan) -> None:
     _write_changed(home / "datasets" / "specs.json", plan.datasets)
     _write_changed(home / "weights.json", plan.weights)
     _write_changed(home / "images.json", plan.images)
+
+
+def plan_of(cell_id: str, config: dict) -> Plan:
+    """The plan of ``config`` with this one cell, as ``write`` wrote it, and without studies."""
+    cell = cells.read(folder(cell_id) / "cell.json")
+    return Plan(cells={cell_id: cell}, **expansion.sources(config))
 
 
 def _write_changed(path: Path, value: dict) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from parbench.reporting.study import Study
 from parbench.reporting.table import Cell, make_table, whole
-from parbench.verdicts.certificate import QUANTITIES, Certificates, Summary, summary
+from parbench.verdicts.certificate import QUANTITIES, Certificates, summary
 from parbench.verdicts.words import DIFFERS, EQUAL
 
 CAPTION = (
@@ -55,18 +55,11 @@ def _where(place: str, study: Study) -> str:
     return place if study.evidence is None else f"{place}, {study.evidence['machine']}"
 
 
-def _row(where: str, each: Summary) -> list[Cell]:
-    return [
-        Cell(each.model),
-        Cell(each.strategy),
-        Cell(each.arithmetic),
-        Cell(each.batch_norm),
-        whole(each.combinations),
-        *(Cell(each.errors.get(quantity, "")) for quantity in QUANTITIES),
-        Cell(each.bound),
-        Cell(each.verdict, tone=TONES.get(each.verdict, "plain")),
-        Cell(where),
-    ]
+def _row(where: str, texts: list[str]) -> list[Cell]:
+    *keys, combinations = texts[:5]
+    tone = TONES.get(texts[-1], "plain")
+    told = [*map(Cell, keys), whole(int(combinations)), *map(Cell, texts[5:-1])]
+    return [*told, Cell(texts[-1], tone=tone), Cell(where)]
 
 
 def fact(certificates: Certificates | None, run: Mapping) -> list[list[str]]:

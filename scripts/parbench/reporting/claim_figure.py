@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,7 @@ from parbench.reporting.text import cut
 from parbench.verdicts import words
 from parbench.verdicts.claims import Judged
 from parbench.verdicts.comparisons import Comparison
-from parbench.verdicts.estimates import Estimate
+from parbench.verdicts.series import Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,7 +81,7 @@ class Block:
 
 def shown(each: Comparison) -> bool:
     """Whether it has a number to draw."""
-    return isinstance(each.measured, Estimate)
+    return isinstance(each.measured, Series)
 
 
 def part(head: list[str], blocks: list[Block], points: bool) -> dict:
@@ -112,7 +111,7 @@ def key() -> dict:
 def _edges(block: Block, each: Comparison) -> list[float]:
     """Where one verdict ends and the next begins."""
     if each.boundaries:
-        return list(map(each.series.shown, each.boundaries))
+        return list(map(each.measured.shown, each.boundaries))
     value = block.judged.claim.test.value
     value = each.ratios[0].stated if value == "published" else value
     return [] if value is None else [value]
@@ -124,8 +123,7 @@ def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
     for block in blocks:
         for each in (line.each for line in block.lines):
             told = (each.measured.mean, each.published, each.bound)
-            dots = each.series.points if each.series else []
-            found += [*dots, *_edges(block, each), *filter(None, told)]
+            found += [*each.measured.points, *_edges(block, each), *filter(None, told)]
     low, high = min(found), max(found)
     if points:
         room = max(0.06 * (high - low), 0.002)
@@ -205,13 +203,12 @@ def _draw_line(axes: Axes, block: Block, each: Comparison, at: float) -> None:
     for edge in [1.0] if op == "equal" else edges:
         axes.plot([edge, edge], [at - half, at + half], color=INK, lw=0.9)
     found, colour = each.measured, LOOKS[each.verdict][1]
-    known = not math.isnan(found.ci_low)
+    known = found.ci_low is not None
     low, high = (found.ci_low, found.ci_high) if known else (found.min, found.max)
     span = _within((low, high), ends)
     style = {"color": colour, "lw": 3.2 if known else 0.8, "alpha": 0.55}
     axes.plot(span, [at, at], solid_capstyle="butt", **style)
-    dots = each.series.points if each.series else []
-    axes.plot(dots, [at] * len(dots), "o", ms=2.2, color=INK, mew=0, alpha=0.6)
+    axes.plot(found.points, [at] * found.seeds, "o", ms=2.2, color=INK, mew=0, alpha=0.6)
     axes.plot([found.mean] * 2, [at - 0.05, at + 0.05], color=colour, lw=1.5)
     for end, beyond, marker in ((0, low < ends[0], "<"), (1, high > ends[1], ">")):
         if beyond:

@@ -33,9 +33,9 @@ from parbench.reporting.text import (
 from parbench.verdicts import audit, claims, words
 from parbench.verdicts.claims import Judged
 from parbench.verdicts.comparisons import Comparison, Rebuilt
-from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.groups import Group
 from parbench.verdicts.published import Source
+from parbench.verdicts.series import Series
 
 TONES = {words.HOLDS: "good", words.FAILS: "bad"}
 OPS = {
@@ -50,7 +50,7 @@ LISTED = 4  # lines of a file that a finding names
 DETAIL = "t-claims-each"
 POINTS = " points"
 
-Value = float | str | Estimate | None
+Value = float | str | Series | None
 Panels = dict[tuple[str, str], str | None]  # by study and group
 
 
@@ -226,13 +226,13 @@ def _text(value: Value, points: bool) -> str:
     """A ratio, or points; of several seeds with its spread, or their range, and how many."""
     if isinstance(value, str):
         return value
-    if isinstance(value, Estimate):
+    if isinstance(value, Series):
         spread = spread_text(value, 2 if points else _places(value), 100.0 if points else 1.0)
-        return f"{spread}{POINTS * points} ({value.n})"
+        return f"{spread}{POINTS * points} ({value.seeds})"
     return f"{fixed(100 * value, 2)}{POINTS}" if points else ratio_text(value)
 
 
-def _places(value: Estimate) -> int:
+def _places(value: Series) -> int:
     return decimals([value.mean], "x", [value.std])
 
 
@@ -328,9 +328,9 @@ def _comparison_row(
     if each.measured is not None:
         group = each.group or each.ratios[0].over
         row[3] = replace(row[3], link=panels[each.study, group.id])
-    row.append(Cell(each.beside.lies) if each.beside else absent("nothing to compare"))
-    if each.beside and each.beside.lies == words.NOT_COMPARABLE:
-        why = (*why, each.beside.says)
+    row.append(Cell(each.lies) if each.lies else absent("nothing to compare"))
+    if each.lies == words.NOT_COMPARABLE:
+        why = (*why, each.says)
     return [*row, _verdict(each.verdict, notes.mark(*why, printable(judged.claim.note or "")))]
 
 
@@ -343,17 +343,14 @@ def _numbers(each: Comparison, points: bool) -> list[Cell]:
 
 
 def _cell(value: Value, points: bool) -> Cell:
-    sort = value.mean if isinstance(value, Estimate) else value
+    sort = value.mean if isinstance(value, Series) else value
     return Cell(_text(value, points), sort=None if isinstance(value, str) else sort)
 
 
-def _interval(measured: Estimate | str, points: bool) -> Cell:
+def _interval(measured: Series | str, points: bool) -> Cell:
     if isinstance(measured, str):
         return absent("does not apply")
-    if not points:
-        return interval_cell(measured, _places(measured))
-    ends = {"ci_low": 100 * measured.ci_low, "ci_high": 100 * measured.ci_high}
-    return interval_cell(replace(measured, **ends), 2)
+    return interval_cell(measured, 2, 100) if points else interval_cell(measured, _places(measured))
 
 
 # ---------------------------------------------------------------- published alone

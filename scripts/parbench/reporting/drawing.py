@@ -63,11 +63,15 @@ STYLE = {
 
 @dataclass(frozen=True)
 class Panel:
-    """A model's part of a figure, of ``width`` x ``height`` inches: ``fill(figure)`` draws it."""
+    """A model's part of a figure, of ``width`` x ``height`` inches: ``fill(figure)`` draws it.
+
+    ``words``: what it shows.
+    """
 
     fill: Callable[[Figure], None]
     height: float
     width: float = WIDTH
+    words: str = ""
 
 
 def figure_json(
@@ -83,7 +87,10 @@ def figure_json(
     if len(kinds) > 1:
         caption += " CPU and GPU cells stand side by side here: compare within a kind only."
     parts = [
-        {"alt": f"{title} {model}", "svg": svg(f"{study.name}-{name}-{model}", panel)}
+        {
+            "alt": f"{title} {model}. {panel.words}".removesuffix(". "),
+            "svg": svg(f"{study.name}-{name}-{model}", panel),
+        }
         for model, panel in panels.items()
     ]
     return {

@@ -7,7 +7,7 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from parbench.reporting.batches import batches_figure
+from parbench.reporting.curves import sweep_figures
 from parbench.reporting.drawing import (
     WIDTH,
     Panel,
@@ -16,15 +16,16 @@ from parbench.reporting.drawing import (
     figure_json,
 )
 from parbench.reporting.phases import phases_figure
+from parbench.reporting.scaling import scaling_figure
+from parbench.reporting.second_device import second_device_figure
 from parbench.reporting.streams import streams_figure
 from parbench.reporting.study import Study
 from parbench.reporting.text import convert, cut, heading, unit_text
-from parbench.verdicts.words import FEWEST, OK
+from parbench.verdicts.words import OK
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SPREAD = f"± standard deviation, or the range of fewer than {FEWEST}"
 KEYS = ("elapsed_seconds", "test_accuracy")  # of an epoch's entry in a history
 
 Curve = tuple[str, list[dict]]  # label, and the mean entry of each epoch
@@ -34,8 +35,9 @@ def figures(study: Study) -> list[dict]:
     """The study's figures; none for a study of which no cell ended well."""
     if not any(run["status"] == OK for run in study.runs.values()):
         return []
-    made = (learning_figure, batches_figure, streams_figure, phases_figure)
-    return [figure for figure in (make(study) for make in made) if figure]
+    made = (learning_figure, second_device_figure, streams_figure, scaling_figure, phases_figure)
+    learning, *others = (make(study) for make in made)
+    return [figure for figure in (learning, *sweep_figures(study), *others) if figure]
 
 
 def learning_figure(study: Study) -> dict | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from parbench.reporting.paper_tables import (
     VERDICT,
@@ -13,10 +14,10 @@ from parbench.reporting.paper_tables import (
 )
 from parbench.reporting.study import ONCE, Study, bound
 from parbench.reporting.table import Cell, Notes, absent, interval_cell, make_table, number
-from parbench.reporting.text import ratio_text
-from parbench.verdicts.equal_sides import EqualSides
+from parbench.reporting.text import fixed, ratio_text
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared
+from parbench.verdicts.scaling import Scaled, several
 
 KEYS = ["Model", "Variant", "Against"]
 COLUMNS = ["Times as fast", "Restarts", "Pairs", "Bound"]
@@ -39,17 +40,20 @@ def in_turns_table(study: Study) -> dict | None:
         return None
     groups = [group for group, *_ in compared]
     judged = [n for n in ("Published", VERDICT) if n in columns_of(study, groups, "speedup")]
+    serial = {each.group.id: each for each in several(study.own, study.by_id) if each.measured}
+    fraction = ["Serial fraction"] if serial else []
     pipelines = any(group.work.pipeline_bound for group in groups)
     return make_table(
         f"t-turns-{study.name}",
         "Compared in turns",
-        [("", KEYS), ("", [*COLUMNS, *judged, "Reading"])],
-        [_row(study, *each, judged, notes) for each in compared],
+        [("", KEYS), ("", [*COLUMNS, *fraction, *judged, "Reading"])],
+        [_row(study, *each, serial, judged, notes) for each in compared],
         caption="Both sides of a comparison took turns on the same devices, slice by slice, in "
         "each of several restarts. A pair of slices counts as disturbed where other programs, or "
         "the machine below, took more than 5 % of its time; it is left out (where two others "
         "remain) and another one taken; in brackets the ratio with them, and the 95 % interval. "
-        "The bound of a speedup is the number of cores or GPUs." + f" {PIPELINE_BOUND}" * pipelines,
+        "The bound of a speedup is the number of cores or GPUs; in another precision, or compiled, "
+        "it has none." + f" {PIPELINE_BOUND}" * pipelines,
         context=context(groups),
         notes=notes,
     )
@@ -61,6 +65,7 @@ def _row(
     baseline: str,
     compared: Compared,
     predicting: bool,
+    serial: Mapping[str, Scaled],
     judged: list[str],
     notes: Notes,
 ) -> list[Cell]:
@@ -68,11 +73,12 @@ def _row(
     keys = [Cell(group.model), Cell(name), Cell(study.by_id[baseline].variant)]
     # What the study calls a speedup; the others are what claims ask.
     is_speedup = baseline == group.baseline and not predicting
+    bounded = is_speedup and group.arithmetic == study.by_id[baseline].arithmetic
     row = study.row(group, "speedup") if is_speedup else None
     if not compared.restarts:
         why = "; ".join(compared.reasons) or "not measured"
-        return [*keys, Cell(why, span=len(COLUMNS) + len(judged) + 1)]
-    each, measured = compared.restarts, compared.series.estimate()
+        return [*keys, Cell(why, span=len(COLUMNS) + bool(serial) + len(judged) + 1)]
+    each, measured = compared.restarts, compared.series
     of_all = math.exp(sum(one.of_all for one in each) / len(each))
     pairs, disturbed = sum(one.pairs for one in each), sum(one.disturbed for one in each)
     besides = f", {disturbed} disturbed ({ratio_text(of_all)})" if disturbed else ""
@@ -84,9 +90,10 @@ def _row(
         Cell(f"{ratio_text(measured.mean)} ({interval})", measured.mean, link=study.panel(group)),
         Cell(", ".join(ratio_text(math.exp(one.value)) for one in each)),
         Cell(f"{pairs}{besides}", sort=pairs),
-        _bound_cell(group) if is_speedup else absent("no bound"),
+        _bound_cell(group) if bounded else absent("no bound"),
+        *([_serial_cell(serial.get(group.id) if is_speedup else None)] if serial else []),
         *(cells[name] for name in judged),
-        Cell(_reading(study, group, compared, is_speedup)).marked(marks),
+        Cell(_reading(study, group, compared, bounded)).marked(marks),
     ]
 
 
@@ -95,10 +102,18 @@ def _bound_cell(group: Group) -> Cell:
     return number(most, f"{most}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else ""))
 
 
-def _reading(study: Study, group: Group, compared: Compared, is_speedup: bool) -> str:
+def _serial_cell(scaled: Scaled | None) -> Cell:
+    if scaled is None:
+        return absent("nothing was scaled")
+    found = scaled.serial
+    ends = " to ".join(fixed(end, 2) for end in (found.low, found.high))
+    return number(found.value, f"{fixed(found.value, 2)} ({ends})")
+
+
+def _reading(study: Study, group: Group, compared: Compared, bounded: bool) -> str:
     """What the ratio says, given its bound; of equal sides, whether they may be relied on."""
     if compared is group.pairs.get(group.id):
-        return EqualSides(group).said.partition(": ")[2]
-    if is_speedup and compared.series.estimate().ci_low > bound(group):
+        return compared.equality.partition(": ")[2]
+    if bounded and (compared.series.ci_low or 0) > bound(group):
         return "above the bound: suspect the clock"
     return compared.reading(study.study["tolerance"]["relative"])

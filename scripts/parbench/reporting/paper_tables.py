@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from parbench.measure.metrics import METRICS, TO_PUBLISHED, label
+from parbench.plan.study import Table
 from parbench.reporting.study import ONCE, Study, bound
 from parbench.reporting.table import (
     Cell,
@@ -125,13 +126,11 @@ def columns_of(study: Study, groups: list[Group], metric: str) -> list[str]:
 # ---------------------------------------------------------------- tables of a study
 
 
-def paper_table(study: Study, index: int, table: dict) -> dict:
+def paper_table(study: Study, index: int, table: Table) -> dict:
     """One of the paper's tables, in its own shape."""
-    units = {m: table.get("units", {}).get(m) or study.unit(m) for m in table["metrics"]}
-    caption = table.get("caption", "")
-    return _metrics_table(
-        study, str(index), table["title"], caption, study.table_groups(table), units
-    )
+    units = {metric: study.unit(metric) for metric in table.metrics} | (table.units or {})
+    told = table.title, table.caption or "", study.table_groups(table)
+    return _metrics_table(study, str(index), *told, {m: units[m] for m in table.metrics})
 
 
 def time_to_accuracy(study: Study) -> dict | None:
@@ -219,9 +218,9 @@ def judged(study: Study) -> Iterator[tuple[Group, str]]:
     """(group, metric) of every number in a study's tables, and of every published one."""
     wanted = [
         (group.id, metric)
-        for table in study.study["tables"]
+        for table in study.tables
         for group in study.table_groups(table)
-        for metric in table["metrics"]
+        for metric in table.metrics
         if not METRICS[metric].may_lack or (group.id, metric) in study.rows
     ]
     wanted += [key for key, row in study.rows.items() if row.published is not None]

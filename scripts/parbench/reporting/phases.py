@@ -14,7 +14,7 @@ from parbench.reporting.study import Study
 from parbench.reporting.table import Cell, absent, make_table, number
 from parbench.reporting.text import cut, decimals, fixed, spread_text
 from parbench.verdicts.groups import Group
-from parbench.verdicts.series import estimate
+from parbench.verdicts.series import numbered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -145,7 +145,7 @@ def _mean(values: list[float], places: int) -> Cell:
 
 def _number(values: list[float], places: int) -> Cell:
     """Mean and standard deviation over seeds, or the range of too few."""
-    found = estimate(values)
+    found = numbered(values)
     return number(found.mean, spread_text(found, places))
 
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from parbench.reporting.figures import SPREAD, figures
+from parbench.reporting.curves import SPREAD
+from parbench.reporting.figures import figures
 from parbench.reporting.in_turns import in_turns_table
 from parbench.reporting.operators import operators_table, training_operators_table
 from parbench.reporting.panels import Environments, cells_table
@@ -54,7 +55,7 @@ def summary(studies: list[Study]) -> dict:
 def study_section(study: Study, known: Environments) -> dict:
     """What the report says of one study, whose cells ran in environments that are ``known``."""
     text = study.study
-    tables = [paper_table(study, index, table) for index, table in enumerate(text["tables"], 1)]
+    tables = [paper_table(study, index, table) for index, table in enumerate(study.tables, 1)]
     more = (in_turns_table, time_to_accuracy, operators_table, training_operators_table)
     tables += filter(None, (make(study) for make in (*more, phases_table)))
     tables += [work_table(study)]

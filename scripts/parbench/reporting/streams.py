@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from parbench.files import canonical_json
 from parbench.measure.metrics import METRICS
-from parbench.reporting.batches import means
+from parbench.reporting.curves import SPREAD, draw_line, seeds_line
 from parbench.reporting.drawing import COLOURS, WIDTH, Panel, figure_json
 from parbench.reporting.study import Study
 from parbench.reporting.text import cut
@@ -43,7 +43,7 @@ def streams_figure(study: Study) -> dict | None:
         return None
     caption = (
         "Images that come out each second (left) and how late (right) by the rate at which they "
-        "come: mean over seeds. Along the dashed line as many come out as come in."
+        f"come: mean over seeds, {SPREAD}. Along the dashed line as many come out as come in."
     )
     title = "From which rate on does it no longer keep up?"
     return figure_json(study, "streams", title, caption, panels)
@@ -69,6 +69,5 @@ def _draw(model: str, points: Points, figure: Figure) -> None:
 
 
 def _line(axes: Axes, points: Points, metric: str, colour: str) -> None:
-    shown = zip(*means(points, metric), strict=True)
-    label = METRICS[metric].label
-    axes.plot(*shown, color=colour, label=label, marker="o", lw=1.3, ms=3)
+    measure = METRICS[metric]
+    draw_line(axes, seeds_line(points, measure, measure.label), colour)

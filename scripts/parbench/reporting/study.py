@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from parbench.files import read_json
+from parbench.plan.study import Table
 from parbench.printable import printable
 from parbench.reporting.text import anchor, convert, decimals, spread_text
 from parbench.verdicts.certificate import Certificates
@@ -45,6 +46,7 @@ class Study:
             self.proofs = Certificates(sorted((home / "certificates").glob("*.json")))
         self.study, self.stack, self.deployment = plan["study"], plan["stack"], plan["deployment"]
         self.arguments, self.name = plan["arguments"], self.study["name"]
+        self.tables = list(map(Table.model_validate, self.study["tables"]))
         self.has_source = self.study["published"] is not None
         self.runs = printable(read_runs(plan, self.cells_folder))
         paired = printable(read_runs(plan, self.cells_folder, "pairs"))
@@ -85,13 +87,12 @@ class Study:
         """Its rows."""
         return (row for (_, name), row in self.rows.items() if name == metric)
 
-    def table_groups(self, table: dict) -> list[Group]:
+    def table_groups(self, table: Table) -> list[Group]:
         """The groups of one of the paper's tables: model by model, variants in their order."""
         models = list(dict.fromkeys(group.model for group in self.groups))
-        named = table.get("variants") or [group.variant for group in self.groups]
-        order = {variant: index for index, variant in enumerate(dict.fromkeys(named))}
-        chosen = [group for group in self.groups if group.stands_in(table)]
-        return sorted(chosen, key=lambda group: (models.index(group.model), order[group.variant]))
+        rows = (g for g in self.groups if table.holds(g.model, g.variant, bool(g.members)))
+        order = table.variants.index
+        return sorted(rows, key=lambda group: (models.index(group.model), order(group.variant)))
 
     # ---------------------------------------------------------------- said once
 
@@ -125,9 +126,9 @@ class Study:
 
     def unit(self, metric: str) -> str:
         """The unit that the study shows a metric in, unless a table says otherwise."""
-        for table in self.study["tables"]:
-            if metric in table.get("units", {}):
-                return table["units"][metric]
+        for table in self.tables:
+            if metric in (table.units or {}):
+                return table.units[metric]
         return next((row.unit for row in self.rows_of(metric)), "")
 
     def places(self, metric: str, unit: str) -> int:

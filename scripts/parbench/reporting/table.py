@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from parbench.reporting.text import ABSENT, anchor, fixed
-from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.rows import Row
+from parbench.verdicts.series import Series
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,12 @@ def whole(value: int) -> Cell:
     return Cell(str(value), sort=value)
 
 
-def interval_cell(found: Estimate | Row, places: int) -> Cell:
-    """The 95 % interval of a mean."""
-    if found.ci_low is None or math.isnan(found.ci_low):
+def interval_cell(found: Series | Row, places: int, scale: float = 1.0) -> Cell:
+    """The 95 % interval of a mean, its ends multiplied by ``scale``."""
+    if found.ci_low is None:
         return absent(found.too_few or "not measured")
-    ends = (fixed(end, places) for end in (found.ci_low, found.ci_high))
-    return number(found.ci_low, " to ".join(ends))
+    ends = (fixed(scale * end, places) for end in (found.ci_low, found.ci_high))
+    return number(scale * found.ci_low, " to ".join(ends))
 
 
 class Notes:

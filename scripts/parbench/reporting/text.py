@@ -11,8 +11,8 @@ from typing import Any
 from parbench.cell import Hardware
 from parbench.errors import ParbenchError
 from parbench.measure.metrics import label
-from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.rows import Row
+from parbench.verdicts.series import Series
 
 ABSENT = "–"
 
@@ -81,7 +81,7 @@ def ratio_text(value: float) -> str:
     return fixed(value, 2) if abs(value) >= 0.095 or value == 0 else f"{value:.2g}"
 
 
-def spread_text(found: Estimate | Row, places: int, scale: float = 1.0) -> str:
+def spread_text(found: Series | Row, places: int, scale: float = 1.0) -> str:
     """``12.00 ± 0.13``, mean and standard deviation; ``11.9 to 12.1`` of too few seeds.
 
     All multiplied by ``scale``.

@@ -54,11 +54,10 @@ def write(plan: Plan, failed: Collection[str], inside: str = "") -> None:
     lie = ["--cells", CELLS]
     lie += ["--certificate", *sorted(certificate.FOLDER.glob("*.json"))]
     for name, study in plan.studies.items():
-        done = (cell for cell in plan.runnable(name) if state.state(cell, plan)[0] == "done")
-        seeds = {cell: plan.cells[cell].seed for cell in done}
+        done = {cell for cell in plan.runnable(name) if state.state(cell, plan)[0] == "done"}
         plans.append(FOLDER / "plan" / f"{name}.json")
         tables.append(FOLDER / "tables" / f"{name}.csv")
-        write_json(plans[-1], cut(study.stated(), seeds, functools.partial(_lost, failed)))
+        write_json(plans[-1], cut(study.stated(), done, functools.partial(_lost, failed)))
         made = ["--published", *places.published_files(), "--out", tables[-1]]
         _run(*python, "scripts/tables.py", "--plan", plans[-1], *lie, *made)
     made = ["--plan", *plans, "--table", *tables, *lie, "--out", DATA]

@@ -17,6 +17,7 @@ COLUMNS = ["Learning rate", "Global batch", "BatchNorm", "Precision", "TF32", "M
 def work_table(study: Study) -> dict:
     """A row for the groups of a model that compute alike, also of those that were not run."""
     each = {group: _work(group) for group in study.own}
+    heads = COLUMNS + ["Tuning"] * any(group.training.tuned for group in each)
     alike = [len(set(column)) == 1 for column in zip(*each.values(), strict=True)]
     rows: dict[tuple[str, ...], list[str]] = {}
     for group, values in each.items():
@@ -24,10 +25,8 @@ def work_table(study: Study) -> dict:
             differing = (text for text, same in zip(values, alike, strict=True) if not same)
             rows.setdefault((group.model, *differing), []).append(group.variant)
     first = next(iter(each.values()), [])
-    said = [
-        f"{name} {text}" for name, text, same in zip(COLUMNS, first, alike, strict=False) if same
-    ]
-    columns = [name for name, same in zip(COLUMNS, alike, strict=False) if not same]
+    said = [f"{name} {text}" for name, text, same in zip(heads, first, alike, strict=False) if same]
+    columns = [name for name, same in zip(heads, alike, strict=False) if not same]
     caption = f"All of them: {', '.join(said)}. " if said else ""
     return make_table(
         f"t-{study.name}-work",
@@ -55,6 +54,7 @@ def _work(group: Group) -> list[str]:
         training.precision,
         mapping_text(training.tf32),
         training.mode,
+        mapping_text(training.tuned),
     ]
 
 

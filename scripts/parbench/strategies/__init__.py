@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parbench import models
 
@@ -30,6 +30,16 @@ def load(name: str) -> type[Strategy]:
 def of(cell: Cell) -> Strategy:
     """The strategy of ``cell``."""
     return load(cell.strategy.name)(cell)
+
+
+def said(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Of all ``options`` of the strategy ``name`` those that stand in a cell."""
+    stated = load(name).OPTIONS
+    return {
+        key: value
+        for key, value in options.items()
+        if not (stated[key].get("implied") and value == stated[key]["default"])
+    }
 
 
 def image(strategy: str, model: str) -> str:

@@ -6,7 +6,7 @@ No torch at module level: the workflow reads strategies when it is parsed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from parbench import models
@@ -37,11 +37,15 @@ class Strategy:
     ENGINE = "evaluation"  # parbench/training/<name>.py: predicts the test set
     TAKES_TURNS = True  # whether it can be a side of a pair
     EXACT = "float64"  # the arithmetic in which it must equal eager training but for rounding
-    OPTIONS: ClassVar[dict[str, dict]] = {}  # a JSON schema, with a default, for each option
+    # A JSON schema, with a default, for each option; of an `implied` one the default is left out of
+    # cells, so that those from before there was such an option keep their ids.
+    OPTIONS: ClassVar[dict[str, dict]] = {}
+    REFUSES: ClassVar[dict[str, str]] = {}  # of cell.TUNING what it cannot take, and why
 
     def __init__(self, cell: Cell):
         self.cell = cell
-        self.options = cell.strategy.options
+        usual = {key: part["default"] for key, part in self.OPTIONS.items() if "default" in part}
+        self.options = usual | cell.strategy.options
         self.model: Model = cell.model
         self.rank = 0
         self.local_rank = 0
@@ -101,6 +105,11 @@ class Strategy:
         """(devices, options that differ from their defaults): what is compared with eager."""
         yield 1, {}
 
+    @classmethod
+    def lossy(cls, options: Mapping[str, Any]) -> str | None:
+        """What by a cell's ``options`` is not meant to be as in eager training."""
+        return None
+
     def notes(self) -> dict[str, str]:
         """What a reader must know beside a number, by metric."""
         return {}
@@ -143,15 +152,31 @@ class Strategy:
         return self.leads
 
     def staged(self, blocks: nn.Sequential) -> nn.Sequential:
-        """``blocks`` grouped into this strategy's stages, in the cell's precision."""
+        """``blocks`` grouped into this strategy's stages, in the cell's precision and format."""
+        import torch
+
         from parbench.strategies._stages import group
 
+        training = self.cell.training
         cuts = models.load(self.model.name).cuts(self.stages, self.model.options)
-        return group(blocks, cuts, self.cell.training.precision, self.cell.hardware.device)
+        stages = group(blocks, cuts, training.precision, self.cell.hardware.device)
+        if training.memory_format == "channels_last":
+            stages.to(memory_format=torch.channels_last)
+        return stages
+
+    def compiled(self, model: nn.Module) -> nn.Module:
+        """``model``, by torch.compile where the cell says so: in place, under its own names."""
+        import torch
+
+        if (mode := self.cell.training.compile) != "none":
+            torch.compiler.reset()  # graphs of a model before count against a limit
+            torch.compiler.set_stance("default")
+            model.compile(mode=mode, dynamic=False)
+        return model
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
         """The model as it is trained, on this process's devices."""
-        return self.staged(blocks).to(self.devices[0])
+        return self.compiled(self.staged(blocks).to(self.devices[0]))
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         """The model as it is evaluated: images to logits, or None where another rank has them."""
@@ -235,12 +260,17 @@ class Strategy:
         whole: dict[str, torch.Tensor],
     ) -> None:
         """The inverse: this rank's part of it, after a step at least."""
+        import torch
+
         own: dict[int, dict[str, torch.Tensor]] = {}
         indices = {name: index for index, name in enumerate(parameters)}
         for label, value in whole.items():
             key, _, name = label.partition(".")
             if name in indices:
-                part = self.part(value, parameters[name])
+                like = parameters[name]
+                part = self.part(value, like)
+                if part.shape == like.shape and part.stride() != like.stride():
+                    part = torch.empty_like(like).copy_(part)  # fused kernels want them alike
                 own.setdefault(indices[name], {})[key] = part
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": own, "param_groups": groups})

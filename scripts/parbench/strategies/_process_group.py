@@ -24,16 +24,14 @@ class ProcessGroup(_base.Strategy):
         """One a device."""
         return self.cell.hardware.devices
 
+    def least_torch(self) -> str | None:
+        """The oldest version that has what this cell needs."""
+        return self.LEAST_TORCH
+
     def unavailable(self, software: Software) -> str | None:
         """A torch that is too old."""
-        stack = self.cell.stack
-        found = packages.locked(stack)["torch"]
-        if self.LEAST_TORCH is not None and _numbers(found) < _numbers(self.LEAST_TORCH):
-            return (
-                f"needs torch {self.LEAST_TORCH}, and stack {stack} has {found}: choose stack: "
-                "current"
-            )
-        return None
+        least = self.least_torch()
+        return None if least is None else packages.too_old(self.cell.stack, least)
 
     def library(self) -> str:
         """What joins the devices of this cell."""
@@ -90,7 +88,3 @@ class DataParallelGroup(_data_parallel.DataParallel, ProcessGroup):
 
         for buffer in model.buffers():
             distributed.broadcast(buffer, src=0)
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(number) for number in version.split(".")]

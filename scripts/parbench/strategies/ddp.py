@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from parbench.strategies import _process_group
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
+
+# Steps before PowerSGD begins: DDP makes its buckets anew after the first.
+STEPS_BEFORE = 2
+# What PowerSGD's state keeps from step to step, each by bucket.
+REMEMBERED = ("error_dict", "p_memory_dict", "q_memory_dict")
 
 
 class Strategy(_process_group.DataParallelGroup):
@@ -27,14 +33,53 @@ class Strategy(_process_group.DataParallelGroup):
             "enum": ["auto", "gloo", "nccl"],
             "default": "auto",
         },
+        "hook": {
+            "description": "gradients are averaged as they are (none), rounded to float16 (fp16) "
+            "or bfloat16 (bf16), or from the third step on, the earliest that DDP allows, as "
+            "products of two thin matrices, whose errors join the next step's gradients (powersgd, "
+            "Vogels et al. 2019)",
+            "enum": ["none", "fp16", "bf16", "powersgd"],
+            "default": "none",
+            "implied": True,
+        },
+        "powersgd_rank": {
+            "description": "columns of the matrices of hook powersgd",
+            "type": "integer",
+            "minimum": 1,
+            "default": 1,
+            "implied": True,
+        },
     }
 
     def check(self) -> Iterator[str]:
-        """NCCL moves GPU memory only."""
+        """NCCL moves GPU memory only; and what PowerSGD does not go with."""
         if self.options["backend"] == "nccl" and self.cell.hardware.device == "cpu":
             yield (
                 "backend nccl works between GPUs only; choose backend: gloo or auto for CPU devices"
             )
+        hook, rank = self.options["hook"], self.options["powersgd_rank"]
+        if hook != "powersgd" and rank != 1:
+            yield f"powersgd_rank {rank} is not for hook {hook}: choose powersgd, or remove it"
+        if hook == "powersgd" and self.cell.training.precision == "fp16":
+            yield (
+                "hook powersgd would add the infinities that the loss scaler of precision fp16 "
+                "tries out to every later gradient; choose bf16 or fp32"
+            )
+
+    @classmethod
+    def lossy(cls, options: Mapping[str, Any]) -> str | None:
+        """What a hook makes of gradients."""
+        rank = options.get("powersgd_rank", 1)
+        return {
+            "fp16": "gradients are rounded to float16 (hook fp16)",
+            "bf16": "gradients are rounded to bfloat16 (hook bf16)",
+            "powersgd": f"gradients are approximated by matrices of rank {rank} (hook powersgd)",
+        }.get(options.get("hook", "none"))
+
+    def least_torch(self) -> str | None:
+        """Gloo's bfloat16 is an invalid scalar type in 2.1, and was tried in 2.15."""
+        gloo = self.options["backend"] == "gloo" or self.cell.hardware.device == "cpu"
+        return "2.15" if self.options["hook"] == "bf16" and gloo else super().least_torch()
 
     def library(self) -> str:
         """The study's choice."""
@@ -48,21 +93,101 @@ class Strategy(_process_group.DataParallelGroup):
         model = super().wrap(blocks)
         device_ids = [self.devices[0]] if self.devices[0].type == "cuda" else None
         bucket = self.options["bucket_cap_mb"]
-        return DistributedDataParallel(model, device_ids=device_ids, bucket_cap_mb=bucket)
+        model = DistributedDataParallel(model, device_ids=device_ids, bucket_cap_mb=bucket)
+        self._forget()
+        # DDP takes one hook: of phases it is that of `watch`.
+        if self.options["hook"] != "none" and self.cell.training.profile != "phases":
+            model.register_comm_hook(None, self._average())
+        return model
+
+    def _average(self) -> Callable:
+        """The hook. Without annotations: DDP would refuse them as text."""
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+        name = self.options["hook"]
+        hook = {
+            "none": default_hooks.allreduce_hook,
+            "fp16": default_hooks.fp16_compress_hook,
+            "bf16": default_hooks.bf16_compress_hook,
+            "powersgd": powerSGD_hook.powerSGD_hook,
+        }[name]
+        # Over Gloo its threads send PowerSGD's later messages, of several buckets in an order that
+        # differs between ranks: they hang. One bucket at a time they do not.
+        waits = name == "powersgd" and self.backend == "gloo"
+
+        def average(state, bucket):
+            future = hook(self.memory, bucket)
+            if waits:
+                future.wait()
+            return future
+
+        return average
+
+    def _forget(self) -> None:
+        """No step was done yet."""
+        self.memory: Any = None
+        if self.options["hook"] == "powersgd":
+            from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+            self.memory = powerSGD_hook.PowerSGDState(
+                None,  # all ranks
+                matrix_approximation_rank=self.options["powersgd_rank"],
+                start_powerSGD_iter=STEPS_BEFORE,
+                orthogonalization_epsilon=1e-8,  # a gradient may be nothing
+            )
+
+    def load(self, model: nn.Module, whole: dict[str, torch.Tensor]) -> None:
+        """What PowerSGD remembers is of other weights."""
+        super().load(model, whole)
+        self._forget()
+
+    def optimizer_state(
+        self, optimizer: torch.optim.Optimizer, parameters: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """With what PowerSGD remembers, of every rank: errors are its own."""
+        import torch
+        from torch import distributed
+
+        kept = super().optimizer_state(optimizer, parameters)
+        if self.memory is not None:
+            kept["iter.powersgd"] = torch.tensor(self.memory.iter)
+            for key in REMEMBERED:
+                for bucket, own in getattr(self.memory, key).items():
+                    rows = [torch.empty_like(own) for _ in range(self.world_size)]
+                    distributed.all_gather(rows, own)
+                    kept[f"{key}.{bucket}"] = torch.stack(rows).cpu()
+        return kept
+
+    def load_optimizer_state(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: dict[str, torch.Tensor],
+        whole: dict[str, torch.Tensor],
+    ) -> None:
+        """The inverse: buckets are as they were, since the first step."""
+        super().load_optimizer_state(optimizer, parameters, whole)
+        if self.memory is not None:
+            self.memory.iter = int(whole["iter.powersgd"])
+            for label, rows in whole.items():
+                key, _, bucket = label.partition(".")
+                if key in REMEMBERED:
+                    getattr(self.memory, key)[int(bucket)] = rows[self.rank].to(self.devices[0])
 
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
         """A forward pass begins with rank 0's buffers. In the backward pass, from the last bucket
         on, this rank has no gradient left to compute: it exchanges until the pass ends. Earlier
         buckets cross the network while it computes.
         """
-        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+        average = self._average()
+        if self.options["hook"] == "powersgd":  # which waits within
+            average = phases.exchanging(average)
 
-        def average(state, bucket):  # annotated as text, DDP would refuse it
+        def watched(state, bucket):  # annotated as text, DDP would refuse it
             if bucket.is_last():
                 phases.enter("exchange")
-            return default_hooks.allreduce_hook(state, bucket)
+            return average(state, bucket)
 
-        model.register_comm_hook(None, average)
+        model.register_comm_hook(None, watched)
         # What DDP does before the model's own forward pass is to broadcast buffers.
         broadcast = ExitStack()
         model.register_forward_pre_hook(

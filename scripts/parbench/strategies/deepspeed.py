@@ -25,6 +25,11 @@ class Strategy(_process_group.DataParallelGroup):
     IMAGE = TEXT_IMAGE = "deepspeed"  # containers/deepspeed.def
     LEAST_TORCH = "2.15"  # with which it was tried
     EXACT = "float32"  # it takes no other weights
+    REFUSES: ClassVar[dict[str, str]] = {
+        "compile": "DeepSpeed's engine compiles by a configuration of its own",
+        "memory_format": "DeepSpeed copies weights into one flat tensor",
+        "fused": "DeepSpeed has fused optimizers of its own",
+    }
     OPTIONS: ClassVar[dict[str, dict]] = {
         "stage": {
             "description": "what each rank holds a part of: nothing (0), the optimizer's state "

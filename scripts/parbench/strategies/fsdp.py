@@ -25,6 +25,11 @@ class Strategy(_process_group.DataParallelGroup):
             "default": True,
         },
     }
+    REFUSES: ClassVar[dict[str, str]] = {
+        "compile": "fully_shard gathers weights in the middle of what would be compiled",
+        "memory_format": "fully_shard takes no weights that are not contiguous",
+        "fused": "not every fused optimizer of torch knows weights that are in parts",
+    }
     # fully_shard is public since 2.6, and since 2.7 every rank may take its part of a tensor that
     # all have (distribute_tensor's src_data_rank).
     LEAST_TORCH = "2.7"

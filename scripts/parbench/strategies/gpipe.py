@@ -42,6 +42,10 @@ class Strategy(_base.Strategy):
         },
     }
 
+    REFUSES: ClassVar[dict[str, str]] = {
+        "compile": "torchgpipe computes in threads of its own, which torch.compile does not know",
+    }
+
     @property
     def micro_batches(self) -> int:
         """A batch is cut into its micro-batches."""

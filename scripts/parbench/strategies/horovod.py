@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from parbench.strategies import _data_parallel, _meeting
@@ -20,6 +20,9 @@ class Strategy(_data_parallel.DataParallel):
     """One rank of a Horovod job."""
 
     IMAGE = "horovod"  # containers/horovod.def
+    REFUSES: ClassVar[dict[str, str]] = {
+        "memory_format": "Horovod sends contiguous gradients alone",
+    }
     OPTIONS: ClassVar[dict[str, dict]] = {
         "compression": {
             "description": "gradients cross the network as float32 (none) or float16 (fp16)",
@@ -31,6 +34,14 @@ class Strategy(_data_parallel.DataParallel):
             "type": "number",
             "minimum": 0,
             "default": 128,
+        },
+        "cycle_time_ms": {
+            "description": "how often Horovod's thread looks for gradients to average, in ms; on "
+            "CPU devices looking takes time from training",
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "default": 1,
+            "implied": True,
         },
     }
 
@@ -44,6 +55,12 @@ class Strategy(_data_parallel.DataParallel):
                 "every sum"
             )
 
+    @classmethod
+    def lossy(cls, options: Mapping[str, Any]) -> str | None:
+        """What compression makes of gradients."""
+        rounded = options.get("compression") == "fp16"
+        return "gradients are rounded to float16 (compression fp16)" if rounded else None
+
     def unavailable(self, software: Software) -> str | None:
         """Why Horovod is not here, in the compiler's words; GPUs need one with NCCL."""
         without = software.without_horovod()
@@ -53,8 +70,10 @@ class Strategy(_data_parallel.DataParallel):
 
     def setup(self) -> None:
         """Join the job. RuntimeError when GPUs would need an NCCL that Horovod lacks."""
+        # Read by init().
         threshold = self.options["fusion_threshold_mb"]
-        os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(threshold * 2**20))  # read by init()
+        os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(threshold * 2**20))
+        os.environ["HOROVOD_CYCLE_TIME"] = str(self.options["cycle_time_ms"])
         os.environ.update(self._place())
         import horovod.torch as hvd
         import torch

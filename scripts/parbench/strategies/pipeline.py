@@ -33,6 +33,10 @@ class Strategy(_process_group.ProcessGroup):
             "default": 4,
         },
     }
+    REFUSES: ClassVar[dict[str, str]] = {
+        "compile": "a pipeline's stages compute by torch's schedule, piece by piece",
+        "memory_format": "a pipeline's stages send each other contiguous tensors",
+    }
     LEAST_TORCH = "2.10"  # its schedules can leave out their outputs (return_outputs)
 
     @property

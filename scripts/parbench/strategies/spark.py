@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
+from parbench.cell import TUNING
 from parbench.strategies import _base
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ class Strategy(_base.Strategy):
 
     IMAGE = TEXT_IMAGE = "spark"
     ENGINE = "spark"
+    REFUSES: ClassVar[dict[str, str]] = dict.fromkeys(
+        TUNING, "Spark's workers predict by a plain copy of the model"
+    )
     OPTIONS: ClassVar[dict[str, dict]] = {
         "cluster": {
             "type": "boolean",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -60,6 +61,21 @@ def evaluate(run: Run) -> tuple[torch.Tensor, float | None]:
     run.inference = {"samples": number, "seconds": total, "input_seconds": of_input}
     mean = loss.item() / number
     return predicted.cpu(), mean if math.isfinite(mean) else None
+
+
+def passes(run: Run) -> Iterator[Callable[[], object]]:
+    """A pass without gradients over a batch of each size that this rank has, none counted."""
+    model = run.strategy.unwrap(run.model)
+
+    @torch.no_grad()
+    def predict(start: int, stop: int) -> None:
+        model.eval()
+        model(run.augment.test_batch(start, stop)[0])
+
+    _, parts = _parts(run)
+    sizes = {stop - start: (start, stop) for start, stop in map(_span, parts)}
+    for start, stop in sizes.values():
+        yield partial(predict, start, stop)
 
 
 def _parts(run: Run) -> tuple[int, list[torch.Tensor]]:

@@ -12,6 +12,7 @@ from parbench.cell import Cell
 from parbench.data import kept
 from parbench.measure import metrics_json, scores
 from parbench.strategies._base import Strategy
+from parbench.training import compiling, evaluation
 from parbench.training.progress import Heartbeat
 from parbench.training.set_up import set_up
 
@@ -28,6 +29,9 @@ def infer(
     launch_time = float(os.environ.get("PARBENCH_LAUNCHED", time.time()))
     run, described = set_up(cell, data_folder, strategy, heartbeat)
     sha256 = kept.load(run.model, cell, data_folder)
+    if cell.training.compile != "none":
+        passes = evaluation.passes(run)
+        run.told["compile_seconds"] = compiling.compile_all(run, passes)
     run.meters.start()
     startup = strategy.reduced([time.time() - launch_time], "max")[0]
     run.place.epoch = cell.training.epochs - 1  # it is the last evaluation that warms up

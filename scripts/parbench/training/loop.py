@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,15 @@ from parbench.data import loader, pil_input, pretrained, tokens
 from parbench.errors import ParbenchError
 from parbench.measure import clocks, profiling
 from parbench.measure.meters import Meters
-from parbench.training import batch_norm, checkpoint, evaluation, learning_rate, progress, snapshot
+from parbench.training import (
+    batch_norm,
+    checkpoint,
+    compiling,
+    evaluation,
+    learning_rate,
+    progress,
+    snapshot,
+)
 from parbench.training.companions import Companions
 from parbench.training.endings import Diverged, Stopped
 from parbench.training.optimizers import grad_scaler, optimizer, schedule
@@ -79,6 +89,8 @@ class Run:
         else:
             made = INPUTS[settings.input] if strategy.takes_images else loader.Labels
             self.augment = made(self.data, self.cell.seed, settings.image_size, settings.augment)
+        if settings.memory_format == "channels_last":
+            self.augment = loader.ChannelsLast(self.augment)
         samples, steps = len(self.data.train_labels), settings.steps
         bounds = loader.batches(samples, settings.global_batch, settings.min_tail)
         if steps is not None and steps > len(bounds):
@@ -197,12 +209,15 @@ class Run:
         initial = {name: value.detach().cpu().clone() for name, value in whole.items()}
         rates = [group["lr"] for group in self.optimizer.param_groups]
         order = self.order(0)
+        if self.training.compile != "none":
+            passes = [*self.passes(self.bounds), *evaluation.passes(self)]
+            self.told["compile_seconds"] = compiling.compile_all(self, passes)
         batches = [self.bounds[number % len(self.bounds)] for number in range(steps)]
         start, stop = self.bounds[-1]
         if batches and stop - start not in {end - begin for begin, end in batches}:
             batches.append((start, stop))
         for number, (start, stop) in enumerate(batches):
-            self.step(order[start:stop], 0)
+            self.train_once(order[start:stop])
             self.heartbeat.beat("warm-up", 0, number)
             self.lookout.due("warm-up")
             if self.lookout.stop:
@@ -217,6 +232,17 @@ class Run:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         self.scaler = grad_scaler(self.scaler.is_enabled())
+
+    def passes(self, bounds: list[tuple[int, int]]) -> Iterator[Callable[[], object]]:
+        """A step of training of each size that batches in ``bounds`` have."""
+        order, sizes = self.order(0), {stop - start: (start, stop) for start, stop in bounds}
+        for start, stop in sizes.values():
+            yield partial(self.train_once, order[start:stop])
+
+    def train_once(self, batch: torch.Tensor) -> None:
+        """A step of training that is none of an epoch's."""
+        self.model.train()
+        self.step(batch, 0)
 
     def find_checkpoint(self, folder: Path, environment: dict) -> int | None:
         """The checkpoint in ``folder`` from which all ranks go on; None to start afresh.

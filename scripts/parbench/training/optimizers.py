@@ -10,10 +10,10 @@ from parbench.cell import Training
 
 OPTIMIZERS = {
     "sgd": lambda parameters, rate, t: torch.optim.SGD(
-        parameters, rate, momentum=t.momentum, weight_decay=t.weight_decay
+        parameters, rate, momentum=t.momentum, weight_decay=t.weight_decay, **_fused(t)
     ),
     "adamw": lambda parameters, rate, t: torch.optim.AdamW(
-        parameters, rate, weight_decay=t.weight_decay
+        parameters, rate, weight_decay=t.weight_decay, **_fused(t)
     ),
 }
 SCHEDULES = {
@@ -31,6 +31,11 @@ SCHEDULES = {
         cycle_momentum=False,
     ),
 }
+
+
+def _fused(training: Training) -> dict[str, bool]:
+    """Not stated unless asked for: SGD of torch 2.1 has no such argument."""
+    return {"fused": True} if training.fused else {}
 
 
 def optimizer(

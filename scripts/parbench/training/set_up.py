@@ -15,6 +15,7 @@ from parbench import strategies
 from parbench.cell import Cell, Pair
 from parbench.measure import cores, environment
 from parbench.strategies._base import Strategy
+from parbench.training import compiling
 from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat
 
@@ -68,7 +69,8 @@ def rank_of(cell: Cell) -> Iterator[tuple[Strategy, Heartbeat]]:
     strategy = strategies.of(cell)
     heartbeat = Heartbeat(int(os.environ.get("RANK", "0")))
     try:
-        yield strategy, heartbeat
+        with compiling.own_cache(cell):
+            yield strategy, heartbeat
         gc.collect()  # the wrapped model goes before its process group (see _process_group.py)
         strategy.close()
     except BaseException as error:

@@ -97,6 +97,7 @@ def _result(
         **tested,
         "inference": run.inference,
         **_tokens(run, seconds),
+        **run.told,
         "weights_sha256": metrics_json.weights_sha256(weights),
         "beside": [
             {key: each[key] for key in ("model", "train_seconds")} for each in run.companions.others

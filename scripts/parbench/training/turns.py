@@ -25,7 +25,7 @@ from parbench.cell import read as read_cell
 from parbench.files import write_json
 from parbench.measure import clocks, load
 from parbench.strategies._base import Strategy
-from parbench.training import infer, launched
+from parbench.training import compiling, evaluation, infer, launched
 from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat
 from parbench.training.set_up import rank_of, set_up
@@ -43,6 +43,8 @@ def take_turns(
         write_json(Path(os.environ["PARBENCH_STATE"]) / "environment.json", described)
     helpers: list[int] = []
     if pair.inference:
+        if run.training.compile != "none":
+            compiling.compile_all(run, evaluation.passes(run))
         step, helpers = infer.engine(strategy).turns(run)
     else:
         step = _training(run)
@@ -100,6 +102,8 @@ def _training(run: Run) -> Callable[[], int]:
     """
     size = run.training.global_batch
     spans = [(start, stop) for start, stop in run.bounds if stop - start == size] or run.bounds
+    if run.training.compile != "none":
+        compiling.compile_all(run, run.passes(spans))
     batches = (
         (order[start:stop], epoch)
         for epoch in itertools.count()

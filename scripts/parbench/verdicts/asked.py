@@ -22,8 +22,7 @@ def judged(
 
 
 def _rebuilt(name: str, plan: expansion.Plan, done: Collection[str]) -> Rebuilt:
-    seeds = {cell: plan.cells[cell].seed for cell in done}
-    whole = cut(plan.studies[name].stated(), seeds, _none_yet)
+    whole = cut(plan.studies[name].stated(), done, _none_yet)
     runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in done}
     groups = tuple(groups_of(whole, runs).values())
     about = whole["study"]

@@ -67,27 +67,18 @@ def of_claims(claims: Mapping[str, Claim], rows: Rows) -> list[Contradiction]:
 
 @dataclass(frozen=True)
 class OwnRatio:
-    """A published value over another, or less it: ``by`` which of the two; ``least`` and
-    ``most`` are what rounding allows."""
+    """A published value over another, or less it: ``by`` which of the two."""
 
     over: Published
     under: Published
     by: Callable[[float, float], float]
 
     @property
-    def value(self) -> float:
-        """As printed."""
-        return self.by(self.over.value, self.under.value)
-
-    @property
-    def least(self) -> float:
-        """If rounding made it larger."""
-        return self.by(self.over.least, self.under.most)
-
-    @property
-    def most(self) -> float:
-        """If rounding made it smaller."""
-        return self.by(self.over.most, self.under.least)
+    def ends(self) -> tuple[float, float, float]:
+        """The least that rounding allows, as printed, and the most."""
+        over, under = self.over, self.under
+        pairs = (over.least, under.most), (over.value, under.value), (over.most, under.least)
+        return tuple(self.by(*pair) for pair in pairs)
 
     @property
     def model(self) -> str:
@@ -112,10 +103,9 @@ def denied_by_its_numbers(name: str, claim: Claim, rows: Rows) -> Found:
     denying, told = [], []
     kind, between = ("difference", "less") if test.is_of_differences else ("ratio", "over")
     for ratio, *others in across_models(test, list(_own_ratios(test, rows))):
-        least, most, here = ratio.least, ratio.most, ratio.value
+        least, here, most = ratio.ends
         for other in others:
-            ends = ratio.by(least, other.most), ratio.by(most, other.least)
-            (least, most), here = ends, ratio.by(here, other.value)
+            least, here, most = map(ratio.by, (least, here, most), reversed(other.ends))
         if most <= value if test.op == ">" else least >= value:
             beside = "".join(f", over that of {other.model}" for other in others)
             told.append(f"{here:.3g} of {ratio.over} {between} {ratio.under}{beside}")

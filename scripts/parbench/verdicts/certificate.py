@@ -9,15 +9,15 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from parbench import cache, files, machine, packages, strategies
+from parbench.cell import TUNING, Training
 from parbench.errors import ParbenchError
 from parbench.measure import provenance
-from parbench.verdicts.words import DIFFERS, EQUAL, MEASURED
+from parbench.verdicts.words import DIFFERS, EQUAL
 
 SCHEMA_VERSION = 1
 FOLDER = Path("results/certificates")
@@ -44,7 +44,14 @@ def combination(cell: Mapping) -> dict[str, Any]:
         "strategy": cell["strategy"]["name"],
         "options": cell["strategy"]["options"],
         "devices": hardware["devices"] * hardware["nodes"],
+        "tuned": tuned(cell["training"]),
     }
+
+
+def tuned(training: Mapping) -> dict[str, Any]:
+    """Which of the settings that make a device faster differ from their defaults."""
+    stated = {key: training[key] for key in TUNING if key in training}
+    return {key: value for key, value in stated.items() if value != getattr(Training, key)}
 
 
 def wanted(plans: Iterable[Mapping], place: str) -> list[dict]:
@@ -54,11 +61,14 @@ def wanted(plans: Iterable[Mapping], place: str) -> list[dict]:
     for group in (group for plan in plans for group in plan["groups"]):
         devices = group["hardware"]["devices"] * group["hardware"]["nodes"]
         elsewhere = image not in (None, strategies.image(group["strategy"], group["model"]))
-        if group["not_run"] or group.get("trained_by") or elsewhere or devices > MOST_DEVICES:
+        lossy = strategies.load(group["strategy"]).lossy(group["options"])
+        nothing = group["not_run"] or group.get("trained_by") or lossy
+        if nothing or elsewhere or devices > MOST_DEVICES:
             continue
         each = {key: group[key] for key in ("model", "strategy", "options")}
         each |= {"devices": devices}
         each |= {key: group["training"][key] for key in ("precision", "batch_norm")}
+        each |= {"tuned": tuned(group["training"])}
         found[each["model"], each["strategy"], files.canonical_json(each)] = each
     return [found[key] for key in sorted(found)]
 
@@ -120,46 +130,26 @@ IN_HALF = "products in float32"
 QUANTITIES = ("loss", "gradients", "weights", "running statistics", IN_HALF)
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Rows of a certificate in short: the worst over options and devices, as printed."""
-
-    model: str
-    strategy: str
-    arithmetic: str
-    batch_norm: str
-    combinations: int
-    errors: Mapping[str, str]  # by quantity
-    bound: str
-    verdict: str
-
-
-def summary(rows: Iterable[Mapping]) -> list[Summary]:
-    """The rows in short, all quantities in one."""
-    together: dict[tuple, list[Mapping]] = {}
+def summary(rows: Iterable[Mapping]) -> list[list[str]]:
+    """The rows in short: model, strategy, arithmetic, BatchNorm, how many options and devices, the
+    worst error of each of the QUANTITIES over them, bound, verdict."""
+    together: dict[tuple[str, ...], list[Mapping]] = {}
     for row in rows:
-        key = tuple(row[name] for name in ("model", "strategy", "arithmetic", "batch_norm"))
+        key = tuple(row[name] for name in ("model", "arithmetic", "batch_norm"))
+        words = (f"{name} {value}".lower() for name, value in row.get("tuned", {}).items())
+        key = (key[0], ", ".join([row["strategy"], *words]), *key[1:])
         together.setdefault(key, []).append(row)
-    return [_summary(key, those) for key, those in together.items()]
+    return [[*key, *_worst(those)] for key, those in together.items()]
 
 
-def _summary(key: tuple, rows: list[Mapping]) -> Summary:
-    errors: dict[str, str] = {}
+def _worst(rows: list[Mapping]) -> Iterator[str]:
+    yield str(len({files.canonical_json([row["options"], row["devices"]]) for row in rows}))
     for quantity in QUANTITIES:
-        worst = [row["error"] for row in rows if row["quantity"] == quantity]
-        if worst:
-            errors[quantity] = "no number" if None in worst else shown(max(worst))
-    bounds = [row["bound"] for row in rows if row["quantity"] != IN_HALF]
-    bounds = [bound for bound in bounds if bound is not None]
-    ends = (min(bounds), max(bounds)) if bounds else ()
-    verdicts = {row["verdict"] for row in rows}
-    return Summary(
-        *key,
-        combinations=len({files.canonical_json([row["options"], row["devices"]]) for row in rows}),
-        errors=errors,
-        bound=" to ".join(dict.fromkeys(map(shown, ends))),
-        verdict=next(v for v in (DIFFERS, MEASURED, EQUAL) if v in verdicts),
-    )
+        errors = [row["error"] for row in rows if row["quantity"] == quantity]
+        yield "no number" if None in errors else shown(max(errors)) if errors else ""
+    bounds = sorted(row["bound"] for row in rows if row["quantity"] != IN_HALF)
+    yield " to ".join(dict.fromkeys(map(shown, (bounds[:1] + bounds[-1:]))))
+    yield DIFFERS if any(row["verdict"] == DIFFERS for row in rows) else EQUAL
 
 
 def shown(error: float) -> str:
@@ -192,6 +182,9 @@ class Certificates:
         training = cell["training"]
         if "trained_by" in cell:
             return None  # of what trained its weights there is one
+        strategy = strategies.load(cell["strategy"]["name"])
+        if lossy := strategy.lossy(cell["strategy"]["options"]):
+            return lossy
         if place not in self.all:
             return f"nothing of {place} is"
         if training["profile"] != "none":
@@ -199,14 +192,15 @@ class Certificates:
         if training["precision"] not in ALSO_IN:
             return f"precision {training['precision']} is not"
         wanted = combination(cell)
-        rows = [row for row in self.all[place]["rows"] if wanted.items() <= row.items()]
+        # Certificates of before know of nothing that is tuned.
+        rows = [{"tuned": {}} | row for row in self.all[place]["rows"]]
+        rows = [row for row in rows if wanted.items() <= row.items()]
         if not rows:
             return "this combination of model, strategy, options and devices is not"
         if any(row["code"] != run["environment"]["code_digest"] for row in rows):
             return "its code is another"
         kinds = {_kind(row) for row in rows}
-        exact = strategies.load(cell["strategy"]["name"]).EXACT
-        needed = {(exact, FROZEN), (ALSO_IN[training["precision"]], FROZEN)}
+        needed = {(strategy.EXACT, FROZEN), (ALSO_IN[training["precision"]], FROZEN)}
         if training["batch_norm"] == SYNCHRONIZED:
             # There where the model has BatchNorm, and more than one rank.
             needed |= {kind for kind in kinds if kind[1] == SYNCHRONIZED}

@@ -17,7 +17,7 @@ from parbench.files import canonical_json
 from parbench.measure.metrics import METRICS, Metric, Run
 from parbench.verdicts import by_seed, evidence, terminal
 from parbench.verdicts.groups import Group, groups_of, seed
-from parbench.verdicts.series import Series, estimate
+from parbench.verdicts.series import Series, numbered
 from parbench.verdicts.words import NOT_MEASURED, OK
 
 HEAD = [
@@ -117,19 +117,19 @@ def show(a: Side, b: Side) -> str:
 
 def _numbers(ours: Group, theirs: Group, pairs: Pairs, gain: Series) -> list[str]:
     """Accuracies and their difference, training times and their ratio."""
-    ratios = estimate(TIME.read(one) / TIME.read(other) for one, other in pairs)
+    ratios = numbered(TIME.read(one) / TIME.read(other) for one, other in pairs)
     sides = (("A", ours), ("B", theirs))
     why = "; ".join(f"{name}: {words}" for name, group in sides for words in group.cautions(TIME))
     return [
         *(_shown(group, ACCURACY, 100, " %") for group in (ours, theirs)),
-        terminal.spread(gain.estimate(), 100, "+.2f"),
+        terminal.spread(gain, 100, "+.2f"),
         *(_shown(group, TIME, 1, " s") for group in (ours, theirs)),
         why or terminal.spread(ratios, 1, ".2f"),
     ]
 
 
 def _shown(group: Group, metric: Metric, factor: float, unit: str) -> str:
-    found = group.series(metric).estimate()
+    found = group.series(metric)
     lacking = NOT_MEASURED if group.ok or group.status == OK else group.status
     return terminal.spread(found, factor, ".2f", unit) or lacking
 

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from parbench.measure.metrics import METRICS, Metric
 from parbench.plan.published import Claim, ClaimTest
 from parbench.verdicts import by_seed, judging, sequential
-from parbench.verdicts.equal_sides import biased
-from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.published import Source
@@ -94,25 +92,14 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Published:
-    """The second comparison: where the ``value`` that is published lies, beside the interval.
-
-    ``lies``: INSIDE, ABOVE or BELOW of `words`, or NOT_COMPARABLE; ``says`` it in a sentence.
-    """
-
-    value: float
-    lies: str
-    says: str
-
-
-@dataclass(frozen=True)
 class Comparison:
     """One comparison of a claim and its verdict.
 
     ``ratios``: one, or two of different models, of which the first is divided by the second; none
     where no two groups could be set beside each other. ``group``: of what is told of one group
-    alone. ``published`` and ``measured`` are numbers, or a word; ``beside`` is how the one lies to
-    the other, which decides nothing.
+    alone. ``published`` and ``measured`` are numbers, or a word. How the one ``lies`` beside the
+    interval of the other decides nothing: INSIDE, ABOVE or BELOW of `words`, NOT_COMPARABLE, or
+    empty; ``says`` it in a sentence.
     """
 
     study: str
@@ -121,9 +108,9 @@ class Comparison:
     ratios: tuple[Ratio, ...] = ()
     group: Group | None = None
     published: float | str | None = None
-    measured: Estimate | str | None = None
-    beside: Published | None = None
-    series: Series | None = None
+    measured: Series | str | None = None
+    lies: str = ""
+    says: str = ""
     bound: float | None = None  # the most that its ratio can be here; of ``<``, the least
     # The verdict at another alpha, and the values between one verdict and the next.
     at: Callable[[float], str] | None = None
@@ -262,12 +249,22 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
     too_far = _unreachable(test, bound, value)
     if missing:
         return replace(made, reasons=(too_far,)) if made.waits and too_far else made
-    made = replace(made, measured=series.estimate(), series=series, bound=bound)
+    made = replace(made, measured=series, bound=bound)
     sides = [side for each in ratios for side in (each.over, each.under)]
-    if first.pair and (void := biased(study.groups, sides)):
+    if first.pair and (void := _biased(study.groups, sides)):
         return replace(made, reasons=(void,))
-    made = replace(made, beside=_beside(made))
+    made = replace(made, **_beside(made))
     return replace(made, reasons=(too_far,)) if too_far else _judged(made, test, study, value)
+
+
+def _biased(groups: Iterable[Group], compared: Iterable[Group]) -> str:
+    """Why pairs of ``compared`` tell nothing: equal sides on as many devices differ; else empty."""
+    places = {(each.hardware.device, each.devices) for each in compared}
+    for group in groups:
+        equal = group.pairs.get(group.id)
+        if equal and equal.biased and (group.hardware.device, group.devices) in places:
+            return f"equal sides differ on {group.describe_hardware()}: {equal.equality}"
+    return ""
 
 
 def _bound(test: ClaimTest, ratio: Ratio) -> float | None:
@@ -287,9 +284,9 @@ def _unreachable(test: ClaimTest, bound: float | None, value: float | None) -> s
 
 def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | None) -> Comparison:
     """``made`` with the verdict of the one rule (sequential.py)."""
-    series = made.series
+    series = made.measured
     if test.op == "report":
-        reasons = tuple(filter(None, (*series.reasons, made.measured.too_few)))
+        reasons = tuple(filter(None, (*series.reasons, series.too_few)))
         return replace(made, verdict=REPORTED, reasons=reasons)
     share = test.margin or study.tolerance["relative" if series.logs else "accuracy"]
     margin = series.margin(share)
@@ -308,11 +305,11 @@ def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | No
     return replace(made, verdict=verdict, reasons=reasons, at=at, boundaries=ends)
 
 
-def _beside(made: Comparison) -> Published | None:
-    """The published number beside the interval, where both are known."""
-    value, series, found = made.published, made.series, made.measured
-    if value is None or found.too_few:
-        return None
+def _beside(made: Comparison) -> dict[str, str]:
+    """How the published number lies beside the interval, where both are known."""
+    value, series = made.published, made.measured
+    if value is None or series.too_few:
+        return {}
     sides = [side for each in made.ratios for side in (each.over, each.under)]
     differs = [f"differs from the source: {side.differs}" for side in sides if side.differs]
     if len(made.ratios) == 1 and series.logs:
@@ -320,8 +317,9 @@ def _beside(made: Comparison) -> Published | None:
         differs += judging.beyond(value, ratio.bound, 1 / ratio.inverse_bound)
     said = f"published {series.text(value)}"
     if differs:
-        return Published(value, NOT_COMPARABLE, f"{said}: not comparable: {'; '.join(differs)}")
-    lies = judging.lies(value, found)
-    ends = ", ".join(map(series.text, (found.ci_low, found.ci_high)))
+        says = f"{said}: not comparable: {'; '.join(differs)}"
+        return {"lies": NOT_COMPARABLE, "says": says}
+    lies = judging.lies(value, series)
+    ends = ", ".join(map(series.text, (series.ci_low, series.ci_high)))
     scale = ", at its own scale" if made.scaled else ""
-    return Published(value, lies, f"{said} lies {lies} [{ends}]{scale}")
+    return {"lies": lies, "says": f"{said} lies {lies} [{ends}]{scale}"}

@@ -75,7 +75,7 @@ def still_open(plan: expansion.Plan) -> Iterator[Open]:
                 yield Open.of(pairs, series, boundaries)
         for each in undecided:
             if not any(ratio.pair for ratio in each.ratios):
-                yield Open.of(_groups(each), each.series, each.boundaries)
+                yield Open.of(_groups(each), each.measured, each.boundaries)
 
 
 def _groups(compared: Comparison) -> list[Group]:
@@ -93,7 +93,7 @@ def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:
     done = [cell for cell in plan.runnable(name) if state.state(cell, plan)[0] == "done"]
     judged = asked.judged(plan, [name], done)
     made = (comparison for each in judged for comparison in each.comparisons)
-    return [each for each in made if each.verdict == UNDECIDED and each.series]
+    return [each for each in made if each.verdict == UNDECIDED]
 
 
 # ---------------------------------------------------------------- the program
@@ -197,13 +197,13 @@ def _told(plan: expansion.Plan) -> list[str]:
     for name, study in plan.studies.items():
         for pair in study.pairs or ():
             compared = _compared(pair)
-            measured = compared.series.estimate()
-            ends = f" [{measured.ci_low:.2f}, {measured.ci_high:.2f}]"
-            ends = "" if measured.too_few else ends
-            ratio = f"{measured.mean:.2f}{ends}" if measured.n else "not run"
+            measured = compared.series
+            few = measured.too_few
+            ends = "" if few else f" [{measured.ci_low:.2f}, {measured.ci_high:.2f}]"
+            ratio = f"{measured.mean:.2f}{ends}" if measured.seeds else "not run"
             says = pair.not_run or compared.reading(study.study.tolerance.relative)
             keys = [name, pair.model, pair.variant, pair.baseline]
-            lines.append([*keys, ratio, str(measured.n), says])
+            lines.append([*keys, ratio, str(measured.seeds), says])
     seeds = (
         f"{name}: {' over '.join(group.id for group in _groups(each))}: {each.verdict}: "
         + each.reasons[-1]

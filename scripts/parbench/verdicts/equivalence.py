@@ -132,7 +132,9 @@ def of_plans(plans: Iterable[Path], place: str) -> list[Trial]:
     """The trials of what the cells in ``plans`` use, of those that run in ``place``."""
     return _distinct(
         trials.trials_of(
-            trials.cell_of(each["model"], each["strategy"], each["devices"], each["options"]),
+            trials.cell_of(
+                each["model"], each["strategy"], each["devices"], each["options"], each["tuned"]
+            ),
             {each["precision"]} & set(certificate.ALSO_IN),
             each["batch_norm"] == certificate.SYNCHRONIZED,
         )
@@ -148,12 +150,7 @@ def shown(rows: list[dict]) -> str:
     """The certificate in short, as a table; below it, all that differs."""
     quantities = certificate.QUANTITIES
     head = ["model", "strategy", "arithmetic", "BatchNorm", "of", *quantities, "bound", "verdict"]
-    lines = [head]
-    for each in certificate.summary(rows):
-        errors = [each.errors.get(quantity, "") for quantity in quantities]
-        line = [each.model, each.strategy, each.arithmetic, each.batch_norm]
-        lines.append([*line, str(each.combinations), *errors, each.bound, each.verdict])
-    text = terminal.aligned(lines)
+    text = terminal.aligned([head, *certificate.summary(rows)])
     text += [
         f"differs: {row['model']}, {row['strategy']} {json.dumps(row['options'])} on "
         f"{row['devices']}: {certificate.said(row)}"

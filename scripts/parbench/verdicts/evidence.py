@@ -204,8 +204,7 @@ def _whole(made: Mapping, place: int) -> dict:
 
 def plan(made: Mapping) -> dict:
     """The plan of the evidence ``made``; cells that are missing there are said to be."""
-    seeds = {cell: run["seed"] for cell, run in made["cells"].items()}
-    return cut(made["plan"], seeds, _lost)
+    return cut(made["plan"], made["cells"], _lost)
 
 
 def _lost(group: Mapping, left: list[str]) -> dict:

@@ -6,76 +6,41 @@ import math
 import shlex
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from parbench.cell import Dataset, Hardware, Training
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
 from parbench.measure.metrics import Metric, Run, seconds
-from parbench.plan.study_plan import Work
+from parbench.plan import study_plan
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.series import Series
 from parbench.verdicts.words import FAILURES, NOT_RUN, OK
 
 
-@dataclass(frozen=True, eq=False)
-class Group:
-    """A group of a plan; docs/verdicts.md says what its ``published`` and ``comparable`` mean.
+class Group(study_plan.Group):
+    """A group of a plan, one like no other, with what its cells measured.
 
     ``runs``: metrics.json of its cells. Of several models that are trained together, which are a
     group with ``members``, one for each seed that all have; ``cell_runs`` are those of all cells.
     """
 
-    id: str
-    model: str
-    variant: str
-    strategy: str
-    options: Mapping
-    hardware: Hardware
-    dataset: Dataset
-    training: Training
-    seeds: list[int]
-    cells: list[str]
-    not_run: str | None
-    baseline: str | None
-    published: Mapping | None
-    work: Work
-    scaled: list[str] = field(default_factory=list)
-    differs: str | None = None  # from the source
-    comparable: Mapping[str, str] = field(default_factory=dict)  # cautions by metric
-    note: str | None = None
-    model_options: Mapping = field(default_factory=dict)
-    pretrained: Mapping = field(default_factory=dict)
-    members: list[str] = field(default_factory=list)
-    shared: bool = False  # a machine, with other cells at the same time
-    failed: list[Mapping] = field(default_factory=list)  # of a plan of which only a part is done
-    waiting: int = 0
     runs: tuple[Run, ...] = ()
     cell_runs: tuple[Run, ...] = ()
+    shared: bool = False  # a machine, with other cells at the same time
     # What took turns with a baseline, by its id: training, and predicting.
-    pairs: Mapping[str, Compared] = field(default_factory=dict)
-    predicting: Mapping[str, Compared] = field(default_factory=dict)
+    pairs: Mapping[str, Compared] = {}
+    predicting: Mapping[str, Compared] = {}
+    __eq__, __hash__ = object.__eq__, object.__hash__
 
     @classmethod
     def of(
-        cls,
-        entry: Mapping,
-        runs: Iterable[Run],
-        cell_runs: Iterable[Run],
-        **found: Any,
+        cls, entry: Mapping, runs: Iterable[Run], cell_runs: Iterable[Run], **found: Any
     ) -> Group:
-        """The group that ``entry`` of a plan describes; ``found``: other fields of it."""
-        known = {each.name: entry[each.name] for each in fields(cls) if each.name in entry}
-        typed = {
-            "hardware": Hardware(**entry["hardware"]),
-            "dataset": Dataset(**entry["dataset"]),
-            "training": Training(**entry["training"]),
-            "work": Work(**entry["work"]),
-            "comparable": entry.get("comparable") or {},
-        }
-        return cls(**known | typed | found, runs=tuple(runs), cell_runs=tuple(cell_runs))
+        """The group of a plan's ``entry``, of any age; ``found``: what else it has."""
+        plan = study_plan.Group.model_validate(entry, strict=False, extra="ignore")
+        measured = {"runs": tuple(runs), "cell_runs": tuple(cell_runs)}
+        return cls.model_construct(**dict(plan), **measured, **found)
 
     @property
     def ok(self) -> list[Run]:
@@ -177,23 +142,22 @@ class Group:
         """What one more seed costs, as those that ran did, start to end."""
         return sum(map(seconds, self.cell_runs)) / max(1, len(set(map(seed, self.cell_runs))))
 
-    def stands_in(self, table: Mapping) -> bool:
-        """Whether it is a row of a study's ``table``: its variant, of one of its models.
-
-        Several models together are a row only where the table names them.
-        """
-        models = table.get("models", [] if self.members else [self.model])
-        return self.model in models and self.variant in table.get("variants", [self.variant])
-
     def at_most_faster(self, slow: Group) -> float:
         """How many times as fast as ``slow`` it can at most be, with more devices: by their number,
         by its pipeline or, of models side by side, by the longest of them; else infinite."""
         more, few = (each.devices * each.hardware.threads for each in (self, slow))
         if more <= few or self.hardware.device != slow.hardware.device:
             return math.inf
+        if self.arithmetic != slow.arithmetic:
+            return math.inf
         turns = self.pairs.get(slow.id) if self.members else None
         bounds = [more / few, self.work.pipeline_bound, turns.bound if turns else None]
         return min(each for each in bounds if each is not None)
+
+    @property
+    def arithmetic(self) -> tuple:
+        """By what a device becomes faster: no number of devices bounds what that gains."""
+        return self.training.precision, self.training.tf32, self.training.tuned
 
     @property
     def devices(self) -> int:

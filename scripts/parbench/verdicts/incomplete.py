@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 # What a plan says of a group's cells that are not done; ``not_run`` of it where none is.
 Lost = Callable[[Mapping, list[str]], dict[str, Any]]
 
 
-def cut(plan: Mapping, seeds: Mapping[str, int], lost: Lost) -> dict:
-    """``plan`` with the cells that are done alone: ``seeds`` has the seed of each of them.
+def cut(plan: Mapping, done: Collection[str], lost: Lost) -> dict:
+    """``plan`` with the cells that are ``done`` alone.
 
     ``lost`` is called with a group, or a pair, and those of its cells that are not. Several models
     together were not run where one of them was not, or where no seed has them all.
     """
-    groups = {group["id"]: _cut(group, seeds, lost) for group in plan["groups"]}
+    groups = {group["id"]: _cut(group, done, lost) for group in plan["groups"]}
     together = []
     for group in plan["together"]:
         members = [groups[name] for name in group["members"]]
@@ -24,20 +24,20 @@ def cut(plan: Mapping, seeds: Mapping[str, int], lost: Lost) -> dict:
         reasons += [] if shared else ["no seed of which all models are done"]
         kept = [seed for seed in group["seeds"] if seed in shared] or group["seeds"]
         own = {"seeds": kept, "not_run": next(iter(reasons), None)}
-        together.append(_cut(group, seeds, lost) | own)
+        together.append(_cut(group, done, lost) | own)
     whole = {**plan, "groups": list(groups.values()), "together": together}
     if "pairs" in plan:
-        whole["pairs"] = [_cut(each, seeds, lost, "restarts") for each in plan["pairs"]]
+        whole["pairs"] = [_cut(each, done, lost, "restarts") for each in plan["pairs"]]
     return whole
 
 
-def _cut(group: Mapping, seeds: Mapping[str, int], lost: Lost, key: str = "seeds") -> dict:
-    done = [cell for cell in group["cells"] if cell in seeds]
-    left = [cell for cell in group["cells"] if cell not in seeds]
+def _cut(group: Mapping, done: Collection[str], lost: Lost, key: str = "seeds") -> dict:
+    left = [cell for cell in group["cells"] if cell not in done]
     if group["not_run"] is not None or not left:
         return dict(group)
     told = {**group, **lost(group, left)}
-    if not done:
+    kept = [cell for cell in group["cells"] if cell in done]
+    if not kept:
         return told
-    kept = list(dict.fromkeys(seeds[cell] for cell in done))
-    return told | {"cells": done, key: kept, "not_run": None}
+    numbers = [n for n, cell in zip(group[key], group["cells"], strict=False) if cell in done]
+    return told | {"cells": kept, key: numbers, "not_run": None}

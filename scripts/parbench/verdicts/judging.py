@@ -10,7 +10,6 @@ from parbench.measure.metrics import Metric, is_operator
 from parbench.plan.published import Published
 from parbench.verdicts import sequential
 from parbench.verdicts.by_seed import few_steps
-from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.groups import Group
 from parbench.verdicts.published import described_hardware, has_hardware, has_layout
 from parbench.verdicts.series import Series
@@ -63,12 +62,11 @@ def verdict(
     if reasons := [*reasons, *beyond(published.value, bound)]:
         return Verdict(NOT_COMPARABLE, tuple(reasons))
     caveats = _caveats(metric, group, study, published)
-    found, interval = series.estimate(), series.interval()
-    if interval is None:
-        ends = f" ({found.min:.4g} to {found.max:.4g})" if found.n else ""
-        return Verdict(UNDECIDED, (found.too_few + ends, *caveats))
+    if series.too_few:
+        ends = f" ({series.min:.4g} to {series.max:.4g})" if series.values else ""
+        return Verdict(UNDECIDED, (series.too_few + ends, *caveats))
     if metric.kind == "ratio":
-        return Verdict(lies(published.value, found), tuple(caveats))
+        return Verdict(lies(published.value, series), tuple(caveats))
     return _near(metric, series, published.value, study["tolerance"], caveats)
 
 
@@ -93,7 +91,7 @@ def _near(
     return Verdict(word, (differs, *says, *caveats))
 
 
-def lies(published: float, found: Estimate) -> str:
+def lies(published: float, found: Series) -> str:
     """Where a published ratio or difference lies, beside the interval of what was found."""
     if published > found.ci_high:
         return ABOVE

@@ -9,7 +9,7 @@ from parbench.measure.metrics import METRICS, Metric
 from parbench.plan.published import ClaimTest
 from parbench.verdicts.comparisons import Comparison, Rebuilt, untested
 from parbench.verdicts.selection import measuring
-from parbench.verdicts.series import estimate
+from parbench.verdicts.series import numbered
 from parbench.verdicts.words import FAILS, HOLDS, NO_VALUES, REPORTED, UNTESTED
 
 EXACT = 1e-6  # how near two numbers are that are one
@@ -68,7 +68,7 @@ def equal(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
                 reasons,
                 group=group,
                 published=printed[0].value / printed[1].value,
-                measured=estimate(ratios) if ratios else None,
+                measured=numbered(ratios) if ratios else None,
             )
         )
     return made or [untested(study, f"no cell of {study.name} has a score")]

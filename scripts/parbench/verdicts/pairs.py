@@ -12,9 +12,11 @@ import numpy as np
 from parbench.measure.metrics import Run, seconds
 from parbench.verdicts import sequential
 from parbench.verdicts.series import Series
-from parbench.verdicts.words import OK
+from parbench.verdicts.words import OK, SAME
 
 LEAST_PAIRS = 2  # of a restart, that were not disturbed; where there are fewer, all of them count
+BIASED = 0.01  # alpha at which a harness is called so
+EQUAL = 0.05  # within which equal sides must be
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,26 @@ class Compared:
     def reading(self, share: float) -> str:
         """Whether the variant is faster, slower or, within ``share``, equal; else what it takes."""
         return self.series.reading(share, "faster", "slower")
+
+    # ---------------------------------------------------------------- A/A, of two equal sides
+
+    @property
+    def biased(self) -> bool:
+        """Whether equal sides differ: taking turns then favours one."""
+        found = self.series.interval(BIASED)
+        return found is not None and (found.low > 0 or found.high < 0)
+
+    @property
+    def equality(self) -> str:
+        """``1.002 [0.990, 1.014] of 4 restarts: equal within 5 %``."""
+        shown, found = self.series, self.series.interval()
+        if found is None:
+            return f"not checked: {shown.too_few}"
+        ends = f"{shown.mean:.3f} [{shown.ci_low:.3f}, {shown.ci_high:.3f}]"
+        same = sequential.within(found, shown.margin(EQUAL)) == SAME
+        word = f"equal within {EQUAL:.0%}" if same else "not checked: too wide"
+        word = "biased: what it is to tell is void" if self.biased else word
+        return f"{ends} of {shown.seeds} restarts: {word}"
 
 
 def _ok(run: Run) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -72,11 +71,6 @@ KINDS = {
     "float | None": lambda text: float(text) if text else None,
 }
 NUMBERS = ("mean", "std", "ci_low", "ci_high", "min", "max")  # those over the seeds
-
-
-def known(value: float | None) -> float | None:
-    """``value``, or None where it is no finite number."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:

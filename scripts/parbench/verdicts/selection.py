@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from parbench.measure.metrics import METRICS
 from parbench.plan.published import Cells, ClaimTest, Published
@@ -58,15 +58,11 @@ def _option(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
-class HasModel(Protocol):
-    """A ratio of one ``model``; ``place`` tells it from others of that model."""
+def across_models(test: ClaimTest, ratios: Collection) -> list[tuple]:
+    """The ratios, each alone; where the test names two models, that of one beside the other's.
 
-    model: str
-    place: tuple
-
-
-def across_models(test: ClaimTest, ratios: Collection[HasModel]) -> list[tuple]:
-    """The ratios, each alone; where the test names two models, that of one beside the other's."""
+    Each has a ``model`` and a ``place``, which tells it from others of that model.
+    """
     if not test.models:
         return [(ratio,) for ratio in ratios]
     first, second = ([ratio for ratio in ratios if ratio.model == m] for m in test.models)

@@ -33,18 +33,13 @@ Band = tuple[float, float]
 
 @dataclass(frozen=True)
 class Interval:
-    """The mean of values, their standard deviation, and the ends of the interval of their mean."""
+    """The mean of ``n`` values, their standard deviation, and the ends of its interval."""
 
-    values: tuple[float, ...]
+    n: int
     mean: float
     std: float
     low: float
     high: float
-
-    @property
-    def n(self) -> int:
-        """How many values there are."""
-        return len(self.values)
 
 
 def hodges_lehmann(values: ArrayLike) -> float | np.ndarray:
@@ -87,7 +82,7 @@ def interval(
         return None
     mean, std = float(np.mean(values)), max(float(np.std(values, ddof=1)), resolution)
     half = float(k(len(values), alpha)) * std / math.sqrt(len(values))
-    return Interval(values, mean, std, mean - half, mean + half)
+    return Interval(len(values), mean, std, mean - half, mean + half)
 
 
 # ---------------------------------------------------------------- verdicts

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from parbench.verdicts import sequential
-from parbench.verdicts.estimates import Estimate
 from parbench.verdicts.sequential import ALPHA, Band, Interval
 from parbench.verdicts.words import SAME, UNDECIDED, too_few
 
@@ -49,23 +48,50 @@ class Series:
         """Of their mean; None of too few."""
         return sequential.interval(self.values.values(), alpha, self.resolution)
 
-    def estimate(self) -> Estimate:
-        """They in numbers for a table."""
-        if not self.values:
-            return Estimate(0, of=self.of)
-        found, shown = self.interval(), self.points
-        if self.partial:
-            return Estimate(len(shown), min=min(shown), max=max(shown), of=self.of)
-        ends = map(self.shown, (found.low, found.high)) if found else (math.nan, math.nan)
-        return Estimate(
-            len(shown),
-            self.shown(statistics.fmean(self.values.values())),
-            statistics.stdev(shown) if len(shown) > 1 else math.nan,
-            *ends,
-            min(shown),
-            max(shown),
-            self.of,
-        )
+    # As tables and reports show them; None where there are too few, or no mean.
+
+    @property
+    def seeds(self) -> int:
+        """How many there are."""
+        return len(self.values)
+
+    @property
+    def too_few(self) -> str:
+        """Why they decide nothing; empty where they are enough."""
+        return too_few(self.seeds, self.of)
+
+    @property
+    def mean(self) -> float | None:
+        """Of ratios the geometric one."""
+        there = self.values and not self.partial
+        return self.shown(statistics.fmean(self.values.values())) if there else None
+
+    @property
+    def std(self) -> float | None:
+        """The sample standard deviation."""
+        return statistics.stdev(self.points) if self.seeds > 1 and not self.partial else None
+
+    @property
+    def ci_low(self) -> float | None:
+        """Where the interval begins."""
+        found = None if self.partial else self.interval()
+        return found and self.shown(found.low)
+
+    @property
+    def ci_high(self) -> float | None:
+        """Where it ends."""
+        found = None if self.partial else self.interval()
+        return found and self.shown(found.high)
+
+    @property
+    def min(self) -> float | None:
+        """The least."""
+        return min(self.points, default=None)
+
+    @property
+    def max(self) -> float | None:
+        """The largest."""
+        return max(self.points, default=None)
 
     def times(self, factor: float) -> Series:
         """The ratios, each ``factor`` times as large."""
@@ -99,7 +125,7 @@ class Series:
 
         To tell this apart takes that the whole interval lies there.
         """
-        if few := too_few(len(self.values), self.of):
+        if few := self.too_few:
             return f"{UNDECIDED}: {few}"
         if boundaries := self.undecided(share):
             return f"{UNDECIDED}: {self.outlook(boundaries)}"
@@ -122,11 +148,11 @@ class Series:
 
     def outlook(self, boundaries: tuple[float, ...]) -> str:
         """What it takes until the interval leaves out one of ``boundaries``."""
-        if few := too_few(len(self.values), self.of):
+        if few := self.too_few:
             return few
         return sequential.outlook(self.interval(), boundaries, self.cost, self.of.rstrip("s"))
 
 
-def estimate(values: Iterable[float]) -> Estimate:
-    """Numbers for a table, of a value for each seed."""
-    return Series(dict(enumerate(values))).estimate()
+def numbered(values: Iterable[float]) -> Series:
+    """A value of each seed."""
+    return Series(dict(enumerate(values)))

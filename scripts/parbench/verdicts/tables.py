@@ -25,12 +25,13 @@ from parbench.measure.metrics import (
     self_seconds,
 )
 from parbench.plan.published import Published
+from parbench.plan.study import Table
 from parbench.verdicts import by_seed
 from parbench.verdicts.certificate import Certificates
 from parbench.verdicts.groups import Group, groups_of, read_runs, seed
 from parbench.verdicts.judging import scale_difference, verdict
 from parbench.verdicts.published import Source
-from parbench.verdicts.rows import NUMBERS, Row, known, write_rows
+from parbench.verdicts.rows import NUMBERS, Row, write_rows
 from parbench.verdicts.series import Series
 from parbench.verdicts.words import NOT_REACHED, SHARED
 
@@ -64,12 +65,9 @@ class Measured:
             possible[name] = group.baseline and (group.baseline in group.pairs or told)
         goal = self.source.find(group, METRICS["test_accuracy"])
         possible[TO_PUBLISHED.name] = goal is not None
-        named = {
-            name
-            for table in self.plan["study"]["tables"]
-            if group.stands_in(table)
-            for name in table["metrics"]
-        }
+        tables = map(Table.model_validate, self.plan["study"]["tables"])
+        held = (t for t in tables if t.holds(group.model, group.variant, bool(group.members)))
+        named = {name for table in held for name in table.metrics}
         kept = [
             metric
             for metric in METRICS.values()
@@ -132,7 +130,7 @@ class Measured:
             series = self.series(metric, group)
             if metric.optional and not series.values and not group.not_run:
                 continue
-            found, (published, why) = series.estimate(), self.published(metric, group)
+            published, why = self.published(metric, group)
             is_speedup = metric.name == "speedup" and not group.not_run
             bound = group.at_most_faster(self.baseline(group)) if is_speedup else math.inf
             judged = verdict(metric, group, self.plan["study"], series, published, bound)
@@ -155,15 +153,13 @@ class Measured:
                 **self._identity(group),
                 metric=metric.name,
                 unit=metric.unit,
-                n_seeds=None if group.not_run else found.n,
-                of=found.of,
-                **{name: known(getattr(found, name)) for name in NUMBERS},
+                n_seeds=None if group.not_run else series.seeds,
+                of=series.of,
+                **{name: getattr(series, name) for name in NUMBERS},
                 published=published.value if published else None,
                 published_unit=published.unit if published else "",
                 published_table=published.table if published else "",
-                ratio=known(
-                    found.mean / published.value if published and published.value else None
-                ),
+                ratio=_ratio(series.mean, published),
                 verdict=judged.word,
                 reason=reason,
                 cells=" ".join(group.cells),
@@ -188,6 +184,10 @@ class Measured:
             "machine": " ".join(group.machines()),
             "status": group.status,
         }
+
+
+def _ratio(mean: float | None, published: Published | None) -> float | None:
+    return None if mean is None or not (published and published.value) else mean / published.value
 
 
 def table(study: Measured, certificates: Certificates | None = None) -> list[Row]:

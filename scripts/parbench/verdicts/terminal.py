@@ -10,8 +10,8 @@ from parbench.printable import printable
 from parbench.verdicts import words
 
 if TYPE_CHECKING:  # a certificate is made where there is no pandas
-    from parbench.verdicts.estimates import Estimate
     from parbench.verdicts.rows import Row
+    from parbench.verdicts.series import Series
 
 HEAD = ["model", "strategy", "hardware", "accuracy", "train time", "speedup", "verdict"]
 JUDGED = {
@@ -59,7 +59,7 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     return [text[0], "-" * max(map(len, text)), *text[1:]]
 
 
-def spread(found: Estimate | Row, factor: float, form: str, unit: str = "") -> str:
+def spread(found: Series | Row, factor: float, form: str, unit: str = "") -> str:
     """``93.00 ± 0.20``: mean and standard deviation; the range of too few seeds; or nothing."""
     if not found.seeds or found.mean is None:
         return ""

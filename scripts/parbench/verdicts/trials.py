@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from parbench import files, models, strategies
-from parbench.cell import Cell, Dataset, Hardware, Model, Run, Strategy, Training
+from parbench.cell import TUNING, Cell, Dataset, Hardware, Model, Run, Strategy, Training
 from parbench.data.tokens import Vocabulary
 from parbench.strategies import _base
 from parbench.strategies import _stages as stages
@@ -61,6 +61,8 @@ ARITHMETIC = {
     "bfloat16": Arithmetic(torch.float32, "bf16", 0.0),
 }
 
+UNTUNED = {key: getattr(Training, key) for key in TUNING}
+
 Tensors = list[torch.Tensor]
 Quantities = dict[str, Tensors]
 
@@ -99,15 +101,18 @@ class Trial:
 # ---------------------------------------------------------------- what is certified
 
 
-def cell_of(model: str, strategy: str, devices: int, options: dict) -> Cell:
-    """A cell on ``devices`` cores that trains the small ``model``: what a trial runs."""
+def cell_of(
+    model: str, strategy: str, devices: int, options: dict, tuned: dict | None = None
+) -> Cell:
+    """A cell on ``devices`` cores that trains the small ``model``, ``tuned`` by these settings:
+    what a trial runs."""
     module, small = strategies.load(strategy), models.load(model)
     defaults = {key: part.get("default") for key, part in module.OPTIONS.items()}
     usual = {key: part["default"] for key, part in small.OPTIONS.items()}
     return Cell(
         id=f"{model}.{strategy}",
         model=Model(model, usual | small.SMALL),
-        strategy=Strategy(strategy, defaults | options),
+        strategy=Strategy(strategy, strategies.said(strategy, defaults | options)),
         hardware=Hardware(f"cpu{devices}", "cpu", devices, threads=1, nodes=1, gpu_model=None),
         dataset=Dataset("noise", train_samples=None, test_samples=None),
         training=Training(
@@ -120,6 +125,7 @@ def cell_of(model: str, strategy: str, devices: int, options: dict) -> Cell:
             learning_rate=0.001,
             max_length=LENGTH if models.vocabulary(model) else None,
             padding="fixed",
+            **(tuned or {}),
         ),
         stack="current",
         deployment="host",
@@ -291,7 +297,7 @@ def reference(trial: Trial, work: Path) -> Quantities:
             trial.cell,
             strategy=Strategy("eager", {}),
             hardware=replace(trial.cell.hardware, devices=1),
-            training=replace(trial.cell.training, batch_norm="local"),
+            training=replace(trial.cell.training, batch_norm="local", **UNTUNED),
         )
         strategy = strategies.of(cell)
         strategy.setup()

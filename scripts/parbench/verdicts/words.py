@@ -43,7 +43,7 @@ SAME, DIFFERENT = "equal", "different"
 TOO_CLOSE = "too close to call"
 
 # Of certificates.
-EQUAL, DIFFERS, MEASURED = "equal", "differs", "measured"
+EQUAL, DIFFERS = "equal", "differs"
 
 FEWEST = 4  # seeds, or restarts; fewer give their range, and decide nothing
 SHARED = "shared: other cells ran at the same time on such a machine"

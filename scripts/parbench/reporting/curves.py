@@ -1,0 +1,212 @@
+"""What is measured as a curve over a number that varies: the size of a batch or of images, samples.
+
+A figure for each setting in which groups differ, and the lines that all such figures draw.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from parbench.files import canonical_json
+from parbench.measure.metrics import METRICS, Metric
+from parbench.reporting.drawing import COLOURS, WIDTH, Panel, figure_json
+from parbench.reporting.study import Study
+from parbench.reporting.text import cut, decimals, fixed, hardware_text, unit_text
+from parbench.verdicts.groups import Group
+from parbench.verdicts.scaling import scaled
+from parbench.verdicts.words import FEWEST
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SPREAD = f"± standard deviation, or the range of fewer than {FEWEST}"
+MOST_TICKS = 5
+MEMORY = ("peak_memory_device_mib", "peak_memory_process_mib")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A number at its place, and the ends of its bar."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve, and where cells ended without a number, in words."""
+
+    label: str
+    points: list[Point]
+    failed: Mapping[float, str] = field(default_factory=dict)
+
+    def words(self, unit: str) -> str:
+        """All that it shows."""
+        places = decimals([point.y for point in self.points], unit)
+        found = dict(self.failed)
+        for point in self.points:
+            ends = dict.fromkeys(fixed(end, places) for end in (point.low, point.high))
+            range_ = f" ({' to '.join(ends)})" if len(ends) > 1 else ""
+            found[point.x] = f"{fixed(point.y, places)}{range_}"
+        return f"{self.label}: " + ", ".join(f"at {x:g} {found[x]}" for x in sorted(found))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A setting that varies between groups that are else alike.
+
+    ``also``: what may vary with it; ``metrics``: of each part of the figure the one to draw, the
+    first that was measured; ``learns``: whole trainings are asked, not the speed of a few steps.
+    """
+
+    setting: str
+    title: str
+    axis: str
+    metrics: tuple[tuple[str, ...], ...]
+    caption: str
+    also: tuple[str, ...] = ("steps",)
+    learns: bool = False
+
+
+SWEEPS = (
+    Sweep(
+        "global_batch",
+        "What does a larger batch bring?",
+        "Batch (samples)",
+        (("tokens_per_second", "samples_per_second"), ("inference_samples_per_second",), MEMORY),
+        "Throughput over a few steps, and memory, by the size of the batch. Of texts, training is "
+        "counted in tokens without padding.",
+        also=("steps", "evaluation_batch", "min_tail"),
+    ),
+    Sweep(
+        "image_size",
+        "What do larger images cost?",
+        "Image size (pixels)",
+        (("samples_per_second",), MEMORY),
+        "Throughput of training over a few steps, and memory, by the side of an image.",
+    ),
+    Sweep(
+        "train_samples",
+        "What do more training samples bring?",
+        "Training samples",
+        (("train_seconds",), ("test_accuracy",)),
+        "Time to train and accuracy on the test images, by the number of training samples.",
+        also=(),
+        learns=True,
+    ),
+)
+
+
+def sweep_figures(study: Study) -> list[dict]:
+    """A figure for each setting in which groups differ, and in nothing else."""
+    return [figure for figure in (_figure(study, sweep) for sweep in SWEEPS) if figure]
+
+
+def _figure(study: Study, sweep: Sweep) -> dict | None:
+    models: dict[str, dict[str, dict[float, Group]]] = {}
+    for group in study.own:
+        found = asdict(group.training) | asdict(group.dataset)
+        few = group.training.steps is not None
+        place = found[sweep.setting]
+        # What is set beside one device has a figure of its own.
+        if place is None or few == sweep.learns or scaled(group, study.by_id):
+            continue
+        if group.not_run or group.training.profile != "none":
+            continue
+        kept = {k: v for k, v in found.items() if k not in (sweep.setting, *sweep.also)}
+        alike = [group.strategy, group.options, group.model_options, kept, asdict(group.hardware)]
+        lines = models.setdefault(group.model, {})
+        lines.setdefault(canonical_json(alike), {}).setdefault(place, group)
+    panels = {}
+    for model, lines in models.items():
+        shown = [
+            each for each in lines.values() if len(each) > 1 and any(g.ok for g in each.values())
+        ]
+        if parts := [part for names in sweep.metrics if (part := _part(shown, names))]:
+            height = 1.95 + 0.17 * math.ceil(len(shown) / 2)
+            words = ". ".join(f"{m.label}: {_spoken(each, m)}" for m, each in parts)
+            draw = partial(_draw, model, sweep.axis, parts)
+            panels[model] = Panel(draw, height, WIDTH, words)
+    caption = f"{sweep.caption} Means over seeds, {SPREAD}; ×: why a cell ended without a number."
+    return figure_json(study, sweep.setting, sweep.title, caption, panels) if panels else None
+
+
+def _part(
+    shown: list[dict[float, Group]], names: tuple[str, ...]
+) -> tuple[Metric, list[Line]] | None:
+    """The first metric of ``names`` that any group has, with its lines."""
+    for metric in map(METRICS.get, names):
+        lines = [seeds_line(groups, metric) for groups in shown]
+        if any(line.points for line in lines):
+            return metric, lines
+    return None
+
+
+def _spoken(lines: Iterable[Line], metric: Metric) -> str:
+    return "; ".join(line.words(metric.unit) for line in lines if line.points)
+
+
+def seeds_line(groups: Mapping[float, Group], metric: Metric, label: str = "") -> Line:
+    """A metric of ``groups`` by their place on the axis: means over seeds."""
+    points, failed, first = [], {}, next(iter(groups.values()))
+    for place, group in sorted(groups.items()):
+        found = group.series(metric)
+        if group.runs and not group.ok:
+            failed[place] = group.short_status
+        elif found.mean is not None:
+            spread = (found.min, found.max)
+            if not found.too_few:
+                spread = (found.mean - found.std, found.mean + found.std)
+            points.append(Point(place, found.mean, *spread))
+    return Line(label or f"{first.strategy}, {hardware_text(first.hardware)}", points, failed)
+
+
+# ---------------------------------------------------------------- drawing
+
+
+def draw_line(axes: Axes, line: Line, colour: str, **look: object) -> None:
+    """A line with its bars, and a cross on the axis where a cell ended without a number."""
+    xs, ys = [point.x for point in line.points], [point.y for point in line.points]
+    ends = [[p.y - p.low for p in line.points], [p.high - p.y for p in line.points]]
+    style = {"color": colour, "marker": "o", "lw": 1.3, "ms": 3, "capsize": 2, "elinewidth": 0.8}
+    axes.errorbar(xs, ys, yerr=ends, label=cut(line.label, 36), **style | look)
+    for place, words in line.failed.items():
+        at = {"transform": axes.get_xaxis_transform(), "color": colour, "clip_on": False}
+        axes.plot(place, 0.03, "x", ms=5, mew=1.4, **at)
+        axes.text(place, 0.1, f"{words} ", rotation=90, fontsize=6, ha="right", va="bottom", **at)
+
+
+def by_doubling(axes: Axes, places: Iterable[float]) -> None:
+    """An axis of numbers that double, with a tick for each where there is room."""
+    axes.set_xscale("log", base=2)
+    ticks = sorted(set(places))
+    ticks = ticks[:: math.ceil(len(ticks) / MOST_TICKS)]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=7)
+    axes.minorticks_off()
+    axes.grid(visible=True)
+
+
+def _draw(model: str, axis: str, parts: list[tuple[Metric, list[Line]]], figure: Figure) -> None:
+    """A model's curves, beside each other."""
+    several = figure.subplots(1, len(parts), squeeze=False)[0]
+    for axes, (metric, lines) in zip(several, parts, strict=True):
+        for line, colour in zip(lines, itertools.cycle(COLOURS), strict=False):
+            draw_line(axes, line, colour)
+        points = [point for line in lines for point in line.points]
+        by_doubling(axes, [p.x for p in points] + [x for line in lines for x in line.failed])
+        axes.set_ylim(0, 1.1 * max(point.high for point in points) or 1)
+        axes.set_title(metric.label, fontsize=8)
+        axes.set_xlabel(axis)
+        axes.set_ylabel(unit_text(metric.unit))
+    figure.suptitle(cut(model, 60), x=0.01, ha="left", fontsize=9, weight="bold")
+    figure.legend(
+        *several[0].get_legend_handles_labels(), loc="outside lower left", ncols=2, fontsize=6.5
+    )

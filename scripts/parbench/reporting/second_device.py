@@ -1,0 +1,85 @@
+"""What buys more: one device used well, or a second one with the settings as they were."""
+
+from __future__ import annotations
+
+from functools import partial
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from parbench.reporting.drawing import COLOURS, INK, WIDTH, Panel, bar_label, figure_json
+from parbench.reporting.study import Study
+from parbench.reporting.text import cut, ratio_text
+from parbench.verdicts.groups import Group
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "One device well, or a second one?"
+
+
+def second_device_figure(study: Study) -> dict | None:
+    """Of a study that names the variant with a second device: what was compared with its baseline
+    in turns."""
+    second = study.study.get("second_device")
+    found: dict[str, list[Group]] = {}  # by their baseline
+    for group in study.own if second else ():
+        pair = group.pairs.get(group.baseline)
+        if group.baseline != group.id and pair is not None and pair.restarts:
+            found.setdefault(group.baseline, []).append(group)
+    models = [study.by_id[baseline].model for baseline in found]
+    panels = {}
+    for baseline, groups in found.items():
+        name = _name(study.by_id[baseline], models)
+        panels[name] = Panel(partial(_draw, study, name, groups), 0.9 + 0.24 * len(groups), WIDTH)
+    if not panels:
+        return None
+    caption = (
+        "How many times as fast as one device with the settings as they were, of pairs that took "
+        "turns, with the 95 % interval (none of fewer than 4 restarts). The last row, and the "
+        "line, are a second device with those settings. Compiling, before the clock starts, is "
+        "told apart: seconds of each start."
+    )
+    return figure_json(study, "second-device", TITLE, caption, panels)
+
+
+def _name(baseline: Group, models: list[str]) -> str:
+    """A model's, with what tells it from itself where several sources have it."""
+    if models.count(baseline.model) == 1:
+        return baseline.model
+    used = baseline.training
+    return f"{baseline.model}, {used.optimizer}, {used.precision}, batch {used.global_batch}"
+
+
+def _draw(study: Study, name: str, groups: list[Group], figure: Figure) -> None:
+    """A row a variant; what has a second device comes last."""
+    second = study.study["second_device"]
+    rows = sorted(groups, key=lambda group: group.variant == second)
+    axes = figure.subplots()
+    for place, group in enumerate(rows):
+        measured = group.pairs[group.baseline].series
+        is_second = group.variant == second
+        colour = COLOURS[1] if is_second else COLOURS[0]
+        axes.plot(measured.mean, place, "o", ms=5, color=colour)
+        if not measured.too_few:
+            axes.plot([measured.ci_low, measured.ci_high], [place, place], lw=2, color=colour)
+        if is_second:
+            axes.axvline(measured.mean, color=colour, lw=0.8, ls="--")
+        axes.annotate(
+            f"{ratio_text(measured.mean)}×{_compiling(group)}",
+            (1.01, place),
+            xycoords=("axes fraction", "data"),
+            va="center",
+            fontsize=7,
+        )
+    axes.axvline(1.0, color=INK, lw=0.6)
+    axes.set_yticks(range(len(rows)), [bar_label(study, group) for group in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.grid(visible=True, axis="x")
+    axes.set_title(cut(name, 40))
+    axes.set_xlabel("Times as fast as one device with the settings as they were")
+
+
+def _compiling(group: Group) -> str:
+    """How long its runs compiled, where they did."""
+    took = [run["compile_seconds"] for run in group.ok if run.get("compile_seconds") is not None]
+    return f", compiled {fmean(took):.0f} s" if took else ""

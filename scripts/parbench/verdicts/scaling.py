@@ -1,0 +1,101 @@
+"""Groups on several devices beside the same on one: what is gained, and the part that is serial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+from parbench.verdicts.groups import Group
+from parbench.verdicts.series import Series
+
+STRONG, WEAK = "strong", "weak"
+WITH_BATCH = ("global_batch", "min_tail", "steps", "evaluation_batch")  # may vary with the batch
+
+
+def karp_flatt(speedup: float, devices: int) -> float:
+    """The serial fraction of Amdahl's law, of a measured speedup (Karp and Flatt 1990)."""
+    return (devices / speedup - 1) / (devices - 1)
+
+
+def gustafson(speedup: float, devices: int) -> float:
+    """The serial fraction of a scaled speedup (Gustafson 1988)."""
+    return (devices - speedup) / (devices - 1)
+
+
+SERIAL: dict[str, Callable[[float, int], float]] = {STRONG: karp_flatt, WEAK: gustafson}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number with the ends of its interval; of too few values, of their range."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, series: Series) -> Measure:
+        """The mean of ``series``."""
+        ends = (series.min, series.max) if series.too_few else (series.ci_low, series.ci_high)
+        return cls(series.mean, *ends)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A group on several devices beside its baseline on one, with the same batch altogether
+    (``kind`` strong) or on each device (weak)."""
+
+    group: Group
+    baseline: Group
+    kind: str
+
+    @property
+    def measured(self) -> bool:
+        """Whether both took turns."""
+        pair = self.group.pairs.get(self.baseline.id)
+        return pair is not None and bool(pair.restarts)
+
+    @property
+    def gain(self) -> Measure:
+        """How many times as many samples a second: of strong scaling the speedup."""
+        return Measure.of(self.group.pairs[self.baseline.id].series)
+
+    @property
+    def serial(self) -> Measure:
+        """The fraction that does not scale; its interval is that of the gain."""
+        of, gain = SERIAL[self.kind], self.gain
+        return Measure(
+            *(of(each, self.group.devices) for each in (gain.value, gain.high, gain.low))
+        )
+
+
+def scaled(group: Group, groups: Mapping[str, Group]) -> Scaled | None:
+    """``group`` beside its baseline among ``groups``; None where more differs than the number of
+    devices, or the strategy says that its speedup means something else."""
+    baseline = groups.get(group.baseline or "")
+    if baseline is None or group.devices == 1 or baseline.devices > 1:
+        return None
+    if _apart(group) != _apart(baseline) or "speedup" in group.comparable:
+        return None
+    kinds = {baseline.batch: STRONG, baseline.batch * group.devices: WEAK}
+    kind = kinds.get(group.batch)
+    return Scaled(group, baseline, kind) if kind else None
+
+
+def several(groups: Iterable[Group], known: Mapping[str, Group]) -> list[Scaled]:
+    """Those of ``groups`` that make curves: of models on more than one number of devices, of which
+    those of several nodes count where they ran."""
+    found = [each for each in (scaled(group, known) for group in groups) if each]
+    numbers: dict[str, set[int]] = {}
+    for each in found:
+        if each.measured or each.group.hardware.nodes == 1:
+            numbers.setdefault(each.group.model, set()).add(each.group.devices)
+    return [each for each in found if len(numbers.get(each.group.model, ())) > 1]
+
+
+def _apart(group: Group) -> list:
+    """What must not differ."""
+    settings = asdict(group.training)
+    kept = {key: value for key, value in settings.items() if key not in WITH_BATCH}
+    place = group.hardware
+    return [kept, group.dataset, group.model_options, place.device, place.threads, place.gpu_model]

@@ -1,0 +1,98 @@
+"""What makes one device faster: the same mathematics, compiled outside of the clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from parbench import machine, strategies
+from parbench.cell import Model
+from parbench.measure import metrics_json
+from parbench.plan import tuning
+from parbench.training import train
+from parbench.training.progress import Heartbeat
+from parbench.verdicts import equivalence, trials
+from parbench.verdicts.words import EQUAL
+from training import altered, cell, learned
+
+LAST = {"memory_format": "channels_last", "fused": True}
+
+
+def trials_of(model, strategy, devices, precisions, tuned, **options):
+    value = trials.cell_of(model, strategy, devices, options, tuned)
+    return trials.trials_of(value, precisions, synchronized=False)
+
+
+def test_they_compute_what_eager_training_does():
+    """One of each way in which a strategy holds a model; torch.compile, also over ranks and in half
+    precision."""
+    whole = {**LAST, "compile": "default"}
+    todo = trials_of("simple_cnn", "eager", 1, ["bf16"], whole)
+    todo += trials_of("simple_cnn", "ddp", 2, [], {"compile": "default"})
+    todo += trials_of("deep_cnn", "ddp", 2, ["fp32"], LAST)
+    todo += trials_of("deep_cnn", "gpipe", 2, ["fp32"], LAST, balance=[1, 1], chunks=4)
+    rows = equivalence.certify(todo)
+    assert {row["verdict"] for row in rows} == {EQUAL}, equivalence.shown(rows)
+    assert next(row["tuned"] for row in rows if row["strategy"] == "gpipe") == LAST
+
+
+def trained(value, digits, folder, heartbeat=None):
+    """metrics.json of a training in this process; None where it was stopped."""
+    folder.mkdir(exist_ok=True)
+    out = folder / "metrics.json"
+    train.train(value, digits, out, strategies.of(value), heartbeat or Heartbeat(0))
+    return metrics_json.read(out) if out.exists() else None
+
+
+class Stop(Heartbeat):
+    """Asks for the end as soon as training has begun, as the launcher does."""
+
+    def __init__(self, state):
+        super().__init__(0)
+        self.state = state
+
+    def beat(self, phase, epoch=0, step=0):
+        if phase == "training":
+            (self.state / "stop").touch()
+
+
+def test_a_compiled_training_that_was_stopped_ends_as_the_whole(digits, tmp_path, monkeypatch):
+    """With the weights' own names, and what compiling takes beside the clock, not in it. Fused, as
+    AdamW does it, which no certificate covers."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    usual = {"train_samples": 96, "evaluation_batch": 101, "optimizer": "adamw"}
+    small = Model("cnn", {"width": 4, "hidden": 16, "dropout": 0})  # with BatchNorm
+    plain = altered(
+        replace(cell(learning_rate=0.003, **usual), model=small), run={"checkpoint_seconds": 1e-6}
+    )
+    value = altered(plain, training={**LAST, "compile": "default"})
+    eager, whole = (trained(v, digits, tmp_path / n) for v, n in ((plain, "eager"), (value, "all")))
+    assert "compile_seconds" not in eager
+    assert whole["compile_seconds"] > whole["train_seconds"] + whole["inference"]["seconds"]
+    for ours, theirs in zip(whole["history"], eager["history"], strict=True):
+        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-4)
+    state = tmp_path / "state"
+    state.mkdir()
+    monkeypatch.setenv("PARBENCH_STATE", str(state))
+    assert trained(value, digits, tmp_path / "ended", Stop(state)) is None
+    (state / "stop").unlink()
+    ended = trained(value, digits, tmp_path / "ended")
+    assert ended["resumed_from"]
+    assert learned(ended) == learned(whole)
+
+
+def test_what_it_needs_is_a_reason_not_to_run(monkeypatch, tmp_path):
+    compiled = altered(cell(), training={"compile": "default"})
+    fused = altered(cell(), training={"fused": True})
+    software, paper = machine.Software(), "and stack paper has 2.1.2: choose stack: current"
+    old = {"stack": "paper"}
+    assert tuning.unavailable(fused, software) is None
+    assert tuning.unavailable(replace(fused, **old), software) == f"needs torch 2.4, {paper}"
+    reason = tuning.unavailable(replace(compiled, **old), software)
+    assert reason == f"needs torch 2.6, {paper}"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    lacking = tuning.unavailable(compiled, software)
+    assert lacking == "needs a C++ compiler: sudo apt install g++"
+    assert tuning.unavailable(cell(), software) is None
