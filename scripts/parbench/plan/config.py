@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,16 @@ def merged(base: dict, change: dict) -> dict:
         both = isinstance(value, dict) and isinstance(base.get(key), dict)
         result[key] = merged(base[key], value) if both else value
     return result
+
+
+def laid_over(words: Iterable[str]) -> dict[str, Any]:
+    """The ``key=value`` of a program's own ``--config``, as Snakemake reads them."""
+    found = {}
+    for key, _, value in (word.partition("=") for word in words):
+        found[key] = value
+        with contextlib.suppress(yaml.YAMLError):
+            found[key] = yaml.safe_load(value)
+    return found
 
 
 def typed(value: Any) -> Any:

@@ -230,7 +230,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.out.exists():
         raise ParbenchError(f"{given.out}: is there already; move or delete it, or say --out")
-    changes = configuration.typed(dict(word.partition("=")[::2] for word in given.config))
+    changes = configuration.laid_over(given.config)
     config = deployment.settle(configuration.read(given.configfile, changes))
     lacking = expansion.lacking_as_planned(config["studies"])
     plan = expansion.plan(config, given.configfile, changes, lacking)

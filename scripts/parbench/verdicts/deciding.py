@@ -115,7 +115,7 @@ def main() -> None:
         parser.error(f"unknown words: {shlex.join(others)}")
     if {"-n", "--dry-run", "--dryrun"} & set(others):
         return
-    changes = configuration.typed(dict(word.partition("=")[::2] for word in given.config))
+    changes = configuration.laid_over(given.config)
     config = deployment.settle(configuration.read(given.configfile, changes))
 
     def planned() -> expansion.Plan:
