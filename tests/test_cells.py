@@ -121,7 +121,7 @@ def test_a_pair_is_of_two_variants_of_a_model_or_of_models_together(base, monkey
         "cnn.pair.ddp-cpu2.eager-cpu1",
         "vit.pair.ddp-cpu2.eager-cpu1",
         "cnn.pair.eager-cpu1.eager-cpu1.inference",
-        "cnn+vit.pair.concurrent-cpu2.eager-cpu1",
+        "cnn+vit.pair.concurrent-cpu2-beside-cnn-vit.eager-cpu1",
     ]
     for each, name in zip(study.pairs, names, strict=True):
         assert set(each.cells) < set(plan.runnable("laharsh-cpu"))

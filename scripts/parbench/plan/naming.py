@@ -27,14 +27,14 @@ class Named:
     def of(cls, template: Cell) -> Named:
         """Those of the cells like ``template``."""
         model, strategy, place = template.model, template.strategy, template.hardware
-        return cls(template, (model.name, strategy.name, place.name, _short_options(template)))
+        return cls(template, (model.name, strategy.name, place.name, short_options(template)))
 
     def cell(self, seed: int) -> str:
         """The id of the cell with this seed."""
         return f"{self._name}.{self._turn}{seed}-{digest([self._text, seed])[:8]}"
 
 
-def _short_options(cell: Cell) -> str:
+def short_options(cell: Cell) -> str:
     """Options that differ from their defaults, for a name that can be read in a queue listing."""
     parts = []
     schema = strategies.of(cell).OPTIONS

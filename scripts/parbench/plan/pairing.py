@@ -10,7 +10,7 @@ from parbench.cell import Cell, Pair
 from parbench.errors import ParbenchError
 from parbench.files import read_json
 from parbench.plan import places
-from parbench.plan.naming import Named
+from parbench.plan.naming import Named, short_options
 from parbench.plan.study import Comparison, Study
 from parbench.plan.study_plan import Group, PairGroup
 
@@ -121,7 +121,7 @@ def _check(entry: Comparison, keys: Iterable[Key], sides: tuple[Cell, ...], wher
 
 def _short(side: Cell) -> str:
     """A side in a name."""
-    return f"{side.strategy.name}-{side.hardware.name}"
+    return "-".join(filter(None, (side.strategy.name, side.hardware.name, short_options(side))))
 
 
 def _started(template: Pair, group: PairGroup, restart: int) -> Pair:
