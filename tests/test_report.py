@@ -225,11 +225,12 @@ def test_reading_of_a_speedup(tmp_path, turns, says):
     assert row[columns.index("Reading")]["text"] == says
 
 
-def test_another_precision_has_no_bound(tmp_path):
-    """One device is 2.6 times as fast: no clock is to be suspected."""
-    half = Group(
-        "resnet18", "bf16", CPU1, turns=(2.6, 2.61, 2.59, 2.6), training={"precision": "bf16"}
-    )
+@pytest.mark.parametrize(
+    ("other", "training"), [(CPU1, {"precision": "bf16"}), (A100X2, {}), (CPU1, {})]
+)
+def test_only_more_devices_of_one_kind_have_a_bound(tmp_path, other, training):
+    """2.6 times as fast: no clock is to be suspected."""
+    half = Group("resnet18", "bf16", other, turns=(2.6, 2.61, 2.59, 2.6), training=training)
     paths = constructed.write_study(tmp_path, groups=[Group("resnet18", "eager", CPU1), half])
     tables = json.loads(collect(tmp_path, paths).read_text())["studies"][0]["tables"]
     table = next(table for table in tables if table["id"].startswith("t-turns"))

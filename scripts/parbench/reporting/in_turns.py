@@ -12,7 +12,7 @@ from parbench.reporting.paper_tables import (
     published_cell,
     verdict_cell,
 )
-from parbench.reporting.study import ONCE, Study, bound
+from parbench.reporting.study import ONCE, Study, cores
 from parbench.reporting.table import Cell, Notes, absent, interval_cell, make_table, number
 from parbench.reporting.text import fixed, ratio_text
 from parbench.verdicts.groups import Group
@@ -52,8 +52,8 @@ def in_turns_table(study: Study) -> dict | None:
         "each of several restarts. A pair of slices counts as disturbed where other programs, or "
         "the machine below, took more than 5 % of its time; it is left out (where two others "
         "remain) and another one taken; in brackets the ratio with them, and the 95 % interval. "
-        "The bound of a speedup is the number of cores or GPUs; in another precision, or compiled, "
-        "it has none." + f" {PIPELINE_BOUND}" * pipelines,
+        "The bound of a speedup is how many times as many cores or GPUs it has; without more of "
+        "them, in another precision, or compiled, it has none." + f" {PIPELINE_BOUND}" * pipelines,
         context=context(groups),
         notes=notes,
     )
@@ -70,10 +70,13 @@ def _row(
     notes: Notes,
 ) -> list[Cell]:
     name = f"{group.variant}, predicting" if predicting else group.variant
-    keys = [Cell(group.model), Cell(name), Cell(study.by_id[baseline].variant)]
+    against = study.by_id[baseline]
+    keys = [Cell(group.model), Cell(name), Cell(against.variant)]
     # What the study calls a speedup; the others are what claims ask.
     is_speedup = baseline == group.baseline and not predicting
-    bounded = is_speedup and group.arithmetic == study.by_id[baseline].arithmetic
+    alike = group.hardware.device == against.hardware.device
+    bounded = is_speedup and alike and group.arithmetic == against.arithmetic
+    most = cores(group) / cores(against) if bounded else 1.0
     row = study.row(group, "speedup") if is_speedup else None
     if not compared.restarts:
         why = "; ".join(compared.reasons) or "not measured"
@@ -90,16 +93,16 @@ def _row(
         Cell(f"{ratio_text(measured.mean)} ({interval})", measured.mean, link=study.panel(group)),
         Cell(", ".join(ratio_text(math.exp(one.value)) for one in each)),
         Cell(f"{pairs}{besides}", sort=pairs),
-        _bound_cell(group) if bounded else absent("no bound"),
+        _bound_cell(group, most) if most > 1 else absent("no bound"),
         *([_serial_cell(serial.get(group.id) if is_speedup else None)] if serial else []),
         *(cells[name] for name in judged),
-        Cell(_reading(study, group, compared, bounded)).marked(marks),
+        Cell(_reading(study, group, compared, most)).marked(marks),
     ]
 
 
-def _bound_cell(group: Group) -> Cell:
-    most, pipeline = bound(group), group.work.pipeline_bound
-    return number(most, f"{most}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else ""))
+def _bound_cell(group: Group, most: float) -> Cell:
+    pipeline = group.work.pipeline_bound
+    return number(most, f"{most:g}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else ""))
 
 
 def _serial_cell(scaled: Scaled | None) -> Cell:
@@ -110,10 +113,10 @@ def _serial_cell(scaled: Scaled | None) -> Cell:
     return number(found.value, f"{fixed(found.value, 2)} ({ends})")
 
 
-def _reading(study: Study, group: Group, compared: Compared, bounded: bool) -> str:
-    """What the ratio says, given its bound; of equal sides, whether they may be relied on."""
+def _reading(study: Study, group: Group, compared: Compared, most: float) -> str:
+    """What the ratio says, given its bound if above 1; of equal sides, whether to rely on them."""
     if compared is group.pairs.get(group.id):
         return compared.equality.partition(": ")[2]
-    if bounded and (compared.series.ci_low or 0) > bound(group):
+    if 1 < most < (compared.series.ci_low or 0):
         return "above the bound: suspect the clock"
     return compared.reading(study.study["tolerance"]["relative"])

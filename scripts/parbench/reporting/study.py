@@ -154,6 +154,6 @@ class Study:
         return of_pairs and group.baseline not in (None, *group.pairs)
 
 
-def bound(group: Group) -> int:
-    """All cores or GPUs of a group, which no speedup should exceed."""
+def cores(group: Group) -> int:
+    """All cores or GPUs of a group."""
     return group.devices * group.hardware.threads
