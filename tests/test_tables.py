@@ -225,6 +225,9 @@ def test_ratios_of_pairs_that_follow_from_the_speedup():
     found = [row(frame, name)["mean"] for name in ["speedup", *names]]
     # Twice the epochs in the time; of equal seconds a sample, one side has twice as many.
     assert found == pytest.approx([0.5, 1.0, 0.25])
+    longer["training"]["steps"] = 8  # no whole trainings are compared
+    frame = two_groups(other=other | longer, turns=[1.0] * 4, tables=shown)
+    assert [row(frame, name)["mean"] for name in ["speedup", *names]] == [1.0, 1.0, 0.5]
 
 
 @pytest.mark.parametrize(

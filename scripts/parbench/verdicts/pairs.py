@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,15 +39,23 @@ class Restart:
     seconds: float
 
 
+def lengths_of(trainings: Iterable[Mapping]) -> list[int]:
+    """The epochs by which each side's seconds a sample count; 1 where some do a few steps of each
+    epoch, since then no whole trainings are compared."""
+    found = list(trainings)
+    whole = all(each.get("steps") is None for each in found)
+    return [each["epochs"] if whole else 1 for each in found]
+
+
 def restart(run: Run) -> Restart:
     """What metrics.json of a pair that ended well says."""
     cell = run["cell"]
-    epochs = [side["training"]["epochs"] for side in cell["sides"]]
+    lengths = lengths_of(side["training"] for side in cell["sides"])
     times: dict[int, dict[int, float]] = {}
     disturbed = {each["pair"] for each in run["slices"] if each["disturbed"]}
     for each in run["slices"]:
         # Of a whole training, up to a factor that all sides share.
-        took = epochs[each["side"]] * each["seconds"] / each["samples"]
+        took = lengths[each["side"]] * each["seconds"] / each["samples"]
         times.setdefault(each["pair"], {})[each["side"]] = took
     first = cell["variants"]
     ratios = {
@@ -57,7 +65,7 @@ def restart(run: Run) -> Restart:
     calm = [ratio for pair, ratio in ratios.items() if pair not in disturbed]
     kept = tuple(calm if len(calm) >= LEAST_PAIRS else ratios.values())
     alone = [
-        float(np.median([row[n] for row in times.values()])) for n in range(first, len(epochs))
+        float(np.median([row[n] for row in times.values()])) for n in range(first, len(lengths))
     ]
     return Restart(
         cell["seed"],

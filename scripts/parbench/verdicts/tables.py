@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +30,23 @@ from parbench.verdicts import by_seed
 from parbench.verdicts.certificate import Certificates
 from parbench.verdicts.groups import Group, groups_of, read_runs, seed
 from parbench.verdicts.judging import scale_difference, verdict
+from parbench.verdicts.pairs import lengths_of
 from parbench.verdicts.published import Source
 from parbench.verdicts.rows import NUMBERS, Row, write_rows
 from parbench.verdicts.series import Series
 from parbench.verdicts.words import NOT_REACHED, SHARED
 
+
+def _rates(group: Group, baseline: Group) -> float:
+    """What makes a speedup a ratio of samples a second: a time is that of all epochs."""
+    ours, theirs = lengths_of(asdict(each.training) for each in (group, baseline))
+    return ours / theirs
+
+
 # Ratios of pairs, by what one is that many times the speedup.
 IN_TURNS = {
     "speedup": lambda group, baseline: 1.0,
-    # A time is that of all samples of all epochs.
-    "throughput_ratio": lambda group, baseline: group.training.epochs / baseline.training.epochs,
+    "throughput_ratio": _rates,
     "parallel_efficiency": lambda group, baseline: baseline.devices / group.devices,
 }
 SHOWN_OPERATORS = 5  # those with the largest self time, beside the published ones
