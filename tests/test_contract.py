@@ -303,7 +303,7 @@ def test_messages_for_mistakes(tmp_path):
 
 # --- the README's commands ------------------------------------------------------------------------
 
-FIRST = EVIDENCE[0]
+FIRST = "gorantla2024-cpu-amd-epyc-x2-2026-11-23"
 
 
 @pytest.fixture(scope="module")
