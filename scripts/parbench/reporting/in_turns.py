@@ -12,7 +12,7 @@ from parbench.reporting.paper_tables import (
     published_cell,
     verdict_cell,
 )
-from parbench.reporting.study import ONCE, Study, cores
+from parbench.reporting.study import ONCE, Study
 from parbench.reporting.table import Cell, Notes, absent, interval_cell, make_table, number
 from parbench.reporting.text import fixed, ratio_text
 from parbench.verdicts.groups import Group
@@ -74,9 +74,7 @@ def _row(
     keys = [Cell(group.model), Cell(name), Cell(against.variant)]
     # What the study calls a speedup; the others are what claims ask.
     is_speedup = baseline == group.baseline and not predicting
-    alike = group.hardware.device == against.hardware.device
-    bounded = is_speedup and alike and group.arithmetic == against.arithmetic
-    most = cores(group) / cores(against) if bounded else 1.0
+    most = group.most_by_devices(against) if is_speedup else math.inf
     row = study.row(group, "speedup") if is_speedup else None
     if not compared.restarts:
         why = "; ".join(compared.reasons) or "not measured"
@@ -93,7 +91,7 @@ def _row(
         Cell(f"{ratio_text(measured.mean)} ({interval})", measured.mean, link=study.panel(group)),
         Cell(", ".join(ratio_text(math.exp(one.value)) for one in each)),
         Cell(f"{pairs}{besides}", sort=pairs),
-        _bound_cell(group, most) if most > 1 else absent("no bound"),
+        absent("no bound") if math.isinf(most) else _bound_cell(group, most),
         *([_serial_cell(serial.get(group.id) if is_speedup else None)] if serial else []),
         *(cells[name] for name in judged),
         Cell(_reading(study, group, compared, most)).marked(marks),
@@ -114,9 +112,9 @@ def _serial_cell(scaled: Scaled | None) -> Cell:
 
 
 def _reading(study: Study, group: Group, compared: Compared, most: float) -> str:
-    """What the ratio says, given its bound if above 1; of equal sides, whether to rely on them."""
+    """What the ratio says, given its bound; of equal sides, whether they may be relied on."""
     if compared is group.pairs.get(group.id):
         return compared.equality.partition(": ")[2]
-    if 1 < most < (compared.series.ci_low or 0):
+    if (compared.series.ci_low or 0) > most:
         return "above the bound: suspect the clock"
     return compared.reading(study.study["tolerance"]["relative"])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from parbench.measure.metrics import METRICS, TO_PUBLISHED, label
 from parbench.plan.study import Table
-from parbench.reporting.study import ONCE, Study, cores
+from parbench.reporting.study import ONCE, Study
 from parbench.reporting.table import (
     Cell,
     Notes,
@@ -49,7 +49,7 @@ def key_cells(group: Group, marks: Sequence[str] = ()) -> list[Cell]:
     return [
         Cell(group.model),
         Cell(group.variant, marks=marks),
-        Cell(hardware_text(group.hardware), sort=cores(group)),
+        Cell(hardware_text(group.hardware), sort=group.cores),
     ]
 
 

@@ -152,8 +152,3 @@ class Study:
         """Whether it is a metric of pairs, and none compares the group with its baseline."""
         of_pairs = metric in IN_TURNS and not group.not_run
         return of_pairs and group.baseline not in (None, *group.pairs)
-
-
-def cores(group: Group) -> int:
-    """All cores or GPUs of a group."""
-    return group.devices * group.hardware.threads

@@ -145,14 +145,18 @@ class Group(study_plan.Group):
     def at_most_faster(self, slow: Group) -> float:
         """How many times as fast as ``slow`` it can at most be, with more devices: by their number,
         by its pipeline or, of models side by side, by the longest of them; else infinite."""
-        more, few = (each.devices * each.hardware.threads for each in (self, slow))
-        if more <= few or self.hardware.device != slow.hardware.device:
-            return math.inf
-        if self.arithmetic != slow.arithmetic:
-            return math.inf
+        most = self.most_by_devices(slow)
+        if math.isinf(most):
+            return most
         turns = self.pairs.get(slow.id) if self.members else None
-        bounds = [more / few, self.work.pipeline_bound, turns.bound if turns else None]
+        bounds = [most, self.work.pipeline_bound, turns.bound if turns else None]
         return min(each for each in bounds if each is not None)
+
+    def most_by_devices(self, slow: Group) -> float:
+        """How many times as many cores or GPUs as ``slow`` it has; infinite where that bounds no
+        speedup: without more of them, of another kind, or in another arithmetic."""
+        alike = self.hardware.device == slow.hardware.device and self.arithmetic == slow.arithmetic
+        return self.cores / slow.cores if alike and self.cores > slow.cores else math.inf
 
     @property
     def arithmetic(self) -> tuple:
@@ -163,6 +167,11 @@ class Group(study_plan.Group):
     def devices(self) -> int:
         """All that it uses."""
         return self.hardware.devices * self.hardware.nodes
+
+    @property
+    def cores(self) -> int:
+        """All cores or GPUs that it uses."""
+        return self.devices * self.hardware.threads
 
     @property
     def batch(self) -> int:
