@@ -23,6 +23,7 @@ FOLDER = Path("results/spark")
 HOST = "127.0.0.1"
 START_SECONDS = 120.0
 END_SECONDS = 10.0
+CLOCK_SECONDS = 5.0  # by which a process's start may seem to move when the clock is set
 
 
 def up(config: dict, workers: int, cores: int, memory: str, port: int) -> str:
@@ -72,17 +73,19 @@ def down() -> bool:
 
 
 def _daemons() -> list[psutil.Process]:
-    """Those that live; after a restart of the machine their numbers may be others'."""
-    pids = {int(path.read_text()) for path in FOLDER.glob("*.pid")}
-    return [
-        each
-        for each in psutil.process_iter(["cmdline"])
-        if each.pid in pids and any(map(_of_spark, each.info["cmdline"] or ()))
-    ]
+    """Those that live; after a restart of the machine their numbers may be others'.
 
-
-def _of_spark(word: str) -> bool:
-    return word.startswith("org.apache.spark.deploy.")
+    Apptainer gives its processes titles of its own: what they run is not to be read there.
+    """
+    found = []
+    for path in FOLDER.glob("*.pid"):
+        number, begun = path.read_text().split()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(int(number))
+            is_it = abs(process.create_time() - float(begun)) < CLOCK_SECONDS
+            if is_it and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def _with_children(process: psutil.Process) -> list[psutil.Process]:
@@ -115,7 +118,8 @@ def _start(config: dict, name: str, words: list[str]) -> None:
             stderr=log,
             start_new_session=True,
         )
-    (FOLDER / f"{name}.pid").write_text(str(process.pid))
+    begun = psutil.Process(process.pid).create_time()
+    (FOLDER / f"{name}.pid").write_text(f"{process.pid} {begun}")
 
 
 def _wait(web: int, workers: int) -> None:

@@ -182,10 +182,13 @@ class Session:
             if (there := sum(each["totalCores"] for each in rows)) >= self.cores:
                 return
             if time.monotonic() > deadline:
+                cure = "start it (make spark-up), or mend `spark: {master: ...}` in config.yaml"
+                if there:
+                    cure = "choose a larger cluster, fewer threads or more executors"
                 raise ParbenchError(
-                    f"{self.run.cell.id}: the Spark cluster gives {there} of {self.cores} cores, "
-                    f"in executors of {self.cores // self.options['executors']}; choose a larger "
-                    "cluster, fewer threads or more executors, which are then smaller"
+                    f"{self.run.cell.id}: the Spark cluster at {self.run.cell.run.spark_master} "
+                    f"gives {there} of {self.cores} cores, in executors of "
+                    f"{self.cores // self.options['executors']}; {cure}"
                 )
             self.run.beat("start-up")
             time.sleep(0.5)
