@@ -4,6 +4,8 @@ rule dataset:
         digest="results/data/{dataset}/digest.json",
     log:
         "results/data/{dataset}/log.txt",
+    # Before any cell.
+    priority: 1_000_000
     localrule: RUN.prepares_here
     resources:
         **RUN.preparing,

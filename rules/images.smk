@@ -3,6 +3,8 @@ rule image:
         "results/images/{image}.json",
     log:
         "results/images/{image}.log",
+    # Before any cell.
+    priority: 1_000_000
     localrule: RUN.prepares_here
     # None is built beside a cell that is timed.
     threads: ALL_CORES

@@ -4,6 +4,8 @@ rule weights:
         digest="results/weights/{weights}/digest.json",
     log:
         "results/weights/{weights}/log.txt",
+    # Before any cell.
+    priority: 1_000_000
     localrule: RUN.prepares_here
     resources:
         **RUN.preparing,

@@ -8,6 +8,7 @@ from base64 import urlsafe_b64encode
 import pytest
 from PIL import Image
 
+from parbench.measure import metrics_json
 from workspace import Workspace, small_study
 
 # Two models, three strategies, one seed each, and little data: a whole run takes half a minute.
@@ -166,6 +167,21 @@ def test_wrong_overlays(work, tmp_path, content, files, words):
     text = result.stdout + result.stderr
     assert "Traceback" not in text
     assert words in text
+
+
+def test_cells_of_two_seeds_run_at_once(tmp_path):
+    """They have other priorities, and no core waits for that."""
+    work = Workspace(tmp_path / "a work folder")
+    study = small_study("Two seeds", "simple_cnn: {}", "eager: {strategy: eager, hardware: cpu1}")
+    (work.folder / "studies/two.yaml").write_text(study.replace("seeds: [0]", "seeds: [0, 1]"))
+    work.edit("config.yaml", "studies: [quickstart]", "studies: [two]")
+    told = work.run("scripts/cells.py", "list").stdout.splitlines()
+    cells = [line.split()[0] for line in told if line.startswith("simple_cnn")]
+    paths = [f"results/cells/{cell}/metrics.json" for cell in cells]
+    work.snakemake("--cores", "2", *paths)
+    runs = (metrics_json.read(work.folder / path) for path in paths)
+    first, second = sorted(runs, key=lambda run: run["started"])
+    assert second["started"] < first["finished"]
 
 
 def test_changed_images_in_a_local_folder_are_noticed(tmp_path):

@@ -196,10 +196,10 @@ class Run:
     def cell_priority(self, wildcards: Any) -> int:
         """Seeds in turn, and restarts: strategies that are compared run near each other in time.
 
-        Among cells of as many cores. A cell of more waits until no smaller one fills the last
-        core; for numbers to be kept, docs/evidence.md says how to run one seed after the other.
+        Among cells of as many cores: one of more waits until no smaller one fills the last core.
+        Never below 0, where Snakemake's scheduler leaves cores free as long as others are at 0.
         """
-        return -self.plan.cells[wildcards.cell].seed
+        return max(0, 1000 - self.plan.cells[wildcards.cell].seed)
 
     def resources(self) -> dict:
         """The resources of cells, by the plugin's names: none where cells run on this machine.
