@@ -63,7 +63,7 @@ def still_open(plan: expansion.Plan) -> Iterator[Open]:
         # Under two names, of models together, the same cells may be compared.
         of_cells: dict[tuple[str, ...], list[PairGroup]] = {}
         for pair in study.pairs or ():
-            if pair.not_run is None and not pair.inference:
+            if pair.not_run is None:
                 of_cells.setdefault(tuple(pair.cells), []).append(pair)
         for cells, pairs in of_cells.items():
             series = _compared(pairs[0]).series
