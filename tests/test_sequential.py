@@ -119,6 +119,7 @@ def test_a_claim_of_several_comparisons():
         ((clear, clear, -clear), FAILS),
         ((-barely,), FAILS),
         ((clear, clear, -barely), UNDECIDED),  # one of three, and not at 0.05 / 3
+        ((-barely, -barely, -barely), FAILS),  # all three, each at 0.05
     ]:
         assert of_claim(comparisons(*several)) == word
     for margin, word in [((0, 20), HOLDS), ((20, 30), FAILS)]:

@@ -29,7 +29,7 @@ from parbench.verdicts.pairs import Compared
 from parbench.verdicts.sequential import Band
 from parbench.verdicts.series import Series
 from parbench.verdicts.terminal import aligned, say
-from parbench.verdicts.words import FEWEST, UNDECIDED
+from parbench.verdicts.words import FAILS, FEWEST, UNDECIDED
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,10 @@ def _groups(compared: Comparison) -> list[Group]:
     return [side for ratio in compared.ratios for side in (ratio.over, ratio.under)]
 
 
+def _compares(compared: Comparison) -> str:
+    return " over ".join(group.id for group in _groups(compared))
+
+
 def _compared(pair: PairGroup) -> Compared:
     paths = {cell: places.folder(cell) / "metrics.json" for cell in pair.cells}
     runs = {cell: metrics_json.read(path) for cell, path in paths.items() if path.exists()}
@@ -89,11 +93,15 @@ def _compared(pair: PairGroup) -> Compared:
 
 
 def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:
-    """The undecided comparisons of the claims that the study ``name`` is asked."""
+    """The comparisons of the claims that the study ``name`` is asked that are undecided, or against
+    a claim that is: not clearly enough for one of several."""
     done = [cell for cell in plan.runnable(name) if state.state(cell, plan)[0] == "done"]
-    judged = asked.judged(plan, [name], done)
-    made = (comparison for each in judged for comparison in each.comparisons)
-    return [each for each in made if each.verdict == UNDECIDED]
+    return [
+        each
+        for claim in asked.judged(plan, [name], done)
+        for each in claim.comparisons
+        if each.verdict == UNDECIDED or (claim.verdict, each.verdict) == (UNDECIDED, FAILS)
+    ]
 
 
 # ---------------------------------------------------------------- the program
@@ -205,8 +213,7 @@ def _told(plan: expansion.Plan) -> list[str]:
             keys = [name, pair.model, pair.variant, pair.baseline]
             lines.append([*keys, ratio, str(measured.seeds), says])
     seeds = (
-        f"{name}: {' over '.join(group.id for group in _groups(each))}: {each.verdict}: "
-        + each.reasons[-1]
+        ": ".join([name, _compares(each), each.verdict, *each.reasons[-1:]])
         for name, study in plan.studies.items()
         for each in _claimed(name, plan)
         if not any(ratio.pair for ratio in each.ratios)
