@@ -311,8 +311,8 @@ def _one_by_one(judged: list[Judged], panels: Panels) -> dict:
         caption="By the claim's number above: its metric of the first over that of the second, "
         "restart by restart of pairs that took turns, or seed by seed (how many); of scores, the "
         "first less the second. A claim holds where every comparison that could be made holds, and "
-        "does not where one of them is clearly against it; where the published number lies decides "
-        "nothing.",
+        "does not where one of them is clearly against it, or all are; where the published number "
+        "lies decides nothing.",
         notes=notes,
         empty="No claim of these sources has a test.",
     )
