@@ -172,7 +172,9 @@ def test_wrong_overlays(work, tmp_path, content, files, words):
 def test_cells_of_two_seeds_run_at_once(tmp_path):
     """They have other priorities, and no core waits for that."""
     work = Workspace(tmp_path / "a work folder")
-    study = small_study("Two seeds", "simple_cnn: {}", "eager: {strategy: eager, hardware: cpu1}")
+    variants = "eager: {strategy: eager, hardware: cpu1}"
+    # Trained for longer than one of two that start together may come after the other.
+    study = small_study("Two seeds", "simple_cnn: {}", variants, epochs=60, images=1000)
     (work.folder / "studies/two.yaml").write_text(study.replace("seeds: [0]", "seeds: [0, 1]"))
     work.edit("config.yaml", "studies: [quickstart]", "studies: [two]")
     told = work.run("scripts/cells.py", "list").stdout.splitlines()
