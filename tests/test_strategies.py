@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from torch import distributed
 
 from parbench import machine, strategies
 from training import altered, cell
@@ -99,12 +98,3 @@ def test_an_older_torch_is_a_reason_not_to_run(value, least):
     assert strategies.of(value).unavailable(software) is None
     reason = strategies.of(altered(value, stack="paper")).unavailable(software)
     assert reason == f"needs torch {least}, and stack paper has 2.1.2: choose stack: current"
-
-
-def test_a_rank_itself_refuses_gpus_without_nccl(monkeypatch):
-    """The plan may be wrong about the machine that runs the cell."""
-    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(distributed, "is_nccl_available", lambda: False)
-    with pytest.raises(RuntimeError, match="not run: this torch is built without NCCL"):
-        strategies.of(on_gpus(cell("ddp", 2))).setup()

@@ -45,13 +45,6 @@ class Metric:
         """Whether it is a share of the test images: such are compared by their difference."""
         return self.kind == "accuracy"
 
-    @property
-    def may_lack(self) -> bool:
-        """Whether a group that ran well may lack it: no baseline, no accelerator, one model alone,
-        a goal not reached.
-        """
-        return self.read is None or self.optional or self.of == "several"
-
 
 def seconds(run: Run) -> float:
     """From the start to the end of ``run``."""

@@ -198,16 +198,15 @@ def _draw_line(axes: Axes, block: Block, each: Comparison, at: float) -> None:
     ends, half = axes.get_xlim(), ROW / 2
     if edges and each.verdict != words.UNTESTED:
         green = (ends[0] if op == "<" else edges[0], ends[1] if op == ">" else edges[-1])
-        span = _within(green, ends)
-        axes.barh(at, span[1] - span[0], left=span[0], height=ROW, color=GOOD, alpha=0.16, lw=0)
+        width = green[1] - green[0]
+        axes.barh(at, width, left=green[0], height=ROW, color=GOOD, alpha=0.16, lw=0)
     for edge in [1.0] if op == "equal" else edges:
         axes.plot([edge, edge], [at - half, at + half], color=INK, lw=0.9)
     found, colour = each.measured, LOOKS[each.verdict][1]
     known = found.ci_low is not None
     low, high = (found.ci_low, found.ci_high) if known else (found.min, found.max)
-    span = _within((low, high), ends)
     style = {"color": colour, "lw": 3.2 if known else 0.8, "alpha": 0.55}
-    axes.plot(span, [at, at], solid_capstyle="butt", **style)
+    axes.plot([low, high], [at, at], solid_capstyle="butt", **style)
     axes.plot(found.points, [at] * found.seeds, "o", ms=2.2, color=INK, mew=0, alpha=0.6)
     axes.plot([found.mean] * 2, [at - 0.05, at + 0.05], color=colour, lw=1.5)
     for end, beyond, marker in ((0, low < ends[0], "<"), (1, high > ends[1], ">")):
@@ -217,11 +216,6 @@ def _draw_line(axes: Axes, block: Block, each: Comparison, at: float) -> None:
         axes.plot([each.bound] * 2, [at - half, at + half], color="#d0700d", lw=1.8)
     if each.published is not None:
         axes.plot(each.published, at, "D", ms=3.6, mfc="none", mec=INK, mew=0.9)
-
-
-def _within(span: tuple[float, float], ends: tuple[float, float]) -> tuple[float, float]:
-    low, high = (min(max(end, ends[0]), ends[1]) for end in span)
-    return low, high
 
 
 def _draw_key(figure: Figure) -> None:

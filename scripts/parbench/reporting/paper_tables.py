@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from parbench.measure.metrics import METRICS, TO_PUBLISHED, label
+from parbench.measure.metrics import TO_PUBLISHED, label
 from parbench.plan.study import Table
 from parbench.reporting.study import ONCE, Study
 from parbench.reporting.table import (
@@ -204,25 +204,6 @@ def context(groups: list[Group]) -> str:
     return " ".join(text)
 
 
-def counted_verdicts(study: Study, published: bool = False) -> Counter:
-    """How often each verdict stands in a study; with ``published``, on published numbers alone."""
-    rows = [(group, study.row(group, metric)) for group, metric in judged(study)]
-    return Counter(
-        verdict_cell(row, group).verdict
-        for group, row in rows
-        if not published or (row is not None and row.published is not None)
-    )
-
-
-def judged(study: Study) -> Iterator[tuple[Group, str]]:
-    """(group, metric) of every number in a study's tables, and of every published one."""
-    wanted = [
-        (group.id, metric)
-        for table in study.tables
-        for group in study.table_groups(table)
-        for metric in table.metrics
-        if not METRICS[metric].may_lack or (group.id, metric) in study.rows
-    ]
-    wanted += [key for key, row in study.rows.items() if row.published is not None]
-    for group, metric in dict.fromkeys(wanted) if study.has_source else []:
-        yield study.by_id[group], metric
+def counted_verdicts(study: Study) -> Counter:
+    """How often each verdict stands on a study's published numbers."""
+    return Counter(row.verdict for row in study.rows.values() if row.published is not None)

@@ -133,7 +133,7 @@ def _several(texts: Iterable[str]) -> str:
 
 
 def _headline(studies: list[Study], states: Counter) -> str:
-    said = sum((counted_verdicts(study, published=True) for study in studies), Counter())
+    said = sum((counted_verdicts(study) for study in studies), Counter())
     if not said:
         ran = f"{states.total() - states[NOT_RUN]} of {count(states.total(), 'group')} ran here. "
         return ran + "No number of this report has a published counterpart."
@@ -146,13 +146,8 @@ def _headline(studies: list[Study], states: Counter) -> str:
     return f"{text} Of the others, {rest}." if rest else text
 
 
-def _file(study: Study, key: str, otherwise: str) -> str:
-    """What is known of the file of evidence that a study was unpacked from."""
-    return otherwise if study.evidence is None else study.evidence[key]
-
-
 def _study_table(studies: list[Study]) -> dict:
-    counts = [counted_verdicts(study, published=True) for study in studies]
+    counts = [counted_verdicts(study) for study in studies]
     total = sum(counts, Counter())
     order = [name for name in VERDICTS if total[name]]
     kept = any(study.evidence for study in studies)

@@ -138,13 +138,10 @@ class Study:
         stds = [convert(row.std, row.unit, unit) for row in rows if row.std is not None]
         return decimals(means, unit, stds)
 
-    def spread(self, row: Row, unit: str) -> str:
-        """Mean and standard deviation, or range, in the unit ``unit``."""
-        return spread_text(row, self.places(row.metric, unit), convert(1.0, row.unit, unit))
-
     def reproduced(self, row: Row, unit: str) -> str:
         """``12.00 ± 0.13 (3)``: mean and standard deviation, or range, and how many seeds."""
-        return f"{self.spread(row, unit)} ({row.seeds})"
+        spread = spread_text(row, self.places(row.metric, unit), convert(1.0, row.unit, unit))
+        return f"{spread} ({row.seeds})"
 
     # ---------------------------------------------------------------- speedups
 

@@ -28,7 +28,7 @@ from parbench.training import (
 )
 from parbench.training.companions import Companions
 from parbench.training.endings import Diverged, Stopped
-from parbench.training.optimizers import grad_scaler, optimizer, schedule
+from parbench.training.optimizers import OPTIMIZERS, SCHEDULES, grad_scaler
 from parbench.training.progress import Heartbeat
 
 if TYPE_CHECKING:
@@ -123,7 +123,9 @@ class Run:
     def _make_optimizer(self) -> None:
         self.peak_rate = learning_rate.peak(self.training, self.strategy.data_parallel_size)
         self.last_rate = self.peak_rate  # of the last step that was done
-        made = optimizer(self.parameters.values(), self.peak_rate, self.training)
+        made = OPTIMIZERS[self.training.optimizer](
+            self.parameters.values(), self.peak_rate, self.training
+        )
         self.optimizer: Any = self.strategy.optimizer(made, self.model)
         self.scaler = grad_scaler(self.training.precision == "fp16")
         self.scheduler: Any = None  # made when training begins
@@ -259,7 +261,7 @@ class Run:
     def begin(self, found: int | None = None) -> None:
         """Make all ready for the first step, or for the one after the checkpoint ``found``."""
         steps = self.training.epochs * len(self.bounds)
-        self.scheduler = schedule(self.optimizer, self.peak_rate, steps, self.training)
+        self.scheduler = SCHEDULES[self.training.schedule](self.optimizer, self.peak_rate, steps)
         # Dropout differs between ranks and repeats between runs.
         torch.manual_seed(self.cell.seed * 1_000_003 + self.strategy.rank)
         if found is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 
 from parbench.cell import Training
@@ -36,20 +34,6 @@ SCHEDULES = {
 def _fused(training: Training) -> dict[str, bool]:
     """Not stated unless asked for: SGD of torch 2.1 has no such argument."""
     return {"fused": True} if training.fused else {}
-
-
-def optimizer(
-    parameters: Iterable[torch.Tensor], peak_rate: float, training: Training
-) -> torch.optim.Optimizer:
-    """The optimizer that the settings name."""
-    return OPTIMIZERS[training.optimizer](parameters, peak_rate, training)
-
-
-def schedule(
-    stepped: torch.optim.Optimizer, peak_rate: float, steps: int, training: Training
-) -> torch.optim.lr_scheduler.LRScheduler:
-    """The schedule of the learning rate over all ``steps`` of a training."""
-    return SCHEDULES[training.schedule](stepped, peak_rate, steps)
 
 
 def grad_scaler(enabled: bool) -> torch.amp.GradScaler:

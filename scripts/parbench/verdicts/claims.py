@@ -56,8 +56,11 @@ def _comparisons(claim: Claim, study: Rebuilt) -> list[Comparison]:
 
 
 def _is_firm(judged: Judged, claims: int) -> bool:
+    """Whether a claim's verdict also passes at ALPHA over the number of ``claims`` in a report."""
     tested = [each.at for each in judged.comparisons if each.verdict != UNTESTED]
-    return bool(tested) and None not in tested and sequential.is_firm(tested, claims)
+    if not tested or None in tested:
+        return False
+    return sequential.of_claim(tested, sequential.ALPHA / claims) != UNDECIDED
 
 
 def _whole(comparisons: Collection[Comparison]) -> tuple[str, str]:

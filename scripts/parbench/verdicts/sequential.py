@@ -121,18 +121,13 @@ def of_claim(comparisons: Sequence[Callable[[float], str]], alpha: float = ALPHA
     baseline, and are not against each other.
     """
     number = len(comparisons)
-    if all(verdict(alpha) in (HOLDS, SAME) for verdict in comparisons):
+    if all(verdict(alpha) == HOLDS for verdict in comparisons):
         return HOLDS
     for k in range(1, number + 1):
         said = [verdict(alpha * k / number) for verdict in comparisons]
-        if sum(each in (FAILS, DIFFERENT) for each in said) >= k:
+        if said.count(FAILS) >= k:
             return FAILS
     return UNDECIDED
-
-
-def is_firm(comparisons: Sequence[Callable[[float], str]], claims: int) -> bool:
-    """Whether a claim's verdict also passes at ALPHA over the number of ``claims`` in a report."""
-    return of_claim(comparisons, ALPHA / claims) != UNDECIDED
 
 
 # ---------------------------------------------------------------- what a verdict takes
