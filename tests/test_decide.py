@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -21,19 +22,32 @@ def work(tmp_path):
     return work
 
 
+def cost(work, cells, seconds):
+    """Have the results of ``cells`` say that each took so many seconds."""
+    for path in work.folder.glob(f"results/cells/{cells}/metrics.json"):
+        metrics = json.loads(path.read_text())
+        finished = datetime.fromisoformat(metrics["started"]) + timedelta(seconds=seconds)
+        told = finished.isoformat().replace("+00:00", "Z")
+        path.write_text(json.dumps(metrics | {"finished": told}))
+
+
 def test_restarts_are_added_and_kept(work):
     said = work.run("scripts/decide.py", "--minutes", "0").stdout
     assert "undecided: 1 restart, and 4 are the fewest" in said
     kept = work.folder / "results/restarts.json"
     assert not kept.exists()
     # A restart that costs nothing fits into any time; one round takes longer than these 3 seconds.
-    for path in work.folder.glob("results/cells/*.pair.*/metrics.json"):
-        metrics = json.loads(path.read_text())
-        path.write_text(json.dumps(metrics | {"finished": metrics["started"]}))
+    cost(work, "*.pair.*", 0)
     said = work.run("scripts/decide.py", "--minutes", "0.05").stdout
     assert "undecided comparisons: 2; one restart or seed more of each" in said
     assert said.count("undecided: 2 restarts, and 4 are the fewest") == 2
     assert list(json.loads(kept.read_text()).values()) == [2, 2]
+    # Two more restarts of 8 seconds do not fit into 12, but those of the other pair do.
+    cost(work, "*.pair.*", 0)
+    cost(work, "*.inference.*", 8)
+    work.run("scripts/decide.py", "--minutes", "0.2")
+    training, inference = json.loads(kept.read_text()).values()
+    assert training > inference == 2
     # The workflow's next run has them, too: the whole training alone is left.
     assert work.jobs()["train"] == 1
 
@@ -57,9 +71,7 @@ def test_seeds_are_added_to_what_a_claim_about_scores_compares(work):
     (published / "somebody.csv").write_text(f"{head}\n{ROW}\n")
     (published / "claims.yaml").write_text(CLAIM)
     work.snakemake("results/tables/decided.csv", "--quiet", "all")
-    for path in work.folder.glob("results/cells/*/metrics.json"):
-        metrics = json.loads(path.read_text())  # a seed that costs nothing is always tried
-        path.write_text(json.dumps(metrics | {"finished": metrics["started"]}))
+    cost(work, "*", 0)  # a seed that costs nothing is always tried
     work.run("scripts/decide.py", "--minutes", "0.5")  # one round, or two
     one, other = json.loads((work.folder / "results/restarts.json").read_text()).values()
     assert one == other > 1

@@ -173,7 +173,7 @@ def test_cells_of_two_seeds_run_at_once(tmp_path):
     """They have other priorities, and no core waits for that."""
     work = Workspace(tmp_path / "a work folder")
     variants = "eager: {strategy: eager, hardware: cpu1}"
-    # Trained for longer than one of two that start together may come after the other.
+    # Long enough to overlap, although one may start a second later.
     study = small_study("Two seeds", "simple_cnn: {}", variants, epochs=60, images=1000)
     (work.folder / "studies/two.yaml").write_text(study.replace("seeds: [0]", "seeds: [0, 1]"))
     work.edit("config.yaml", "studies: [quickstart]", "studies: [two]")

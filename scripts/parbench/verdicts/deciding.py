@@ -1,7 +1,8 @@
-"""More restarts and seeds of what is undecided, in rotation, until all is decided or the time over.
+"""More restarts and seeds of what is undecided, until all is decided or the time over.
 
-How many each pair, or group, has is kept in results/restarts.json, which the plan reads: the next
-run of the workflow has them, too. To look after each of them is allowed: see sequential.py.
+In rounds, each of what the time left can decide: a short one is not spread over all. How many each
+pair, or group, has is kept in results/restarts.json, which the plan reads: the next run of the
+workflow has them, too. To look after each of them is allowed: see sequential.py.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
@@ -52,7 +54,7 @@ class Open:
     @property
     def seconds(self) -> float:
         """That it takes yet, if the estimate stays."""
-        return math.inf if self.needed is None else (self.needed - self.n) * self.cost
+        return math.inf if self.needed is None else max(1, self.needed - self.n) * self.cost
 
 
 def still_open(plan: expansion.Plan) -> Iterator[Open]:
@@ -159,10 +161,8 @@ def _decided(
     end, plan = time.monotonic() + 60 * minutes, planned()
     _measure(plan, others)
     while time.monotonic() < end:
-        known = sorted(still_open(plan), key=lambda each: each.seconds)
-        patience = 60 * sequential.PATIENCE
         left = end - time.monotonic()
-        chosen = [each for each in known if each.seconds <= patience and each.cost <= left]
+        chosen = _nearest(still_open(plan), left)
         if not chosen:
             break
         minutes = math.ceil(sum(each.cost for each in chosen) / 60)
@@ -176,6 +176,16 @@ def _decided(
         plan = planned()
         _measure(plan, others)
     return plan
+
+
+def _nearest(known: Iterable[Open], left: float) -> list[Open]:
+    """Those that ``left`` seconds can decide one after the other, the soonest first; or the first
+    alone, which then gets nearer to it."""
+    patience = 60 * sequential.PATIENCE
+    able = [each for each in known if each.seconds <= patience and each.cost <= left]
+    able.sort(key=lambda each: each.seconds)
+    ends = accumulate(each.seconds for each in able)
+    return [each for each, end in zip(able, ends, strict=True) if end <= left] or able[:1]
 
 
 def _measure(plan: expansion.Plan, others: Sequence[str]) -> None:
