@@ -24,7 +24,7 @@ def pytest_configure(config):
     # each other down, which no test minds, and do not wait for each other.
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         folder = Path(tempfile.gettempdir(), f"parbench-locks-{os.getuid()}-{worker}")
-        os.environ.setdefault("PARBENCH_LEASES", str(folder))
+        os.environ.setdefault("PARBENCH_LOCKS", str(folder))
 
 
 @pytest.hookimpl(tryfirst=True)

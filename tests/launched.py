@@ -29,7 +29,7 @@ class Launched:
     """The cell or pair ``value`` on ``data``, below ``home``; its launcher is that of ``root``."""
 
     def __init__(self, value: Cell | Pair, data: Path, home: Path, root: Path = ROOT):
-        self.data, self.root, self.leases = data, root, home / "leases"
+        self.data, self.root, self.locks = data, root, home / "locks"
         self.temporary = home / f"temporary-{value.id}"
         self.temporary.mkdir()
         self.folder = home / "results" / "cells" / value.id
@@ -41,7 +41,7 @@ class Launched:
         words = [sys.executable, "scripts/launch.py", "--data", str(self.data)]
         words += ["--cell", str(self.folder / "cell.json"), "--out", str(self.out)]
         usual = {k: v for k, v in os.environ.items() if not k.startswith(("PARBENCH_", "SLURM_"))}
-        own = {"TMPDIR": str(self.temporary), "PARBENCH_LEASES": str(self.leases)}
+        own = {"TMPDIR": str(self.temporary), "PARBENCH_LOCKS": str(self.locks)}
         return subprocess.Popen(
             words,
             cwd=self.root,

@@ -21,7 +21,7 @@ def context(tmp_path, monkeypatch):
         return {name: [(work(),) * 2] for name, work in contenders.items()}
 
     monkeypatch.setattr(benchmarks, "take_turns", once)
-    monkeypatch.setenv("PARBENCH_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setenv("PARBENCH_LOCKS", str(tmp_path / "locks"))
     return benchmarks.Context(tmp_path, {"this": ROOT}, 1)
 
 

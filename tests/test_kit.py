@@ -83,7 +83,7 @@ def work(tmp_path) -> Workspace:
 def start(bare: Path, work: Workspace, **variables: str) -> subprocess.Popen:
     """`run` as somebody types it there, who may be killed with all that is in the process group."""
     words = ["kit/scripts/kit.py", "run", "--out", "out", "--work", "there", "--minutes", "9"]
-    kept = {"PATH": "/usr/bin:/bin", "PARBENCH_LEASES": str(work.folder / "leases")}
+    kept = {"PATH": "/usr/bin:/bin", "PARBENCH_LOCKS": str(work.folder / "locks")}
     return subprocess.Popen(
         [bare, *words],
         cwd=work.folder,

@@ -303,7 +303,7 @@ def test_cells_that_run_at_once_never_share_a_core(launch):
 def test_two_users_lend_from_one_folder(launch, tmp_path):
     it = launch("ok")
     assert it.run()[0] == 0
-    folder = it.leases
+    folder = it.locks
     assert folder.stat().st_mode & 0o7777 == 0o1777
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o666}
     target = tmp_path / "precious"

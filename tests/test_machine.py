@@ -154,12 +154,12 @@ def test_cores_are_parted_among_processes(monkeypatch):
     """A process with two threads has two cores; processes on GPUs may share what there is."""
     bound = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: bound.append(cores))
-    for leased, processes, parts in (
+    for lent, processes, parts in (
         ("4,7", 1, [[4, 7]]),
         ("0,1,2,3", 2, [[0, 1], [2, 3]]),
         ("0,1", 2, [[0], [1]]),
         ("5", 2, [[5], [5]]),
     ):
-        monkeypatch.setenv("PARBENCH_CORES", leased)
+        monkeypatch.setenv("PARBENCH_CORES", lent)
         assert [cores.pin(rank, processes) for rank in range(processes)] == parts
     assert bound[0] == [4, 7]

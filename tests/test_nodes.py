@@ -107,7 +107,7 @@ def wait_for(condition, seconds=240):
 
 @pytest.fixture
 def cell(cluster, digits, tmp_path, monkeypatch):
-    monkeypatch.setenv("PARBENCH_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setenv("PARBENCH_LOCKS", str(tmp_path / "locks"))
     made = []
 
     def make(strategy="ddp", **options):

@@ -194,7 +194,7 @@ def test_nobody_outlives_the_launcher_also_who_is_stopped(launch, number):
 
 def test_equal_sides_are_equal_and_a_slow_one_is_found(tmp_path, monkeypatch):
     """Bounds are wide: other work on the machine is not the same for all sides."""
-    monkeypatch.setenv("PARBENCH_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setenv("PARBENCH_LOCKS", str(tmp_path / "locks"))
     study = known.study(1, models={"simple_cnn": {}})
     study["variants"]["slowed10"]["options"] = {"share": 1.0}
     del study["pairs"]["compare"][1]

@@ -23,7 +23,7 @@ from parbench.cell import Cell, Pair
 from parbench.errors import ParbenchError
 
 # Not tempfile.gettempdir(): where every job has a TMPDIR of its own, nothing would be shared.
-DEFAULT_FOLDER = "/tmp/parbench-leases"  # noqa: S108  (filelock follows no symbolic link)
+DEFAULT_FOLDER = "/tmp/parbench-locks"  # noqa: S108  (filelock follows no symbolic link)
 POLL_SECONDS = 0.2
 
 
@@ -146,7 +146,7 @@ def _try(path: Path, stack: contextlib.ExitStack) -> bool:
         return False
     except OSError as error:
         raise ParbenchError(
-            f"{path}: {error.strerror}; delete it, or set PARBENCH_LEASES to a folder that all "
+            f"{path}: {error.strerror}; delete it, or set PARBENCH_LOCKS to a folder that all "
             "users of this machine may write to"
         ) from None
     return True
@@ -154,7 +154,7 @@ def _try(path: Path, stack: contextlib.ExitStack) -> bool:
 
 def _folder() -> Path:
     """The folder that all users share; made when it is missing."""
-    path = Path(os.environ.get("PARBENCH_LEASES", DEFAULT_FOLDER))
+    path = Path(os.environ.get("PARBENCH_LOCKS", DEFAULT_FOLDER))
     with contextlib.suppress(OSError):  # it is there, or its locks say what is wrong with it
         path.mkdir(parents=True)
         path.chmod(0o1777)  # whatever the umask

@@ -11,10 +11,10 @@ def pin(local_rank: int, processes: int) -> list[int]:
 
     Returns the cores. Without PARBENCH_CORES (train.py started by hand) nothing is bound.
     """
-    leased = os.environ.get("PARBENCH_CORES")
-    if not leased:
+    lent = os.environ.get("PARBENCH_CORES")
+    if not lent:
         return sorted(os.sched_getaffinity(0))
-    cores = [int(core) for core in leased.split(",")]
+    cores = [int(core) for core in lent.split(",")]
     if processes > 1:
         each = max(1, len(cores) // processes)
         first = local_rank * each % len(cores)
