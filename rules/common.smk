@@ -28,7 +28,7 @@ os.environ.update(
 )
 
 try:
-    RUN = workflows.Run(workflows.invocation(workflow))
+    RUN = workflows.WorkflowRun(workflows.invocation(workflow))
 except ParbenchError as error:
     # Not a WorkflowError: Snakemake would print the lines of this file with it.
     print(f"error: {printable(str(error))}", file=sys.stderr)

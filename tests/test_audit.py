@@ -15,15 +15,15 @@ HEAD = (
     "study,table,model,strategy,hardware,nodes,devices_per_node,"
     "metric,value,unit,published_value,note"
 )
-TASK = audit.Task()
+GRANTED = audit.Granted()
 
 
-def found(tmp_path, *rows: str, task=TASK) -> dict[str, list[audit.Contradiction]]:
+def found(tmp_path, *rows: str, granted=GRANTED) -> dict[str, list[audit.Contradiction]]:
     """The findings of a small file, by check. Rows begin at ``strategy``."""
     path = tmp_path / "published.csv"
     path.write_text("\n".join([HEAD, *(f"paper,Table 1,net,{row}" for row in rows)]))
     by: dict[str, list[audit.Contradiction]] = {}
-    for finding in audit.contradictions(rows_of(path), task):
+    for finding in audit.contradictions(rows_of(path), granted):
         by.setdefault(finding.check, []).append(finding)
     return by
 
@@ -37,7 +37,7 @@ def test_each_planted_contradiction_is_found_and_nothing_else(name):
     path = ROOT / "tests" / "audit" / f"{name}.csv"
     with open(path, newline="") as file:
         wanted = {n: row.get("finds") for n, row in enumerate(csv.DictReader(file), start=2)}
-    made = audit.contradictions(rows_of(path), TASK)
+    made = audit.contradictions(rows_of(path), GRANTED)
     assert [each.lines[0] for each in made] == [line for line, finds in wanted.items() if finds]
     for each in made:
         kind, _, words = wanted[each.lines[0]].partition(": ")
@@ -49,12 +49,12 @@ def test_what_is_taken_for_granted_can_be_stated(tmp_path):
         "ddp,X,1,2,test_accuracy,0.81,fraction,0.81,",
         "ddp,X,1,2,test_recall_macro,0.83,fraction,0.83,",
     ]
-    assert found(tmp_path, *rows, task=audit.Task(balanced=False)) == {}
+    assert found(tmp_path, *rows, granted=audit.Granted(balanced=False)) == {}
     rows = [
         "ddp,X,1,2,test_recall_macro,0.82,fraction,0.82,",
         "ddp,X,1,2,test_specificity_macro,0.94,fraction,0.94,",
     ]
-    assert found(tmp_path, *rows, task=audit.Task(classes=4)) == {}
+    assert found(tmp_path, *rows, granted=audit.Granted(classes=4)) == {}
 
 
 def claim(over, under, op=">", value=1, **more):

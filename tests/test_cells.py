@@ -18,7 +18,7 @@ from parbench.measure import provenance
 from parbench.plan import config, expansion, places, state, telling
 from parbench.plan.options import all_options
 from parbench.verdicts.forecast import forecast
-from parbench.verdicts.published import Source
+from parbench.verdicts.published import PublishedSource
 from workspace import Workspace, add_pairs
 
 
@@ -95,7 +95,7 @@ def test_every_published_number_is_of_a_group(base, name):
     asked = []
     for plan in planned(base, studies=STUDIES[name]).studies.values():
         asked += [group.published for group in [*plan.groups, *plan.together] if group.published]
-    for row in Source.read(name, places.published_files()).rows:
+    for row in PublishedSource.read(name, places.published_files()).rows:
         assert any(map(row.is_one_of, asked)), row
 
 

@@ -24,7 +24,7 @@ from parbench.verdicts.arithmetic import Contradiction, Sure
 from parbench.verdicts.comparisons import Rebuilt
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared, Restart, restart
-from parbench.verdicts.published import Source
+from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.words import (
     BELOW,
     FAILS,
@@ -95,7 +95,7 @@ def judged(claim: dict, *groups: Group, rows=(), found=()):
     with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
         file.write("\n".join([HEAD, *(f"paper,Table 1,{row}" for row in rows)]))
         file.flush()
-        source = Source("paper", rows_of(file.name))
+        source = PublishedSource("paper", rows_of(file.name))
     tolerance = {"relative": 0.05, "accuracy": 0.01}
     study = Rebuilt("paper-cpu", tolerance, source, groups, {})
     claim = Claim(study="paper", claim="It is so.", **claim)

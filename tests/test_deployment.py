@@ -134,13 +134,13 @@ def test_horovod_is_compiled_only_where_a_plan_asks_for_it_and_make_report_says_
     asked = []
     monkeypatch.setattr(environment, "ensure_horovod", asked.append)
     monkeypatch.delenv("PARBENCH_COMPLETE", raising=False)
-    host = deployment.Software(deployment.settle(config("host")))
+    host = deployment.DeployedSoftware(deployment.settle(config("host")))
     host.without_horovod()
     assert asked == []
     monkeypatch.setenv("PARBENCH_COMPLETE", "current")
     host.without_horovod()
     assert asked == ["current"]
-    in_images = deployment.Software(deployment.settle(config("apptainer")))
+    in_images = deployment.DeployedSoftware(deployment.settle(config("apptainer")))
     assert in_images.without_horovod() is None
     assert asked == ["current"]
 

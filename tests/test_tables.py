@@ -19,7 +19,7 @@ from constructed import table
 from parbench.errors import ParbenchError
 from parbench.measure.metrics import METRICS
 from parbench.verdicts import words
-from parbench.verdicts.published import Source
+from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.sequential import k
 from workspace import ROOT
 
@@ -355,19 +355,19 @@ def test_broken_published_file_is_named(tmp_path, content, message):
     if content is not None:
         path.write_text(content)
     with pytest.raises(ParbenchError, match=f"published.csv: {message}"):
-        Source.read("a", [path])
+        PublishedSource.read("a", [path])
 
 
 def test_a_source_is_looked_up_in_every_file_and_stands_in_one(tmp_path):
     paths = [tmp_path / name for name in ("a.csv", "b.csv")]
     make_published({}, {"study": "other"}).to_csv(paths[0], index=False)
     make_published({"study": "fifth", "value": 0.7}).to_csv(paths[1], index=False)
-    assert [row.value for row in Source.read("fifth", paths).rows] == [0.7]
+    assert [row.value for row in PublishedSource.read("fifth", paths).rows] == [0.7]
     with pytest.raises(ParbenchError, match="published: 'papier': no row of .*a.csv, .*b.csv has"):
-        Source.read("papier", paths)
+        PublishedSource.read("papier", paths)
     make_published({"study": "fifth"}, {}).to_csv(paths[1], index=False)
     with pytest.raises(ParbenchError, match="'paper' has rows in .*a.csv and in .*b.csv; keep"):
-        Source.read("paper", paths)
+        PublishedSource.read("paper", paths)
 
 
 # ---------------------------------------------------------------- verdicts

@@ -13,7 +13,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from parbench import strategies
-from parbench.cell import Cell, Dataset, Hardware, Model, Run, Strategy, Training
+from parbench.cell import Cell, Dataset, Hardware, Model, RunSettings, Strategy, Training
 from parbench.plan.settings import defaults
 from workspace import ROOT
 
@@ -53,7 +53,7 @@ def cell(strategy: str = "eager", devices: int = 1, model: str = "swin", **chang
         stack="current",
         deployment="host",
         seed=0,
-        run=Run(120, 300, grace_seconds=20, interface=None, connect_seconds=30),
+        run=RunSettings(120, 300, grace_seconds=20, interface=None, connect_seconds=30),
     )
 
 

@@ -104,7 +104,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSettings:
     """What does not change a measurement. Times in seconds."""
 
     timeout_seconds: float
@@ -133,7 +133,7 @@ class Cell:
     stack: str
     deployment: str
     seed: int
-    run: Run
+    run: RunSettings
     trained_by: str | None = None
 
     @property
@@ -157,7 +157,7 @@ class Cell:
             stack=content["stack"],
             deployment=content["deployment"],
             seed=content["seed"],
-            run=Run(**content["run"]),
+            run=RunSettings(**content["run"]),
             trained_by=content.get("trained_by"),
         )
 
@@ -191,7 +191,7 @@ class Pair:
     inference: bool = False
 
     @property
-    def run(self) -> Run:
+    def run(self) -> RunSettings:
         """Of all sides."""
         return self.sides[0].run
 

@@ -129,7 +129,7 @@ def is_model(name: str, model: str) -> bool:
 
 
 class Software:
-    """What cells find in this machine's own environment; deployment.Software knows images, too."""
+    """What cells find in this machine's own environment; DeployedSoftware knows images, too."""
 
     def without_horovod(self) -> str | None:
         """Why cells have no Horovod; None where they have it."""

@@ -109,7 +109,7 @@ def _digest_file(image: images.Image) -> str:
     return f"results/images/{image.label}.json"
 
 
-class Run:
+class WorkflowRun:
     """What the rules ask: ``config`` and ``plan``, and what Slurm is asked for each cell.
 
     ParbenchError where the configuration is wrong; WorkflowError for a job that cannot be.

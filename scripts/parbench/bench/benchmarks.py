@@ -17,7 +17,7 @@ import yaml
 from tqdm import tqdm
 
 from parbench.bench import pairs as known
-from parbench.bench.turns import Pairs, Row, means, ratio, take_turns
+from parbench.bench.turns import BenchRow, Pairs, means, ratio, take_turns
 from parbench.errors import ParbenchError
 from parbench.files import read_json
 
@@ -107,7 +107,7 @@ tables:
 """
 
 
-class Cells:
+class TimedCells:
     """Cells on images drawn at random in a copy of a checkout, trained again and again."""
 
     def __init__(self, checkout: Path, folder: Path) -> None:
@@ -124,20 +124,20 @@ class Cells:
         return read_json(out)[key]
 
 
-def in_turns(context: Context, model: str, key: str) -> tuple[dict[str, Pairs], list[Row]]:
+def in_turns(context: Context, model: str, key: str) -> tuple[dict[str, Pairs], list[BenchRow]]:
     """The number ``key``, in seconds, of the cells of ``model``, eager and ddp, of all checkouts:
     by "<strategy>, <checkout>", and as rows.
     """
     contenders = {}
     for name, checkout in context.checkouts.items():
-        cells = Cells(checkout, context.folder / name)
+        cells = TimedCells(checkout, context.folder / name)
         for strategy in ("eager", "ddp"):
             contenders[f"{strategy}, {name}"] = partial(cells.train, model, strategy, key)
     found = take_turns(contenders, context.pairs)
-    return found, [Row(f"{key}, {name}", "s", means(pairs)) for name, pairs in found.items()]
+    return found, [BenchRow(f"{key}, {name}", "s", means(pairs)) for name, pairs in found.items()]
 
 
-def train(context: Context) -> list[Row]:
+def train(context: Context) -> list[BenchRow]:
     """Training time of ResNet-50 cells, eager and ddp of 2 ranks; the other checkout's over it"""
     seconds, rows = in_turns(context, "resnet50", "train_seconds")
     for strategy in ("eager", "ddp"):
@@ -147,7 +147,7 @@ def train(context: Context) -> list[Row]:
     return rows
 
 
-def start(context: Context) -> list[Row]:
+def start(context: Context) -> list[BenchRow]:
     """Time from the launcher's start to the first timed step, ddp beside eager"""
     seconds, rows = in_turns(context, "resnet18", "startup_seconds")
     what = "start of ddp over that of eager, this"
@@ -157,7 +157,7 @@ def start(context: Context) -> list[Row]:
 # ---------------------------------------------------------------- pairs
 
 
-def pairs(context: Context, **changes: object) -> list[Row]:
+def pairs(context: Context, **changes: object) -> list[BenchRow]:
     """Ratios of time that pairs find: of equal sides, and of one slowed on purpose over another"""
     study = known.study(context.pairs, **changes)
     folder = work_folder(ROOT, context.folder / "this", study)
@@ -179,7 +179,9 @@ def pairs(context: Context, **changes: object) -> list[Row]:
 # ---------------------------------------------------------------- the workflow
 
 
-def planned(context: Context, command: list[str], folders: dict[str, Path], jobs: int) -> list[Row]:
+def planned(
+    context: Context, command: list[str], folders: dict[str, Path], jobs: int
+) -> list[BenchRow]:
     """What ``command`` takes in each of ``folders``, and beside a bare Snakefile of ``jobs``."""
     bare = bare_workflow(context.folder / BARE, jobs)
     if jobs == 1:  # all is done there, too
@@ -190,10 +192,12 @@ def planned(context: Context, command: list[str], folders: dict[str, Path], jobs
     }
     found = take_turns(contenders, context.pairs)
     what = " ".join(command[2:])
-    return [Row(f"{what}, {jobs:,} jobs, {name}", "s", means(each)) for name, each in found.items()]
+    return [
+        BenchRow(f"{what}, {jobs:,} jobs, {name}", "s", means(each)) for name, each in found.items()
+    ]
 
 
-def study(context: Context, **changes: object) -> list[Row]:
+def study(context: Context, **changes: object) -> list[BenchRow]:
     """Core-seconds that quickstart's cells take to start and to train, and `snakemake -n` then"""
     rows, folders = [], {}
     for name, checkout in context.checkouts.items():
@@ -203,22 +207,22 @@ def study(context: Context, **changes: object) -> list[Row]:
         for key in ("startup_seconds", "train_seconds"):
             trained = [each for each in found if "sides" not in each]
             spent = sum((each[key] or 0) * each["cell"]["hardware"]["devices"] for each in trained)
-            rows.append(Row(f"{key} of {len(trained)} cells, {name}", "core-s", [spent]))
+            rows.append(BenchRow(f"{key} of {len(trained)} cells, {name}", "core-s", [spent]))
         folders[name] = folder
     return rows + planned(context, snakemake("-n"), folders, 1)
 
 
-def cells5000(context: Context, seeds: int = 500) -> list[Row]:
+def cells5000(context: Context, seeds: int = 500) -> list[BenchRow]:
     """Planning of 5,000 cells, 500 seeds of quickstart: parsing and a dry run"""
     return many_cells(context, seeds)
 
 
-def cells20000(context: Context) -> list[Row]:
+def cells20000(context: Context) -> list[BenchRow]:
     """Planning of 20,000 cells, 2,000 seeds of quickstart, likewise"""
     return many_cells(context, 2_000)
 
 
-def many_cells(context: Context, seeds: int) -> list[Row]:
+def many_cells(context: Context, seeds: int) -> list[BenchRow]:
     """What planning ``seeds`` of quickstart takes."""
     folders = {}
     for name, checkout in context.checkouts.items():
@@ -227,7 +231,7 @@ def many_cells(context: Context, seeds: int) -> list[Row]:
     return planned(context, snakemake("-n", "--quiet"), folders, 10 * seeds)
 
 
-BENCHMARKS: dict[str, Callable[[Context], list[Row]]] = {
+BENCHMARKS: dict[str, Callable[[Context], list[BenchRow]]] = {
     "train": train,
     "start": start,
     "pairs": pairs,

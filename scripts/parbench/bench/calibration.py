@@ -32,7 +32,7 @@ HOUR = 3600
 
 
 @dataclass(frozen=True)
-class Row:
+class Simulated:
     """What came of the simulated comparisons of one effect and question: shares, and minutes.
 
     ``edge``: whether the effect is a boundary of the question, where no verdict is right.
@@ -86,7 +86,7 @@ def looks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean - half, mean + half
 
 
-def table(restarts: Sequence[Restart], seconds: float) -> list[Row]:
+def table(restarts: Sequence[Restart], seconds: float) -> list[Simulated]:
     """Simulate comparisons of each effect and question; ``seconds``: the cost of a restart."""
     rng = np.random.default_rng(0)
     most = max(int(HOUR / seconds), FEWEST)
@@ -99,13 +99,13 @@ def table(restarts: Sequence[Restart], seconds: float) -> list[Row]:
 
 def _row(
     effect: float, question: str, low: np.ndarray, high: np.ndarray, minutes: np.ndarray
-) -> Row:
+) -> Simulated:
     """What comes of runs of no effect, whose intervals are looked at after so many ``minutes``."""
     boundaries, truth = QUESTIONS[question], math.log1p(effect)
     ever, first, right = first_verdicts(low + truth, high + truth, boundaries, truth)
     edge = truth in boundaries
     taken = np.where(ever, minutes[first], np.inf)
-    return Row(
+    return Simulated(
         effect,
         question,
         edge,
@@ -130,7 +130,7 @@ def first_verdicts(
     return ever, first, right
 
 
-def lines(rows: Iterable[Row]) -> list[str]:
+def lines(rows: Iterable[Simulated]) -> list[str]:
     """The table as text."""
     made = [f"{'question':<12}{'effect':>7}{'false':>8}{'undecided after 10 min':>24}"]
     made[0] += f"{'60 min':>9}{'median minutes':>16}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from parbench.bench.turns import Row
+from parbench.bench.turns import BenchRow
 from parbench.files import read_json
 from parbench.verdicts import sequential
 from parbench.verdicts.pairs import restart
@@ -84,7 +84,7 @@ def by_share(cells: Path) -> dict[float, list[Path]]:
 
 
 @dataclass
-class Compared(Row):
+class PairRow(BenchRow):
     """A row of what restarts find, and what the rule of every verdict says of them.
 
     ``values``: the baseline's time over the variant's, ``share``: by which it is slowed.
@@ -112,6 +112,6 @@ class Compared(Row):
         return {**asdict(self), **told, "verdict": verdict}
 
 
-def row(share: float) -> Compared:
+def row(share: float) -> PairRow:
     """One without restarts yet."""
-    return Compared(f"slowed by {100 * share:g} %" if share else "A/A", "x", [], share)
+    return PairRow(f"slowed by {100 * share:g} %" if share else "A/A", "x", [], share)

@@ -17,7 +17,7 @@ Pairs = list[tuple[float, float]]
 
 
 @dataclass
-class Row:
+class BenchRow:
     """One line of the result: ``values`` in ``unit``, "x" for ratios."""
 
     what: str
@@ -61,10 +61,10 @@ def means(pairs: Pairs) -> list[float]:
     return [sum(pair) / 2 for pair in pairs]
 
 
-def ratio(what: str, above: Pairs, below: Pairs) -> Row:
+def ratio(what: str, above: Pairs, below: Pairs) -> BenchRow:
     """The seconds of ``above`` over those of ``below``, pair by pair."""
     ratios = [sum(one) / sum(other) for one, other in zip(above, below, strict=True)]
-    return Row(what, "x", ratios)
+    return BenchRow(what, "x", ratios)
 
 
 def line(row: dict) -> str:

@@ -31,7 +31,7 @@ HEADS = ("classifier.weight", "classifier.out_proj.weight")  # of a file with cl
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedNetwork:
     """A library's ``network`` with published weights, and the names of those that the file lacks.
 
     ``shape`` is what a model's ``build`` takes beside classes and options: an image size or a
@@ -70,7 +70,7 @@ def network(spec: dict) -> nn.Module:
     return timm.create_model(name) if library == "timm" else torchvision.models.get_model(name)
 
 
-def read(spec: dict, path: Path) -> Published:
+def read(spec: dict, path: Path) -> PublishedNetwork:
     """The network of ``spec`` with the weights of ``path``; ParbenchError where they do not fit."""
     try:
         tensors = _tensors(path)
@@ -90,12 +90,12 @@ def _called(spec: dict) -> str:
     return spec.get("network") or f"transformers' {spec['model']}"
 
 
-def of_images(theirs: nn.Module, size: int) -> Published:
+def of_images(theirs: nn.Module, size: int) -> PublishedNetwork:
     """A network of images of ``size``, with its weights."""
-    return Published(theirs.eval(), size, torch.randn(1, 3, size, size), theirs)
+    return PublishedNetwork(theirs.eval(), size, torch.randn(1, 3, size, size), theirs)
 
 
-def _of_texts(spec: dict, tensors: dict[str, torch.Tensor]) -> Published:
+def _of_texts(spec: dict, tensors: dict[str, torch.Tensor]) -> PublishedNetwork:
     """The library knows the names of its older files, and draws the head that a language model has
     not."""
     from transformers import logging
@@ -119,7 +119,9 @@ def _of_texts(spec: dict, tensors: dict[str, torch.Tensor]) -> Published:
     )
     sample = torch.randint(pad + 1, tokens[0], (2, 8))
     lacking = frozenset(found["missing_keys"])
-    return Published(theirs.eval(), vocabulary, sample, lambda each: theirs(each).logits, lacking)
+    return PublishedNetwork(
+        theirs.eval(), vocabulary, sample, lambda each: theirs(each).logits, lacking
+    )
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:
@@ -136,7 +138,7 @@ def classes(theirs: nn.Module) -> int:
     return len(list(theirs.parameters())[-1])
 
 
-def renamed(spec: dict, theirs: Published) -> dict[str, torch.Tensor]:
+def renamed(spec: dict, theirs: PublishedNetwork) -> dict[str, torch.Tensor]:
     """The tensors of ``theirs`` by the names of the model's blocks, without a head that the file
     lacks. ParbenchError where the two do not compute the same, or the file lacks more.
     """

@@ -72,7 +72,7 @@ def in_images(config: dict) -> bool:
     return config["deployment"] == "apptainer"
 
 
-class Software(machine.Software):
+class DeployedSoftware(machine.Software):
     """What cells of the settled ``config`` find: in images, or in this machine's environment."""
 
     def __init__(self, config: dict):

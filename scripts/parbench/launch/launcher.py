@@ -37,7 +37,7 @@ REQUEUE_SECONDS = 60.0
 WALLTIME = signal.SIGALRM  # this process has the kernel send it
 
 
-class Stopped(Exception):
+class Interrupted(Exception):
     """This process was asked to end. ``number``: the signal, or WALLTIME."""
 
     def __init__(self, number: int, kept: str = "it had not begun to train"):
@@ -69,7 +69,7 @@ class Stop:
         if self.received is None:
             self.received = number
             if self.raises:
-                raise Stopped(number)
+                raise Interrupted(number)
 
 
 def _end_with(parent: int) -> None:
@@ -81,7 +81,7 @@ def _end_with(parent: int) -> None:
 def run(task: Task, job: Job | None, stop: Stop) -> int:
     """Train the cell: 0 when there is a result, also out_of_memory; 1 when the job failed.
 
-    ``job``: the Slurm job of this process. Raises Stopped when a signal asked for the end.
+    ``job``: the Slurm job of this process. Raises Interrupted when a signal asked for the end.
     """
     name, folder = task.cell.id, task.folder
     anew = task.out.exists()  # somebody wants it trained who has its result
@@ -148,7 +148,7 @@ def _train(
     starts: str,
     started: str,
 ) -> Failure | None:
-    """Run the ranks to their end; what went wrong. Raises Stopped where they were asked to end."""
+    """Run the ranks to their end; what went wrong. Raises Interrupted where they were asked to."""
     run, several = task.cell.run, _nodes(task) > 1
     # A node's /tmp is faster than the file system that nodes share.
     home = task.folder.absolute() if several else None
@@ -191,7 +191,7 @@ def _train(
         ended = sides[0].ended
         if stop.received is not None or ended.stopped is not None:  # Slurm may ask ranks alone
             kept = outcome.kept(task.out, ended.stopped)
-            raise Stopped(stop.received or signal.SIGTERM, kept)
+            raise Interrupted(stop.received or signal.SIGTERM, kept)
         return failure or Failure("training ended without an error, and without a result")
 
 
@@ -283,7 +283,7 @@ def _tell_failure(task: Task, sentence: str) -> None:
     outcome.failed(task.folder, sentence, task.log)
 
 
-def _stopped(task: Task, job: Job | None, stopped: Stopped, begun: float) -> int:
+def _stopped(task: Task, job: Job | None, stopped: Interrupted, begun: float) -> int:
     """What is said and done when the cell was asked to end; the exit status.
 
     ``begun``: time.time() when this run began.
@@ -328,7 +328,7 @@ def main() -> int:
     try:
         stop.listen(job, task.cell.run.grace_seconds)
         return run(task, job, stop)
-    except Stopped as stopped:
+    except Interrupted as stopped:
         stop.raises = False
         return _stopped(task, job, stopped, begun)
     except ParbenchError as error:

@@ -28,14 +28,14 @@ from parbench.plan import config as configuration
 from parbench.plan import expansion, places, state, writing
 from parbench.plan.model import Model, Names, Whole, validated
 from parbench.plan.naming import identity
-from parbench.plan.study_plan import Group, PairGroup
+from parbench.plan.study_plan import PairGroup, PlannedGroup
 from parbench.plan.yaml_file import read_yaml
 
-Measured = Group | PairGroup
+Measured = PlannedGroup | PairGroup
 MIB = 2**20
 
 
-class Stage(Model):
+class KitStage(Model):
     """What is measured in turn: a restart, or a seed, of each, then another of each."""
 
     study: str = Field(description="its name")
@@ -51,7 +51,7 @@ class Order(Model):
     config: dict[str, Any] = Field(description="laid over the configuration, as a file is")
     packages: Names = Field(description="packages of this environment that go along")
     most_mib: Whole = Field(description="the kit's size, in MiB")
-    stages: list[Stage] = Field(min_length=1, description="what is measured")
+    stages: list[KitStage] = Field(min_length=1, description="what is measured")
 
 
 class Failed(Model):
@@ -101,7 +101,7 @@ def in_order(order: Order, plan: expansion.Plan, where: str) -> dict[str, str]:
     return found
 
 
-def _groups(stage: Stage, plan: expansion.Plan, where: str) -> Iterator[Measured]:
+def _groups(stage: KitStage, plan: expansion.Plan, where: str) -> Iterator[Measured]:
     study = plan.studies[stage.study]
     for kind, wanted, there in (
         ("pairs", stage.pairs, study.pairs),

@@ -59,7 +59,7 @@ def lacking(cluster: Cluster, config: dict, files: list[Path]) -> Lacking:
 
     A name that does not exist there is a ParbenchError: Slurm would refuse it job by job.
     """
-    software = deployment.Software(config)
+    software = deployment.DeployedSoftware(config)
     checked = functools.cache(lambda name: check(cluster, config, files, name))
 
     def reason(group: str, cell: Cell) -> str | None:

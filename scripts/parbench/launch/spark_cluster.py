@@ -35,7 +35,7 @@ def up(config: dict, workers: int, cores: int, memory: str, port: int) -> str:
     if _daemons():
         raise ParbenchError(f"{FOLDER}: its cluster is not ended; make spark-down")
     shutil.rmtree(FOLDER, ignore_errors=True)  # of one that was killed
-    if lacking := deployment.Software(config).without_spark():
+    if lacking := deployment.DeployedSoftware(config).without_spark():
         raise ParbenchError(lacking)
     with socket.socket() as probe:
         if probe.connect_ex((HOST, port)) == 0:

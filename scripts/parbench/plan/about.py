@@ -9,7 +9,7 @@ from typing import Any
 from parbench.errors import ParbenchError
 from parbench.plan.configuration import Override
 from parbench.plan.study import Study, Together, Tolerance
-from parbench.plan.study_plan import About, Group
+from parbench.plan.study_plan import About, PlannedGroup
 
 
 def about(name: str, study: Study, override: Override, dataset: str) -> About:
@@ -55,7 +55,9 @@ def _shown_settings(study: Study, override: Override) -> dict[str, Any]:
     return shown
 
 
-def together(study: Study, groups: Mapping[tuple[str, str], Group], where: str) -> Iterator[Group]:
+def together(
+    study: Study, groups: Mapping[tuple[str, str], PlannedGroup], where: str
+) -> Iterator[PlannedGroup]:
     """Several models together: a group for each variant that trains them, without cells of its own;
     its ``members`` are the groups that have them."""
     for label, entry in study.together.items():
@@ -67,7 +69,7 @@ def together(study: Study, groups: Mapping[tuple[str, str], Group], where: str) 
                     yield _joined(label, entry, study, name, members)
 
 
-def _check_alike(members: list[Group], where: str, variant: str) -> None:
+def _check_alike(members: list[PlannedGroup], where: str, variant: str) -> None:
     for key in ("training", "dataset"):
         if any(getattr(each, key) != getattr(members[0], key) for each in members):
             raise ParbenchError(
@@ -76,7 +78,9 @@ def _check_alike(members: list[Group], where: str, variant: str) -> None:
             )
 
 
-def _joined(label: str, entry: Together, study: Study, variant: str, members: list[Group]) -> Group:
+def _joined(
+    label: str, entry: Together, study: Study, variant: str, members: list[PlannedGroup]
+) -> PlannedGroup:
     own = study.variants[variant]
     told = None
     if own.published is not None:

@@ -10,7 +10,7 @@ from parbench.cell import Cell, Training
 from parbench.errors import ParbenchError
 from parbench.plan import tuning
 from parbench.plan.options import all_options, starts_published
-from parbench.plan.study import Comparison, Study
+from parbench.plan.study import Study, VariantPair
 from parbench.words import brief, nearest
 
 
@@ -74,7 +74,7 @@ def _check_other(study: Study, variant: str, key: str, where: str) -> None:
             )
 
 
-def _check_comparison(study: Study, entry: Comparison, where: str) -> None:
+def _check_comparison(study: Study, entry: VariantPair, where: str) -> None:
     for key in ("variant", "baseline"):
         known(f"pairs: {key}", getattr(entry, key), study.variants, where)
     both = study.trained_in_both(entry.variant, entry.baseline)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from parbench import machine, models, strategies
-from parbench.cell import Cell, Dataset, Pair, Run, Strategy, Training
+from parbench.cell import Cell, Dataset, Pair, RunSettings, Strategy, Training
 from parbench.data import source
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
@@ -35,7 +35,7 @@ from parbench.plan.naming import Named
 from parbench.plan.options import all_options, model
 from parbench.plan.settings import settled
 from parbench.plan.study import Variant
-from parbench.plan.study_plan import Group, StudyPlan, Work
+from parbench.plan.study_plan import PlannedGroup, StudyPlan, Work
 from parbench.training import learning_rate
 
 
@@ -68,7 +68,7 @@ Lacking = Callable[[str, Cell], str | None]
 def lacking_here(config: dict) -> Lacking:
     """What this machine lacks."""
     available = machine.available(config["available"])
-    software = deployment.Software(config)
+    software = deployment.DeployedSoftware(config)
 
     def lacking(group: str, cell: Cell) -> str | None:
         reason = machine.missing(cell.hardware, available)
@@ -250,7 +250,7 @@ class Expansion:
             deployment=config.deployment,
             seed=0,
             trained_by=entry.trained_by,
-            run=Run(
+            run=RunSettings(
                 timeout_seconds=config.timeout_seconds,
                 checkpoint_seconds=config.checkpoint_seconds,
                 grace_seconds=config.grace_seconds,
@@ -283,7 +283,7 @@ class Expansion:
         if not_run is not None:
             self.not_run.update(dict.fromkeys((cell.id for cell in cells), not_run))
 
-    def _group(self, template: Cell, named: Named, **told: Any) -> Group:
+    def _group(self, template: Cell, named: Named, **told: Any) -> PlannedGroup:
         """The group of ``template`` over all seeds; ``told`` is what its variant says of it."""
         reason = self.lacking(named.group, template)
         more = self.added.get(named.group, 0) - len(self.seeds)
@@ -298,7 +298,7 @@ class Expansion:
         self._keep(cells, reason)
         model, strategy = template.model, strategies.of(template)
         ranks = strategy.data_parallel_size
-        return Group(
+        return PlannedGroup(
             id=named.group,
             model=model.name,
             strategy=template.strategy.name,

@@ -11,8 +11,8 @@ from parbench.errors import ParbenchError
 from parbench.files import read_json
 from parbench.plan import places
 from parbench.plan.naming import Named, short_options
-from parbench.plan.study import Comparison, Study
-from parbench.plan.study_plan import Group, PairGroup
+from parbench.plan.study import Study, VariantPair
+from parbench.plan.study_plan import PairGroup, PlannedGroup
 
 Key = tuple[str, str]  # model and variant
 ADDED = places.RESULTS / "restarts.json"
@@ -25,7 +25,7 @@ def added() -> dict[str, int]:
 
 
 def pairs(
-    study: Study, templates: Mapping[Key, Cell], groups: Mapping[Key, Group], where: str
+    study: Study, templates: Mapping[Key, Cell], groups: Mapping[Key, PlannedGroup], where: str
 ) -> Iterator[tuple[PairGroup, list[Pair]]]:
     """What ``study`` compares in pairs, each with its cells, one a restart.
 
@@ -47,10 +47,10 @@ def pairs(
 
 def _pair(
     study: Study,
-    entry: Comparison,
+    entry: VariantPair,
     name: str,
     templates: Mapping[Key, Cell],
-    groups: Mapping[Key, Group],
+    groups: Mapping[Key, PlannedGroup],
     where: str,
 ) -> tuple[PairGroup, list[Pair]]:
     """One comparison of ``entry``, for the model or the models together called ``name``."""
@@ -96,7 +96,7 @@ def _in_turn(members: Iterable[str], variant: str, templates: Mapping[Key, Cell]
     return found
 
 
-def _check(entry: Comparison, keys: Iterable[Key], sides: tuple[Cell, ...], where: str) -> None:
+def _check(entry: VariantPair, keys: Iterable[Key], sides: tuple[Cell, ...], where: str) -> None:
     for (model, variant), side in zip(keys, sides, strict=True):
         if side.trained_by and not entry.inference:
             raise ParbenchError(

@@ -138,7 +138,7 @@ def rows(path: str | Path) -> list[Published]:
 # --- claims ---
 
 
-class Cells(Model):
+class Selection(Model):
     """Which cells; what is not named is free."""
 
     strategy: str | Names | None = Field(None, description="one or several")
@@ -152,7 +152,7 @@ class Cells(Model):
     )
 
     @model_validator(mode="after")
-    def _selects(self) -> Cells:
+    def _selects(self) -> Selection:
         if not self.model_fields_set:
             raise PydanticCustomError("nothing", "should name something")
         return self
@@ -175,8 +175,8 @@ class ClaimTest(Model):
         min_length=1,
         description="of `equal`: the metric that it is equal to, in every run",
     )
-    numerator: Cells | None = Field(None, description="which cells stand above")
-    denominator: Cells | None = Field(None, description="which cells stand below")
+    numerator: Selection | None = Field(None, description="which cells stand above")
+    denominator: Selection | None = Field(None, description="which cells stand below")
     models: Annotated[list[str], Field(min_length=2, max_length=2), Distinct] | None = Field(
         None,
         description="two models: what is judged is the first one's ratio over the second one's",
@@ -232,7 +232,7 @@ class ClaimTest(Model):
         return self.op not in ("largest", "equal") and metric is not None and metric.is_score
 
     @property
-    def sides(self) -> tuple[Cells, Cells]:
+    def sides(self) -> tuple[Selection, Selection]:
         """What is compared with what, of a test of a ratio."""
         return self.numerator, self.denominator
 

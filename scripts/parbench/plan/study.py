@@ -92,7 +92,7 @@ class Together(Model):
     )
 
 
-class Comparison(Model):
+class VariantPair(Model):
     """Two variants whose times are compared: they take turns on the same devices."""
 
     variant: str = Field(description="the one that is said to be faster or slower")
@@ -113,7 +113,7 @@ class Pairs(Model):
     """Which times are compared in interleaved pairs."""
 
     restarts: Whole = Field(4, description="how often both sides of each are started anew")
-    compare: Annotated[list[Comparison], Field(min_length=1)] = Field(
+    compare: Annotated[list[VariantPair], Field(min_length=1)] = Field(
         description="what is compared"
     )
 

@@ -33,7 +33,7 @@ class Work(Model):
     pipeline_bound: Number | None = Field(description="the highest speedup of a pipeline")
 
 
-class Group(Model):
+class PlannedGroup(Model):
     """A configuration with all its seeds; or several models together, without cells of its own."""
 
     id: str
@@ -106,13 +106,13 @@ class StudyPlan(Model):
     study: About
     stack: str
     deployment: str
-    groups: list[Group]
-    together: list[Group]
+    groups: list[PlannedGroup]
+    together: list[PlannedGroup]
     arguments: list[str] = Field(description="Snakemake's words that ask for it again")
     pairs: list[PairGroup] = Field([], description="whose times are compared in pairs")
 
     @property
-    def measured(self) -> list[Group | PairGroup]:
+    def measured(self) -> list[PlannedGroup | PairGroup]:
         """All that have cells of their own."""
         return [*self.groups, *self.pairs]
 

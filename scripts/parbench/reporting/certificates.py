@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from parbench.reporting.study import Study
-from parbench.reporting.table import Cell, make_table, whole
+from parbench.reporting.table import TableCell, make_table, whole
 from parbench.verdicts.certificate import QUANTITIES, Certificates, summary
 from parbench.verdicts.words import DIFFERS, EQUAL
 
@@ -55,11 +55,11 @@ def _where(place: str, study: Study) -> str:
     return place if study.evidence is None else f"{place}, {study.evidence['machine']}"
 
 
-def _row(where: str, texts: list[str]) -> list[Cell]:
+def _row(where: str, texts: list[str]) -> list[TableCell]:
     *keys, combinations = texts[:5]
     tone = TONES.get(texts[-1], "plain")
-    told = [*map(Cell, keys), whole(int(combinations)), *map(Cell, texts[5:-1])]
-    return [*told, Cell(texts[-1], tone=tone), Cell(where)]
+    told = [*map(TableCell, keys), whole(int(combinations)), *map(TableCell, texts[5:-1])]
+    return [*told, TableCell(texts[-1], tone=tone), TableCell(where)]
 
 
 def fact(certificates: Certificates | None, run: Mapping) -> list[list[str]]:

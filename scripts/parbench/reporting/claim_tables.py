@@ -17,7 +17,7 @@ from parbench.printable import printable
 from parbench.reporting import claim_figure
 from parbench.reporting.claim_figure import Block, Line
 from parbench.reporting.study import Study
-from parbench.reporting.table import Cell, Notes, absent, interval_cell, make_table
+from parbench.reporting.table import Notes, TableCell, absent, interval_cell, make_table
 from parbench.reporting.text import (
     ABSENT,
     count,
@@ -34,7 +34,7 @@ from parbench.verdicts import audit, claims, words
 from parbench.verdicts.claims import Judged
 from parbench.verdicts.comparisons import Comparison, Rebuilt
 from parbench.verdicts.groups import Group
-from parbench.verdicts.published import Source
+from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.series import Series
 
 TONES = {words.HOLDS: "good", words.FAILS: "bad"}
@@ -67,11 +67,11 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
     all_claims = read_claims(claimed)
     rebuilt = [_rebuilt(study, of_all) for study in asked]
     sources = {each.source.name for each in rebuilt}
-    task = audit.Task()
+    granted = audit.Granted()
     found = []
     for path, own in rows.items():
         said = audit.of_claims(all_claims, own)
-        for each in (*audit.contradictions(own, task), *said):
+        for each in (*audit.contradictions(own, granted), *said):
             found += [(path, each)] if each.study in sources else []
     judged = claims.judge(all_claims, rebuilt, [each for _, each in found])
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
@@ -79,14 +79,14 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
         "sentence": _headline(judged),
         **_first_page(dict(enumerate(judged, 1))),
         "detail": _one_by_one(judged, panels),
-        "audit": _audit(found, task),
+        "audit": _audit(found, granted),
         "terminal": list(_on_a_terminal(judged)),
     }
 
 
 def _rebuilt(study: Study, published: list[Published]) -> Rebuilt:
     means = {key: row.mean for key, row in study.rows.items() if row.mean is not None}
-    source = Source(study.study["published"], published)
+    source = PublishedSource(study.study["published"], published)
     about, claimed = study.study, study.study.get("claims", ())
     return Rebuilt(study.name, about["tolerance"], source, tuple(study.groups), means, claimed)
 
@@ -206,14 +206,14 @@ def _sides(each: Comparison) -> list[tuple[Group, Group]]:
     return [(ratio.over, ratio.under) for ratio in each.ratios]
 
 
-def _told_row(number: int, each: Judged) -> list[Cell]:
+def _told_row(number: int, each: Judged) -> list[TableCell]:
     made = [c for c in each.comparisons if c.measured is not None]
     lacks = _lacks(each)[1] if each.verdict == words.UNTESTED else each.reason
     return [
-        Cell(str(number), sort=number),
-        Cell(each.claim.study),
-        Cell(printable(each.claim.claim)),
-        Cell("; ".join(f"{_model(c)}: {c.measured}" for c in made) or lacks),
+        TableCell(str(number), sort=number),
+        TableCell(each.claim.study),
+        TableCell(printable(each.claim.claim)),
+        TableCell("; ".join(f"{_model(c)}: {c.measured}" for c in made) or lacks),
         _verdict(each.verdict, ()),
     ]
 
@@ -236,8 +236,8 @@ def _places(value: Series) -> int:
     return decimals([value.mean], "x", [value.std])
 
 
-def _verdict(verdict: str, marks: Sequence[str]) -> Cell:
-    return Cell(verdict, tone=TONES.get(verdict, "plain"), verdict=verdict, marks=marks)
+def _verdict(verdict: str, marks: Sequence[str]) -> TableCell:
+    return TableCell(verdict, tone=TONES.get(verdict, "plain"), verdict=verdict, marks=marks)
 
 
 def _labels(comparisons: list[Comparison]) -> list[str]:
@@ -320,21 +320,21 @@ def _one_by_one(judged: list[Judged], panels: Panels) -> dict:
 
 def _comparison_row(
     number: int, judged: Judged, each: Comparison, panels: Panels, notes: Notes
-) -> list[Cell]:
+) -> list[TableCell]:
     points, why = _is_of_points(judged), each.reasons
     several = len({c.study for c in judged.comparisons}) > 1
     compared = f"{each.study}, {_compared(each)}" if several else _compared(each)
-    row = [Cell(str(number), sort=number), Cell(compared), *_numbers(each, points)]
+    row = [TableCell(str(number), sort=number), TableCell(compared), *_numbers(each, points)]
     if each.measured is not None:
         group = each.group or each.ratios[0].over
         row[3] = replace(row[3], link=panels[each.study, group.id])
-    row.append(Cell(each.lies) if each.lies else absent("nothing to compare"))
+    row.append(TableCell(each.lies) if each.lies else absent("nothing to compare"))
     if each.lies == words.NOT_COMPARABLE:
         why = (*why, each.says)
     return [*row, _verdict(each.verdict, notes.mark(*why, printable(judged.claim.note or "")))]
 
 
-def _numbers(each: Comparison, points: bool) -> list[Cell]:
+def _numbers(each: Comparison, points: bool) -> list[TableCell]:
     """What is published, what was measured, and its interval."""
     published = absent("no number") if each.published is None else _cell(each.published, points)
     if each.measured is None:
@@ -342,12 +342,12 @@ def _numbers(each: Comparison, points: bool) -> list[Cell]:
     return [published, _cell(each.measured, points), _interval(each.measured, points)]
 
 
-def _cell(value: Value, points: bool) -> Cell:
+def _cell(value: Value, points: bool) -> TableCell:
     sort = value.mean if isinstance(value, Series) else value
-    return Cell(_text(value, points), sort=None if isinstance(value, str) else sort)
+    return TableCell(_text(value, points), sort=None if isinstance(value, str) else sort)
 
 
-def _interval(measured: Series | str, points: bool) -> Cell:
+def _interval(measured: Series | str, points: bool) -> TableCell:
     if isinstance(measured, str):
         return absent("does not apply")
     return interval_cell(measured, 2, 100) if points else interval_cell(measured, _places(measured))
@@ -356,14 +356,14 @@ def _interval(measured: Series | str, points: bool) -> Cell:
 # ---------------------------------------------------------------- published alone
 
 
-def _audit(found: list[tuple[Path, audit.Contradiction]], task: audit.Task) -> dict:
+def _audit(found: list[tuple[Path, audit.Contradiction]], granted: audit.Granted) -> dict:
     rows = [
         [
-            Cell(printable(finding.study)),
-            Cell(finding.check),
-            Cell(finding.sure),
-            Cell(printable(finding.says)),
-            Cell(f"{path.name}, {_lines(finding.lines)}"),
+            TableCell(printable(finding.study)),
+            TableCell(finding.check),
+            TableCell(finding.sure),
+            TableCell(printable(finding.says)),
+            TableCell(f"{path.name}, {_lines(finding.lines)}"),
         ]
         for path, finding in found
     ]
@@ -375,8 +375,8 @@ def _audit(found: list[tuple[Path, audit.Contradiction]], task: audit.Task) -> d
         caption="Arithmetic alone, without training: a question to the authors and no verdict. "
         "Certain: one of the numbers is wrong, whatever was run; likely: it takes another clock, "
         "other work or a run that is not printed; weak: it may be chance. "
-        f"Taken for granted: {task.classes} classes, {task.train_samples:,} training samples, and "
-        "a test set with as many samples of each class.",
+        f"Taken for granted: {granted.classes} classes, {granted.train_samples:,} training "
+        "samples, and a test set with as many samples of each class.",
         empty="Nothing: the published numbers agree with each other.",
     )
 

@@ -13,7 +13,7 @@ from parbench.reporting.paper_tables import (
     verdict_cell,
 )
 from parbench.reporting.study import ONCE, Study
-from parbench.reporting.table import Cell, Notes, absent, interval_cell, make_table, number
+from parbench.reporting.table import Notes, TableCell, absent, interval_cell, make_table, number
 from parbench.reporting.text import fixed, ratio_text
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared
@@ -68,17 +68,17 @@ def _row(
     serial: Mapping[str, Scaled],
     judged: list[str],
     notes: Notes,
-) -> list[Cell]:
+) -> list[TableCell]:
     name = f"{group.variant}, predicting" if predicting else group.variant
     against = study.by_id[baseline]
-    keys = [Cell(group.model), Cell(name), Cell(against.variant)]
+    keys = [TableCell(group.model), TableCell(name), TableCell(against.variant)]
     # What the study calls a speedup; the others are what claims ask.
     is_speedup = baseline == group.baseline and not predicting
     most = group.most_by_devices(against) if is_speedup else math.inf
     row = study.row(group, "speedup") if is_speedup else None
     if not compared.restarts:
         why = "; ".join(compared.reasons) or "not measured"
-        return [*keys, Cell(why, span=len(COLUMNS) + bool(serial) + len(judged) + 1)]
+        return [*keys, TableCell(why, span=len(COLUMNS) + bool(serial) + len(judged) + 1)]
     each, measured = compared.restarts, compared.series
     of_all = math.exp(sum(one.of_all for one in each) / len(each))
     pairs, disturbed = sum(one.pairs for one in each), sum(one.disturbed for one in each)
@@ -88,22 +88,24 @@ def _row(
     cells = {"Published": published_cell(row, "x"), VERDICT: verdict_cell(row, group)}
     return [
         *keys,
-        Cell(f"{ratio_text(measured.mean)} ({interval})", measured.mean, link=study.panel(group)),
-        Cell(", ".join(ratio_text(math.exp(one.value)) for one in each)),
-        Cell(f"{pairs}{besides}", sort=pairs),
+        TableCell(
+            f"{ratio_text(measured.mean)} ({interval})", measured.mean, link=study.panel(group)
+        ),
+        TableCell(", ".join(ratio_text(math.exp(one.value)) for one in each)),
+        TableCell(f"{pairs}{besides}", sort=pairs),
         absent("no bound") if math.isinf(most) else _bound_cell(group, most),
         *([_serial_cell(serial.get(group.id) if is_speedup else None)] if serial else []),
         *(cells[name] for name in judged),
-        Cell(_reading(study, group, compared, most)).marked(marks),
+        TableCell(_reading(study, group, compared, most)).marked(marks),
     ]
 
 
-def _bound_cell(group: Group, most: float) -> Cell:
+def _bound_cell(group: Group, most: float) -> TableCell:
     pipeline = group.work.pipeline_bound
     return number(most, f"{most:g}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else ""))
 
 
-def _serial_cell(scaled: Scaled | None) -> Cell:
+def _serial_cell(scaled: Scaled | None) -> TableCell:
     if scaled is None:
         return absent("nothing was scaled")
     found = scaled.serial

@@ -7,7 +7,7 @@ from statistics import fmean
 from parbench.measure.metrics import clock
 from parbench.reporting.paper_tables import KEYS, context, key_cells, outcome_cell, published_cell
 from parbench.reporting.study import Study
-from parbench.reporting.table import Cell, Notes, absent, make_table, number
+from parbench.reporting.table import Notes, TableCell, absent, make_table, number
 from parbench.verdicts.groups import Group
 from parbench.verdicts.words import OK
 
@@ -51,12 +51,12 @@ def _table(study: Study, profile: str, title: str, part: str, more: list) -> dic
     )
 
 
-def _rows(study: Study, group: Group, notes: Notes, training: bool) -> list[list[Cell]]:
+def _rows(study: Study, group: Group, notes: Notes, training: bool) -> list[list[TableCell]]:
     """``training``: whether what training took stands behind what is compared."""
     rows = []
     for name in _names(study, group):
         own, whole = (study.row(group, f"{kind}{name}") for kind in (SELF, TOTAL))
-        cells = [*key_cells(group), Cell(name)]
+        cells = [*key_cells(group), TableCell(name)]
         if study.has_source:
             cells += [published_cell(row, UNIT) for row in (own, whole)]
             cells.append(_percent(_share(study, group, name, "published")))
@@ -90,7 +90,7 @@ def _share(study: Study, group: Group, name: str, key: str) -> float | None:
     return own / total if own is not None and total else None
 
 
-def _training(group: Group, name: str) -> list[Cell]:
+def _training(group: Group, name: str) -> list[TableCell]:
     """Self time of an operator in training, and its share: means over the seeds."""
     key = f"{clock(group.hardware.device)}_self_seconds"
     recorded = (run["profile"]["training"] for run in group.ok)
@@ -103,7 +103,7 @@ def _training(group: Group, name: str) -> list[Cell]:
     return [number(milliseconds, f"{milliseconds:.3g}"), _percent(share)]
 
 
-def _percent(share: float | None) -> Cell:
+def _percent(share: float | None) -> TableCell:
     if share is None:
         return absent("no share")
     return number(share, f"{100 * share:.1f} %")

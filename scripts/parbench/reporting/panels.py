@@ -6,7 +6,7 @@ from parbench.measure.metrics import METRICS, Run
 from parbench.printable import log_line
 from parbench.reporting import certificates
 from parbench.reporting.study import Study
-from parbench.reporting.table import Cell, absent, make_table, number
+from parbench.reporting.table import TableCell, absent, make_table, number
 from parbench.reporting.text import (
     count,
     decimals,
@@ -117,17 +117,17 @@ def cells_table(study: Study, known: Environments) -> dict:
     )
 
 
-def _cell_row(study: Study, run: Run, known: Environments) -> list[Cell]:
+def _cell_row(study: Study, run: Run, known: Environments) -> list[TableCell]:
     environment, cell = _environment_of(run, known), run["cell"]
     return [
-        Cell(cell["id"], link=study.cell_panel(cell["id"])),
-        Cell(status_text(run["status"]), tone="plain" if run["status"] == "ok" else "bad"),
+        TableCell(cell["id"], link=study.cell_panel(cell["id"])),
+        TableCell(status_text(run["status"]), tone="plain" if run["status"] == "ok" else "bad"),
         _number_cell(run["train_seconds"], 2),
         _number_cell(run["test_accuracy"], 4),
         _number_cell(_memory(run), 0),
-        Cell(moment(run["started"])),
-        Cell(environment["name"], link=environment["id"]),
-        Cell(run["environment"]["code_digest"][:8]),
+        TableCell(moment(run["started"])),
+        TableCell(environment["name"], link=environment["id"]),
+        TableCell(run["environment"]["code_digest"][:8]),
     ]
 
 
@@ -137,7 +137,7 @@ def _memory(run: Run) -> float | None:
     return next((value for value in found if value is not None), None)
 
 
-def _number_cell(value: float | None, places: int) -> Cell:
+def _number_cell(value: float | None, places: int) -> TableCell:
     return absent("no number") if value is None else number(value, fixed(value, places))
 
 

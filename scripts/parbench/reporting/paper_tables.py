@@ -9,8 +9,8 @@ from parbench.measure.metrics import TO_PUBLISHED, label
 from parbench.plan.study import Table
 from parbench.reporting.study import ONCE, Study
 from parbench.reporting.table import (
-    Cell,
     Notes,
+    TableCell,
     absent,
     make_table,
     number,
@@ -44,16 +44,16 @@ APART = "not in turns"  # of a speedup that no pair of the study compares
 # ---------------------------------------------------------------- cells of a row
 
 
-def key_cells(group: Group, marks: Sequence[str] = ()) -> list[Cell]:
+def key_cells(group: Group, marks: Sequence[str] = ()) -> list[TableCell]:
     """Model, variant and hardware of a group: the keys of every table of groups."""
     return [
-        Cell(group.model),
-        Cell(group.variant, marks=marks),
-        Cell(hardware_text(group.hardware), sort=group.cores),
+        TableCell(group.model),
+        TableCell(group.variant, marks=marks),
+        TableCell(hardware_text(group.hardware), sort=group.cores),
     ]
 
 
-def published_cell(row: Row | None, unit: str) -> Cell:
+def published_cell(row: Row | None, unit: str) -> TableCell:
     """The source's number, or a dash that says that there is none."""
     if row is None or row.published is None:
         return absent(words.NO_PUBLISHED_VALUE)
@@ -63,41 +63,41 @@ def published_cell(row: Row | None, unit: str) -> Cell:
 
 def outcome_cell(
     study: Study, group: Group, row: Row | None, unit: str, metric: str, span: int | None = None
-) -> Cell:
+) -> TableCell:
     """The reproduced number with a link to its cells, or in words why there is none.
 
     The words span ``span`` columns.
     """
     link = study.panel(group)
     if row is None and study.apart(group, metric):
-        return Cell(APART, tone="muted")
+        return TableCell(APART, tone="muted")
     if row is not None and row.mean is not None:
         value = convert(row.mean, row.unit, unit)
-        return Cell(study.reproduced(row, unit), sort=value, link=link)
+        return TableCell(study.reproduced(row, unit), sort=value, link=link)
     status, reason = group.short_status, row.reason if row else ""
     if status == words.OK and row is not None and row.verdict == words.NOT_MEASURED:
-        return Cell(words.NOT_MEASURED, span=span, tone="muted", link=link)
+        return TableCell(words.NOT_MEASURED, span=span, tone="muted", link=link)
     if status == words.OK:
         said = (each for each in reason.split("; ") if each.startswith(words.NOT_REACHED))
         missed = next(said, None)
-        return Cell(missed, link=link) if missed else absent("does not apply")
+        return TableCell(missed, link=link) if missed else absent("does not apply")
     if group.not_run:
-        return Cell(status, span=span, tone="muted")  # a note says why, once for all rows
+        return TableCell(status, span=span, tone="muted")  # a note says why, once for all rows
     why = group.why or reason
-    return Cell(f"{status}: {why}" if why else status, span=span, tone="bad", link=link)
+    return TableCell(f"{status}: {why}" if why else status, span=span, tone="bad", link=link)
 
 
-def verdict_cell(row: Row | None, group: Group, marks: Sequence[str] = ()) -> Cell:
+def verdict_cell(row: Row | None, group: Group, marks: Sequence[str] = ()) -> TableCell:
     """A verdict, never blank."""
     verdict = row.verdict if row else (words.NOT_RUN if group.not_run else "no verdict")
     if verdict in ("no verdict", words.NO_PUBLISHED_VALUE):
         return absent(verdict, verdict=verdict, marks=marks)
-    return Cell(verdict, tone=TONES.get(verdict, "plain"), verdict=verdict, marks=marks)
+    return TableCell(verdict, tone=TONES.get(verdict, "plain"), verdict=verdict, marks=marks)
 
 
 def metric_cells(
     study: Study, group: Group, metric: str, unit: str, columns: list[str], notes: Notes
-) -> list[Cell]:
+) -> list[TableCell]:
     """The ``columns`` of one number, as ``columns_of`` names them."""
     row = study.row(group, metric)
     outcome = outcome_cell(study, group, row, unit, metric)

@@ -11,7 +11,7 @@ from parbench.measure.metrics import Run
 from parbench.reporting.drawing import COLOURS, Panel, bar_label, figure_json
 from parbench.reporting.paper_tables import KEYS, context, key_cells
 from parbench.reporting.study import Study
-from parbench.reporting.table import Cell, absent, make_table, number
+from parbench.reporting.table import TableCell, absent, make_table, number
 from parbench.reporting.text import cut, decimals, fixed, spread_text
 from parbench.verdicts.groups import Group
 from parbench.verdicts.series import numbered
@@ -54,7 +54,7 @@ def phases_table(study: Study) -> dict | None:
             rows.append(
                 [
                     *key_cells(group),
-                    Cell(str(rank)),
+                    TableCell(str(rank)),
                     *(_mean([each[name] for each in per_seed], places) for name in PHASES),
                     _number(whole, places),
                     _against_twin(study, group) if rank == "mean" else absent("as above"),
@@ -134,16 +134,16 @@ def _place(run: Run) -> tuple:
     return run["cell"]["seed"], run["environment"]["machine"]["fingerprint"]
 
 
-def _against_twin(study: Study, group: Group) -> Cell:
+def _against_twin(study: Study, group: Group) -> TableCell:
     ratios = _ratios(study, group)
     return _number(ratios, 2) if ratios else absent("no timed cell to compare with")
 
 
-def _mean(values: list[float], places: int) -> Cell:
+def _mean(values: list[float], places: int) -> TableCell:
     return number(fmean(values), fixed(fmean(values), places))
 
 
-def _number(values: list[float], places: int) -> Cell:
+def _number(values: list[float], places: int) -> TableCell:
     """Mean and standard deviation over seeds, or the range of too few."""
     found = numbered(values)
     return number(found.mean, spread_text(found, places))

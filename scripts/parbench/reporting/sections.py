@@ -19,7 +19,7 @@ from parbench.reporting.paper_tables import (
 )
 from parbench.reporting.phases import phases_table
 from parbench.reporting.study import Study
-from parbench.reporting.table import Cell, make_table, whole
+from parbench.reporting.table import TableCell, make_table, whole
 from parbench.reporting.text import (
     ABSENT,
     anchor,
@@ -151,18 +151,13 @@ def _study_table(studies: list[Study]) -> dict:
     total = sum(counts, Counter())
     order = [name for name in VERDICTS if total[name]]
     kept = any(study.evidence for study in studies)
-    rows = [
-        [
-            Cell(
-                study.evidence["file"] if study.evidence else study.name,
-                link=anchor("study", study.name),
-            ),
-            *([Cell(study.evidence["digest"][:12] if study.evidence else ABSENT)] if kept else []),
-            whole(len(study.runs)),
-            *(whole(counted[name]) for name in order),
-        ]
-        for study, counted in zip(studies, counts, strict=True)
-    ]
+    rows = []
+    for study, verdicts in zip(studies, counts, strict=True):
+        file = study.evidence or {"file": study.name, "digest": ABSENT}
+        named = TableCell(file["file"], link=anchor("study", study.name))
+        digest = [TableCell(file["digest"][:12])] if kept else []
+        told = (whole(verdicts[name]) for name in order)
+        rows.append([named, *digest, whole(len(study.runs)), *told])
     columns = [*(["Digest of evidence"] if kept else []), "Cells", *order]
     return make_table(
         "t-studies", "Studies", [("", ["Study"]), ("", columns)], rows, empty="No study."

@@ -13,7 +13,7 @@ from parbench.verdicts.series import Series
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """What a cell shows.
 
     ``sort``: a number to sort by; ``link``: an anchor; ``tone``: good, bad, warn, muted or plain;
@@ -30,7 +30,7 @@ class Cell:
     verdict: str | None = None
     marks: Sequence[str] = ()
 
-    def marked(self, marks: Sequence[str]) -> Cell:
+    def marked(self, marks: Sequence[str]) -> TableCell:
         """The same cell with these marks."""
         return replace(self, marks=marks)
 
@@ -42,22 +42,22 @@ class Cell:
         return {key: value for key, value in held.items() if value not in (None, (), [])}
 
 
-def absent(spoken: str, **more: Any) -> Cell:
+def absent(spoken: str, **more: Any) -> TableCell:
     """A dash, and the words that a screen reader says for it."""
-    return Cell(ABSENT, spoken=spoken, **more)
+    return TableCell(ABSENT, spoken=spoken, **more)
 
 
-def number(value: float, text: str) -> Cell:
+def number(value: float, text: str) -> TableCell:
     """``text``, sorted by ``value``."""
-    return Cell(text, sort=value)
+    return TableCell(text, sort=value)
 
 
-def whole(value: int) -> Cell:
+def whole(value: int) -> TableCell:
     """A count."""
-    return Cell(str(value), sort=value)
+    return TableCell(str(value), sort=value)
 
 
-def interval_cell(found: Series | Row, places: int, scale: float = 1.0) -> Cell:
+def interval_cell(found: Series | Row, places: int, scale: float = 1.0) -> TableCell:
     """The 95 % interval of a mean, its ends multiplied by ``scale``."""
     if found.ci_low is None:
         return absent(found.too_few or "not measured")
@@ -103,7 +103,7 @@ def make_table(
     identity: str,
     title: str,
     heads: list[Head],
-    rows: Iterable[Iterable[Cell]],
+    rows: Iterable[Iterable[TableCell]],
     *,
     caption: str = "",
     context: str = "",

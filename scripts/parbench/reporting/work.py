@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from parbench.plan.study_plan import Work
 from parbench.reporting.study import Study
-from parbench.reporting.table import Cell, make_table
+from parbench.reporting.table import TableCell, make_table
 from parbench.reporting.text import mapping_text
 from parbench.verdicts.groups import Group
 
@@ -33,7 +33,7 @@ def work_table(study: Study) -> dict:
         "What each variant computes",
         [("", ["Model", "Variants"]), ("", columns)],
         [
-            [Cell(model), Cell(", ".join(dict.fromkeys(names))), *map(Cell, values)]
+            [TableCell(model), TableCell(", ".join(dict.fromkeys(names))), *map(TableCell, values)]
             for (model, *values), names in rows.items()
         ],
         caption=f"{caption}The learning rate is that of the schedule's peak. BatchNorm: over what "

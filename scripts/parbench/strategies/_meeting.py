@@ -20,7 +20,7 @@ from parbench.files import write_atomically
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-    from parbench.cell import Run
+    from parbench.cell import RunSettings
 
 LOOK_SECONDS = 0.05
 # A process may meet the others more than once: every meeting has a file of its own.
@@ -49,12 +49,12 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def timeout(run: Run) -> timedelta:
+def timeout(run: RunSettings) -> timedelta:
     """How long ranks wait for each other: longer than the launcher, which says which one hung."""
     return timedelta(seconds=run.timeout_seconds + 60)
 
 
-def store(run: Run) -> Store:
+def store(run: RunSettings) -> Store:
     """torch's store of this run. ParbenchError when the first rank cannot be reached."""
     from torch import distributed
 
@@ -90,14 +90,14 @@ def published() -> tuple[str, int]:
     return address, int(port)
 
 
-def head(run: Run) -> str:
+def head(run: RunSettings) -> str:
     """This node's own IPv4 address, where it is the first one: of the interface that is stated, or
     the one by which Slurm knows it; the loopback where there is one node."""
     named = os.environ.get("PARBENCH_HEAD")
     return "127.0.0.1" if named is None else _talk_through(run, socket.gethostbyname(named))
 
 
-def reach(run: Run, address: str, port: int) -> None:
+def reach(run: RunSettings, address: str, port: int) -> None:
     """Prove that the first rank can be reached, and have all talk go the same way."""
     try:
         with socket.create_connection((address, port), timeout=run.connect_seconds) as connection:
@@ -110,7 +110,7 @@ def reach(run: Run, address: str, port: int) -> None:
     _talk_through(run, own)
 
 
-def _talk_through(run: Run, address: str) -> str:
+def _talk_through(run: RunSettings, address: str) -> str:
     """Have libraries use the interface that is stated, or else the one that has ``address``.
 
     Returns the interface's address. ParbenchError when it has none.

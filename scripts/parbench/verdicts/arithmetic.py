@@ -38,7 +38,7 @@ class Sure(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Task:
+class Granted:
     """What the numbers are of: ``classes`` and ``train_samples``, and whether each class has as
     many test samples as any other.
     """
@@ -142,7 +142,7 @@ def _bounded(rows: Rows) -> Iterator[Faster]:
             yield pair
 
 
-def faster_than_its_devices(rows: Rows, task: Task) -> Found:
+def faster_than_its_devices(rows: Rows, granted: Granted) -> Found:
     """n times the devices are at most n times as fast."""
     for pair in _bounded(of_metrics(rows, *TIMES, *RATES)):
         few, many = pair.few, pair.many
@@ -155,7 +155,7 @@ def faster_than_its_devices(rows: Rows, task: Task) -> Found:
             yield against(FASTER, sure, (few, many), says)
 
 
-def printed_above_devices(rows: Rows, task: Task) -> Found:
+def printed_above_devices(rows: Rows, granted: Granted) -> Found:
     """On n devices a speedup is at most n, a parallel efficiency at most 1: likely, where the model
     was trained in one setting; else the speedup may be over another one.
     """
@@ -175,7 +175,7 @@ def printed_above_devices(rows: Rows, task: Task) -> Found:
             yield against(FASTER, sure, [row], says)
 
 
-def minutes_kept_as_seconds(rows: Rows, task: Task) -> Found:
+def minutes_kept_as_seconds(rows: Rows, granted: Granted) -> Found:
     """A time some 60 times too short beside that of another number of devices."""
     for pair in _faster(of_metrics(rows, *TIMES)):
         short = pair.kept_as_seconds
@@ -185,7 +185,7 @@ def minutes_kept_as_seconds(rows: Rows, task: Task) -> Found:
             yield against("minutes kept as seconds", Sure.LIKELY, (short, other), says)
 
 
-def another_number_of_devices(rows: Rows, task: Task) -> Found:
+def another_number_of_devices(rows: Rows, granted: Granted) -> Found:
     """A note that counts other devices than the columns: what the times would be with those."""
     for pair in _bounded(of_metrics(rows, *TIMES)):
         few, many = pair.few, pair.many
@@ -212,7 +212,7 @@ def _made(row: Published, rows: Rows) -> list[Faster]:
     return []
 
 
-def ratio_of_its_numbers(rows: Rows, task: Task) -> Found:
+def ratio_of_its_numbers(rows: Rows, granted: Granted) -> Found:
     """A printed speedup is the ratio of two printed times, or of throughputs, where there are any;
     an efficiency without speedup is that ratio over that of the devices.
     """
@@ -235,7 +235,7 @@ def ratio_of_its_numbers(rows: Rows, task: Task) -> Found:
             )
 
 
-def efficiency(rows: Rows, task: Task) -> Found:
+def efficiency(rows: Rows, granted: Granted) -> Found:
     """Parallel efficiency is speedup over devices."""
     for row in of_metrics(rows, "parallel_efficiency"):
         speedups = [s for s in of_metrics(rows, "speedup") if s.configuration == row.configuration]
@@ -269,26 +269,26 @@ def _notes(found: Mapping[str, Published]) -> str:
     return "; ".join(row.note for row in found.values())
 
 
-def throughput_times_time(rows: Rows, task: Task) -> Found:
+def throughput_times_time(rows: Rows, granted: Granted) -> Found:
     """Throughput times training time is the stated epochs times the training set."""
     for found in by_configuration(rows):
         time, rate = found.get("train_seconds"), found.get("samples_per_second")
         epochs = _stated_epochs(_notes(found))
         if time is None or rate is None or not epochs:
             continue
-        samples, due = time.value * rate.value, epochs * task.train_samples
+        samples, due = time.value * rate.value, epochs * granted.train_samples
         if not 1 / EPOCHS_WITHIN <= samples / due <= EPOCHS_WITHIN:
             yield against(
                 "throughput times time",
                 Sure.LIKELY,
                 (time, rate),
                 f"{time}: {rate.shown} for {time.shown} are {samples:,.0f} samples, "
-                f"{samples / task.train_samples:.1f} epochs of {task.train_samples:,}; "
+                f"{samples / granted.train_samples:.1f} epochs of {granted.train_samples:,}; "
                 f"{epochs} are stated",
             )
 
 
-def epochs_times_seconds(rows: Rows, task: Task) -> Found:
+def epochs_times_seconds(rows: Rows, granted: Granted) -> Found:
     """A training takes its epochs times the seconds of one: not less, nor much more."""
     for found in by_configuration(rows):
         time = found.get("train_seconds") or found.get("total_seconds")

@@ -10,7 +10,7 @@ from parbench.verdicts import claims
 from parbench.verdicts.comparisons import Rebuilt
 from parbench.verdicts.groups import groups_of
 from parbench.verdicts.incomplete import cut
-from parbench.verdicts.published import Source
+from parbench.verdicts.published import PublishedSource
 
 
 def judged(
@@ -26,7 +26,7 @@ def _rebuilt(name: str, plan: expansion.Plan, done: Collection[str]) -> Rebuilt:
     runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in done}
     groups = tuple(groups_of(whole, runs).values())
     about = whole["study"]
-    source = Source.read(about["published"], places.published_files())
+    source = PublishedSource.read(about["published"], places.published_files())
     return Rebuilt(name, about["tolerance"], source, groups, {}, about.get("claims", ()))
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from parbench.errors import ParbenchError
 from parbench.plan import published
-from parbench.plan.published import Cells, Claim, ClaimTest, Published
+from parbench.plan.published import Claim, ClaimTest, Published, Selection
 from parbench.verdicts import arithmetic, quantities, scores
-from parbench.verdicts.arithmetic import TIMES, Contradiction, Found, Rows, Sure, Task, against
+from parbench.verdicts.arithmetic import TIMES, Contradiction, Found, Granted, Rows, Sure, against
 from parbench.verdicts.selection import Configuration, across_models
 
 CHECKS = (
@@ -41,12 +41,12 @@ CHECKS = (
 )
 
 
-def contradictions(rows: Rows, task: Task) -> list[Contradiction]:
+def contradictions(rows: Rows, granted: Granted) -> list[Contradiction]:
     """All that the checks find, in the order of the file; values that cannot be are told once."""
     misread = {row.line: quantities.misread(row) for row in rows}
     sound = [quantities.converted(row) for row in rows if misread[row.line] is None]
     found = [each for each in misread.values() if each is not None]
-    found += [each for check in CHECKS for each in check(sound, task)]
+    found += [each for check in CHECKS for each in check(sound, granted)]
     return sorted(found, key=lambda each: (each.lines[0], each.check))
 
 
@@ -136,7 +136,7 @@ def _own_ratios(test: ClaimTest, rows: Rows) -> Iterator[OwnRatio]:
             yield OwnRatio(over, under, by)
 
 
-def _chosen(row: Published, side: Cells) -> bool:
+def _chosen(row: Published, side: Selection) -> bool:
     return Configuration.of_row(row).is_among(side)
 
 
@@ -182,17 +182,17 @@ def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("csv", type=Path, help="published values, one a row")
-    parser.add_argument("--classes", type=int, default=Task.classes)
-    parser.add_argument("--train-samples", type=int, default=Task.train_samples)
+    parser.add_argument("--classes", type=int, default=Granted.classes)
+    parser.add_argument("--train-samples", type=int, default=Granted.train_samples)
     parser.add_argument(
         "--unbalanced", action="store_true", help="test classes differ in size: no check of scores"
     )
     options = parser.parse_args(arguments)
     if options.classes < 2 or options.train_samples < 1:
         raise ParbenchError("--classes must be at least 2, --train-samples at least 1")
-    task = Task(options.classes, options.train_samples, not options.unbalanced)
+    granted = Granted(options.classes, options.train_samples, not options.unbalanced)
     rows = published.rows(options.csv)
-    found = contradictions(rows, task)
+    found = contradictions(rows, granted)
     claims = options.csv.with_name("claims.yaml")
     if claims.is_file():
         found += of_claims(published.claims(claims), rows)
@@ -200,9 +200,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(show(found))
     sure = Counter(each.sure for each in found)
     told = ", ".join(f"{sure[word]} {word}" for word in Sure)
-    balance = "balanced" if task.balanced else "not balanced"
+    balance = "balanced" if granted.balanced else "not balanced"
     print(f"{len(rows)} values, {len(found)} findings: {told}")
     print(
-        f"Taken for granted: {task.classes} classes, {task.train_samples:,} training samples, "
-        f"a test set that is {balance}"
+        f"Taken for granted: {granted.classes} classes, {granted.train_samples:,} training "
+        f"samples, a test set that is {balance}"
     )

@@ -33,7 +33,7 @@ Pairs = Sequence[tuple[Run, Run]]
 
 
 @dataclass(frozen=True)
-class Side:
+class EvidenceFile:
     """One of the two files, with its groups of single models by model and variant."""
 
     path: Path
@@ -41,7 +41,7 @@ class Side:
     groups: Mapping[str, Group]
 
     @classmethod
-    def read(cls, path: Path) -> Side:
+    def read(cls, path: Path) -> EvidenceFile:
         """Read a file of evidence; ParbenchError for what is none."""
         made = evidence.read(path)
         groups = groups_of(evidence.plan(made), evidence.runs(made, path)).values()
@@ -77,7 +77,7 @@ def _word(value: object) -> str:
     return value if isinstance(value, str) else canonical_json(value)
 
 
-def show(a: Side, b: Side) -> str:
+def show(a: EvidenceFile, b: EvidenceFile) -> str:
     """Accuracy and training time of both machines, as plain text."""
     shared = [name for name in a.groups if name in b.groups]
     if not shared:
@@ -140,4 +140,4 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("a", type=Path, help="evidence of one machine")
     parser.add_argument("b", type=Path, help="and of another")
     options = parser.parse_args(arguments)
-    terminal.say(show(Side.read(options.a), Side.read(options.b)))
+    terminal.say(show(EvidenceFile.read(options.a), EvidenceFile.read(options.b)))

@@ -15,7 +15,7 @@ from parbench.plan.published import Claim, ClaimTest
 from parbench.verdicts import by_seed, judging, sequential
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared
-from parbench.verdicts.published import Source
+from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.selection import across_models, lacks, means, measuring, pairs
 from parbench.verdicts.series import Series
 from parbench.verdicts.words import (
@@ -43,7 +43,7 @@ class Rebuilt:
 
     name: str
     tolerance: Mapping[str, float]
-    source: Source
+    source: PublishedSource
     groups: tuple[Group, ...]
     means: Mapping[tuple[str, str], float]
     claims: Collection[str] = ()
@@ -213,7 +213,7 @@ def _stated(claim: Claim, over: Group, under: Group) -> float | None:
     return None if isinstance(stated, Mapping) else stated
 
 
-def _printed(metric: Metric, over: Group, under: Group, source: Source) -> float | None:
+def _printed(metric: Metric, over: Group, under: Group, source: PublishedSource) -> float | None:
     """What the source's own two numbers give, where both are of the same hardware."""
     ours, theirs = (source.find(group, metric) for group in (over, under))
     if ours is None or theirs is None or ours.hardware != theirs.hardware:

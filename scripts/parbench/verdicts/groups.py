@@ -18,7 +18,7 @@ from parbench.verdicts.series import Series
 from parbench.verdicts.words import FAILURES, NOT_RUN, OK
 
 
-class Group(study_plan.Group):
+class Group(study_plan.PlannedGroup):
     """A group of a plan, one like no other, with what its cells measured.
 
     ``runs``: metrics.json of its cells. Of several models that are trained together, which are a
@@ -38,7 +38,7 @@ class Group(study_plan.Group):
         cls, entry: Mapping, runs: Iterable[Run], cell_runs: Iterable[Run], **found: Any
     ) -> Group:
         """The group of a plan's ``entry``, of any age; ``found``: what else it has."""
-        plan = study_plan.Group.model_validate(entry, strict=False, extra="ignore")
+        plan = study_plan.PlannedGroup.model_validate(entry, strict=False, extra="ignore")
         measured = {"runs": tuple(runs), "cell_runs": tuple(cell_runs)}
         return cls.model_construct(**dict(plan), **measured, **found)
 

@@ -47,7 +47,7 @@ def _names_model(name: str, model: str) -> bool:
     return words[1] in words[0]
 
 
-class Source:
+class PublishedSource:
     """The published values of one source, those of ``rows`` whose study is ``name``.
 
     With the name None nothing is published.
@@ -58,7 +58,7 @@ class Source:
         self.rows = [row for row in values if row.study == name]
 
     @classmethod
-    def read(cls, name: str | None, paths: Iterable[str | Path]) -> Source:
+    def read(cls, name: str | None, paths: Iterable[str | Path]) -> PublishedSource:
         """From the one file of ``paths`` that holds it; ParbenchError where none or more does."""
         if name is None:
             return cls(None, [])

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from parbench.plan.published import Published
 from parbench.verdicts.arithmetic import (
     Found,
+    Granted,
     Rows,
     Sure,
-    Task,
     against,
     by_configuration,
     grouped,
@@ -29,7 +29,7 @@ def _agree(one: Published, other: Published) -> bool:
     return abs(one.value - other.value) <= one.rounding + other.rounding + FLOATS
 
 
-def two_values(rows: Rows, task: Task) -> Found:
+def two_values(rows: Rows, granted: Granted) -> Found:
     """One configuration has one value of a metric."""
     for first, *more in grouped(rows, lambda row: (row.configuration, row.metric)):
         others = {row.value: row for row in reversed(more) if not _agree(first, row)}
@@ -69,7 +69,7 @@ def _equals(rows: Rows) -> Iterator[Equal]:
                 yield Equal(different, min(1.0, math.comb(len(values), 2) / steps))
 
 
-def equal_accuracies(rows: Rows, task: Task) -> Found:
+def equal_accuracies(rows: Rows, granted: Granted) -> Found:
     """Different runs hardly end with the same accuracy to the last digit, least of all the same
     two for several models.
     """
@@ -82,11 +82,11 @@ def equal_accuracies(rows: Rows, task: Task) -> Found:
         yield against("equal to the last digit", sure, each.rows, says)
 
 
-def recall(rows: Rows, task: Task) -> Found:
+def recall(rows: Rows, granted: Granted) -> Found:
     """On a balanced test set macro recall, the mean of the classes' recalls, is accuracy, the share
     of hits. Where they differ, specificity may tell which is wrong.
     """
-    for found in by_configuration(rows) if task.balanced else ():
+    for found in by_configuration(rows) if granted.balanced else ():
         pair = [found.get(name) for name in ("test_accuracy", "test_recall_macro")]
         if None in pair or _agree(*pair):
             continue
@@ -97,29 +97,29 @@ def recall(rows: Rows, task: Task) -> Found:
             "which are one number on a balanced test set"
         )
         third = found.get("test_specificity_macro")
-        wrong = [each for each in pair if third and not _follows(third, each, task)]
+        wrong = [each for each in pair if third and not _follows(third, each, granted)]
         if len(wrong) == 1:
             told, sure = [*pair, third], Sure.CERTAIN
             says += f"; by macro specificity {third.value:g}, {wrong[0].metric} is wrong"
         yield against("recall is accuracy", sure, told, says)
 
 
-def specificity(rows: Rows, task: Task) -> Found:
+def specificity(rows: Rows, granted: Granted) -> Found:
     """On a balanced test set macro specificity follows from recall.
 
     Each miss is a false positive of one class, among (classes - 1) times as many negatives:
     specificity is 1 - (1 - recall) / (classes - 1). Where recall is accuracy, it is the wrong one.
     """
-    for found in by_configuration(rows) if task.balanced else ():
+    for found in by_configuration(rows) if granted.balanced else ():
         printed = found.get("test_specificity_macro")
         names = ("test_recall_macro", "test_accuracy")
         bases = [found[name] for name in names if name in found]
-        if not printed or not bases or any(_follows(printed, each, task) for each in bases):
+        if not printed or not bases or any(_follows(printed, each, granted) for each in bases):
             continue
         says = (
             f"{bases[0]}: macro specificity {printed.value:g} is printed; {bases[0].metric} "
-            f"{bases[0].value:g} of {task.classes} balanced classes makes it "
-            f"{_due(bases[0], task):.4f}"
+            f"{bases[0].value:g} of {granted.classes} balanced classes makes it "
+            f"{_due(bases[0], granted):.4f}"
         )
         settled = len(bases) == 2 and _agree(*bases)
         says += ", and so does test_accuracy: it is wrong" * settled
@@ -127,16 +127,16 @@ def specificity(rows: Rows, task: Task) -> Found:
         yield against("specificity follows from recall", sure, (*bases, printed), says)
 
 
-def _due(base: Published, task: Task) -> float:
-    return 1 - (1 - base.value) / (task.classes - 1)
+def _due(base: Published, granted: Granted) -> float:
+    return 1 - (1 - base.value) / (granted.classes - 1)
 
 
-def _follows(printed: Published, base: Published, task: Task) -> bool:
-    slack = printed.rounding + base.rounding / (task.classes - 1) + FLOATS
-    return abs(printed.value - _due(base, task)) <= slack
+def _follows(printed: Published, base: Published, granted: Granted) -> bool:
+    slack = printed.rounding + base.rounding / (granted.classes - 1) + FLOATS
+    return abs(printed.value - _due(base, granted)) <= slack
 
 
-def f1(rows: Rows, task: Task) -> Found:
+def f1(rows: Rows, granted: Granted) -> Found:
     """F1 lies within what precision P and recall R allow, also as a mean over classes.
 
     It is at most 2PR / (P + R), for the harmonic mean is concave, and at least P + R - 1. As
@@ -152,7 +152,7 @@ def f1(rows: Rows, task: Task) -> Found:
             most = 2 * p.most * r.most / (p.most + r.most) if p.most + r.most else 0.0
             least = max(0.0, p.least + r.least - 1)
             sure = Sure.CERTAIN
-            if task.balanced and of == "_macro" and least <= score.most <= most:
+            if granted.balanced and of == "_macro" and least <= score.most <= most:
                 least, sure = max(least, 2 * r.least**2 / (1 + r.least)), Sure.LIKELY
             if score.least > most + FLOATS or score.most < least - FLOATS:
                 says = (
@@ -162,7 +162,7 @@ def f1(rows: Rows, task: Task) -> Found:
                 yield against("F1 of another precision or recall", sure, (score, p, r), says)
 
 
-def operators(rows: Rows, task: Task) -> Found:
+def operators(rows: Rows, granted: Granted) -> Found:
     """Times of operators add up, and those of an accelerator are not the host's."""
     for each in grouped(rows, lambda row: row.configuration):
         own = [row for row in each if row.metric.startswith("operator_self_seconds:")]

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from parbench.measure.metrics import METRICS
-from parbench.plan.published import Cells, ClaimTest, Published
+from parbench.plan.published import ClaimTest, Published, Selection
 from parbench.verdicts.groups import Group
 
 
@@ -42,7 +42,7 @@ class Configuration:
         layout = row.devices_per_node, row.nodes
         return cls(row.model, row.strategy, options, device, *layout, row.batch_size)
 
-    def is_among(self, cells: Cells) -> bool:
+    def is_among(self, cells: Selection) -> bool:
         """Whether it has all that ``cells`` names; a strategy may be one of several."""
         wanted = cells.stated()
         options = wanted.pop("options", {})

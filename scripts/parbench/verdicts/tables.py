@@ -31,7 +31,7 @@ from parbench.verdicts.certificate import Certificates
 from parbench.verdicts.groups import Group, groups_of, read_runs, seed
 from parbench.verdicts.judging import scale_difference, verdict
 from parbench.verdicts.pairs import lengths_of
-from parbench.verdicts.published import Source
+from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.rows import NUMBERS, Row, write_rows
 from parbench.verdicts.series import Series
 from parbench.verdicts.words import NOT_REACHED, SHARED
@@ -58,7 +58,7 @@ class Measured:
 
     plan: Mapping
     groups: Mapping[str, Group]
-    source: Source
+    source: PublishedSource
 
     def baseline(self, group: Group) -> Group | None:
         """What a group's speedup is measured against."""
@@ -244,7 +244,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     plan = files.read_json(options.plan)
     certificates = Certificates(options.certificate) if options.certificate is not None else None
-    source = Source.read(plan["study"]["published"], options.published)
+    source = PublishedSource.read(plan["study"]["published"], options.published)
     runs = read_runs(plan, options.cells) | read_runs(plan, options.cells, "pairs")
     study = Measured(plan, groups_of(plan, runs), source)
     write_rows(options.out, table(study, certificates))

@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from parbench import files, models, strategies
-from parbench.cell import TUNING, Cell, Dataset, Hardware, Model, Run, Strategy, Training
+from parbench.cell import TUNING, Cell, Dataset, Hardware, Model, RunSettings, Strategy, Training
 from parbench.data.tokens import Vocabulary
 from parbench.strategies import _base
 from parbench.strategies import _stages as stages
@@ -130,7 +130,7 @@ def cell_of(
         stack="current",
         deployment="host",
         seed=0,
-        run=Run(300, 3600, grace_seconds=60, interface=None, connect_seconds=120),
+        run=RunSettings(300, 3600, grace_seconds=60, interface=None, connect_seconds=120),
     )
 
 
