@@ -13,6 +13,7 @@ COMMANDS = {
     "apptainer": ("apptainer",),
     "slurm": ("sbatch", "srun", "squeue", "scontrol", "slurmctld", "slurmd", "munged"),
     "chromium": ("chromium", "chromedriver"),
+    "spark": ("java",),
 }
 
 
@@ -24,7 +25,7 @@ def which(command: str) -> str | None:
 def require(tool: str) -> None:
     """Skip the test when ``tool`` is missing; fail it when PARBENCH_REQUIRE names the tool.
 
-    ``tool`` is apptainer, slurm or chromium. PARBENCH_REQUIRE holds such names, separated by
+    ``tool`` is a key of COMMANDS. PARBENCH_REQUIRE holds such names, separated by
     blanks or commas, so that a machine that should have a tool cannot skip its tests unseen.
     """
     missing = [command for command in COMMANDS[tool] if which(command) is None]

@@ -21,7 +21,7 @@ from parbench.cell import Cell
 from parbench.data import dataset, kept, loader, tokens
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
-from require import require_package
+from require import require, require_package
 from workspace import Workspace
 
 TOLD = ("session_seconds", "first_batch_seconds", "task_skew", "idle_cores")
@@ -33,6 +33,7 @@ OF_TEXTS = {"max_length": 32, "train_samples": None, "test_samples": None}
 @pytest.fixture(scope="module", autouse=True)
 def _packages():
     require_package("spark", "pyspark")
+    require("spark")
 
 
 @pytest.fixture
