@@ -159,15 +159,16 @@ def test_stages_that_take_turns_leave_each_other_idle(digits, monkeypatch, check
     def watch(self, told, model, optimizer):
         for index, partition in enumerate(model.partitions):
             told.watch_stage(partition, torch.device("cpu", index))
+            partition.register_forward_pre_hook(lambda *_: time.sleep(0.02))
 
     monkeypatch.setattr(gpipe.Strategy, "watch", watch)
     value = instrumented(PIPELINE)
     value.strategy.options["checkpoint"] = checkpoint
     result, seconds, _ = trained(value, digits)
     check_sums(result, seconds)
-    # A stage is idle while the other works: at most half, since the optimizer's step is both's.
+    # Forwards, by the sleep, and backwards are nearly all of the work, and half of it is one's own.
     found = result["mean"]
-    assert 0 < found["bubble"] / (found["bubble"] + found["compute"]) <= 0.5
+    assert 0.3 < found["bubble"] / (found["bubble"] + found["compute"]) <= 0.5
 
 
 def test_a_late_rank_is_waited_for_and_a_slow_network_is_not(digits, tmp_path):

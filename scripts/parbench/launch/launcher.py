@@ -283,15 +283,15 @@ def _tell_failure(task: Task, sentence: str) -> None:
     outcome.failed(task.folder, sentence, task.log)
 
 
-def _stopped(task: Task, job: Job | None, stopped: Interrupted, begun: float) -> int:
+def _interrupted(task: Task, job: Job | None, interrupted: Interrupted, begun: float) -> int:
     """What is said and done when the cell was asked to end; the exit status.
 
     ``begun``: time.time() when this run began.
     """
-    if not (job and (stopped.number == WALLTIME or slurm_job.preempted(job))):
-        _tell(task, f"{task.cell.id}: {stopped}")
+    if not (job and (interrupted.number == WALLTIME or slurm_job.preempted(job))):
+        _tell(task, f"{task.cell.id}: {interrupted}")
         outcome.forget_failure(task.folder)
-        return 128 + stopped.number
+        return 128 + interrupted.number
     why_not = None
     checkpoints = checkpoint.written(checkpoint.folder(task.out))
     if not job.made_for.endswith(f"_{task.cell.id}"):  # more than this cell may run in it
@@ -303,9 +303,9 @@ def _stopped(task: Task, job: Job | None, stopped: Interrupted, begun: float) ->
         )
     why_not = why_not or slurm_job.requeue(job)
     if why_not is not None:
-        _tell_failure(task, f"{stopped}; job {job.number} is not run again: {why_not}")
+        _tell_failure(task, f"{interrupted}; job {job.number} is not run again: {why_not}")
         return 1
-    print(f"{task.cell.id}: {stopped}; Slurm runs job {job.number} again", file=sys.stderr)
+    print(f"{task.cell.id}: {interrupted}; Slurm runs job {job.number} again", file=sys.stderr)
     time.sleep(REQUEUE_SECONDS)  # what it exits with says nothing
     return 1
 
@@ -328,9 +328,9 @@ def main() -> int:
     try:
         stop.listen(job, task.cell.run.grace_seconds)
         return run(task, job, stop)
-    except Interrupted as stopped:
+    except Interrupted as interrupted:
         stop.raises = False
-        return _stopped(task, job, stopped, begun)
+        return _interrupted(task, job, interrupted, begun)
     except ParbenchError as error:
         outcome.failed(task.folder, str(error), task.log)
         raise
