@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
-from parbench.launch import command
+from parbench.launch.ranks import place
 
 
 def main() -> int:
@@ -29,7 +29,7 @@ def main() -> int:
             subprocess.Popen(
                 words,
                 stdin=subprocess.PIPE,  # ranks end with whoever can write to it
-                env={**os.environ, **meet, **command.place(rank, count, count)},
+                env={**os.environ, **meet, **place(rank, count, count)},
             )
             for rank in range(count)
         ]

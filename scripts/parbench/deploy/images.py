@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parbench import cache, strategies
-from parbench.cell import Cell
+from parbench.cell import Cell, Pair
 from parbench.deploy import apptainer, build, environment
 from parbench.errors import ParbenchError
 from parbench.files import digest, read_json, sha256_file
@@ -201,6 +201,17 @@ def work_folders(*more: Path) -> list[Path]:
             if place.exists() and not any(place.is_relative_to(other) for other in found):
                 found.append(place)
     return found
+
+
+def of_sides(cell: Cell | Pair, plan: Path) -> list[dict | None]:
+    """What the image of each side of ``cell`` is, as ``ensure`` tells it; None for one of the host.
+
+    ``plan``: results/plan/images.json, which the workflow writes.
+    """
+    if cell.deployment == "host":
+        return [None] * len(cell.sides)
+    settings = read_json(plan)["settings"]
+    return [ensure(of_cell(side, settings), settings) for side in cell.sides]
 
 
 def read_plan(path: Path) -> tuple[str, dict]:

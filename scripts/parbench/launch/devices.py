@@ -69,52 +69,34 @@ def lent(cell: Cell | Pair, here: int = 1) -> Iterator[Lent]:
     wanted = [needed(side, min(here, side.hardware.nodes)) for side in cell.sides]
     gpus, cores = (max(numbers) for numbers in zip(*wanted, strict=True))
     model = next(filter(None, (side.hardware.gpu_model for side in cell.sides)), None)
+    # CUDA_VISIBLE_DEVICES, which Slurm sets too, says which ones this process may use. A slice of a
+    # GPU may have an id with slashes.
+    usable = machine.usable_gpus(model) if gpus else []
+    of_gpus = {f"gpu-{uuid.replace('/', '_')}": uuid for uuid in usable}
+    of_cores = {f"core-{core}": str(core) for core in machine.usable_cores()}
     # GPUs first, always: nobody who waits for a core then holds one that a holder of GPUs wants.
-    with contextlib.ExitStack() as stack:
-        of_gpus = stack.enter_context(_gpus(gpus, model, cell.id)) if gpus else ()
-        yield Lent(of_gpus, stack.enter_context(_cores(cores, cell.id)))
-
-
-def _cores(number: int, holder: str) -> contextlib.AbstractContextManager[tuple[str, ...]]:
-    """Lend ``number`` cores out of those that this process may use, to ``holder`` (a cell's id).
-
-    ParbenchError when it may not use as many.
-    """
-    usable = machine.usable_cores()
-    if number > len(usable):
-        raise ParbenchError(
-            f"{holder}: needs {number} cores and this process may use {len(usable)} "
-            f"({', '.join(map(str, sorted(usable)))}); run it where it may use more, or choose "
-            "hardware with fewer devices or threads"
-        )
-    return _locked(number, {f"core-{core}": str(core) for core in usable}, holder)
-
-
-def _gpus(
-    number: int, model: str | None, holder: str
-) -> contextlib.AbstractContextManager[tuple[str, ...]]:
-    """Lend ``number`` GPUs of one model (``model``, or the one that this process sees most of).
-
-    CUDA_VISIBLE_DEVICES, which Slurm sets too, says which ones the process may use. ParbenchError
-    when there are too few.
-    """
-    usable = machine.usable_gpus(model)
-    if number > len(usable):
-        raise ParbenchError(
-            f"{holder}: needs {number} GPUs of {model or 'one model'} and this "
-            f"process sees {len(usable)} (CUDA_VISIBLE_DEVICES is "
-            f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); run it where they are"
-        )
-    # A slice of a GPU may have an id with slashes.
-    return _locked(number, {f"gpu-{uuid.replace('/', '_')}": uuid for uuid in usable}, holder)
+    with (
+        _locked(gpus, f"GPUs of {model or 'one model'}", of_gpus, cell.id) as lent_gpus,
+        _locked(cores, "cores", of_cores, cell.id) as lent_cores,
+    ):
+        yield Lent(lent_gpus, lent_cores)
 
 
 @contextlib.contextmanager
-def _locked(number: int, files: dict[str, str], holder: str) -> Iterator[tuple[str, ...]]:
+def _locked(
+    number: int, kind: str, files: dict[str, str], holder: str
+) -> Iterator[tuple[str, ...]]:
     """Hold ``number`` of the locks ``files`` ({file name: device}, best first), all or none.
 
-    Whoever cannot have as many as it needs keeps none from others while it waits.
+    Whoever cannot have as many as it needs keeps none from others while it waits. ParbenchError
+    where there are not as many.
     """
+    if number > len(files):
+        raise ParbenchError(
+            f"{holder}: needs {number} {kind} and this process may use {len(files)} "
+            f"({', '.join(files.values()) or 'none'}); run it where it may use more, or choose "
+            "hardware with fewer devices or threads"
+        )
     folder, said = _folder(), False
     while True:
         with contextlib.ExitStack() as stack:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -21,11 +22,12 @@ from parbench import cell as cells
 from parbench.data import kept
 from parbench.deploy import images
 from parbench.errors import ParbenchError
-from parbench.files import read_json
+from parbench.files import read_json, write_json
 from parbench.launch import command, devices, outcome, ranks, slurm_job, turns
 from parbench.launch.command import Task
 from parbench.launch.outcome import Failure
 from parbench.launch.slurm_job import Job
+from parbench.launch.turns import Side
 from parbench.measure import clocks, metrics_json
 from parbench.measure.environment import host
 from parbench.training import checkpoint
@@ -65,6 +67,10 @@ class Stop:
         if parent := os.environ.get("PARBENCH_PARENT"):  # the process that ran the rule
             threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
 
+    def asked(self) -> bool:
+        """Whether it is wished."""
+        return self.received is not None
+
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
             self.received = number
@@ -83,33 +89,35 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
 
     ``job``: the Slurm job of this process. Raises Interrupted when a signal asked for the end.
     """
-    name, folder = task.cell.id, task.folder
+    cell, folder = task.cell, task.folder
     anew = task.out.exists()  # somebody wants it trained who has its result
-    with cache.locked(folder / ".lock", f"the result of {name}"):
+    with cache.locked(folder / ".lock", f"the result of {cell.id}"):
         outcome.failed(folder, "its job ended without a word", task.log)
         task.out.unlink(missing_ok=True)
-        held = _images(task)  # before devices are taken: they may have to be built
+        # Before devices are taken: they may have to be built.
+        held = images.of_sides(cell, task.out.absolute().parents[2] / "plan" / "images.json")
         count, _ = _progress(task)
-        if not anew and outcome.take_finished(folder, task.out, task.cell, task.data, held):
-            print(f"{count}{name}: an earlier run has trained it meanwhile", flush=True)
+        if not anew and outcome.take_finished(folder, task.out, cell, task.data, held):
+            print(f"{count}{cell.id}: an earlier run has trained it meanwhile", flush=True)
             return 0
         started = clocks.now()
-        failure = _train(task, job, stop, held, f"{count}{name}: starts on", started)
-        if failure is not None:
-            if not failure.out_of_memory:
-                _tell_failure(task, failure.sentence)
-                return 1
-            metrics_json.write_out_of_memory(
-                task.out, task.cell, failure.sentence, started, task.data, held
-            )
+        failure = _train(task, job, stop, held, f"{count}{cell.id}: starts on", started)
+        if failure is not None and failure.out_of_memory:
+            why = failure.sentence
+            metrics_json.write_out_of_memory(task.out, cell, why, started, task.data, held)
+        elif failure is not None:
+            _tell_failure(task, failure.sentence)
+            return 1
         result = read_json(task.out)
-        if lacking := kept.changed(task.cell, result, folder.parent):  # it diverged
+        if lacking := kept.changed(cell, result, folder.parent):  # it diverged
             _tell_failure(task, f"{outcome.result(result)}; {lacking}")
             return 1
-        outcome.finished(folder, task.out)
+        write_json(folder / "finished.json", result)
+        (folder / "failed.json").unlink(missing_ok=True)
+        shutil.rmtree(checkpoint.folder(task.out), ignore_errors=True)
         count, left = _progress(task)
         # Before another run of this cell may take the result away.
-        print(f"{count}{name}: {outcome.result(result)}{left}", flush=True)
+        print(f"{count}{cell.id}: {outcome.result(result)}{left}", flush=True)
     return 0
 
 
@@ -131,15 +139,6 @@ def _progress(task: Task) -> tuple[str, str]:
     return f"[{done}/{every}] ", left
 
 
-def _images(task: Task) -> list[dict | None]:
-    """What the image of each side is, as images.ensure tells it; None for one of the host."""
-    if task.cell.deployment == "host":
-        return [None] * len(task.cell.sides)
-    _, settings = images.read_plan(task.out.absolute().parents[2] / "plan" / "images.json")
-    wanted = [images.of_cell(side, settings) for side in task.cell.sides]
-    return [images.ensure(image, settings) for image in wanted]
-
-
 def _train(
     task: Task,
     job: Job | None,
@@ -149,71 +148,59 @@ def _train(
     started: str,
 ) -> Failure | None:
     """Run the ranks to their end; what went wrong. Raises Interrupted where they were asked to."""
-    run, several = task.cell.run, _nodes(task) > 1
-    # A node's /tmp is faster than the file system that nodes share.
-    home = task.folder.absolute() if several else None
+    nodes, here, home = [], 1, None
+    if job and task.nodes > 1:
+        # A node's /tmp is faster than the file system that nodes share.
+        nodes, here, home = job.nodes, len(job.here), task.folder.absolute()
     with (
-        devices.lent(task.cell, len(job.here) if job and several else 1) as lent,
+        devices.lent(task.cell, here) as lent,
         # The run's own folder, which all of its ranks see.
         tempfile.TemporaryDirectory(prefix="parbench-", dir=home, ignore_cleanup_errors=True) as it,
     ):
-        nodes = job.nodes if job and several else []
         print(f"{starts} {', '.join(nodes) or lent}", flush=True)
         stop.raises = False
 
-        def made(prefix: str = "") -> list[turns.Side]:
+        def made(prefix: str = "") -> list[Side]:
             return [
                 _side(task, number, job, image, lent, Path(it) / f"{prefix}{number}")
                 for number, image in enumerate(held)
             ]
 
-        def asked() -> bool:
-            return stop.received is not None
-
         sides = made()
         if len(sides) > 1:
-            sides = _take_turns(task, sides, made, asked, started)
+            sides = _take_turns(task, sides, made, stop, started)
         else:
-            (one,) = sides
-            one.ended = ranks.run(
-                one.programs,
-                one.count,
-                one.state,
-                task.log,
-                run.timeout_seconds,
-                run.grace_seconds,
-                asked,
-            )
+            run = task.cell.run
+            ranks.run(sides[0], run.timeout_seconds, run.grace_seconds, stop.asked)
         failure = _failure(task, sides)
         if failure is None and task.out.exists():
             return None
         task.out.unlink(missing_ok=True)
-        ended = sides[0].ended
-        if stop.received is not None or ended.stopped is not None:  # Slurm may ask ranks alone
-            kept = outcome.kept(task.out, ended.stopped)
-            raise Interrupted(stop.received or signal.SIGTERM, kept)
+        stopped = sides[0].stopped
+        if stop.asked() or stopped:  # Slurm may ask ranks alone
+            raise Interrupted(stop.received or signal.SIGTERM, _kept(task, stopped))
         return failure or Failure("training ended without an error, and without a result")
 
 
 def _take_turns(
     task: Task,
-    sides: list[turns.Side],
-    made: Callable[[str], list[turns.Side]],
-    asked: Callable[[], bool],
+    sides: list[Side],
+    made: Callable[[str], list[Side]],
+    stop: Stop,
     started: str,
-) -> list[turns.Side]:
+) -> list[Side]:
     """Let the sides take turns; those that memory does not hold together, in runs apart.
 
     Returns those that did; ``made`` makes them anew, in folders with a prefix.
     """
     seconds, reason = task.cell.run.timeout_seconds, None
-    slices = turns.run(sides, task.log, seconds, asked)
+    slices = turns.run(sides, seconds, stop.asked)
     failure = None if slices else _failure(task, sides)
     if failure is not None and failure.out_of_memory:
         reason = f"each turn was a run of its own, since together {failure.sentence}"
         print(f"{task.cell.id}: {failure.sentence}: now each turn is a run of its own", flush=True)
         sides = made("apart-")
-        slices = turns.run(sides, task.log, seconds, asked, apart=True)
+        slices = turns.run(sides, seconds, stop.asked, apart=True)
     if slices:
         each = [side.told() for side in sides]
         told = [one.told() for one in slices]
@@ -221,25 +208,10 @@ def _take_turns(
     return sides
 
 
-def _failure(task: Task, sides: list[turns.Side]) -> Failure | None:
-    """What went wrong on the first side on which anything did."""
-    for cell, side in zip(task.cell.sides, sides, strict=True):
-        failure = outcome.why(side.ended, side.count, task.log, cell.hardware.nodes)
-        if failure is not None:
-            of = f"side {cell.id}: " if len(sides) > 1 else ""
-            return replace(failure, sentence=f"{of}{failure.sentence}")
-    return None
-
-
-def _nodes(task: Task) -> int:
-    return max(side.hardware.nodes for side in task.cell.sides)
-
-
 def _side(
     task: Task, number: int, job: Job | None, image: dict | None, lent: devices.Lent, state: Path
-) -> turns.Side:
-    """A side of the cell, and what starts its ranks: this process itself or, within a job of Slurm,
-    srun."""
+) -> Side:
+    """The ranks of a side of the cell, which have not started; ``state``: their folder."""
     cell = task.cell.sides[number]
     state.mkdir()
     variables = {
@@ -250,20 +222,30 @@ def _side(
     }
     if job and cell.hardware.nodes > 1:
         variables["PARBENCH_HEAD"] = job.address
-    here = min(cell.hardware.nodes, len(job.here)) if job else 1
-    of_side = lent.of(cell, here)
-    made = command.of_side(task, number, of_side, image and Path(image["path"]), state, variables)
-    per_node = strategies.of(cell).ranks_per_node
-    if job is not None:
-        programs = slurm_job.programs(job, cell, per_node, made, state)
-    else:
-        programs = {
-            rank: ranks.Program(
-                made.words, {**made.environment, **made.of_rank(rank, per_node, per_node)}
-            )
-            for rank in range(per_node)
-        }
-    return turns.Side(programs, per_node * cell.hardware.nodes, state)
+    lent = lent.of(cell, min(cell.hardware.nodes, len(job.here)) if job else 1)
+    path = image and Path(image["path"])
+    programs = command.programs(task, number, job, lent, path, state, variables)
+    return Side(programs, strategies.of(cell).ranks_per_node * cell.hardware.nodes, state, task.log)
+
+
+def _failure(task: Task, sides: list[Side]) -> Failure | None:
+    """What went wrong on the first side on which anything did."""
+    for cell, side in zip(task.cell.sides, sides, strict=True):
+        failure = outcome.why(side, cell.hardware.nodes)
+        if failure is not None:
+            of = f"side {cell.id}: " if len(sides) > 1 else ""
+            return replace(failure, sentence=f"{of}{failure.sentence}")
+    return None
+
+
+def _kept(task: Task, stopped: dict | None) -> str:
+    """What a run that was asked to end has left, in words; ``stopped``: where it did in time."""
+    going = "is kept, and the same command goes on from there"
+    if stopped is not None:
+        return f"a checkpoint at epoch {stopped['epoch']} step {stopped['step']} {going}"
+    if checkpoint.written(checkpoint.folder(task.out)):
+        return f"its last checkpoint {going}"
+    return "before its first checkpoint; the same command starts it anew"
 
 
 def _tell(task: Task, *lines: str) -> None:
@@ -290,7 +272,7 @@ def _interrupted(task: Task, job: Job | None, interrupted: Interrupted, begun: f
     """
     if not (job and (interrupted.number == WALLTIME or slurm_job.preempted(job))):
         _tell(task, f"{task.cell.id}: {interrupted}")
-        outcome.forget_failure(task.folder)
+        (task.folder / "failed.json").unlink(missing_ok=True)
         return 128 + interrupted.number
     why_not = None
     checkpoints = checkpoint.written(checkpoint.folder(task.out))
@@ -324,7 +306,12 @@ def main() -> int:
     log = given.log or given.out.with_name("log.txt")
     task = Task(cells.read(given.cell), given.cell, given.data, given.out, log)
     job, stop, begun = slurm_job.current(), Stop(), time.time()
-    _check_nodes(task, job)
+    if task.nodes > 1 and (job is None or len(job.nodes) != task.nodes):
+        had = "no Slurm job" if job is None else f"job {job.number} of {len(job.nodes)} nodes"
+        raise ParbenchError(
+            f"{task.cell_path}: hardware.nodes is {task.nodes}, and this is {had}; run it with "
+            "`snakemake --profile slurm`, which asks Slurm for them"
+        )
     try:
         stop.listen(job, task.cell.run.grace_seconds)
         return run(task, job, stop)
@@ -334,14 +321,3 @@ def main() -> int:
     except ParbenchError as error:
         outcome.failed(task.folder, str(error), task.log)
         raise
-
-
-def _check_nodes(task: Task, job: Job | None) -> None:
-    """ParbenchError when a cell needs more nodes than this process has."""
-    wanted = _nodes(task)
-    if wanted > 1 and (job is None or len(job.nodes) != wanted):
-        had = "no Slurm job" if job is None else f"job {job.number} of {len(job.nodes)} nodes"
-        raise ParbenchError(
-            f"{task.cell_path}: hardware.nodes is {wanted}, and this is {had}; run it with "
-            "`snakemake --profile slurm`, which asks Slurm for them"
-        )

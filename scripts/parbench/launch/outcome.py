@@ -9,25 +9,26 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
+import re
 import signal
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from parbench.cell import Cell, Pair
-from parbench.data import kept as kept_weights
+from parbench.data import kept
 from parbench.errors import ParbenchError
 from parbench.files import read_json, write_json
-from parbench.launch.ranks import Ended, end_of
+from parbench.launch.ranks import Ranks, end_of
 from parbench.measure import metrics_json, provenance
 from parbench.printable import printable
-from parbench.training import checkpoint
 
 LINES = 15  # of a log that failed.json keeps
 # A rank that is killed takes the others' connections with it. Their errors are older than the
 # launcher's knowledge of the death by no more than this.
 SLACK_SECONDS = 1.0
+# srun's own words on how a task ended.
+TASK = re.compile(r"^srun: error: (?P<node>\S+): tasks? (?P<rank>\d+)[^:]*: (?P<how>.+)", re.M)
 
 
 @dataclass(frozen=True)
@@ -41,46 +42,47 @@ class Failure:
 # ---------------------------------------------------------------- why
 
 
-def why(ended: Ended, count: int, log: Path, nodes: int = 1) -> Failure | None:
-    """What went wrong in a run of ``count`` ranks on ``nodes``; None where nothing did.
+def why(ranks: Ranks, nodes: int = 1) -> Failure | None:
+    """What went wrong in a run of ``ranks`` on ``nodes``; None where nothing did.
 
     The first rank to fail is the one that counts: others lose their connections to it.
     """
-    if ended.hung is not None:
-        return Failure(ended.hung)
-    words = sorted(ended.words.values(), key=lambda each: each["time"])
+    if ranks.hung is not None:
+        return Failure(ranks.hung)
+    words = sorted(ranks.words.values(), key=lambda each: each["time"])
     for each in words:
         if each["kind"] == "out_of_memory":
-            return Failure(_said(each, count), out_of_memory=True)
-    killed = ended.kernel_killed and nodes == 1  # of several, this one's kernel cannot tell
-    silent = [death for death in ended.deaths if death[1] not in ended.words]
+            return Failure(_said(each, ranks), out_of_memory=True)
+    killed = ranks.kernel_killed and nodes == 1  # of several, this one's kernel cannot tell
+    silent = [death for death in ranks.deaths if death[1] not in ranks.words]
     # Aborting is what libraries do about another rank's failure; nobody is killed for one.
     silent.sort(key=lambda death: (death[2] == -signal.SIGABRT, death[0]))
     if silent:
         when, number, code = silent[0]
         slack = 0.0 if code == -signal.SIGABRT else SLACK_SECONDS
         if not words or when <= words[0]["time"] + slack:
-            sentence = f"rank {number} of {count} died: {_died_of(code)}"
+            sentence = f"rank {number} of {ranks.count} died: {_died_of(code)}"
             if killed and code == -signal.SIGKILL:
                 return Failure(f"{sentence} by the kernel, for lack of memory", out_of_memory=True)
             return Failure(sentence)
+    end = ranks.log_end if ranks.status or words else ""  # of a pair it is that of all sides
     if (
-        (task := ended.task)
-        and int(task["rank"]) not in ended.words
+        (task := TASK.search(end))
+        and int(task["rank"]) not in ranks.words
         and not (words and task["how"].startswith("Aborted"))
     ):
-        sentence = f"rank {task['rank']} of {count} died on {task['node']}: {task['how']}"
+        sentence = f"rank {task['rank']} of {ranks.count} died on {task['node']}: {task['how']}"
         return Failure(sentence, out_of_memory=killed)
     if words:
-        return Failure(_said(words[0], count))
-    if ended.status:
-        last = " / ".join(end_of(log).splitlines()[-5:])
-        return Failure(f"srun: {_died_of(ended.status)}; its last lines: {last}")
+        return Failure(_said(words[0], ranks))
+    if ranks.status:
+        last = " / ".join(end.splitlines()[-5:])
+        return Failure(f"srun: {_died_of(ranks.status)}; its last lines: {last}")
     return None
 
 
-def _said(words: dict, count: int) -> str:
-    return f"rank {words['rank']} of {count}: {words['message']}"
+def _said(words: dict, ranks: Ranks) -> str:
+    return f"rank {words['rank']} of {ranks.count}: {words['message']}"
 
 
 def _died_of(code: int) -> str:
@@ -120,33 +122,6 @@ def failed(folder: Path, sentence: str, log: Path) -> None:
         write_json(folder / "failed.json", {"sentence": sentence, "log": str(log), "lines": lines})
 
 
-def forget_failure(folder: Path) -> None:
-    """There is a result, or somebody asked for the end."""
-    (folder / "failed.json").unlink(missing_ok=True)
-
-
-def kept(out: Path, stopped: dict | None) -> str:
-    """What the run that writes ``out`` and was asked to end has left, in words.
-
-    ``stopped``: where its training stopped, None where it did not in time.
-    """
-    if stopped is not None:
-        return (
-            f"a checkpoint at epoch {stopped['epoch']} step {stopped['step']} is kept, and the "
-            "same command goes on from there"
-        )
-    if checkpoint.written(checkpoint.folder(out)):
-        return "its last checkpoint is kept, and the same command goes on from there"
-    return "before its first checkpoint; the same command starts it anew"
-
-
-def finished(folder: Path, out: Path) -> None:
-    """Note that the cell has its result, and forget what was kept for going on."""
-    write_json(folder / "finished.json", read_json(out))
-    forget_failure(folder)
-    shutil.rmtree(checkpoint.folder(out), ignore_errors=True)
-
-
 def take_finished(
     folder: Path, out: Path, cell: Cell | Pair, data: Path, held: list[dict | None]
 ) -> bool:
@@ -155,7 +130,7 @@ def take_finished(
 
     Where there is none, what was there is gone.
     """
-    path = folder / "finished.json"
+    path, failure = folder / "finished.json", folder / "failed.json"
     with contextlib.suppress(ParbenchError, KeyError, TypeError):  # damaged: it is trained again
         metrics = read_json(path)
         code = provenance.combined(provenance.code_of(cell))
@@ -164,9 +139,9 @@ def take_finished(
         keys = ("code_digest", "image_digest", "dataset_digest")
         theirs = [tuple(each[k] for k in keys) for each in metrics_json.environments(metrics)]
         same = {**metrics["cell"], "run": None} == {**cell.json(), "run": None}
-        if same and theirs == ours and not kept_weights.changed(cell, metrics, folder.parent):
+        if same and theirs == ours and not kept.changed(cell, metrics, folder.parent):
             metrics_json.write(out, metrics)
-            forget_failure(folder)
+            failure.unlink(missing_ok=True)
             return True
     path.unlink(missing_ok=True)
     return False

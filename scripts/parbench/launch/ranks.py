@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -29,8 +28,6 @@ GRACE_SECONDS = 5.0  # between asking ranks to end and killing them
 # What a rank does before it looks whether it shall stop. There is nothing yet to be kept.
 BEFORE = ("start-up", "warm-up")
 MOST_BYTES = 65536  # of a log's end
-# srun's own words on how a task ended.
-TASK = re.compile(r"^srun: error: (?P<node>\S+): tasks? (?P<rank>\d+)[^:]*: (?P<how>.+)", re.M)
 
 
 @dataclass(frozen=True)
@@ -41,156 +38,152 @@ class Program:
     environment: Mapping[str, str]
 
 
-@dataclass
-class Ended:
-    """How a run ended.
+def place(rank: int, per_node: int, world_size: int) -> dict[str, str]:
+    """The variables that tell a rank its place among ``world_size`` ranks, ``per_node`` a node."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank % per_node),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(per_node),
+    }
 
-    ``deaths``: (time, rank, exit code, negative for a signal) of ranks that failed, the first one
-    first; of those that srun started, ``task`` matches srun's words on the first one (TASK), and
-    ``status`` is its own. ``words``: the ranks' last ones; ``hung``: a sentence when one hung;
-    ``kernel_killed``: the kernel has killed somebody for lack of memory; ``stopped``: where they
-    stopped when they were asked to.
+
+@dataclass
+class Ranks:
+    """The ``count`` ranks of a run, or of one side of a pair, and how they ended.
+
+    ``programs``: by rank; under -1 the one that starts them all, which ended with ``status``.
+    ``state``: the run's folder (PARBENCH_STATE). ``deaths``: (time, rank, exit code, negative for
+    a signal) of ranks that failed by themselves, the first one first; ``words``: the last ones of
+    each rank, with its ``rank``, ``time``, ``kind`` and ``message``; ``hung``: a sentence when one
+    hung; ``kernel_killed``: the kernel has killed somebody for lack of memory; ``log_end``: of the
+    ``log``, when they were ended.
     """
 
+    programs: Mapping[int, Program]
+    count: int
+    state: Path
+    log: Path
+    processes: dict[int, subprocess.Popen] = field(default_factory=dict)
     deaths: list[tuple[float, int, int]] = field(default_factory=list)
-    task: re.Match | None = None
     status: int = 0
     words: dict[int, dict] = field(default_factory=dict)
     hung: str | None = None
     kernel_killed: bool = False
-    stopped: dict | None = None
+    log_end: str = ""
 
+    @contextlib.contextmanager
+    def started(self, read: bool = False) -> Iterator[None]:
+        """Start the programs; none of their processes lives afterwards.
 
-def run(
-    programs: Mapping[int, Program],
-    count: int,
-    state: Path,
-    log: Path,
-    timeout: float,
-    grace: float = 0.0,
-    asked: Callable[[], bool] = lambda: False,
-) -> Ended:
-    """Run ``count`` ranks to their end, whatever that is; none of them lives afterwards.
+        They are asked, then killed with all they started. ``read``: what they print is read from
+        their standard output, and does not go into the log.
+        """
+        self.processes, kills = {}, machine.oom_kills()
+        try:
+            with open(self.log, "ab") as output:
+                for number, program in self.programs.items():
+                    self.processes[number] = subprocess.Popen(
+                        program.words,
+                        env=dict(program.environment),
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE if read else output,
+                        stderr=output,
+                        start_new_session=True,  # Ctrl-C is heard by this process alone
+                    )
+            yield
+        finally:
+            self.failed()  # what has died until now died by itself
+            self.log_end = end_of(self.log)
+            self._end()
+            # A rank that failed leaves its last words late.
+            self.words = self.words or self._last_words()
+            self.kernel_killed |= machine.oom_kills() > kills
 
-    ``programs``: by rank; under -1 the one that starts them all. ``state``: the run's folder
-    (PARBENCH_STATE); ``log`` is written anew; ``timeout``: seconds without a sign of life after
-    which a rank is taken for hung; ``asked`` says, whenever it is called, whether they shall write
-    a checkpoint and stop within ``grace`` seconds.
-    """
-    kills = machine.oom_kills()
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text(f"$ {shlex.join(next(iter(programs.values())).words)}\n", encoding="utf-8")
-    found = Ended()
-    with started(programs, log) as processes:
-        found.hung = _follow(processes, found, count, state, timeout, grace, asked)
-        look_back(processes, found, state, log)
-    # Once all have ended: a rank that failed leaves its last words late.
-    found.words = found.words or last_words(state)
-    found.kernel_killed = machine.oom_kills() > kills
-    stopped = state / "stopped.json"
-    found.stopped = json.loads(stopped.read_text()) if stopped.exists() else None
-    return found
-
-
-@contextlib.contextmanager
-def started(
-    programs: Mapping[int, Program], log: Path, read: bool = False
-) -> Iterator[dict[int, subprocess.Popen]]:
-    """Start ``programs``; none of their processes lives afterwards.
-
-    They are asked, then killed with all they started. ``read``: what they print is read from their
-    standard output, and does not go into the log.
-    """
-    processes: dict[int, subprocess.Popen] = {}
-    try:
-        with open(log, "ab") as output:
-            for number, program in programs.items():
-                processes[number] = subprocess.Popen(
-                    program.words,
-                    env=dict(program.environment),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE if read else output,
-                    stderr=output,
-                    start_new_session=True,  # Ctrl-C is heard by this process alone
-                )
-        yield processes
-    finally:
-        for process in processes.values():
+    def _end(self) -> None:
+        for process in self.processes.values():
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
         for number in (signal.SIGTERM, signal.SIGKILL):
-            for process in processes.values():
+            for process in self.processes.values():
                 with contextlib.suppress(ProcessLookupError):  # of a session that is empty
                     os.killpg(process.pid, number)
             deadline = time.monotonic() + GRACE_SECONDS
-            for process in processes.values():
+            for process in self.processes.values():
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.0, deadline - time.monotonic()))
 
+    def alive(self) -> set[int]:
+        """Those that have not ended; how the others did is noted.
 
-def look_back(
-    processes: Mapping[int, subprocess.Popen], found: Ended, state: Path, log: Path
+        Of srun's ranks only itself knows which have ended: all, while it lives.
+        """
+        for number, process in self.processes.items():
+            if process.returncode is None and (code := process.poll()):
+                if number < 0:
+                    self.status = code
+                else:
+                    # Apptainer gives a signal's number as a shell does.
+                    code = 128 - code if 128 < code < 160 else code
+                    self.deaths.append((time.time(), number, code))
+        found = {number for number, one in self.processes.items() if one.returncode is None}
+        return set(range(self.count)) if -1 in found else found
+
+    def failed(self) -> bool:
+        """Whether one has failed until now."""
+        self.alive()
+        self.words = self._last_words()
+        return bool(self.deaths or self.status or self.words)
+
+    def _last_words(self) -> dict[int, dict]:
+        words = [json.loads(path.read_text()) for path in self.state.glob("rank*.error.json")]
+        return {each["rank"]: each for each in words}
+
+    @property
+    def stopped(self) -> dict | None:
+        """Where their training stopped when they were asked to."""
+        path = self.state / "stopped.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+
+def run(
+    ranks: Ranks, timeout: float, grace: float = 0.0, asked: Callable[[], bool] = lambda: False
 ) -> None:
-    """Note in ``found`` what has died until now: that died by itself."""
-    running(processes, found)
-    found.task = TASK.search(end_of(log))
-    found.words = last_words(state)
+    """Run ``ranks`` to their end, whatever that is; the log is written anew.
 
-
-def running(processes: Mapping[int, subprocess.Popen], found: Ended) -> set[int]:
-    """Those that have not ended; ``found`` gets how the others did."""
-    for number, process in processes.items():
-        if process.returncode is None and (code := process.poll()):
-            if number < 0:
-                found.status = code
-            else:
-                # Apptainer gives a signal's number as a shell does.
-                code = 128 - code if 128 < code < 160 else code
-                found.deaths.append((time.time(), number, code))
-    return {number for number, process in processes.items() if process.returncode is None}
-
-
-def _follow(
-    processes: Mapping[int, subprocess.Popen],
-    found: Ended,
-    count: int,
-    state: Path,
-    timeout: float,
-    grace: float,
-    asked: Callable[[], bool],
-) -> str | None:
-    """Until all have ended, one has failed, or it is time to end them; a sentence if one hangs."""
-    beats = Heartbeats(state, count)
-    failed = deadline = None
-    while alive := running(processes, found):
-        time.sleep(LOOK_SECONDS)
-        beats.look()
-        now = time.monotonic()
-        if deadline is None and asked():
-            if not beats.training():
-                return None
-            (state / "stop").touch()
-            deadline = now + grace
-        if failed is None and (found.deaths or last_words(state)):
-            failed = now
-        if failed is not None:
-            if now > failed + SETTLE_SECONDS:
-                return None
-        # Of srun's ranks only itself knows which have ended.
-        elif hung := beats.hung(range(count) if -1 in alive else alive, timeout):
-            return hung
-        if deadline is not None and now > deadline:
-            return None
-    return None
+    ``timeout``: seconds without a sign of life after which a rank is taken for hung; ``asked``
+    says, whenever it is called, whether they shall write a checkpoint and stop within ``grace``
+    seconds.
+    """
+    command = shlex.join(next(iter(ranks.programs.values())).words)
+    ranks.log.write_text(f"$ {command}\n", encoding="utf-8")
+    with ranks.started():
+        beats = Heartbeats(ranks)
+        failed = deadline = None
+        while alive := ranks.alive():
+            time.sleep(LOOK_SECONDS)
+            beats.look()
+            now = time.monotonic()
+            if deadline is None and asked():
+                if not beats.training():
+                    return
+                (ranks.state / "stop").touch()
+                deadline = now + grace
+            if failed is None and ranks.failed():
+                failed = now
+            ranks.hung = None if failed else beats.hung(alive, timeout)
+            late = failed and now > failed + SETTLE_SECONDS
+            if ranks.hung or late or (deadline and now > deadline):
+                return
 
 
 class Heartbeats:
-    """The signs of life that ranks leave as files in ``state`` (training/progress.py)."""
+    """The signs of life that ranks leave as files in their folder (training/progress.py)."""
 
-    def __init__(self, state: Path, count: int):
-        self._paths = [state / f"rank{number}.heartbeat" for number in range(count)]
-        self._changed = [time.monotonic()] * count
-        self._stamps: list[int | None] = [None] * count
+    def __init__(self, ranks: Ranks):
+        self._paths = [ranks.state / f"rank{number}.heartbeat" for number in range(ranks.count)]
+        self._changed = [time.monotonic()] * ranks.count
+        self._stamps: list[int | None] = [None] * ranks.count
 
     def look(self) -> None:
         """Take note of new ones."""
@@ -215,12 +208,6 @@ class Heartbeats:
             step = f"epoch {said['epoch']} step {said['step']}"
             where = f"in {step if said['epoch'] else said['phase']}"
         return f"rank {number} hung: no progress for {timeout:g} s {where}"
-
-
-def last_words(state: Path) -> dict[int, dict]:
-    """What ranks said before they died: {rank: {rank, time, kind, message}}."""
-    words = [json.loads(path.read_text()) for path in state.glob("rank*.error.json")]
-    return {each["rank"]: each for each in words}
 
 
 def end_of(log: Path) -> str:

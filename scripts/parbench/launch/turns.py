@@ -13,15 +13,12 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
-from parbench import machine
 from parbench.files import read_json
-from parbench.launch import ranks
-from parbench.launch.ranks import Ended, Heartbeats, Program
+from parbench.launch.ranks import LOOK_SECONDS, SETTLE_SECONDS, Heartbeats, Ranks
 from parbench.training import launched
 
 MARK = launched.MARK.encode()
@@ -34,14 +31,9 @@ DISTURBED = 0.05
 
 
 @dataclass
-class Side:
-    """A side of a pair: the ``count`` ranks that ``programs`` start, with a folder of their own."""
+class Side(Ranks):
+    """A side of a pair: its ranks, with a folder of their own, and a log that all sides share."""
 
-    programs: Mapping[int, Program]
-    count: int
-    state: Path
-    ended: Ended = field(default_factory=Ended)
-    processes: dict[int, subprocess.Popen] = field(default_factory=dict)
     lines: list[dict] = field(default_factory=list)  # of ranks that have said what they have to
     where: dict[str, list[int]] = field(default_factory=dict)  # its processes by node
     steps: int = LEAST_STEPS
@@ -83,31 +75,25 @@ class Over(Exception):
 
 
 def run(
-    sides: list[Side], log: Path, timeout: float, asked: Callable[[], bool], apart: bool = False
+    sides: list[Side], timeout: float, asked: Callable[[], bool], apart: bool = False
 ) -> list[Slice]:
     """Let ``sides`` take their turns; none of their processes lives afterwards.
 
-    Returns the slices; none where a side failed, and how it ``ended`` tells why.
+    Returns the slices; none where a side failed, which knows why.
     ``timeout``: seconds without a sign of life after which a rank is taken for hung; ``asked``
     says whether all shall end now. ``apart``: each turn is a run of its own, for sides that do not
     fit into memory together.
     """
-    kills = machine.oom_kills()
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text("", encoding="utf-8")
-    lead = _Lead(sides, log, timeout, asked)
-    slices: list[Slice] = []
+    sides[0].log.write_text("", encoding="utf-8")
+    lead = _Lead(sides, timeout, asked)
     with suppress(Over):
-        slices = lead.apart() if apart else lead.together()
-    for side in sides:
-        side.ended.words = side.ended.words or ranks.last_words(side.state)
-        side.ended.kernel_killed = machine.oom_kills() > kills
-    return slices
+        return lead.apart() if apart else lead.together()
+    return []
 
 
 class _Lead:
-    def __init__(self, sides: list[Side], log: Path, timeout: float, asked: Callable[[], bool]):
-        self.sides, self.log, self.timeout, self.asked = sides, log, timeout, asked
+    def __init__(self, sides: list[Side], timeout: float, asked: Callable[[], bool]):
+        self.sides, self.timeout, self.asked = sides, timeout, asked
         self._said: queue.SimpleQueue[tuple[int, dict]] = queue.SimpleQueue()
 
     def together(self) -> list[Slice]:
@@ -154,21 +140,15 @@ class _Lead:
         with ExitStack() as stack:
             for number, side in zip(numbers, sides, strict=True):
                 (side.state / "store").unlink(missing_ok=True)  # of a run before
-                started = ranks.started(side.programs, self.log, read=True)
-                side.processes = stack.enter_context(started)
+                stack.enter_context(side.started(read=True))
                 for process in side.processes.values():
                     threading.Thread(target=self._read, args=(number, process), daemon=True).start()
-            try:
-                for number in numbers:
-                    for row in self._lines_of(number):
-                        self.sides[number].where.setdefault(row["node"], []).extend(row["pids"])
-                yield
-            finally:
-                for side in sides:
-                    ranks.look_back(side.processes, side.ended, side.state, self.log)
-                    side.where = {}
-                    if not (side.ended.status or side.ended.words):
-                        side.ended.task = None  # the log is of all sides: srun spoke of another's
+            for number in numbers:
+                for row in self._lines_of(number):
+                    self.sides[number].where.setdefault(row["node"], []).extend(row["pids"])
+            yield
+        for side in sides:
+            side.where = {}
 
     def _turn(self, number: int, pair: int) -> Slice:
         side = self.sides[number]
@@ -199,7 +179,7 @@ class _Lead:
 
     def _read(self, number: int, process: subprocess.Popen) -> None:
         """Take what a program prints: lines for the launcher, and others, which go to the log."""
-        with open(self.log, "ab", buffering=0) as log:
+        with open(self.sides[number].log, "ab", buffering=0) as log:
             for line in process.stdout:
                 if line.startswith(MARK):
                     self._said.put((number, json.loads(line.removeprefix(MARK))))
@@ -209,34 +189,26 @@ class _Lead:
     def _lines_of(self, number: int) -> list[dict]:
         """A line of each rank of a side, by rank, once all have said one. Raises Over."""
         side = self.sides[number]
-        beats = Heartbeats(side.state, side.count)
+        beats = Heartbeats(side)
         while len(side.lines) < side.count:
             try:
-                of, line = self._said.get(timeout=ranks.LOOK_SECONDS)
+                of, line = self._said.get(timeout=LOOK_SECONDS)
                 self.sides[of].lines.append(line)
             except queue.Empty:
                 beats.look()
-                self._look()
-                self._look_for_hung(number, beats)
+                self._look(side, beats)
         rows, side.lines = sorted(side.lines, key=lambda row: row["rank"]), []
         return rows
 
-    def _look(self) -> None:
-        """Over when all are to end, or one has failed."""
+    def _look(self, side: Side, beats: Heartbeats) -> None:
+        """Over when all are to end, one has failed, or a rank of ``side``, which has the turn,
+        hangs or has left."""
         if self.asked():
             raise Over
-        for side in self.sides:
-            ranks.running(side.processes, side.ended)
-            if side.ended.deaths or side.ended.status or ranks.last_words(side.state):
-                time.sleep(ranks.SETTLE_SECONDS)  # others may say why
-                raise Over
-
-    def _look_for_hung(self, number: int, beats: Heartbeats) -> None:
-        """Over when a rank of a side, which has the turn, hangs or has left."""
-        side = self.sides[number]
-        alive = ranks.running(side.processes, side.ended)
-        if alive and -1 in alive:  # of srun's ranks only itself knows which have ended
-            alive = set(range(side.count))
-        side.ended.hung = beats.hung(alive, self.timeout) if alive else None
-        if not alive or side.ended.hung:
+        if any(each.failed() for each in self.sides):
+            time.sleep(SETTLE_SECONDS)  # others may say why
+            raise Over
+        alive = side.alive()
+        side.hung = beats.hung(alive, self.timeout) if alive else None
+        if not alive or side.hung:
             raise Over

@@ -22,7 +22,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from parbench import files, machine, models, packages, strategies
-from parbench.launch import command, outcome, ranks
+from parbench.launch import outcome, ranks
 from parbench.measure import provenance
 from parbench.training import launched
 from parbench.verdicts import certificate, terminal, trials
@@ -84,11 +84,12 @@ def _launched(program: Path, todo: list[Trial], work: Path) -> list[dict | str]:
     alone = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HOROVOD_GLOO_IFACE": "lo"}
     alone |= {"PARBENCH_STATE": str(state), "PARBENCH_STORE": str(state / "store")}
     programs = {
-        rank: ranks.Program(words, {**os.environ, **alone, **command.place(rank, count, count)})
+        rank: ranks.Program(words, {**os.environ, **alone, **ranks.place(rank, count, count)})
         for rank in range(count)
     }
-    ended = ranks.run(programs, count, state, log, LIMIT_SECONDS)
-    failure = outcome.why(ended, count, log)
+    started = ranks.Ranks(programs, count, state, log)
+    ranks.run(started, LIMIT_SECONDS)
+    failure = outcome.why(started)
     found = files.read_json(out) if out.exists() else []
     if failure is not None or len(found) < len(todo):
         why = failure.sentence if failure else "no result"
