@@ -158,7 +158,7 @@ def test_a_side_on_one_node_takes_turns_with_one_on_two(pair):
 
 def test_a_side_whose_rank_dies_is_named(pair):
     job, beats = pair.submit(), []
-    wait_for(lambda: beats.extend(pair.folder.glob("parbench-*/1/rank1.heartbeat")) or beats)
+    wait_for(lambda: beats.extend(pair.folder.glob("parbench-*/*1/rank1.heartbeat")) or beats)
     os.kill(json.loads(beats[0].read_text())["pid"], signal.SIGKILL)
     sentence = "side test.ddp: rank 1 of 2 died on n2: Killed"
     assert f"error: {pair.value.id}: {sentence}" in pair.wait(job)

@@ -106,11 +106,11 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
             why = failure.sentence
             metrics_json.write_out_of_memory(task.out, cell, why, started, task.data, held)
         elif failure is not None:
-            _tell_failure(task, failure.sentence)
+            _tell(task, failure.sentence)
             return 1
         result = read_json(task.out)
         if lacking := kept.changed(cell, result, folder.parent):  # it diverged
-            _tell_failure(task, f"{outcome.result(result)}; {lacking}")
+            _tell(task, f"{outcome.result(result)}; {lacking}")
             return 1
         write_json(folder / "finished.json", result)
         (folder / "failed.json").unlink(missing_ok=True)
@@ -140,12 +140,7 @@ def _progress(task: Task) -> tuple[str, str]:
 
 
 def _train(
-    task: Task,
-    job: Job | None,
-    stop: Stop,
-    held: list[dict | None],
-    starts: str,
-    started: str,
+    task: Task, job: Job | None, stop: Stop, held: list[dict | None], starts: str, started: str
 ) -> Failure | None:
     """Run the ranks to their end; what went wrong. Raises Interrupted where they were asked to."""
     nodes, here, home = [], 1, None
@@ -159,18 +154,15 @@ def _train(
     ):
         print(f"{starts} {', '.join(nodes) or lent}", flush=True)
         stop.raises = False
+        run = task.cell.run
 
-        def made(prefix: str = "") -> list[Side]:
-            return [
-                _side(task, number, job, image, lent, Path(it) / f"{prefix}{number}")
-                for number, image in enumerate(held)
-            ]
+        def made(name: str) -> list[Side]:
+            return _sides(task, job, held, lent, Path(it) / name)
 
-        sides = made()
-        if len(sides) > 1:
-            sides = _take_turns(task, sides, made, stop, started)
+        if len(task.cell.sides) > 1:
+            sides = _take_turns(task, stop, started, made)
         else:
-            run = task.cell.run
+            sides = made("alone")
             ranks.run(sides[0], run.timeout_seconds, run.grace_seconds, stop.asked)
         failure = _failure(task, sides)
         if failure is None and task.out.exists():
@@ -182,50 +174,49 @@ def _train(
         return failure or Failure("training ended without an error, and without a result")
 
 
+def _sides(
+    task: Task, job: Job | None, held: list[dict | None], lent: devices.Lent, folder: Path
+) -> list[Side]:
+    """The ranks of each side of the cell, which have not started; theirs are ``folder``0, 1, ..."""
+    sides = []
+    for number, (cell, image) in enumerate(zip(task.cell.sides, held, strict=True)):
+        state, nodes = Path(f"{folder}{number}"), cell.hardware.nodes
+        state.mkdir()
+        variables = {
+            "PARBENCH_STATE": str(state),
+            "PARBENCH_STORE": str(state / "store"),
+            "PARBENCH_LAUNCHED": repr(time.time()),
+            "PARBENCH_HOST": json.dumps(host(image)),
+        }
+        if job and nodes > 1:
+            variables["PARBENCH_HEAD"] = job.address
+        own = lent.of(cell, min(nodes, len(job.here)) if job else 1)
+        path = image and Path(image["path"])
+        programs = command.programs(task, number, job, own, path, state, variables)
+        sides.append(Side(programs, strategies.of(cell).ranks_per_node * nodes, state, task.log))
+    return sides
+
+
 def _take_turns(
-    task: Task,
-    sides: list[Side],
-    made: Callable[[str], list[Side]],
-    stop: Stop,
-    started: str,
+    task: Task, stop: Stop, started: str, made: Callable[[str], list[Side]]
 ) -> list[Side]:
     """Let the sides take turns; those that memory does not hold together, in runs apart.
 
-    Returns those that did; ``made`` makes them anew, in folders with a prefix.
+    ``made`` makes them, in folders of this name. Returns those that were last.
     """
     seconds, reason = task.cell.run.timeout_seconds, None
+    sides = made("together")
     slices = turns.run(sides, seconds, stop.asked)
     failure = None if slices else _failure(task, sides)
     if failure is not None and failure.out_of_memory:
         reason = f"each turn was a run of its own, since together {failure.sentence}"
         print(f"{task.cell.id}: {failure.sentence}: now each turn is a run of its own", flush=True)
-        sides = made("apart-")
+        sides = made("apart")
         slices = turns.run(sides, seconds, stop.asked, apart=True)
     if slices:
-        each = [side.told() for side in sides]
-        told = [one.told() for one in slices]
+        each, told = [side.told() for side in sides], [one.told() for one in slices]
         metrics_json.write_pair(task.out, task.cell, told, each, started, reason=reason)
     return sides
-
-
-def _side(
-    task: Task, number: int, job: Job | None, image: dict | None, lent: devices.Lent, state: Path
-) -> Side:
-    """The ranks of a side of the cell, which have not started; ``state``: their folder."""
-    cell = task.cell.sides[number]
-    state.mkdir()
-    variables = {
-        "PARBENCH_STATE": str(state),
-        "PARBENCH_STORE": str(state / "store"),
-        "PARBENCH_LAUNCHED": repr(time.time()),
-        "PARBENCH_HOST": json.dumps(host(image)),
-    }
-    if job and cell.hardware.nodes > 1:
-        variables["PARBENCH_HEAD"] = job.address
-    lent = lent.of(cell, min(cell.hardware.nodes, len(job.here)) if job else 1)
-    path = image and Path(image["path"])
-    programs = command.programs(task, number, job, lent, path, state, variables)
-    return Side(programs, strategies.of(cell).ranks_per_node * cell.hardware.nodes, state, task.log)
 
 
 def _failure(task: Task, sides: list[Side]) -> Failure | None:
@@ -248,21 +239,18 @@ def _kept(task: Task, stopped: dict | None) -> str:
     return "before its first checkpoint; the same command starts it anew"
 
 
-def _tell(task: Task, *lines: str) -> None:
-    """Say why there is no result, on the terminal and in the log."""
+def _tell(task: Task, sentence: str, failed: bool = True) -> None:
+    """Say why there is no result, on the terminal and in the log, and leave it for the report if it
+    ``failed``."""
+    lines = f"{task.cell.id}: {sentence}"
+    if failed:
+        lines = f"error: {lines}\n  log:   {task.log}\n  again: {task.typed()}"
     with contextlib.suppress(OSError), open(task.log, "a", encoding="utf-8") as log:
-        print(*lines, sep="\n", file=log)
-    print(*lines, sep="\n", file=sys.stderr, flush=True)
-
-
-def _tell_failure(task: Task, sentence: str) -> None:
-    _tell(
-        task,
-        f"error: {task.cell.id}: {sentence}",
-        f"  log:   {task.log}",
-        f"  again: {task.typed()}",
-    )
-    outcome.failed(task.folder, sentence, task.log)
+        print(lines, file=log)
+    print(lines, file=sys.stderr, flush=True)
+    (task.folder / "failed.json").unlink(missing_ok=True)
+    if failed:
+        outcome.failed(task.folder, sentence, task.log)
 
 
 def _interrupted(task: Task, job: Job | None, interrupted: Interrupted, begun: float) -> int:
@@ -271,8 +259,7 @@ def _interrupted(task: Task, job: Job | None, interrupted: Interrupted, begun: f
     ``begun``: time.time() when this run began.
     """
     if not (job and (interrupted.number == WALLTIME or slurm_job.preempted(job))):
-        _tell(task, f"{task.cell.id}: {interrupted}")
-        (task.folder / "failed.json").unlink(missing_ok=True)
+        _tell(task, str(interrupted), failed=False)
         return 128 + interrupted.number
     why_not = None
     checkpoints = checkpoint.written(checkpoint.folder(task.out))
@@ -285,7 +272,7 @@ def _interrupted(task: Task, job: Job | None, interrupted: Interrupted, begun: f
         )
     why_not = why_not or slurm_job.requeue(job)
     if why_not is not None:
-        _tell_failure(task, f"{interrupted}; job {job.number} is not run again: {why_not}")
+        _tell(task, f"{interrupted}; job {job.number} is not run again: {why_not}")
         return 1
     print(f"{task.cell.id}: {interrupted}; Slurm runs job {job.number} again", file=sys.stderr)
     time.sleep(REQUEUE_SECONDS)  # what it exits with says nothing
