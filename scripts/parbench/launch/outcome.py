@@ -19,7 +19,7 @@ from parbench.cell import Cell, Pair
 from parbench.data import kept
 from parbench.errors import ParbenchError
 from parbench.files import read_json, write_json
-from parbench.launch.ranks import Ranks, end_of
+from parbench.launch.ranks import Ranks
 from parbench.measure import metrics_json, provenance
 from parbench.printable import printable
 
@@ -65,9 +65,10 @@ def why(ranks: Ranks, nodes: int = 1) -> Failure | None:
             if killed and code == -signal.SIGKILL:
                 return Failure(f"{sentence} by the kernel, for lack of memory", out_of_memory=True)
             return Failure(sentence)
-    end = ranks.log_end if ranks.status or words else ""  # of a pair it is that of all sides
+    # Of a pair all sides print into one log.
     if (
-        (task := TASK.search(end))
+        (ranks.status or words)
+        and (task := TASK.search(ranks.printed))
         and int(task["rank"]) not in ranks.words
         and not (words and task["how"].startswith("Aborted"))
     ):
@@ -76,7 +77,7 @@ def why(ranks: Ranks, nodes: int = 1) -> Failure | None:
     if words:
         return Failure(_said(words[0], ranks))
     if ranks.status:
-        last = " / ".join(end.splitlines()[-5:])
+        last = " / ".join(ranks.printed.splitlines()[-5:])
         return Failure(f"srun: {_died_of(ranks.status)}; its last lines: {last}")
     return None
 
@@ -117,7 +118,7 @@ def spelled(seconds: float) -> str:
 
 def failed(folder: Path, sentence: str, log: Path) -> None:
     """Leave the reason, where it can be written."""
-    lines = end_of(log).splitlines()[-LINES:]
+    lines = log.read_text("utf-8", "replace").splitlines()[-LINES:] if log.exists() else []
     with contextlib.suppress(OSError):
         write_json(folder / "failed.json", {"sentence": sentence, "log": str(log), "lines": lines})
 

@@ -27,7 +27,6 @@ SETTLE_SECONDS = 4.0
 GRACE_SECONDS = 5.0  # between asking ranks to end and killing them
 # What a rank does before it looks whether it shall stop. There is nothing yet to be kept.
 BEFORE = ("start-up", "warm-up")
-MOST_BYTES = 65536  # of a log's end
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,8 @@ class Ranks:
     ``state``: the run's folder (PARBENCH_STATE). ``deaths``: (time, rank, exit code, negative for
     a signal) of ranks that failed by themselves, the first one first; ``words``: the last ones of
     each rank, with its ``rank``, ``time``, ``kind`` and ``message``; ``hung``: a sentence when one
-    hung; ``kernel_killed``: the kernel has killed somebody for lack of memory; ``log_end``: of the
-    ``log``, when they were ended.
+    hung; ``kernel_killed``: the kernel has killed somebody for lack of memory; ``printed``: what
+    the ``log`` held when they were ended.
     """
 
     programs: Mapping[int, Program]
@@ -70,7 +69,7 @@ class Ranks:
     words: dict[int, dict] = field(default_factory=dict)
     hung: str | None = None
     kernel_killed: bool = False
-    log_end: str = ""
+    printed: str = ""
 
     @contextlib.contextmanager
     def started(self, read: bool = False) -> Iterator[None]:
@@ -94,7 +93,7 @@ class Ranks:
             yield
         finally:
             self.failed()  # what has died until now died by itself
-            self.log_end = end_of(self.log)
+            self.printed = self.log.read_text(encoding="utf-8", errors="replace")
             self._end()
             # A rank that failed leaves its last words late.
             self.words = self.words or self._last_words()
@@ -208,12 +207,3 @@ class Heartbeats:
             step = f"epoch {said['epoch']} step {said['step']}"
             where = f"in {step if said['epoch'] else said['phase']}"
         return f"rank {number} hung: no progress for {timeout:g} s {where}"
-
-
-def end_of(log: Path) -> str:
-    """The end of a log, which may be long; empty where there is none."""
-    if not log.exists():
-        return ""
-    with open(log, "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_BYTES))
-        return file.read().decode(errors="replace")
