@@ -48,23 +48,6 @@ def test_cells_of_two_checkouts_by_the_program(context, tmp_path, monkeypatch, c
         program("--against", tmp_path)
 
 
-def test_the_workflow(context):
-    variants = {"eager": {"strategy": "eager", "hardware": "cpu1"}}
-    only = {"title": "All", "variants": ["eager"], "metrics": ["train_seconds"]}
-    small = {"models": {"simple_cnn": {}}, "variants": variants, "tables": [only]}
-    small |= {"claims": None, "together": {}, "pairs": None}
-    settings = benchmarks.quickstart(ROOT)["settings"] | {
-        "epochs": 1,
-        "train_samples": 64,
-        "test_samples": 32,
-    }
-    rows = benchmarks.study(context, **small, settings=settings)
-    assert [row.what for row in rows] == [
-        *("startup_seconds of 1 cells, this", "train_seconds of 1 cells, this"),
-        *("snakemake -n, 1 jobs, this", "snakemake -n, 1 jobs, a bare Snakefile"),
-    ]
-
-
 def test_planning_of_many_cells(context):
     rows = benchmarks.cells5000(context, seeds=2)
     assert [row.what for row in rows] == [
