@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -61,8 +60,8 @@ def test_the_archive_is_the_commit_and_what_it_needs(checkout, tmp_path, monkeyp
 
     monkeypatch.setattr(bundle, "fetch_wheels", fetch)
     bundle.write(tmp_path / "x.tar", bundle.Contents("current", [], ["data/tiny"]))
-    with tarfile.open(tmp_path / "x.tar") as archive:
-        archive.extractall(tmp_path / "there", filter="data")
+    (tmp_path / "there").mkdir()
+    subprocess.run(["tar", "-xf", tmp_path / "x.tar", "-C", tmp_path / "there"], check=True)
     there = next((tmp_path / "there").iterdir())
     assert git(there, "rev-parse", "HEAD") == git(checkout, "rev-parse", "HEAD")
     assert str(checkout) not in (there / ".git/config").read_text()
