@@ -16,7 +16,7 @@ from parbench.verdicts import judging, sequential, words
 from parbench.verdicts.groups import Group, compared
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.published import PublishedSource
-from parbench.verdicts.selection import across_models, lacks, means, measuring, pairs
+from parbench.verdicts.selection import across_models, lacks, measuring, pairs
 from parbench.verdicts.series import Series
 
 # Which of a group's pairs tell a metric.
@@ -63,7 +63,8 @@ class Ratio:
     @property
     def place(self) -> tuple:
         """What tells it from others of its model."""
-        return tuple((side.batch, *means(side)) for side in (self.over, self.under))
+        sides = (self.over, self.under)
+        return tuple((side.batch, side.strategy, side.hardware.name) for side in sides)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -172,14 +173,13 @@ def _in_turns(metric: Metric, over: Group, under: Group) -> tuple[Compared | Non
 
 def _cautions(metric: Metric, over: Group, under: Group) -> list[str]:
     """Why the ratio of two groups does not mean what it says, and what it would take."""
-    metrics = [metric]
-    if metric.depends_on_clock and means(over) != means(under):
+    metrics, hardware = [metric], over.hardware.name != under.hardware.name
+    if metric.depends_on_clock and (hardware or over.strategy != under.strategy):
         metrics.append(METRICS["speedup"])
     cautions = []
     for group in (over, under):
-        on_cpu = group.hardware.device == "cpu"
         for caution in (each for metric in metrics for each in group.cautions(metric)):
-            lacking = on_cpu and caution in group.comparable.values()
+            lacking = group.hardware.device == "cpu" and caution in group.comparable.values()
             needs = f"needs {group.hardware.devices}x GPU: " if lacking else ""
             cautions.append(f"{needs}{caution}")
     return cautions

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import defaultdict
 
 from parbench.plan.published import Published
 from parbench.verdicts.arithmetic import (
@@ -40,46 +39,31 @@ def two_values(rows: Rows, granted: Granted) -> Found:
             yield against("two values for one thing", Sure.LIKELY, different, says)
 
 
-@dataclass(frozen=True)
-class Equal:
-    """Configurations of one model with the same accuracy, and how likely chance makes any so."""
+def equal_accuracies(rows: Rows, granted: Granted) -> Found:
+    """Different runs hardly end with the same accuracy to the last digit, least of all the same
+    two for several models.
 
-    rows: list[Published]
-    chance: float
-
-    @property
-    def ways(self) -> tuple:
-        """The configurations, but for the model."""
-        return self.rows[0].study, *((row.hardware, row.way) for row in self.rows)
-
-
-def _equals(rows: Rows) -> Iterator[Equal]:
-    """By model. Chance: a pair of accuracies is equal as often as one in all the steps of the last
-    digit between the smallest and the largest.
+    A pair is equal by chance as often as one in all the steps of the last digit between the
+    smallest accuracy of the model and the largest.
     """
     accuracies = of_metrics(rows, "test_accuracy")
     precise = [row for row in accuracies if 0 < row.rounding < 10.0**-DIGITS]
+    equals, chances = [], defaultdict(list)  # by the configurations, but for the model
     for of_model in grouped(precise, lambda row: (row.study, row.model)):
         values = [first.value for first, *_ in grouped(of_model, lambda row: row.configuration)]
         spread = max(max(values) - min(values), SPREAD)
         for each in grouped(of_model, lambda row: round(row.value, 9)):
             different = [first for first, *_ in grouped(each, lambda row: row.configuration)]
             if len(different) > 1:
+                ways = different[0].study, *((row.hardware, row.way) for row in different)
                 steps = spread / (2 * different[0].rounding)
-                yield Equal(different, min(1.0, math.comb(len(values), 2) / steps))
-
-
-def equal_accuracies(rows: Rows, granted: Granted) -> Found:
-    """Different runs hardly end with the same accuracy to the last digit, least of all the same
-    two for several models.
-    """
-    equals = list(_equals(rows))
-    for each in equals:
-        chance = math.prod(other.chance for other in equals if other.ways == each.ways)
-        told = " and of ".join(map(str, each.rows))
-        says = f"test accuracy {each.rows[0].value:g} of {told}"
-        sure = Sure.LIKELY if chance < CHANCE else Sure.WEAK
-        yield against("equal to the last digit", sure, each.rows, says)
+                chances[ways].append(min(1.0, math.comb(len(values), 2) / steps))
+                equals.append((different, ways))
+    for different, ways in equals:
+        told = " and of ".join(map(str, different))
+        says = f"test accuracy {different[0].value:g} of {told}"
+        sure = Sure.LIKELY if math.prod(chances[ways]) < CHANCE else Sure.WEAK
+        yield against("equal to the last digit", sure, different, says)
 
 
 def recall(rows: Rows, granted: Granted) -> Found:

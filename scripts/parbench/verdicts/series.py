@@ -74,14 +74,16 @@ class Series:
     @property
     def ci_low(self) -> float | None:
         """Where the interval begins."""
-        found = None if self.partial else self.interval()
-        return found and self.shown(found.low)
+        return self.shown(self.interval().low) if self._has_interval else None
 
     @property
     def ci_high(self) -> float | None:
         """Where it ends."""
-        found = None if self.partial else self.interval()
-        return found and self.shown(found.high)
+        return self.shown(self.interval().high) if self._has_interval else None
+
+    @property
+    def _has_interval(self) -> bool:
+        return not self.partial and not self.too_few
 
     @property
     def min(self) -> float | None:
@@ -121,12 +123,8 @@ class Series:
         return -share, share
 
     def reading(self, share: float, more: str, less: str) -> str:
-        """``more`` or ``less`` than 1 (ratios) or 0, or equal within ``share``; else what it takes.
-
-        To tell this apart takes that the whole interval lies there.
-        """
-        if few := self.too_few:
-            return f"{UNDECIDED}: {few}"
+        """``more`` or ``less`` than 1 (ratios) or 0, or equal within ``share``, where the whole
+        interval lies there; else what it takes."""
         if boundaries := self.undecided(share):
             return f"{UNDECIDED}: {self.outlook(boundaries)}"
         found, margin = self.interval(), self.margin(share)
