@@ -79,6 +79,14 @@ def make_cell(
     }
 
 
+def plan_entry(cell: dict, **changes: Any) -> dict:
+    """What a plan says of the group of ``cell``, whose name, seeds and cells are ``changes``."""
+    entry = {"model": cell["model"]["name"], "model_options": {}, "work": WORK, "scaled": []}
+    entry |= {"strategy": cell["strategy"]["name"], "options": cell["strategy"]["options"]}
+    entry |= {key: cell[key] for key in ("hardware", "dataset", "training")}
+    return entry | dict.fromkeys(("not_run", "baseline", "published")) | changes
+
+
 def in_image(metrics: dict, digest: str = "51f" + "0" * 61) -> dict:
     """The same run in an image: Horovod's has an image of its own, as it does in parbench."""
     cell, environment = metrics["cell"], metrics["environment"]
@@ -188,6 +196,10 @@ GPIPE_NOTE = (
 )
 
 
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
 @dataclass
 class Group:
     """One configuration: what the plan says of it and what its cells measured."""
@@ -217,13 +229,12 @@ class Group:
 
     @property
     def id(self) -> str:
-        digest = hashlib.sha256(repr((self.model, self.variant, self.hardware)).encode())
         plain = "".join(c for c in self.model if c.isalnum()) or "model"
-        return f"{plain}.{self.variant}.{self.hardware['name']}-{digest.hexdigest()[:8]}"
+        own = digest(repr((self.model, self.hardware)))
+        return f"{plain}.{self.variant}.{self.hardware['name']}-{own}"
 
     def cell_id(self, seed: int) -> str:
-        digest = hashlib.sha256(f"{self.id} {seed}".encode()).hexdigest()[:8]
-        return f"{self.id.rsplit('-', 1)[0]}.s{seed}-{digest}"
+        return f"{self.id.rsplit('-', 1)[0]}.s{seed}-{digest(self.id)}"
 
     def cells(self) -> list[str]:
         return [self.cell_id(seed) for seed in self.seeds]
@@ -315,11 +326,10 @@ def values(group: Group, seed: int) -> dict[str, float]:
     shift = (seed - 1.5) * 0.011
     seconds = group.seconds * (1 + shift)
     accuracy = group.accuracy + shift / 5
+    shares = {"precision": 0.0011, "recall": -0.0007, "f1": -0.0002}
     return {
         "test_accuracy": accuracy,
-        "test_precision_macro": accuracy + 0.0011,
-        "test_recall_macro": accuracy - 0.0007,
-        "test_f1_macro": accuracy - 0.0002,
+        **{f"test_{name}_macro": accuracy + by for name, by in shares.items()},
         "test_specificity_macro": 0.99 + shift / 20,
         "train_seconds": seconds,
         "epoch_seconds": seconds / group.epochs,
@@ -336,26 +346,24 @@ def metrics_json(group: Group, seed: int) -> dict:
     if group.status != "ok":
         return make_metrics(cell, group.status, reason=group.reason, **times)
     measured = values(group, seed)
+    each = measured["epoch_seconds"]
     history = [
-        {"epoch": epoch, "train_loss": 2.3 / epoch, "learning_rate": 0.002 / epoch}
-        | {"seconds": measured["epoch_seconds"], "test_loss": 1.9 / epoch}
-        | {"elapsed_seconds": measured["epoch_seconds"] * epoch}
+        {"epoch": n, "train_loss": 2.3 / n, "learning_rate": 0.002 / n, "test_loss": 1.9 / n}
+        | {"seconds": each, "elapsed_seconds": each * n}
         | {"samples_per_second": measured["samples_per_second"]}
-        | {"test_accuracy": measured["test_accuracy"] * (1 - math.exp(-1.1 * epoch))}
-        for epoch in range(1, group.epochs + 1)
+        | {"test_accuracy": measured["test_accuracy"] * (1 - math.exp(-1.1 * n))}
+        for n in range(1, group.epochs + 1)
     ]
-    confusion = [
-        [30 if row == column else (row * column) % 3 for column in range(10)] for row in range(10)
-    ]
+    confusion = [[30 if i == j else (i * j) % 3 for j in range(10)] for i in range(10)]
     memory = {"rank": 0, "mib": measured.pop("peak_memory_process_mib")}
-    measured["epoch_seconds"] = [measured["epoch_seconds"]] * group.epochs
+    measured["epoch_seconds"] = [each] * group.epochs
     if group.phases:
         names = list(group.phases[0])
         measured["profile"] = {
             "kind": "phases",
             "waiting_known": group.hardware["nodes"] == 1,
             "mean": {name: statistics.fmean(r[name] for r in group.phases) for name in names},
-            "ranks": [{"rank": rank, **each} for rank, each in enumerate(group.phases)],
+            "ranks": [{"rank": rank, **spent} for rank, spent in enumerate(group.phases)],
         }
     return make_metrics(
         cell,
@@ -370,43 +378,37 @@ def metrics_json(group: Group, seed: int) -> dict:
 
 def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dict:
     """results/plan/<study>.json for these groups."""
-    baselines = {group.model: group for group in groups if group.variant == "eager"}
-    entries = []
+    baselines = {group.model: group.id for group in groups if group.variant == "eager"}
     usual = {"baseline": "eager", "variants": 1, "inference": False}
     pairs = [
         {"id": f"{group.id}.pair", "model": group.model, "variant": group.variant, **usual}
-        | {"sides": [group.id, baselines[group.model].id], "cells": group.pairs()}
+        | {"sides": [group.id, baselines[group.model]], "cells": group.pairs()}
         | {"restarts": list(range(len(group.turns))), "not_run": group.not_run}
         for group in groups
         if group.turns
     ]
-    for group in groups:
-        cell = cell_json(group, group.seeds[0])
-        baseline = baselines.get(group.model)
-        told = ("id", "model", "variant", "strategy", "options", "hardware", "not_run")
-        work = {
-            "ranks": 2 if group.strategy in ("ddp", "horovod") else 1,
-            "micro_batches": group.options.get("chunks", 1),
-            "batch_norm": BATCH_NORM.get(group.strategy, "the whole batch"),
-        }
-        entries.append(
-            {key: getattr(group, key) for key in told}
-            | {"model_options": {}, "dataset": cell["dataset"], "training": cell["training"]}
-            | {"seeds": list(group.seeds), "cells": group.cells()}
-            | {"baseline": baseline.id if baseline and baseline is not group else None}
-            | {"published": {"model": group.model, "strategy": group.variant}}
-            | {"comparable": group.notes, "scaled": list(group.scaled), "work": WORK | work}
+    plan = {"schema_version": 1, "study": study, "stack": "current", "deployment": deployment}
+    plan |= {"arguments": ["--config", f"studies=[{study['name']}]"], "together": []}
+    plan["groups"] = [
+        plan_entry(
+            cell_json(group, group.seeds[0]),
+            id=group.id,
+            variant=group.variant,
+            seeds=list(group.seeds),
+            cells=group.cells(),
+            not_run=group.not_run,
+            baseline=None if group.variant == "eager" else baselines.get(group.model),
+            published={"model": group.model, "strategy": group.variant},
+            comparable=group.notes,
+            scaled=list(group.scaled),
+            work=WORK
+            | {"ranks": 2 if group.strategy in ("ddp", "horovod") else 1}
+            | {"micro_batches": group.options.get("chunks", 1)}
+            | {"batch_norm": BATCH_NORM.get(group.strategy, "the whole batch")},
         )
-    return {
-        "schema_version": 1,
-        "study": study,
-        "stack": "current",
-        "deployment": deployment,
-        "groups": entries,
-        "together": [],
-        "arguments": ["--config", f"studies=[{study['name']}]"],
-        **({"pairs": pairs} if pairs else {}),
-    }
+        for group in groups
+    ]
+    return plan | ({"pairs": pairs} if pairs else {})
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -417,15 +419,14 @@ def write_json(path: Path, value: Any) -> None:
 
 def published_csv(study: dict, groups: list[Group]) -> str:
     """What these groups say is published, as of A100s."""
-    head = "study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,unit"
-    lines = [
-        f"{study['published']},Table 1,{group.model},{group.variant},A100,1,"
-        f"{group.hardware['devices']},{name},{value},{METRICS[name].unit}"
-        for group in groups
-        for name, value in group.published.items()
-    ]
+    lines = ["study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,unit"]
+    for group in groups:
+        place = f"Table 1,{group.model},{group.variant},A100,1,{group.hardware['devices']}"
+        for name, value in group.published.items():
+            unit = METRICS[name].unit
+            lines.append(f"{study['published']},{place},{name},{value},{unit}")
     # A source has some row.
-    return "\n".join([head, *lines, f"{study['published']},T,x,x,X,1,1,epoch_seconds,1,s"]) + "\n"
+    return "\n".join([*lines, f"{study['published']},T,x,x,X,1,1,epoch_seconds,1,s"]) + "\n"
 
 
 def table(plan: dict, runs: dict[str, dict], published: pd.DataFrame | None = None):

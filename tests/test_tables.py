@@ -26,6 +26,7 @@ from workspace import ROOT
 A100 = {"fingerprint": "aaaaaaaaaaaa", "accelerators": [{"name": "NVIDIA A100-SXM4-80GB"}] * 2}
 CPU = {"fingerprint": "cccccccccccc", "accelerators": []}
 EAGER = {"model": "resnet50", "strategy": "eager"}
+CIFAR10 = {"name": "cifar10", "train_samples": None, "test_samples": None}
 
 
 def make_hardware(device="cuda", devices=1, nodes=1, gpu_model="A100", name=None) -> dict:
@@ -34,25 +35,10 @@ def make_hardware(device="cuda", devices=1, nodes=1, gpu_model="A100", name=None
 
 
 def make_group(name="eager", seeds=(0, 1, 2, 3), **changes) -> dict:
-    group = {
-        "id": f"resnet50.{name}",
-        "model": "resnet50",
-        "variant": name,
-        "strategy": name.split("-")[0],
-        "options": {},
-        "model_options": {},
-        "hardware": make_hardware(),
-        "dataset": {"name": "cifar10", "train_samples": None, "test_samples": None},
-        "training": constructed.TRAINING,
-        "seeds": list(seeds),
-        "cells": [f"resnet50.{name}.s{seed}" for seed in seeds],
-        "not_run": None,
-        "baseline": None,
-        "published": None,
-        "scaled": [],
-        "work": constructed.WORK,
-    }
-    return {**group, **changes}
+    strategy, cells = name.split("-")[0], [f"resnet50.{name}.s{seed}" for seed in seeds]
+    cell = constructed.make_cell("", "resnet50", strategy, make_hardware(), dataset=CIFAR10)
+    names = {"id": f"resnet50.{name}", "variant": name, "seeds": list(seeds), "cells": cells}
+    return constructed.plan_entry(cell, **names | changes)
 
 
 def make_plan(*groups, **study) -> dict:
@@ -92,23 +78,10 @@ def make_runs(group: dict, machine=A100, **values) -> dict:
 
 
 def make_published(*rows: dict) -> pd.DataFrame:
-    base = {
-        "study": "paper",
-        "document": "paper.txt",
-        "table": "Table 1",
-        "model": "resnet50",
-        "strategy": "eager",
-        "options": None,
-        "hardware": "A100",
-        "nodes": 1,
-        "devices_per_node": 1,
-        "batch_size": None,
-        "precision": None,
-        "metric": "test_accuracy",
-        "value": 0.9,
-        "unit": "fraction",
-        "note": None,
-    }
+    base = {"study": "paper", "document": "paper.txt", "table": "Table 1", **EAGER, "options": None}
+    base |= {"hardware": "A100", "nodes": 1, "devices_per_node": 1, "batch_size": None}
+    base |= {"precision": None, "metric": "test_accuracy", "value": 0.9, "unit": "fraction"}
+    base |= {"note": None}
     return pd.DataFrame([{**base, **row} for row in rows], columns=list(base))
 
 

@@ -81,8 +81,8 @@ class Comparison:
     ``ratios``: one, or two of different models, of which the first is divided by the second; none
     where no two groups could be set beside each other. ``group``: of what is told of one group
     alone. ``published`` and ``measured`` are numbers, or a word. How the one ``lies`` beside the
-    interval of the other decides nothing: INSIDE, ABOVE or BELOW of `words`, NOT_COMPARABLE, or
-    empty; ``says`` it in a sentence.
+    interval of the other decides nothing: INSIDE, ABOVE or BELOW of `words`, NOT_COMPARABLE, of
+    which it ``says`` why, or empty.
     """
 
     study: str
@@ -270,21 +270,17 @@ def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | No
         reasons = tuple(filter(None, (*series.reasons, series.too_few)))
         return replace(made, verdict=words.REPORTED, reasons=reasons)
     share = test.margin or study.tolerance["relative" if series.logs else "accuracy"]
-    margin = series.margin(share)
     threshold = math.log(value) if series.logs and value is not None else value
-    ends = margin if test.op == "within_margin" else (threshold,)
-    equality = {words.SAME: words.HOLDS, words.DIFFERENT: words.FAILS}
+    sides = {">": (threshold, math.inf), "<": (-math.inf, threshold)}
+    region = sides.get(test.op) or series.margin(share)
 
     def at(alpha: float) -> str:
-        found = series.interval(alpha)
-        if test.op == "within_margin":
-            return equality.get(sequential.within(found, margin), words.UNDECIDED)
-        return sequential.beyond(found, test.op, threshold)
+        return sequential.within(series.interval(alpha), region)
 
-    verdict, reasons = at(sequential.ALPHA), series.reasons
+    verdict, reasons, ends = at(sequential.ALPHA), series.reasons, filter(math.isfinite, region)
     if verdict == words.UNDECIDED:
-        reasons = (*reasons, series.outlook(ends))
-    return replace(made, verdict=verdict, reasons=reasons, at=at, boundaries=ends)
+        reasons = (*reasons, series.outlook(region))
+    return replace(made, verdict=verdict, reasons=reasons, at=at, boundaries=tuple(ends))
 
 
 def _beside(made: Comparison) -> dict[str, str]:
@@ -296,11 +292,8 @@ def _beside(made: Comparison) -> dict[str, str]:
     if len(made.ratios) == 1 and series.logs:
         least, most = made.ratios[0].bounds
         differs += judging.beyond(value, most, least)
-    said = f"published {series.text(value)}"
     if differs:
-        says = f"{said}: not comparable: {'; '.join(differs)}"
+        said = f"{value:.3g}" if series.logs else f"{100 * value:+.2f} points"
+        says = f"published {said}: not comparable: {'; '.join(differs)}"
         return {"lies": words.NOT_COMPARABLE, "says": says}
-    lies = judging.lies(value, series)
-    ends = ", ".join(map(series.text, (series.ci_low, series.ci_high)))
-    scale = ", at its own scale" if made.scaled else ""
-    return {"lies": lies, "says": f"{said} lies {lies} [{ends}]{scale}"}
+    return {"lies": judging.lies(value, series)}

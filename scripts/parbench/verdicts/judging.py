@@ -56,9 +56,9 @@ def _near(
     interval, ends = series.interval(), (published - margin, published + margin)
     says = [f"differs by {interval.mean - published:+.2g} (tolerance {margin:.2g})"]
     word = sequential.within(interval, ends)
-    if word == words.SAME:
+    if word == words.HOLDS:
         return words.REPRODUCED, says
-    if word == words.DIFFERENT:
+    if word == words.FAILS:
         better = (interval.mean > published) == metric.higher_is_better
         return (words.SUSPICIOUS if better else words.NOT_REPRODUCED), says
     return word, [*says, series.outlook(ends)]

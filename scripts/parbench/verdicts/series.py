@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from parbench.verdicts import sequential
 from parbench.verdicts.sequential import ALPHA, Band, Interval
-from parbench.verdicts.words import SAME, UNDECIDED, too_few
+from parbench.verdicts.words import HOLDS, UNDECIDED, too_few
 
 IMAGES = 3  # of the test set, within which two scores are always equal
 
@@ -39,10 +39,6 @@ class Series:
     def points(self) -> list[float]:
         """Every value as a reader sees it."""
         return list(map(self.shown, self.values.values()))
-
-    def text(self, shown: float) -> str:
-        """What is shown of a ratio, or of a difference of scores, in a sentence."""
-        return f"{shown:.3g}" if self.logs else f"{100 * shown:+.2f} points"
 
     def interval(self, alpha: float = ALPHA) -> Interval | None:
         """Of their mean; None of too few."""
@@ -128,7 +124,7 @@ class Series:
         if boundaries := self.undecided(share):
             return f"{UNDECIDED}: {self.outlook(boundaries)}"
         found, margin = self.interval(), self.margin(share)
-        if sequential.within(found, margin) == SAME:
+        if sequential.within(found, margin) == HOLDS:
             return f"equal within {share:.0%}" if self.logs else f"equal within {margin[1]:.2g}"
         return more if found.low > 0 else less
 
@@ -136,11 +132,8 @@ class Series:
         """The boundaries that more values may leave out: none, or those of equality, whichever are
         farther from the estimate. Empty where it is told."""
         found, margin = self.interval(), self.margin(share)
-        told = found and (
-            sequential.within(found, margin) == SAME
-            or sequential.beyond(found, ">", 0.0) != UNDECIDED
-        )
-        if told:
+        above = sequential.within(found, (0.0, math.inf))
+        if above != UNDECIDED or sequential.within(found, margin) == HOLDS:
             return ()
         return margin if found and abs(found.mean) < margin[1] / 2 else (0.0,)
 
