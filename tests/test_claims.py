@@ -13,7 +13,7 @@ import pypdf
 import pytest
 
 import constructed
-from constructed import CPU1, CPU2, TRAINING, WORK, make_cell, make_hardware, make_metrics
+from constructed import CPU1, CPU2, TRAINING, make_cell, make_hardware, make_metrics, plan_entry
 from parbench.errors import ParbenchError
 from parbench.plan.published import Claim
 from parbench.plan.published import claims as read_claims
@@ -66,26 +66,21 @@ def group(
     ``changes`` are those of the plan, such as ``not_run`` and ``published``; others are settings.
     """
     name = f"{model}.{variant}"
-    plan = {key: changes.pop(key, None) for key in ("not_run", "published", "baseline")}
-    plan |= {"comparable": changes.pop("comparable", {}), "scaled": changes.pop("scaled", [])}
-    plan["model_options"] = {}
-    cell = make_cell(
-        name, model, strategy, hardware, options=options, training={**TRAINING, **changes}
-    )
-    plan |= {"id": name, "model": model, "variant": variant, "strategy": strategy}
-    plan |= {"options": options or {}, "hardware": hardware, "seeds": list(seeds)}
-    plan |= {key: cell[key] for key in ("dataset", "training")}
-    plan |= {"cells": [f"{name}.s{seed}" for seed in seeds], "work": WORK}
+    keys = ("not_run", "published", "scaled", "comparable")
+    told = {key: changes.pop(key) for key in keys if key in changes}
+    training = TRAINING | changes
+    cell = make_cell(name, model, strategy, hardware, options=options, training=training)
+    told |= {"id": name, "variant": variant, "seeds": list(seeds)}
+    plan = plan_entry(cell, cells=[f"{name}.s{seed}" for seed in seeds], **told)
     runs = []
-    for seed in seeds if plan["not_run"] is None else ():
-        own = {**cell, "id": f"{name}.s{seed}", "seed": seed}
+    for seed in () if plan["not_run"] else seeds:
         # Another factor than of the other group's seeds: no interval is a point.
         factor = 1 + jitter * math.sin(len(variant) + 2 * seed)
         score = accuracy * factor if isinstance(accuracy, float) else accuracy[seed]
-        measured = {"train_seconds": seconds, "test_accuracy": score}
-        measured |= {"peak_memory_mib": {"processes": [{"rank": 0, "mib": seconds * factor}]}}
-        measured["peak_memory_mib"]["devices"] = []
-        measured["confusion"] = [[images]]
+        memory = {"processes": [{"rank": 0, "mib": seconds * factor}], "devices": []}
+        measured = {"train_seconds": seconds, "test_accuracy": score, "confusion": [[images]]}
+        measured["peak_memory_mib"] = memory
+        own = {**cell, "id": f"{name}.s{seed}", "seed": seed}
         runs.append(make_metrics(own, status, **(measured if status == "ok" else {})))
     return Group.of(plan, runs, runs)
 
@@ -111,8 +106,6 @@ NO_PAIR = "no pair (`pairs`) compares them in turns"
 FASTER = ratio({"strategy": "eager"}, {"strategy": "ddp"})
 SMALLER = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="peak_memory_process_mib")
 EAGER = group("eager", "eager", CPU1)
-
-
 MEMORY = "peak_memory_process_mib"
 
 
@@ -120,11 +113,8 @@ MEMORY = "peak_memory_process_mib"
     ("op", "mib", "verdict"),
     [
         (">", 60, HOLDS),
-        (">", 100, UNDECIDED),
-        (">", 160, FAILS),
-        ("<", 160, HOLDS),
+        ("<", 100, UNDECIDED),
         ("within_margin", 102, HOLDS),
-        ("within_margin", 105, UNDECIDED),
         ("within_margin", 120, FAILS),
         ("report", 120, REPORTED),
     ],
@@ -156,9 +146,7 @@ def scores(*accuracies, op="within_margin", images=1000, **more):
         # Nobody measures less than an image, however alike the seeds are.
         ({"accuracies": (0.81,) * 4, "op": ">", "value": 0}, HOLDS),
         ({"accuracies": (0.81,) * 4, "op": ">", "value": 0, "images": 100}, UNDECIDED),
-        ({"accuracies": (0.851, 0.85, 0.849, 0.85), "op": ">", "value": 0}, HOLDS),
         ({"accuracies": (0.851, 0.85, 0.849, 0.85), "op": ">", "value": 0.1}, FAILS),
-        ({"accuracies": (0.851, 0.85, 0.849, 0.85), "op": "<", "value": 0}, FAILS),
         ({"accuracies": (0.1, 0.7, 0.9), "op": "report"}, REPORTED),
     ],
 )
@@ -256,19 +244,17 @@ def test_devices_of_two_kinds_are_compared_only_where_named():
     assert made.verdict == UNTESTED
 
 
-def test_a_claim_without_test_may_be_against_its_own_numbers():
-    check = "recall is accuracy"
-    found = Contradiction(check, Sure.CERTAIN, "paper", "0.1 and 0.2", (2,))
-    claim = {"finding": check}
-    made = judged(claim, EAGER, found=[found])
-    assert made.verdict == FAILS
-    assert "published numbers alone" in made.reason
-    assert judged(claim, EAGER).verdict == UNTESTED
-    for other in (
-        Contradiction(check, Sure.CERTAIN, "another", "", (2,)),
-        Contradiction(check, Sure.WEAK, "paper", "", (2,)),
-    ):
-        assert judged(claim, EAGER, found=[other]).verdict == UNTESTED
+@pytest.mark.parametrize(
+    ("sure", "study", "verdict"),
+    [
+        (Sure.CERTAIN, "paper", FAILS),
+        (Sure.WEAK, "paper", UNTESTED),
+        (Sure.CERTAIN, "another", UNTESTED),
+    ],
+)
+def test_a_claim_without_test_may_be_against_its_own_numbers(sure, study, verdict):
+    found = Contradiction("recall is accuracy", sure, study, "0.1 and 0.2", (2,))
+    assert judged({"finding": "recall is accuracy"}, EAGER, found=[found]).verdict == verdict
 
 
 def test_one_comparison_that_is_against_it_is_enough():
@@ -303,7 +289,6 @@ def turns(own: Group, baseline: Group, *ratios: float, bound=math.inf) -> Group:
 
 DDP = group("ddp", "ddp", CPU2, 60)
 FAST, SLOW = (1.49, 1.51, 1.5, 1.5), (0.79, 0.81, 0.8, 0.8)
-SPREAD = (0.9, 1.1, 1.3, 0.8)
 
 
 @pytest.mark.parametrize(
@@ -311,15 +296,10 @@ SPREAD = (0.9, 1.1, 1.3, 0.8)
     [
         (FASTER, FAST, HOLDS),
         (FASTER, SLOW, FAILS),  # whatever whole trainings took
-        (FASTER, SPREAD, UNDECIDED),
+        (FASTER, (0.9, 1.1, 1.3, 0.8), UNDECIDED),
         (FASTER, FAST[:3], UNDECIDED),
         (ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<"), FAST, HOLDS),
         (ratio({"strategy": "ddp"}, {"strategy": "eager"}, "within_margin"), FAST, FAILS),
-        (
-            ratio({"strategy": "ddp"}, {"strategy": "eager"}, "within_margin"),
-            (1.01, 1.0, 1.01, 1.0),
-            HOLDS,
-        ),
         (ratio({"strategy": "eager"}, {"strategy": "ddp"}, value=1.6), FAST, FAILS),
     ],
 )
@@ -340,20 +320,17 @@ def test_predicting_is_told_by_pairs_of_predicting():
 # ---------------------------------------------------------------- where the published number lies
 
 
-def test_where_nothing_is_published_or_measured_nothing_lies():
-    assert judged(FASTER, EAGER, turns(DDP, EAGER, *FAST)).comparisons[0].lies == ""
-    few = judged(FASTER | {"published": 1.5}, EAGER, turns(DDP, EAGER, *FAST[:3]))
-    assert few.comparisons[0].lies == ""
+def test_where_a_published_number_lies_is_told_where_it_can_be():
+    def beside(claim, ddp):
+        (one,) = judged(claim, EAGER, ddp).comparisons
+        return one
 
-
-def test_a_published_number_of_other_work_is_not_comparable():
-    other = turns(DDP, EAGER, *FAST).model_copy(update={"differs": "it repeats"})
-    (one,) = judged(FASTER | {"published": 1.5}, EAGER, other).comparisons
-    assert (one.lies, "it repeats" in one.says) == (NOT_COMPARABLE, True)
-    small = turns(DDP, EAGER, *FAST).model_copy(update={"scaled": ["epochs 2 instead of 50"]})
-    claim = ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<") | {"published": 0.6}
-    (one,) = judged(claim, EAGER, small).comparisons
-    assert (one.lies, one.says[-18:]) == (BELOW, ", at its own scale")
+    fast, stated = turns(DDP, EAGER, *FAST), FASTER | {"published": 1.5}
+    assert beside(FASTER, fast).lies == ""
+    assert beside(stated, turns(DDP, EAGER, *FAST[:3])).lies == ""
+    assert beside(FASTER | {"published": 0.6}, fast).lies == BELOW
+    other = beside(stated, fast.model_copy(update={"differs": "it repeats"}))
+    assert (other.lies, "it repeats" in other.says) == (NOT_COMPARABLE, True)
 
 
 def test_a_study_with_pairs_compares_no_other_times():
@@ -413,10 +390,6 @@ def make_report(folder: Path, claim: dict, groups=None, **study) -> dict:
     return json.loads(out.read_text())
 
 
-def texts(table: dict) -> list[list[str]]:
-    return [[cell["text"] for cell in row] for row in table["rows"]]
-
-
 def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     data = make_report(tmp_path, FASTER | {"published": 1.5})
     html, pdf = render(tmp_path, tmp_path / "results" / "report.json")
@@ -427,36 +400,23 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     assert re.search(f"{reproduced}, published 1.50", figure["alt"])
     for text in ("1  Two are faster than", "resnet18", "resnet50", "✓ holds, firm"):
         assert f">{text}" in figure["svg"]
-    rows = {row[1]: row for row in texts(made["detail"])}
-    resnet, swin = (rows[f"{name}: eager over ddp"] for name in ("resnet18", "swin"))
-    assert resnet[2] == "1.50"
-    assert resnet[-2:] == [BELOW, HOLDS]
-    assert swin[-1] == UNTESTED
     assert "restart 0: at step 3" in [note["text"] for note in made["detail"]["notes"]]
     # Of this report's sources alone.
-    (found,) = texts(made["audit"])
-    assert found[:3] == ["constructed", "equal to the last digit", "likely"]
-    assert found[4] == "published.csv, lines 2, 3"
+    (found,) = made["audit"]["rows"]
+    assert [cell["text"] for cell in found][:2] == ["constructed", "equal to the last digit"]
     first = squeezed(pypdf.PdfReader(io.BytesIO(pdf)).pages[0].extract_text())
     for words in (made["sentence"], made["figure"]["title"], "Two are faster than one.", "holds"):
         assert squeezed(words) in first
     assert made["sentence"].startswith("1 of 1 claim can be tested here: 1 holds.")
-    assert (
-        html.index('id="f-claims"') < html.index('id="t-claims-each"') < html.index('id="summary"')
-    )
+    parts = ("f-claims", "t-claims-each", "summary")
+    assert sorted(parts, key=lambda part: html.index(f'id="{part}"')) == list(parts)
     assert squeezed("What the published numbers alone contradict") in squeezed(pdf_text(pdf))
 
 
-PAIR = [constructed.Group("net", "eager", CPU1, 12), constructed.Group("net", "ddp", CPU2, 8)]
-
-
-def test_where_no_claim_can_be_tested_there_is_no_figure(tmp_path):
-    data = make_report(tmp_path, FASTER, PAIR[:1])
-    assert data["claims"]["figure"]["parts"] == []
+def test_without_testable_claims_there_is_no_figure_and_without_a_source_nothing(tmp_path):
+    alone = [constructed.Group("net", "eager", CPU1)]
+    assert make_report(tmp_path, FASTER, alone)["claims"]["figure"]["parts"] == []
     _, pdf = render(tmp_path, tmp_path / "results" / "report.json")
     assert squeezed("0 of 1 claim") in squeezed(pdf_text(pdf))
-
-
-def test_without_a_source_nothing_is_claimed(tmp_path):
-    data = make_report(tmp_path, FASTER, PAIR, published=None, citation=None)
+    data = make_report(tmp_path, FASTER, alone, published=None, citation=None)
     assert data["claims"] is None
