@@ -310,45 +310,32 @@ def efficiency(rows: Rows, granted: Granted) -> Found:
             yield against(check, Sure.CERTAIN, (row, *speedups), says)
 
 
-def _stated_epochs(found: Mapping[str, Published]) -> tuple[int, float]:
-    """The epochs that the notes state and the seconds of one, each 0 where they do not: ``5
-    epochs``, ``5-epoch training``; ``42 s per epoch``, ``0.7 min/epoch``.
+def stated_epochs(rows: Rows, granted: Granted) -> Found:
+    """Throughput times training time is the epochs that the notes state times the training set; and
+    a training takes its epochs times the seconds of one: not less, nor much more.
     """
-    notes = "; ".join(row.note for row in found.values())
-    epochs = re.search(r"\b(\d+)[ -]epochs?\b", notes)
-    stated = re.search(r"\b(\d+(?:\.\d+)?) ?(s|min)\w* ?(?:/|per |an |each )epoch", notes)
-    seconds = float(stated[1]) * SECONDS[stated[2]] if stated else 0.0
-    return int(epochs[1]) if epochs else 0, seconds
-
-
-def throughput_times_time(rows: Rows, granted: Granted) -> Found:
-    """Throughput times training time is the stated epochs times the training set."""
     for found in by_configuration(rows):
+        notes = "; ".join(row.note for row in found.values())
+        stated = re.search(r"\b([1-9]\d*)[ -]epochs?\b", notes)
         time, rate = found.get("train_seconds"), found.get(RATE)
-        epochs, _ = _stated_epochs(found)
-        if time is None or rate is None or not epochs:
+        if not stated:
             continue
-        samples, due = time.value * rate.value, epochs * granted.train_samples
-        if not 1 / EPOCHS_WITHIN <= samples / due <= EPOCHS_WITHIN:
+        epochs = int(stated[1])
+        samples = time.value * rate.value if time and rate else None
+        due = epochs * granted.train_samples
+        if samples is not None and not 1 / EPOCHS_WITHIN <= samples / due <= EPOCHS_WITHIN:
             says = (
                 f"{time}: {rate.shown} for {time.shown} are {samples:,.0f} samples, "
                 f"{samples / granted.train_samples:.1f} epochs of {granted.train_samples:,}; "
                 f"{epochs} are stated"
             )
             yield against("throughput times time", Sure.LIKELY, (time, rate), says)
-
-
-def epochs_times_seconds(rows: Rows, granted: Granted) -> Found:
-    """A training takes its epochs times the seconds of one: not less, nor much more."""
-    for found in by_configuration(rows):
-        time = found.get("train_seconds") or found.get("total_seconds")
-        epochs, seconds = _stated_epochs(found)
-        if epoch := found.get("epoch_seconds"):
-            seconds = epoch.value
-        if time is None or not epochs or not seconds:
-            continue
+        time, epoch = time or found.get("total_seconds"), found.get("epoch_seconds")
+        # Else as ``42 s per epoch``, ``0.7 min/epoch``.
+        one = re.search(r"\b(\d+(?:\.\d+)?) ?(s|min)\w* ?(?:/|per |an |each )epoch", notes)
+        seconds = epoch.value if epoch else float(one[1]) * SECONDS[one[2]] if one else 0.0
         due = epochs * seconds
-        if time.most * ALIKE < due or time.least > EPOCHS_WITHIN * due:
+        if time and due and (time.most * ALIKE < due or time.least > EPOCHS_WITHIN * due):
             says = f"{time}: {epochs} epochs of {seconds:g} s take {due:g} s, not {time.shown}"
             told = [time, epoch] if epoch else [time]
             yield against("epochs times seconds", Sure.LIKELY, told, says)

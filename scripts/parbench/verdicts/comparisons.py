@@ -225,8 +225,8 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
     elif not missing and test.value == "published" and value is None:
         missing = ("the claim states no number for this",)
     made = Comparison(study.name, words.UNTESTED, missing, ratios, published=published)
-    bound = _bound(test, first) if series and series.logs and not others else None
-    too_far = _unreachable(test, bound, value)
+    one = series and series.logs and not others
+    bound, too_far = _reach(test, first, value) if one else (None, "")
     if missing:
         return replace(made, reasons=(too_far,)) if made.waits and too_far else made
     made = replace(made, measured=series, bound=bound)
@@ -246,21 +246,16 @@ def _biased(groups: Iterable[Group], compared: Iterable[Group]) -> str:
     return ""
 
 
-def _bound(test: ClaimTest, ratio: Ratio) -> float | None:
+def _reach(test: ClaimTest, ratio: Ratio, value: float | None) -> tuple[float | None, str]:
+    """The most that a ratio can be here, of ``<`` the least, or None; and why none beyond ``value``
+    can be found, empty where one can."""
     least, most = ratio.bounds
-    if test.op == "<":
-        return least or None
-    return most if math.isfinite(most) else None
-
-
-def _unreachable(test: ClaimTest, bound: float | None, value: float | None) -> str:
-    """Why no ratio beyond ``value`` can be found where it is at most ``bound``, of ``<`` at least;
-    empty where one can."""
-    if bound is None or value is None:
-        return ""
-    if test.op == ">" and value >= bound:
-        return f"at most {bound:.2f} times"
-    return f"at most {1 / bound:.2f} times" if test.op == "<" and value <= bound else ""
+    bound, times = (least, 1 / least if least else math.inf) if test.op == "<" else (most, most)
+    if math.isinf(times):
+        return None, ""
+    beyond = {"<": operator.le, ">": operator.ge}.get(test.op)
+    far = beyond is not None and value is not None and beyond(value, bound)
+    return bound, f"at most {times:.2f} times" if far else ""
 
 
 def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | None) -> Comparison:

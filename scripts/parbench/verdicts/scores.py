@@ -66,58 +66,43 @@ def equal_accuracies(rows: Rows, granted: Granted) -> Found:
         yield against("equal to the last digit", sure, different, says)
 
 
-def recall(rows: Rows, granted: Granted) -> Found:
+def balanced(rows: Rows, granted: Granted) -> Found:
     """On a balanced test set macro recall, the mean of the classes' recalls, is accuracy, the share
-    of hits. Where they differ, specificity may tell which is wrong.
-    """
-    for found in by_configuration(rows) if granted.balanced else ():
-        pair = [found.get(name) for name in ("test_accuracy", "test_recall_macro")]
-        if None in pair or _agree(*pair):
-            continue
-        told, sure = pair, Sure.LIKELY
-        accuracy, recalled = pair
-        says = (
-            f"{accuracy}: accuracy {accuracy.value:g} and macro recall {recalled.value:g}, "
-            "which are one number on a balanced test set"
-        )
-        third = found.get("test_specificity_macro")
-        wrong = [each for each in pair if third and not _follows(third, each, granted)]
-        if len(wrong) == 1:
-            told, sure = [*pair, third], Sure.CERTAIN
-            says += f"; by macro specificity {third.value:g}, {wrong[0].metric} is wrong"
-        yield against("recall is accuracy", sure, told, says)
-
-
-def specificity(rows: Rows, granted: Granted) -> Found:
-    """On a balanced test set macro specificity follows from recall.
+    of hits, and macro specificity follows from it.
 
     Each miss is a false positive of one class, among (classes - 1) times as many negatives:
-    specificity is 1 - (1 - recall) / (classes - 1). Where recall is accuracy, it is the wrong one.
+    specificity is 1 - (1 - recall) / (classes - 1). Where they differ, two tell which is wrong.
     """
+    others = granted.classes - 1
+    names = ("test_recall_macro", "test_accuracy", "test_specificity_macro")
     for found in by_configuration(rows) if granted.balanced else ():
-        printed = found.get("test_specificity_macro")
-        names = ("test_recall_macro", "test_accuracy")
-        bases = [found[name] for name in names if name in found]
-        if not printed or not bases or any(_follows(printed, each, granted) for each in bases):
-            continue
-        says = (
-            f"{bases[0]}: macro specificity {printed.value:g} is printed; {bases[0].metric} "
-            f"{bases[0].value:g} of {granted.classes} balanced classes makes it "
-            f"{_due(bases[0], granted):.4f}"
-        )
-        settled = len(bases) == 2 and _agree(*bases)
-        says += ", and so does test_accuracy: it is wrong" * settled
-        sure = Sure.CERTAIN if settled else Sure.LIKELY
-        yield against("specificity follows from recall", sure, (*bases, printed), says)
-
-
-def _due(base: Published, granted: Granted) -> float:
-    return 1 - (1 - base.value) / (granted.classes - 1)
-
-
-def _follows(printed: Published, base: Published, granted: Granted) -> bool:
-    slack = printed.rounding + base.rounding / (granted.classes - 1) + FLOATS
-    return abs(printed.value - _due(base, granted)) <= slack
+        recalled, accuracy, printed = map(found.get, names)
+        bases, wrong = [each for each in (recalled, accuracy) if each], []
+        for base in bases if printed else ():
+            slack = printed.rounding + base.rounding / others + FLOATS
+            if abs(printed.value - (1 - (1 - base.value) / others)) > slack:
+                wrong.append(base)
+        differ = len(bases) == 2 and not _agree(*bases)
+        if differ:
+            says = (
+                f"{accuracy}: accuracy {accuracy.value:g} and macro recall {recalled.value:g}, "
+                "which are one number on a balanced test set"
+            )
+            told, sure = [accuracy, recalled], Sure.LIKELY
+            if len(wrong) == 1:
+                told, sure = [*told, printed], Sure.CERTAIN
+                says += f"; by macro specificity {printed.value:g}, {wrong[0].metric} is wrong"
+            yield against("recall is accuracy", sure, told, says)
+        if wrong and wrong == bases:
+            settled = len(bases) == 2 and not differ
+            says = (
+                f"{bases[0]}: macro specificity {printed.value:g} is printed; {bases[0].metric} "
+                f"{bases[0].value:g} of {granted.classes} balanced classes makes it "
+                f"{1 - (1 - bases[0].value) / others:.4f}"
+            )
+            says += ", and so does test_accuracy: it is wrong" * settled
+            sure = Sure.CERTAIN if settled else Sure.LIKELY
+            yield against("specificity follows from recall", sure, (*bases, printed), says)
 
 
 def f1(rows: Rows, granted: Granted) -> Found:
