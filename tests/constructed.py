@@ -11,13 +11,13 @@ import hashlib
 import json
 import math
 import statistics
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from parbench.measure.metrics import METRICS
 from parbench.plan.settings import defaults
@@ -222,6 +222,9 @@ class Group:
     phases: list[dict[str, float]] | None = None  # of each rank of an instrumented run
     training: dict = field(default_factory=dict)  # settings that are its own
     train_samples: int | None = None
+    measured: dict[str, list] = field(default_factory=dict)  # values of metrics.json, by seed
+    machine: dict = field(default_factory=dict)
+    told: dict = field(default_factory=dict)  # what else the plan says
 
     @property
     def strategy(self) -> str:
@@ -269,40 +272,35 @@ def usual_groups() -> list[Group]:
     ]
 
 
+STUDY = """
+title: Pipeline and data parallelism, constructed
+description: Made-up numbers that exercise every kind of row.
+citation:
+  text: A. Author, B. Writer. A constructed paper. Journal of Tests, 2024.
+  authors: [A. Author, B. Writer]
+  year: 2024
+  url: https://example.org/paper
+dataset: digits
+settings: {global_batch: 64, optimizer: adamw, precision: fp32}
+assumed: {epochs: 50, learning_rate: 0.002}
+tolerance: {relative: 0.05, accuracy: 0.01}
+tables:
+  - title: Table 1. Serial training
+    caption: One device.
+    variants: [eager]
+    metrics: [test_accuracy, train_seconds]
+    units: {train_seconds: min, test_accuracy: percent}
+  - title: Table 2. Parallel training
+    caption: Two devices.
+    variants: [gpipe-1-1, gpipe-2, ddp, horovod]
+    metrics: [test_accuracy, train_seconds, speedup]
+    units: {}
+"""
+
+
 def usual_study(name: str = "constructed", **changes: Any) -> dict:
     """The study part of a plan, in the paper's shape; ``changes`` replace keys."""
-    study = {
-        "name": name,
-        "title": "Pipeline and data parallelism, constructed",
-        "description": "Made-up numbers that exercise every kind of row.",
-        "citation": {
-            "text": "A. Author, B. Writer. A constructed paper. Journal of Tests, 2024.",
-            "authors": ["A. Author", "B. Writer"],
-            "year": 2024,
-            "url": "https://example.org/paper",
-        },
-        "dataset": "digits",
-        "settings": {"global_batch": 64, "optimizer": "adamw", "precision": "fp32"},
-        "assumed": {"epochs": 50, "learning_rate": 0.002},
-        "published": name,
-        "tolerance": {"relative": 0.05, "accuracy": 0.01},
-        "tables": [
-            {
-                "title": "Table 1. Serial training",
-                "caption": "One device.",
-                "variants": ["eager"],
-                "metrics": ["test_accuracy", "train_seconds"],
-                "units": {"train_seconds": "min", "test_accuracy": "percent"},
-            },
-            {
-                "title": "Table 2. Parallel training",
-                "caption": "Two devices.",
-                "variants": ["gpipe-1-1", "gpipe-2", "ddp", "horovod"],
-                "metrics": ["test_accuracy", "train_seconds", "speedup"],
-                "units": {},
-            },
-        ],
-    }
+    study = yaml.safe_load(STUDY) | {"name": name, "published": name}
     return study | changes
 
 
@@ -341,10 +339,13 @@ def values(group: Group, seed: int) -> dict[str, float]:
 
 def metrics_json(group: Group, seed: int) -> dict:
     """metrics.json of one seed of a group."""
-    cell, day = cell_json(group, seed), f"2030-01-0{seed + 1}"
-    times = {"started": f"{day}T07:00:00Z", "finished": f"{day}T07:01:00Z"}
-    if group.status != "ok":
-        return make_metrics(cell, group.status, reason=group.reason, **times)
+    day = f"2030-01-0{seed + 1}"
+    usual = {"started": f"{day}T07:00:00Z", "finished": f"{day}T07:01:00Z"}
+    usual |= {"machine": group.machine} | ({"reason": group.reason} if group.reason else {})
+    own = {name: each[group.seeds.index(seed)] for name, each in group.measured.items()}
+    cell, status = cell_json(group, seed), own.pop("status", group.status)
+    if status != "ok":
+        return make_metrics(cell, status, **usual)
     measured = values(group, seed)
     each = measured["epoch_seconds"]
     history = [
@@ -365,15 +366,9 @@ def metrics_json(group: Group, seed: int) -> dict:
             "mean": {name: statistics.fmean(r[name] for r in group.phases) for name in names},
             "ranks": [{"rank": rank, **spent} for rank, spent in enumerate(group.phases)],
         }
-    return make_metrics(
-        cell,
-        reason=group.reason,
-        peak_memory_mib={"devices": [], "processes": [memory]},
-        confusion=confusion,
-        history=history,
-        **measured,
-        **times,
-    )
+    memory = {"devices": [], "processes": [memory]}
+    measured |= {"peak_memory_mib": memory, "confusion": confusion, "history": history}
+    return make_metrics(cell, **usual, **measured | own)
 
 
 def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dict:
@@ -406,6 +401,7 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
             | {"micro_batches": group.options.get("chunks", 1)}
             | {"batch_norm": BATCH_NORM.get(group.strategy, "the whole batch")},
         )
+        | group.told
         for group in groups
     ]
     return plan | ({"pairs": pairs} if pairs else {})
@@ -427,20 +423,6 @@ def published_csv(study: dict, groups: list[Group]) -> str:
             lines.append(f"{study['published']},{place},{name},{value},{unit}")
     # A source has some row.
     return "\n".join([*lines, f"{study['published']},T,x,x,X,1,1,epoch_seconds,1,s"]) + "\n"
-
-
-def table(plan: dict, runs: dict[str, dict], published: pd.DataFrame | None = None):
-    """The table that tables.py makes of a plan, metrics.json by cell, and published values."""
-    with tempfile.TemporaryDirectory(prefix="a table ") as name:
-        folder = Path(name)
-        for cell, run in runs.items():
-            write_json(folder / "cells" / cell / "metrics.json", run)
-        if published is None or published.empty:
-            (folder / "published.csv").write_text(published_csv(plan["study"], []))
-        else:
-            published.to_csv(folder / "published.csv", index=False)
-        write_json(folder / "plan.json", plan)
-        return read_table(make_table(folder / "plan.json", folder / "cells", folder / "table.csv"))
 
 
 def make_table(plan: Path, cells: Path, out: Path, *more: object) -> Path:
@@ -467,11 +449,12 @@ def write_study(
     change: Callable[[dict], dict] = lambda metrics: metrics,
     log: str = "epoch 1\nepoch 2\ndone\n",
     deployment: str = "host",
+    published: str = "",
 ) -> dict[str, Path]:
     """Write a whole constructed study under ``folder``, its table by tables.py.
 
-    ``change`` may alter each metrics.json; ``deployment`` is the plan's. Returns the paths "plan",
-    "table", "cells" and "published".
+    ``change`` may alter each metrics.json; ``deployment`` is the plan's; ``published``: a CSV in
+    place of what the groups say. Returns the paths "plan", "table", "cells" and "published".
     """
     study = study or usual_study()
     groups = usual_groups() if groups is None else groups
@@ -482,7 +465,7 @@ def write_study(
         "published": folder / "published.csv",
     }
     write_json(paths["plan"], plan_json(study, groups, deployment))
-    paths["published"].write_text(published_csv(study, groups))
+    paths["published"].write_text(published or published_csv(study, groups))
     for group in groups:
         for seed in () if group.not_run else group.seeds:
             cell = paths["cells"] / group.cell_id(seed)

@@ -13,7 +13,7 @@ import pypdf
 import pytest
 
 import constructed
-from constructed import CPU1, CPU2, TRAINING, make_cell, make_hardware, make_metrics, plan_entry
+from constructed import CPU1, CPU2, make_hardware
 from parbench.errors import ParbenchError
 from parbench.plan.published import Claim
 from parbench.plan.published import claims as read_claims
@@ -22,7 +22,7 @@ from parbench.reporting import report
 from parbench.verdicts import claims
 from parbench.verdicts.arithmetic import Contradiction, Sure
 from parbench.verdicts.comparisons import Rebuilt
-from parbench.verdicts.groups import Group
+from parbench.verdicts.groups import Group, groups_of
 from parbench.verdicts.pairs import Compared, Restart, restart
 from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.words import (
@@ -48,41 +48,30 @@ HEAD = (
 
 def group(
     variant: str,
-    strategy: str,
     hardware: dict,
     seconds=100.0,
     *,
     model="net",
-    options=None,
     accuracy=0.8,
-    status="ok",
-    seeds=(0, 1, 2, 3),
-    jitter=0.001,
     images=1000,
     **changes,
 ) -> Group:
-    """A group of four seeds whose times and accuracies differ by ``jitter``.
+    """A group whose seeds have memory (``seconds`` MiB) and accuracies that differ a little.
 
-    ``changes`` are those of the plan, such as ``not_run`` and ``published``; others are settings.
+    ``accuracy``: of all seeds, or of each; ``changes`` are those of `constructed.Group`.
     """
-    name = f"{model}.{variant}"
-    keys = ("not_run", "published", "scaled", "comparable")
-    told = {key: changes.pop(key) for key in keys if key in changes}
-    training = TRAINING | changes
-    cell = make_cell(name, model, strategy, hardware, options=options, training=training)
-    told |= {"id": name, "variant": variant, "seeds": list(seeds)}
-    plan = plan_entry(cell, cells=[f"{name}.s{seed}" for seed in seeds], **told)
-    runs = []
-    for seed in () if plan["not_run"] else seeds:
-        # Another factor than of the other group's seeds: no interval is a point.
-        factor = 1 + jitter * math.sin(len(variant) + 2 * seed)
-        score = accuracy * factor if isinstance(accuracy, float) else accuracy[seed]
-        memory = {"processes": [{"rank": 0, "mib": seconds * factor}], "devices": []}
-        measured = {"train_seconds": seconds, "test_accuracy": score, "confusion": [[images]]}
-        measured["peak_memory_mib"] = memory
-        own = {**cell, "id": f"{name}.s{seed}", "seed": seed}
-        runs.append(make_metrics(own, status, **(measured if status == "ok" else {})))
-    return Group.of(plan, runs, runs)
+    seeds = changes.setdefault("seeds", (0, 1, 2, 3))
+    changes["told"] = {"published": None} | changes.pop("told", {})
+    # Another factor than of the other group's seeds: no interval is a point.
+    factors = [1 + 0.001 * math.sin(len(variant) + 2 * seed) for seed in seeds]
+    memory = [{"processes": [{"rank": 0, "mib": seconds * f}], "devices": []} for f in factors]
+    scores = [accuracy * f for f in factors] if isinstance(accuracy, float) else accuracy
+    measured = {"train_seconds": [seconds] * len(seeds), "test_accuracy": scores}
+    measured |= {"confusion": [[[images]]] * len(seeds), "peak_memory_mib": memory}
+    own = constructed.Group(model, variant, hardware, measured=measured, **changes)
+    runs = {own.cell_id(seed): constructed.metrics_json(own, seed) for seed in seeds}
+    plan = constructed.plan_json(constructed.usual_study(), [own])
+    return groups_of(plan, runs)[own.id]
 
 
 def judged(claim: dict, *groups: Group, rows=(), found=()):
@@ -105,7 +94,7 @@ def ratio(over: dict, under: dict, op=">", metric="train_seconds", **more) -> di
 NO_PAIR = "no pair (`pairs`) compares them in turns"
 FASTER = ratio({"strategy": "eager"}, {"strategy": "ddp"})
 SMALLER = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="peak_memory_process_mib")
-EAGER = group("eager", "eager", CPU1)
+EAGER = group("eager", CPU1)
 MEMORY = "peak_memory_process_mib"
 
 
@@ -121,7 +110,7 @@ MEMORY = "peak_memory_process_mib"
 )
 def test_what_no_clock_measures_is_a_ratio_seed_by_seed(op, mib, verdict):
     claim = ratio({"strategy": "eager"}, {"strategy": "ddp"}, op, MEMORY)
-    made = judged(claim, EAGER, group("ddp", "ddp", CPU2, mib))
+    made = judged(claim, EAGER, group("ddp", CPU2, mib))
     assert made.verdict == verdict
     (one,) = made.comparisons
     assert one.measured.mean == pytest.approx(100 / mib, rel=0.01)
@@ -131,8 +120,8 @@ def scores(*accuracies, op="within_margin", images=1000, **more):
     """The verdict on the scores of ddp beside 0.8, 0.8, ... of eager training."""
     claim = ratio({"strategy": "ddp"}, {"strategy": "eager"}, op, "test_accuracy", **more)
     seeds = {"seeds": range(len(accuracies)), "images": images}
-    eager = group("eager", "eager", CPU1, accuracy=[0.8] * len(accuracies), **seeds)
-    return judged(claim, eager, group("ddp", "ddp", CPU2, accuracy=accuracies, **seeds))
+    eager = group("eager", CPU1, accuracy=[0.8] * len(accuracies), **seeds)
+    return judged(claim, eager, group("ddp", CPU2, accuracy=accuracies, **seeds))
 
 
 @pytest.mark.parametrize(
@@ -174,7 +163,7 @@ def test_a_number_that_means_nothing_is_refused(tmp_path, metric, test, message)
 
 @pytest.mark.parametrize(("recall", "verdict"), [(1, HOLDS), (1.01, FAILS)])
 def test_a_metric_that_equals_another_in_every_run(recall, verdict):
-    own = group("eager", "eager", CPU1, published={"model": "net", "strategy": "eager"})
+    own = group("eager", CPU1, told={"published": {"model": "net", "strategy": "eager"}})
     for run in own.runs:
         run["test_recall_macro"] = recall * run["test_accuracy"]
     scores = ("test_accuracy", "test_recall_macro")
@@ -184,33 +173,33 @@ def test_a_metric_that_equals_another_in_every_run(recall, verdict):
 
 
 def test_what_is_lacking_is_said():
-    lacking = group("ddp", "ddp", CPU2, not_run="needs 2x A100")
+    lacking = group("ddp", CPU2, not_run="needs 2x A100")
     made = judged(FASTER, EAGER, lacking)
     assert (made.verdict, made.reason) == (UNTESTED, "needs 2x A100")
     assert judged(FASTER, EAGER).reason == "paper-cpu has no cell with strategy ddp"
-    other = group("ddp", "ddp", CPU2, learning_rate=0.5)
+    other = group("ddp", CPU2, training={"learning_rate": 0.5})
     assert "no two cells that differ in this alone" in judged(FASTER, EAGER, other).reason
-    alone = judged(FASTER, EAGER, group("ddp", "ddp", CPU2))
+    alone = judged(FASTER, EAGER, group("ddp", CPU2))
     assert (alone.verdict, alone.reason) == (UNTESTED, NO_PAIR)
-    failed = group("ddp", "ddp", CPU2, status="out_of_memory")
+    failed = group("ddp", CPU2, status="out_of_memory")
     assert "out of memory" in judged(SMALLER, EAGER, failed).reason
     total = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="total_seconds")
-    made = judged(total, EAGER, group("ddp", "ddp", CPU2))
+    made = judged(total, EAGER, group("ddp", CPU2))
     assert made.reason == "paper-cpu has no cell that measures total_seconds"
     unknown = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="wishes")
-    made = judged(unknown, EAGER, group("ddp", "ddp", CPU2))
+    made = judged(unknown, EAGER, group("ddp", CPU2))
     assert (made.verdict, made.reason) == (UNTESTED, "no cell measures wishes")
 
 
 def test_without_a_common_seed_there_is_no_number():
     """Neither in one ratio nor in two: what is not measured is no NaN."""
-    empty = group("ddp", "ddp", CPU2).model_copy(update={"runs": ()})
+    empty = group("ddp", CPU2).model_copy(update={"runs": ()})
     made = judged(ratio({"strategy": "ddp"}, {"strategy": "eager"}, metric=MEMORY), EAGER, empty)
     assert (made.verdict, made.reason) == (UNTESTED, "no seed or restart that both have")
     assert made.comparisons[0].measured is None
     test = {"test": SMALLER["test"] | {"models": ["a", "b"]}}
     groups = [
-        group(name, name, hardware, model=model, seeds=seeds)
+        group(name, hardware, model=model, seeds=seeds)
         for model, seeds in (("a", (0, 1, 2)), ("b", (4, 5, 6)))
         for name, hardware in (("eager", CPU1), ("ddp", CPU2))
     ]
@@ -219,13 +208,14 @@ def test_without_a_common_seed_there_is_no_number():
 
 
 def test_the_sources_configuration_counts_and_not_the_variants_beside_it():
-    own = {"published": {"model": "net", "strategy": "ddp"}}
+    own = {"told": {"published": {"model": "net", "strategy": "ddp"}}}
+    phases = {"training": {"profile": "phases"}}
     groups = [
         EAGER,
-        group("ddp", "ddp", CPU2, 60, **own),
-        group("ddp-bucket", "ddp", CPU2, 160, options={"bucket": 1}),
-        group("ddp-phases", "ddp", CPU2, 160, profile="phases", **own),
-        group("eager-phases", "eager", CPU1, 160, profile="phases"),
+        group("ddp", CPU2, 60, **own),
+        group("ddp-bucket", CPU2, 160, options={"bucket": 1}),
+        group("ddp-phases", CPU2, 160, **phases, **own),
+        group("eager-phases", CPU1, 160, **phases),
     ]
     made = judged(ratio({"devices": 2}, {"devices": 1}, "<", MEMORY), *groups)
     assert [each.ratios[0].over.variant for each in made.comparisons] == ["ddp"]
@@ -233,12 +223,13 @@ def test_the_sources_configuration_counts_and_not_the_variants_beside_it():
 
 
 def test_devices_of_two_kinds_are_compared_only_where_named():
-    gpu = group("gpu", "eager", T4, 10)
+    gpu = group("eager-gpu", T4, 10)
     same = ratio({"device": "gpu"}, {"device": "cpu"}, "within_margin", "test_accuracy")
     assert len(judged(same, EAGER, gpu).comparisons[0].ratios) == 1
-    threads = group("threads", "eager", {**CPU1, "threads": 2, "name": "cpu1t2"})
+    threads = group("eager-threads", {**CPU1, "threads": 2, "name": "cpu1t2"})
     assert len(judged(same, threads, gpu).comparisons[0].ratios) == 1
-    few = judged(same, group("cpu", "eager", CPU1, steps=5), group("gpu", "eager", T4, steps=5))
+    steps = {"training": {"steps": 5}}
+    few = judged(same, group("eager-cpu", CPU1, **steps), group("eager-gpu", T4, **steps))
     assert few.reason == "paper-cpu has no cell that measures test_accuracy"
     made = judged(ratio({"strategy": "eager", "devices": 1}, {"strategy": "ddp"}), EAGER, gpu)
     assert made.verdict == UNTESTED
@@ -260,8 +251,8 @@ def test_a_claim_without_test_may_be_against_its_own_numbers(sure, study, verdic
 def test_one_comparison_that_is_against_it_is_enough():
     def two(model: str, seconds: float, **more) -> list[Group]:
         return [
-            group("eager", "eager", CPU1, model=model),
-            group("ddp", "ddp", CPU2, seconds, model=model, **more),
+            group("eager", CPU1, model=model),
+            group("ddp", CPU2, seconds, model=model, **more),
         ]
 
     good, level, bad = two("a", 60), two("b", 100), two("c", 160)
@@ -287,7 +278,7 @@ def turns(own: Group, baseline: Group, *ratios: float, bound=math.inf) -> Group:
     return own.model_copy(update={"pairs": {**own.pairs, baseline.id: compared}})
 
 
-DDP = group("ddp", "ddp", CPU2, 60)
+DDP = group("ddp", CPU2, 60)
 FAST, SLOW = (1.49, 1.51, 1.5, 1.5), (0.79, 0.81, 0.8, 0.8)
 
 
@@ -334,12 +325,12 @@ def test_where_a_published_number_lies_is_told_where_it_can_be():
 
 
 def test_a_study_with_pairs_compares_no_other_times():
-    other = group("ddp", "ddp", CPU2, 60, model="other")
+    other = group("ddp", CPU2, 60, model="other")
     made = judged(
         FASTER, EAGER, turns(DDP, EAGER, *FAST), EAGER.model_copy(update={"id": "x"}), other
     )
     assert [each.ratios[0].over.id for each in made.comparisons] == [EAGER.id]
-    alone = turns(group("b", "ddp", CPU2, 60, model="c"), EAGER, *FAST)
+    alone = turns(group("ddp-b", CPU2, 60, model="c"), EAGER, *FAST)
     assert "no pair" in judged(FASTER, EAGER, DDP, alone).reason
 
 
