@@ -35,6 +35,11 @@ BATCH_NORM = dict.fromkeys(("ddp", "horovod"), "each rank's share")
 BATCH_NORM["gpipe"] = "each micro-batch, running statistics not deferred"
 MACHINE = {"fingerprint": "0123456789ab", "cpu": "Constructed CPU", "cores": 2, "memory_mib": 24000}
 MACHINE |= {"os": "Test OS 1", "kernel": "6.1", "accelerators": []}
+ENVIRONMENT = {"stack": "current", "deployment": "host", "image": None, "image_digest": None}
+ENVIRONMENT |= {"python": "3.11.7", "lock_mismatch": [], "cores": [0, 1], "backend": None}
+ENVIRONMENT |= {"packages": {"torch": "2.15.0", "torchvision": "0.29.2", "torchgpipe": "0.0.7"}}
+ENVIRONMENT |= {"git_commit": "0" * 40, "git_dirty": False, "dataset_digest": "da7a" * 16}
+ENVIRONMENT |= {"code_digest": "c0de" * 16, "code": {"scripts/train.py": "ab" * 32}}
 
 
 # --- one cell and one run of it -------------------------------------------------------------------
@@ -79,14 +84,6 @@ def make_cell(
     }
 
 
-def plan_entry(cell: dict, **changes: Any) -> dict:
-    """What a plan says of the group of ``cell``, whose name, seeds and cells are ``changes``."""
-    entry = {"model": cell["model"]["name"], "model_options": {}, "work": WORK, "scaled": []}
-    entry |= {"strategy": cell["strategy"]["name"], "options": cell["strategy"]["options"]}
-    entry |= {key: cell[key] for key in ("hardware", "dataset", "training")}
-    return entry | dict.fromkeys(("not_run", "baseline", "published")) | changes
-
-
 def in_image(metrics: dict, digest: str = "51f" + "0" * 61) -> dict:
     """The same run in an image: Horovod's has an image of its own, as it does in parbench."""
     cell, environment = metrics["cell"], metrics["environment"]
@@ -126,25 +123,9 @@ def make_metrics(cell: dict, status="ok", *, machine=None, environment=None, **c
         "inference": {"samples": 360, "seconds": 0.5, "input_seconds": 0.1} if ok else None,
         "weights_sha256": "3e" * 32 if ok else None,
         "history": [],
-        "environment": {
-            "stack": "current",
-            "deployment": "host",
-            "image": None,
-            "image_digest": None,
-            "python": "3.11.7",
-            "packages": {"torch": "2.15.0", "torchvision": "0.29.2", "torchgpipe": "0.0.7"},
-            "lock_mismatch": [],
-            "machine": {**MACHINE, **(machine or {})},
-            "cores": [0, 1],
-            "world_size": cell["hardware"]["devices"],
-            "backend": None,
-            "git_commit": "0" * 40,
-            "git_dirty": False,
-            "code_digest": "c0de" * 16,
-            "code": {"scripts/train.py": "ab" * 32},
-            "dataset_digest": "da7a" * 16,
-            **(environment or {}),
-        },
+        "environment": ENVIRONMENT
+        | {"machine": MACHINE | (machine or {}), "world_size": cell["hardware"]["devices"]}
+        | (environment or {}),
         "started": "2030-01-01T07:00:00Z",
         "finished": "2030-01-01T07:01:00Z",
         "resumed_from": None,
@@ -384,26 +365,22 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
     ]
     plan = {"schema_version": 1, "study": study, "stack": "current", "deployment": deployment}
     plan |= {"arguments": ["--config", f"studies=[{study['name']}]"], "together": []}
-    plan["groups"] = [
-        plan_entry(
-            cell_json(group, group.seeds[0]),
-            id=group.id,
-            variant=group.variant,
-            seeds=list(group.seeds),
-            cells=group.cells(),
-            not_run=group.not_run,
-            baseline=None if group.variant == "eager" else baselines.get(group.model),
-            published={"model": group.model, "strategy": group.variant},
-            comparable=group.notes,
-            scaled=list(group.scaled),
-            work=WORK
-            | {"ranks": 2 if group.strategy in ("ddp", "horovod") else 1}
-            | {"micro_batches": group.options.get("chunks", 1)}
-            | {"batch_norm": BATCH_NORM.get(group.strategy, "the whole batch")},
+    plan["groups"] = []
+    for group in groups:
+        cell = cell_json(group, group.seeds[0])
+        told = ("id", "model", "variant", "strategy", "options", "hardware", "not_run")
+        work = {"ranks": 2 if group.strategy in ("ddp", "horovod") else 1}
+        work["micro_batches"] = group.options.get("chunks", 1)
+        work["batch_norm"] = BATCH_NORM.get(group.strategy, "the whole batch")
+        plan["groups"].append(
+            {key: getattr(group, key) for key in told}
+            | {"model_options": {}, "dataset": cell["dataset"], "training": cell["training"]}
+            | {"seeds": list(group.seeds), "cells": group.cells()}
+            | {"baseline": None if group.variant == "eager" else baselines.get(group.model)}
+            | {"published": {"model": group.model, "strategy": group.variant}}
+            | {"comparable": group.notes, "scaled": list(group.scaled), "work": WORK | work}
+            | group.told
         )
-        | group.told
-        for group in groups
-    ]
     return plan | ({"pairs": pairs} if pairs else {})
 
 
