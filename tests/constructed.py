@@ -11,13 +11,13 @@ import hashlib
 import json
 import math
 import statistics
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from parbench.measure.metrics import METRICS
 from parbench.plan.settings import defaults
@@ -35,6 +35,11 @@ BATCH_NORM = dict.fromkeys(("ddp", "horovod"), "each rank's share")
 BATCH_NORM["gpipe"] = "each micro-batch, running statistics not deferred"
 MACHINE = {"fingerprint": "0123456789ab", "cpu": "Constructed CPU", "cores": 2, "memory_mib": 24000}
 MACHINE |= {"os": "Test OS 1", "kernel": "6.1", "accelerators": []}
+ENVIRONMENT = {"stack": "current", "deployment": "host", "image": None, "image_digest": None}
+ENVIRONMENT |= {"python": "3.11.7", "lock_mismatch": [], "cores": [0, 1], "backend": None}
+ENVIRONMENT |= {"packages": {"torch": "2.15.0", "torchvision": "0.29.2", "torchgpipe": "0.0.7"}}
+ENVIRONMENT |= {"git_commit": "0" * 40, "git_dirty": False, "dataset_digest": "da7a" * 16}
+ENVIRONMENT |= {"code_digest": "c0de" * 16, "code": {"scripts/train.py": "ab" * 32}}
 
 
 # --- one cell and one run of it -------------------------------------------------------------------
@@ -118,25 +123,9 @@ def make_metrics(cell: dict, status="ok", *, machine=None, environment=None, **c
         "inference": {"samples": 360, "seconds": 0.5, "input_seconds": 0.1} if ok else None,
         "weights_sha256": "3e" * 32 if ok else None,
         "history": [],
-        "environment": {
-            "stack": "current",
-            "deployment": "host",
-            "image": None,
-            "image_digest": None,
-            "python": "3.11.7",
-            "packages": {"torch": "2.15.0", "torchvision": "0.29.2", "torchgpipe": "0.0.7"},
-            "lock_mismatch": [],
-            "machine": {**MACHINE, **(machine or {})},
-            "cores": [0, 1],
-            "world_size": cell["hardware"]["devices"],
-            "backend": None,
-            "git_commit": "0" * 40,
-            "git_dirty": False,
-            "code_digest": "c0de" * 16,
-            "code": {"scripts/train.py": "ab" * 32},
-            "dataset_digest": "da7a" * 16,
-            **(environment or {}),
-        },
+        "environment": ENVIRONMENT
+        | {"machine": MACHINE | (machine or {}), "world_size": cell["hardware"]["devices"]}
+        | (environment or {}),
         "started": "2030-01-01T07:00:00Z",
         "finished": "2030-01-01T07:01:00Z",
         "resumed_from": None,
@@ -188,6 +177,10 @@ GPIPE_NOTE = (
 )
 
 
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
 @dataclass
 class Group:
     """One configuration: what the plan says of it and what its cells measured."""
@@ -210,6 +203,9 @@ class Group:
     phases: list[dict[str, float]] | None = None  # of each rank of an instrumented run
     training: dict = field(default_factory=dict)  # settings that are its own
     train_samples: int | None = None
+    measured: dict[str, list] = field(default_factory=dict)  # values of metrics.json, by seed
+    machine: dict = field(default_factory=dict)
+    told: dict = field(default_factory=dict)  # what else the plan says
 
     @property
     def strategy(self) -> str:
@@ -217,13 +213,12 @@ class Group:
 
     @property
     def id(self) -> str:
-        digest = hashlib.sha256(repr((self.model, self.variant, self.hardware)).encode())
         plain = "".join(c for c in self.model if c.isalnum()) or "model"
-        return f"{plain}.{self.variant}.{self.hardware['name']}-{digest.hexdigest()[:8]}"
+        own = digest(repr((self.model, self.hardware)))
+        return f"{plain}.{self.variant}.{self.hardware['name']}-{own}"
 
     def cell_id(self, seed: int) -> str:
-        digest = hashlib.sha256(f"{self.id} {seed}".encode()).hexdigest()[:8]
-        return f"{self.id.rsplit('-', 1)[0]}.s{seed}-{digest}"
+        return f"{self.id.rsplit('-', 1)[0]}.s{seed}-{digest(self.id)}"
 
     def cells(self) -> list[str]:
         return [self.cell_id(seed) for seed in self.seeds]
@@ -258,40 +253,35 @@ def usual_groups() -> list[Group]:
     ]
 
 
+STUDY = """
+title: Pipeline and data parallelism, constructed
+description: Made-up numbers that exercise every kind of row.
+citation:
+  text: A. Author, B. Writer. A constructed paper. Journal of Tests, 2024.
+  authors: [A. Author, B. Writer]
+  year: 2024
+  url: https://example.org/paper
+dataset: digits
+settings: {global_batch: 64, optimizer: adamw, precision: fp32}
+assumed: {epochs: 50, learning_rate: 0.002}
+tolerance: {relative: 0.05, accuracy: 0.01}
+tables:
+  - title: Table 1. Serial training
+    caption: One device.
+    variants: [eager]
+    metrics: [test_accuracy, train_seconds]
+    units: {train_seconds: min, test_accuracy: percent}
+  - title: Table 2. Parallel training
+    caption: Two devices.
+    variants: [gpipe-1-1, gpipe-2, ddp, horovod]
+    metrics: [test_accuracy, train_seconds, speedup]
+    units: {}
+"""
+
+
 def usual_study(name: str = "constructed", **changes: Any) -> dict:
     """The study part of a plan, in the paper's shape; ``changes`` replace keys."""
-    study = {
-        "name": name,
-        "title": "Pipeline and data parallelism, constructed",
-        "description": "Made-up numbers that exercise every kind of row.",
-        "citation": {
-            "text": "A. Author, B. Writer. A constructed paper. Journal of Tests, 2024.",
-            "authors": ["A. Author", "B. Writer"],
-            "year": 2024,
-            "url": "https://example.org/paper",
-        },
-        "dataset": "digits",
-        "settings": {"global_batch": 64, "optimizer": "adamw", "precision": "fp32"},
-        "assumed": {"epochs": 50, "learning_rate": 0.002},
-        "published": name,
-        "tolerance": {"relative": 0.05, "accuracy": 0.01},
-        "tables": [
-            {
-                "title": "Table 1. Serial training",
-                "caption": "One device.",
-                "variants": ["eager"],
-                "metrics": ["test_accuracy", "train_seconds"],
-                "units": {"train_seconds": "min", "test_accuracy": "percent"},
-            },
-            {
-                "title": "Table 2. Parallel training",
-                "caption": "Two devices.",
-                "variants": ["gpipe-1-1", "gpipe-2", "ddp", "horovod"],
-                "metrics": ["test_accuracy", "train_seconds", "speedup"],
-                "units": {},
-            },
-        ],
-    }
+    study = yaml.safe_load(STUDY) | {"name": name, "published": name}
     return study | changes
 
 
@@ -315,11 +305,10 @@ def values(group: Group, seed: int) -> dict[str, float]:
     shift = (seed - 1.5) * 0.011
     seconds = group.seconds * (1 + shift)
     accuracy = group.accuracy + shift / 5
+    shares = {"precision": 0.0011, "recall": -0.0007, "f1": -0.0002}
     return {
         "test_accuracy": accuracy,
-        "test_precision_macro": accuracy + 0.0011,
-        "test_recall_macro": accuracy - 0.0007,
-        "test_f1_macro": accuracy - 0.0002,
+        **{f"test_{name}_macro": accuracy + by for name, by in shares.items()},
         "test_specificity_macro": 0.99 + shift / 20,
         "train_seconds": seconds,
         "epoch_seconds": seconds / group.epochs,
@@ -331,82 +320,68 @@ def values(group: Group, seed: int) -> dict[str, float]:
 
 def metrics_json(group: Group, seed: int) -> dict:
     """metrics.json of one seed of a group."""
-    cell, day = cell_json(group, seed), f"2030-01-0{seed + 1}"
-    times = {"started": f"{day}T07:00:00Z", "finished": f"{day}T07:01:00Z"}
-    if group.status != "ok":
-        return make_metrics(cell, group.status, reason=group.reason, **times)
+    day = f"2030-01-0{seed + 1}"
+    usual = {"started": f"{day}T07:00:00Z", "finished": f"{day}T07:01:00Z"}
+    usual |= {"machine": group.machine} | ({"reason": group.reason} if group.reason else {})
+    own = {name: each[group.seeds.index(seed)] for name, each in group.measured.items()}
+    cell, status = cell_json(group, seed), own.pop("status", group.status)
+    if status != "ok":
+        return make_metrics(cell, status, **usual)
     measured = values(group, seed)
+    each = measured["epoch_seconds"]
     history = [
-        {"epoch": epoch, "train_loss": 2.3 / epoch, "learning_rate": 0.002 / epoch}
-        | {"seconds": measured["epoch_seconds"], "test_loss": 1.9 / epoch}
-        | {"elapsed_seconds": measured["epoch_seconds"] * epoch}
+        {"epoch": n, "train_loss": 2.3 / n, "learning_rate": 0.002 / n, "test_loss": 1.9 / n}
+        | {"seconds": each, "elapsed_seconds": each * n}
         | {"samples_per_second": measured["samples_per_second"]}
-        | {"test_accuracy": measured["test_accuracy"] * (1 - math.exp(-1.1 * epoch))}
-        for epoch in range(1, group.epochs + 1)
+        | {"test_accuracy": measured["test_accuracy"] * (1 - math.exp(-1.1 * n))}
+        for n in range(1, group.epochs + 1)
     ]
-    confusion = [
-        [30 if row == column else (row * column) % 3 for column in range(10)] for row in range(10)
-    ]
+    confusion = [[30 if i == j else (i * j) % 3 for j in range(10)] for i in range(10)]
     memory = {"rank": 0, "mib": measured.pop("peak_memory_process_mib")}
-    measured["epoch_seconds"] = [measured["epoch_seconds"]] * group.epochs
+    measured["epoch_seconds"] = [each] * group.epochs
     if group.phases:
         names = list(group.phases[0])
         measured["profile"] = {
             "kind": "phases",
             "waiting_known": group.hardware["nodes"] == 1,
             "mean": {name: statistics.fmean(r[name] for r in group.phases) for name in names},
-            "ranks": [{"rank": rank, **each} for rank, each in enumerate(group.phases)],
+            "ranks": [{"rank": rank, **spent} for rank, spent in enumerate(group.phases)],
         }
-    return make_metrics(
-        cell,
-        reason=group.reason,
-        peak_memory_mib={"devices": [], "processes": [memory]},
-        confusion=confusion,
-        history=history,
-        **measured,
-        **times,
-    )
+    memory = {"devices": [], "processes": [memory]}
+    measured |= {"peak_memory_mib": memory, "confusion": confusion, "history": history}
+    return make_metrics(cell, **usual, **measured | own)
 
 
 def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dict:
     """results/plan/<study>.json for these groups."""
-    baselines = {group.model: group for group in groups if group.variant == "eager"}
-    entries = []
+    baselines = {group.model: group.id for group in groups if group.variant == "eager"}
     usual = {"baseline": "eager", "variants": 1, "inference": False}
     pairs = [
         {"id": f"{group.id}.pair", "model": group.model, "variant": group.variant, **usual}
-        | {"sides": [group.id, baselines[group.model].id], "cells": group.pairs()}
+        | {"sides": [group.id, baselines[group.model]], "cells": group.pairs()}
         | {"restarts": list(range(len(group.turns))), "not_run": group.not_run}
         for group in groups
         if group.turns
     ]
+    plan = {"schema_version": 1, "study": study, "stack": "current", "deployment": deployment}
+    plan |= {"arguments": ["--config", f"studies=[{study['name']}]"], "together": []}
+    plan["groups"] = []
     for group in groups:
         cell = cell_json(group, group.seeds[0])
-        baseline = baselines.get(group.model)
         told = ("id", "model", "variant", "strategy", "options", "hardware", "not_run")
-        work = {
-            "ranks": 2 if group.strategy in ("ddp", "horovod") else 1,
-            "micro_batches": group.options.get("chunks", 1),
-            "batch_norm": BATCH_NORM.get(group.strategy, "the whole batch"),
-        }
-        entries.append(
+        work = {"ranks": 2 if group.strategy in ("ddp", "horovod") else 1}
+        work["micro_batches"] = group.options.get("chunks", 1)
+        work["batch_norm"] = BATCH_NORM.get(group.strategy, "the whole batch")
+        plan["groups"].append(
             {key: getattr(group, key) for key in told}
             | {"model_options": {}, "dataset": cell["dataset"], "training": cell["training"]}
             | {"seeds": list(group.seeds), "cells": group.cells()}
-            | {"baseline": baseline.id if baseline and baseline is not group else None}
+            | {"baseline": None if group.variant == "eager" else baselines.get(group.model)}
             | {"published": {"model": group.model, "strategy": group.variant}}
             | {"comparable": group.notes, "scaled": list(group.scaled), "work": WORK | work}
+            | group.told
         )
-    return {
-        "schema_version": 1,
-        "study": study,
-        "stack": "current",
-        "deployment": deployment,
-        "groups": entries,
-        "together": [],
-        "arguments": ["--config", f"studies=[{study['name']}]"],
-        **({"pairs": pairs} if pairs else {}),
-    }
+    return plan | ({"pairs": pairs} if pairs else {})
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -417,29 +392,14 @@ def write_json(path: Path, value: Any) -> None:
 
 def published_csv(study: dict, groups: list[Group]) -> str:
     """What these groups say is published, as of A100s."""
-    head = "study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,unit"
-    lines = [
-        f"{study['published']},Table 1,{group.model},{group.variant},A100,1,"
-        f"{group.hardware['devices']},{name},{value},{METRICS[name].unit}"
-        for group in groups
-        for name, value in group.published.items()
-    ]
+    lines = ["study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,unit"]
+    for group in groups:
+        place = f"Table 1,{group.model},{group.variant},A100,1,{group.hardware['devices']}"
+        for name, value in group.published.items():
+            unit = METRICS[name].unit
+            lines.append(f"{study['published']},{place},{name},{value},{unit}")
     # A source has some row.
-    return "\n".join([head, *lines, f"{study['published']},T,x,x,X,1,1,epoch_seconds,1,s"]) + "\n"
-
-
-def table(plan: dict, runs: dict[str, dict], published: pd.DataFrame | None = None):
-    """The table that tables.py makes of a plan, metrics.json by cell, and published values."""
-    with tempfile.TemporaryDirectory(prefix="a table ") as name:
-        folder = Path(name)
-        for cell, run in runs.items():
-            write_json(folder / "cells" / cell / "metrics.json", run)
-        if published is None or published.empty:
-            (folder / "published.csv").write_text(published_csv(plan["study"], []))
-        else:
-            published.to_csv(folder / "published.csv", index=False)
-        write_json(folder / "plan.json", plan)
-        return read_table(make_table(folder / "plan.json", folder / "cells", folder / "table.csv"))
+    return "\n".join([*lines, f"{study['published']},T,x,x,X,1,1,epoch_seconds,1,s"]) + "\n"
 
 
 def make_table(plan: Path, cells: Path, out: Path, *more: object) -> Path:
@@ -466,11 +426,12 @@ def write_study(
     change: Callable[[dict], dict] = lambda metrics: metrics,
     log: str = "epoch 1\nepoch 2\ndone\n",
     deployment: str = "host",
+    published: str = "",
 ) -> dict[str, Path]:
     """Write a whole constructed study under ``folder``, its table by tables.py.
 
-    ``change`` may alter each metrics.json; ``deployment`` is the plan's. Returns the paths "plan",
-    "table", "cells" and "published".
+    ``change`` may alter each metrics.json; ``deployment`` is the plan's; ``published``: a CSV in
+    place of what the groups say. Returns the paths "plan", "table", "cells" and "published".
     """
     study = study or usual_study()
     groups = usual_groups() if groups is None else groups
@@ -481,7 +442,7 @@ def write_study(
         "published": folder / "published.csv",
     }
     write_json(paths["plan"], plan_json(study, groups, deployment))
-    paths["published"].write_text(published_csv(study, groups))
+    paths["published"].write_text(published or published_csv(study, groups))
     for group in groups:
         for seed in () if group.not_run else group.seeds:
             cell = paths["cells"] / group.cell_id(seed)

@@ -20,91 +20,72 @@ from parbench.strategies import ddp, gpipe
 from parbench.training import loop
 from parbench.verdicts import equivalence, trials
 
+PLANTED = {"nothing": contextlib.nullcontext}
 
-def summed():
+
+def planted(owner, name):
+    """Make a function that does wrong, given what is right, an error in its place."""
+
+    def named(wrong):
+        right = getattr(owner, name)
+
+        def replaced(*arguments):
+            return wrong(right, *arguments)
+
+        PLANTED[wrong.__name__] = lambda: mock.patch.object(owner, name, replaced)
+
+    return named
+
+
+@planted(ddp.Strategy, "step")
+def summed(right, strategy, optimizer, scaler):
     """Gradients are summed over the ranks and not averaged."""
-    right = ddp.Strategy.step
-
-    def step(self, optimizer, scaler):
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad.mul_(self.world_size)
-        right(self, optimizer, scaler)
-
-    return mock.patch.object(ddp.Strategy, "step", step)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad.mul_(strategy.world_size)
+    right(strategy, optimizer, scaler)
 
 
-def other_weights():
+@planted(ddp.Strategy, "wrap")
+def other_weights(right, strategy, blocks):
     """One rank begins with other weights than the rest."""
-    right = ddp.Strategy.wrap
-
-    def wrap(self, blocks):
-        model = right(self, blocks)
-        if self.rank == 1:
-            with torch.no_grad():
-                next(model.parameters()).mul_(1.0001)
-        return model
-
-    return mock.patch.object(ddp.Strategy, "wrap", wrap)
+    model = right(strategy, blocks)
+    if strategy.rank == 1:
+        with torch.no_grad():
+            next(model.parameters()).mul_(1.0001)
+    return model
 
 
-def uneven_mean():
+@planted(loop.Run, "share")
+def uneven_mean(right, run, batch):
     """Every rank's mean counts alike, whatever its share of the batch."""
-    right = loop.Run.share
-
-    def share(self, batch):
-        samples, weight = right(self, batch)
-        return samples, weight and 1 / len(samples)
-
-    return mock.patch.object(loop.Run, "share", share)
+    samples, weight = right(run, batch)
+    return samples, weight and 1 / len(samples)
 
 
-def forward_of_gpipe(changed):
-    """GPipe's model with ``changed(strategy, model, forward)`` as its forward pass."""
-    right = gpipe.Strategy.wrap
-
-    def wrap(self, blocks):
-        model = right(self, blocks)
-        model.forward = changed(self, model, model.forward)
-        return model
-
-    return mock.patch.object(gpipe.Strategy, "wrap", wrap)
-
-
-def dropped():
+@planted(gpipe.Strategy, "wrap")
+def dropped(right, strategy, blocks):
     """Of the last micro-batch comes no gradient."""
+    model = right(strategy, blocks)
+    forward = model.forward
 
-    def changed(strategy, model, forward):
-        def without_last(images):
-            chunks = strategy.options["chunks"]
-            *kept, last = forward(images).tensor_split(chunks)
-            return torch.cat([*kept, last.detach()])
+    def without_last(images):
+        *kept, last = forward(images).tensor_split(strategy.options["chunks"])
+        return torch.cat([*kept, last.detach()])
 
-        return without_last
-
-    return forward_of_gpipe(changed)
+    model.forward = without_last
+    return model
 
 
-def not_in_half():
+@planted(gpipe.Strategy, "wrap")
+def not_in_half(right, strategy, blocks):
     """Mixed precision is entered around the model, where GPipe's threads do not see it."""
-
-    def changed(strategy, model, forward):
-        for module in model.modules():
-            if isinstance(module, stages.Stage):
-                module.precision = "fp32"
-
-        def around(images):
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                return forward(images)
-
-        return around
-
-    return forward_of_gpipe(changed)
-
-
-PLANTED = {"nothing": contextlib.nullcontext} | {
-    error.__name__: error for error in (summed, other_weights, uneven_mean, dropped, not_in_half)
-}
+    model = right(strategy, blocks)
+    for module in model.modules():
+        if isinstance(module, stages.Stage):
+            module.precision = "fp32"
+    model.forward = torch.autocast("cpu", dtype=torch.bfloat16)(model.forward)
+    return model
 
 
 def plant():

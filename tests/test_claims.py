@@ -13,7 +13,7 @@ import pypdf
 import pytest
 
 import constructed
-from constructed import CPU1, CPU2, TRAINING, WORK, make_cell, make_hardware, make_metrics
+from constructed import CPU1, CPU2, make_hardware
 from parbench.errors import ParbenchError
 from parbench.plan.published import Claim
 from parbench.plan.published import claims as read_claims
@@ -22,7 +22,7 @@ from parbench.reporting import report
 from parbench.verdicts import claims
 from parbench.verdicts.arithmetic import Contradiction, Sure
 from parbench.verdicts.comparisons import Rebuilt
-from parbench.verdicts.groups import Group
+from parbench.verdicts.groups import Group, groups_of
 from parbench.verdicts.pairs import Compared, Restart, restart
 from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.words import (
@@ -48,46 +48,30 @@ HEAD = (
 
 def group(
     variant: str,
-    strategy: str,
     hardware: dict,
     seconds=100.0,
     *,
     model="net",
-    options=None,
     accuracy=0.8,
-    status="ok",
-    seeds=(0, 1, 2, 3),
-    jitter=0.001,
     images=1000,
     **changes,
 ) -> Group:
-    """A group of four seeds whose times and accuracies differ by ``jitter``.
+    """A group whose seeds have memory (``seconds`` MiB) and accuracies that differ a little.
 
-    ``changes`` are those of the plan, such as ``not_run`` and ``published``; others are settings.
+    ``accuracy``: of all seeds, or of each; ``changes`` are those of `constructed.Group`.
     """
-    name = f"{model}.{variant}"
-    plan = {key: changes.pop(key, None) for key in ("not_run", "published", "baseline")}
-    plan |= {"comparable": changes.pop("comparable", {}), "scaled": changes.pop("scaled", [])}
-    plan["model_options"] = {}
-    cell = make_cell(
-        name, model, strategy, hardware, options=options, training={**TRAINING, **changes}
-    )
-    plan |= {"id": name, "model": model, "variant": variant, "strategy": strategy}
-    plan |= {"options": options or {}, "hardware": hardware, "seeds": list(seeds)}
-    plan |= {key: cell[key] for key in ("dataset", "training")}
-    plan |= {"cells": [f"{name}.s{seed}" for seed in seeds], "work": WORK}
-    runs = []
-    for seed in seeds if plan["not_run"] is None else ():
-        own = {**cell, "id": f"{name}.s{seed}", "seed": seed}
-        # Another factor than of the other group's seeds: no interval is a point.
-        factor = 1 + jitter * math.sin(len(variant) + 2 * seed)
-        score = accuracy * factor if isinstance(accuracy, float) else accuracy[seed]
-        measured = {"train_seconds": seconds, "test_accuracy": score}
-        measured |= {"peak_memory_mib": {"processes": [{"rank": 0, "mib": seconds * factor}]}}
-        measured["peak_memory_mib"]["devices"] = []
-        measured["confusion"] = [[images]]
-        runs.append(make_metrics(own, status, **(measured if status == "ok" else {})))
-    return Group.of(plan, runs, runs)
+    seeds = changes.setdefault("seeds", (0, 1, 2, 3))
+    changes["told"] = {"published": None} | changes.pop("told", {})
+    # Another factor than of the other group's seeds: no interval is a point.
+    factors = [1 + 0.001 * math.sin(len(variant) + 2 * seed) for seed in seeds]
+    memory = [{"processes": [{"rank": 0, "mib": seconds * f}], "devices": []} for f in factors]
+    scores = [accuracy * f for f in factors] if isinstance(accuracy, float) else accuracy
+    measured = {"train_seconds": [seconds] * len(seeds), "test_accuracy": scores}
+    measured |= {"confusion": [[[images]]] * len(seeds), "peak_memory_mib": memory}
+    own = constructed.Group(model, variant, hardware, measured=measured, **changes)
+    runs = {own.cell_id(seed): constructed.metrics_json(own, seed) for seed in seeds}
+    plan = constructed.plan_json(constructed.usual_study(), [own])
+    return groups_of(plan, runs)[own.id]
 
 
 def judged(claim: dict, *groups: Group, rows=(), found=()):
@@ -110,9 +94,7 @@ def ratio(over: dict, under: dict, op=">", metric="train_seconds", **more) -> di
 NO_PAIR = "no pair (`pairs`) compares them in turns"
 FASTER = ratio({"strategy": "eager"}, {"strategy": "ddp"})
 SMALLER = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="peak_memory_process_mib")
-EAGER = group("eager", "eager", CPU1)
-
-
+EAGER = group("eager", CPU1)
 MEMORY = "peak_memory_process_mib"
 
 
@@ -120,18 +102,15 @@ MEMORY = "peak_memory_process_mib"
     ("op", "mib", "verdict"),
     [
         (">", 60, HOLDS),
-        (">", 100, UNDECIDED),
-        (">", 160, FAILS),
-        ("<", 160, HOLDS),
+        ("<", 100, UNDECIDED),
         ("within_margin", 102, HOLDS),
-        ("within_margin", 105, UNDECIDED),
         ("within_margin", 120, FAILS),
         ("report", 120, REPORTED),
     ],
 )
 def test_what_no_clock_measures_is_a_ratio_seed_by_seed(op, mib, verdict):
     claim = ratio({"strategy": "eager"}, {"strategy": "ddp"}, op, MEMORY)
-    made = judged(claim, EAGER, group("ddp", "ddp", CPU2, mib))
+    made = judged(claim, EAGER, group("ddp", CPU2, mib))
     assert made.verdict == verdict
     (one,) = made.comparisons
     assert one.measured.mean == pytest.approx(100 / mib, rel=0.01)
@@ -141,8 +120,8 @@ def scores(*accuracies, op="within_margin", images=1000, **more):
     """The verdict on the scores of ddp beside 0.8, 0.8, ... of eager training."""
     claim = ratio({"strategy": "ddp"}, {"strategy": "eager"}, op, "test_accuracy", **more)
     seeds = {"seeds": range(len(accuracies)), "images": images}
-    eager = group("eager", "eager", CPU1, accuracy=[0.8] * len(accuracies), **seeds)
-    return judged(claim, eager, group("ddp", "ddp", CPU2, accuracy=accuracies, **seeds))
+    eager = group("eager", CPU1, accuracy=[0.8] * len(accuracies), **seeds)
+    return judged(claim, eager, group("ddp", CPU2, accuracy=accuracies, **seeds))
 
 
 @pytest.mark.parametrize(
@@ -156,9 +135,7 @@ def scores(*accuracies, op="within_margin", images=1000, **more):
         # Nobody measures less than an image, however alike the seeds are.
         ({"accuracies": (0.81,) * 4, "op": ">", "value": 0}, HOLDS),
         ({"accuracies": (0.81,) * 4, "op": ">", "value": 0, "images": 100}, UNDECIDED),
-        ({"accuracies": (0.851, 0.85, 0.849, 0.85), "op": ">", "value": 0}, HOLDS),
         ({"accuracies": (0.851, 0.85, 0.849, 0.85), "op": ">", "value": 0.1}, FAILS),
-        ({"accuracies": (0.851, 0.85, 0.849, 0.85), "op": "<", "value": 0}, FAILS),
         ({"accuracies": (0.1, 0.7, 0.9), "op": "report"}, REPORTED),
     ],
 )
@@ -186,7 +163,7 @@ def test_a_number_that_means_nothing_is_refused(tmp_path, metric, test, message)
 
 @pytest.mark.parametrize(("recall", "verdict"), [(1, HOLDS), (1.01, FAILS)])
 def test_a_metric_that_equals_another_in_every_run(recall, verdict):
-    own = group("eager", "eager", CPU1, published={"model": "net", "strategy": "eager"})
+    own = group("eager", CPU1, told={"published": {"model": "net", "strategy": "eager"}})
     for run in own.runs:
         run["test_recall_macro"] = recall * run["test_accuracy"]
     scores = ("test_accuracy", "test_recall_macro")
@@ -196,33 +173,33 @@ def test_a_metric_that_equals_another_in_every_run(recall, verdict):
 
 
 def test_what_is_lacking_is_said():
-    lacking = group("ddp", "ddp", CPU2, not_run="needs 2x A100")
+    lacking = group("ddp", CPU2, not_run="needs 2x A100")
     made = judged(FASTER, EAGER, lacking)
     assert (made.verdict, made.reason) == (UNTESTED, "needs 2x A100")
     assert judged(FASTER, EAGER).reason == "paper-cpu has no cell with strategy ddp"
-    other = group("ddp", "ddp", CPU2, learning_rate=0.5)
+    other = group("ddp", CPU2, training={"learning_rate": 0.5})
     assert "no two cells that differ in this alone" in judged(FASTER, EAGER, other).reason
-    alone = judged(FASTER, EAGER, group("ddp", "ddp", CPU2))
+    alone = judged(FASTER, EAGER, group("ddp", CPU2))
     assert (alone.verdict, alone.reason) == (UNTESTED, NO_PAIR)
-    failed = group("ddp", "ddp", CPU2, status="out_of_memory")
+    failed = group("ddp", CPU2, status="out_of_memory")
     assert "out of memory" in judged(SMALLER, EAGER, failed).reason
     total = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="total_seconds")
-    made = judged(total, EAGER, group("ddp", "ddp", CPU2))
+    made = judged(total, EAGER, group("ddp", CPU2))
     assert made.reason == "paper-cpu has no cell that measures total_seconds"
     unknown = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="wishes")
-    made = judged(unknown, EAGER, group("ddp", "ddp", CPU2))
+    made = judged(unknown, EAGER, group("ddp", CPU2))
     assert (made.verdict, made.reason) == (UNTESTED, "no cell measures wishes")
 
 
 def test_without_a_common_seed_there_is_no_number():
     """Neither in one ratio nor in two: what is not measured is no NaN."""
-    empty = group("ddp", "ddp", CPU2).model_copy(update={"runs": ()})
+    empty = group("ddp", CPU2).model_copy(update={"runs": ()})
     made = judged(ratio({"strategy": "ddp"}, {"strategy": "eager"}, metric=MEMORY), EAGER, empty)
     assert (made.verdict, made.reason) == (UNTESTED, "no seed or restart that both have")
     assert made.comparisons[0].measured is None
     test = {"test": SMALLER["test"] | {"models": ["a", "b"]}}
     groups = [
-        group(name, name, hardware, model=model, seeds=seeds)
+        group(name, hardware, model=model, seeds=seeds)
         for model, seeds in (("a", (0, 1, 2)), ("b", (4, 5, 6)))
         for name, hardware in (("eager", CPU1), ("ddp", CPU2))
     ]
@@ -231,13 +208,14 @@ def test_without_a_common_seed_there_is_no_number():
 
 
 def test_the_sources_configuration_counts_and_not_the_variants_beside_it():
-    own = {"published": {"model": "net", "strategy": "ddp"}}
+    own = {"told": {"published": {"model": "net", "strategy": "ddp"}}}
+    phases = {"training": {"profile": "phases"}}
     groups = [
         EAGER,
-        group("ddp", "ddp", CPU2, 60, **own),
-        group("ddp-bucket", "ddp", CPU2, 160, options={"bucket": 1}),
-        group("ddp-phases", "ddp", CPU2, 160, profile="phases", **own),
-        group("eager-phases", "eager", CPU1, 160, profile="phases"),
+        group("ddp", CPU2, 60, **own),
+        group("ddp-bucket", CPU2, 160, options={"bucket": 1}),
+        group("ddp-phases", CPU2, 160, **phases, **own),
+        group("eager-phases", CPU1, 160, **phases),
     ]
     made = judged(ratio({"devices": 2}, {"devices": 1}, "<", MEMORY), *groups)
     assert [each.ratios[0].over.variant for each in made.comparisons] == ["ddp"]
@@ -245,37 +223,36 @@ def test_the_sources_configuration_counts_and_not_the_variants_beside_it():
 
 
 def test_devices_of_two_kinds_are_compared_only_where_named():
-    gpu = group("gpu", "eager", T4, 10)
+    gpu = group("eager-gpu", T4, 10)
     same = ratio({"device": "gpu"}, {"device": "cpu"}, "within_margin", "test_accuracy")
     assert len(judged(same, EAGER, gpu).comparisons[0].ratios) == 1
-    threads = group("threads", "eager", {**CPU1, "threads": 2, "name": "cpu1t2"})
+    threads = group("eager-threads", {**CPU1, "threads": 2, "name": "cpu1t2"})
     assert len(judged(same, threads, gpu).comparisons[0].ratios) == 1
-    few = judged(same, group("cpu", "eager", CPU1, steps=5), group("gpu", "eager", T4, steps=5))
+    steps = {"training": {"steps": 5}}
+    few = judged(same, group("eager-cpu", CPU1, **steps), group("eager-gpu", T4, **steps))
     assert few.reason == "paper-cpu has no cell that measures test_accuracy"
     made = judged(ratio({"strategy": "eager", "devices": 1}, {"strategy": "ddp"}), EAGER, gpu)
     assert made.verdict == UNTESTED
 
 
-def test_a_claim_without_test_may_be_against_its_own_numbers():
-    check = "recall is accuracy"
-    found = Contradiction(check, Sure.CERTAIN, "paper", "0.1 and 0.2", (2,))
-    claim = {"finding": check}
-    made = judged(claim, EAGER, found=[found])
-    assert made.verdict == FAILS
-    assert "published numbers alone" in made.reason
-    assert judged(claim, EAGER).verdict == UNTESTED
-    for other in (
-        Contradiction(check, Sure.CERTAIN, "another", "", (2,)),
-        Contradiction(check, Sure.WEAK, "paper", "", (2,)),
-    ):
-        assert judged(claim, EAGER, found=[other]).verdict == UNTESTED
+@pytest.mark.parametrize(
+    ("sure", "study", "verdict"),
+    [
+        (Sure.CERTAIN, "paper", FAILS),
+        (Sure.WEAK, "paper", UNTESTED),
+        (Sure.CERTAIN, "another", UNTESTED),
+    ],
+)
+def test_a_claim_without_test_may_be_against_its_own_numbers(sure, study, verdict):
+    found = Contradiction("recall is accuracy", sure, study, "0.1 and 0.2", (2,))
+    assert judged({"finding": "recall is accuracy"}, EAGER, found=[found]).verdict == verdict
 
 
 def test_one_comparison_that_is_against_it_is_enough():
     def two(model: str, seconds: float, **more) -> list[Group]:
         return [
-            group("eager", "eager", CPU1, model=model),
-            group("ddp", "ddp", CPU2, seconds, model=model, **more),
+            group("eager", CPU1, model=model),
+            group("ddp", CPU2, seconds, model=model, **more),
         ]
 
     good, level, bad = two("a", 60), two("b", 100), two("c", 160)
@@ -301,9 +278,8 @@ def turns(own: Group, baseline: Group, *ratios: float, bound=math.inf) -> Group:
     return own.model_copy(update={"pairs": {**own.pairs, baseline.id: compared}})
 
 
-DDP = group("ddp", "ddp", CPU2, 60)
+DDP = group("ddp", CPU2, 60)
 FAST, SLOW = (1.49, 1.51, 1.5, 1.5), (0.79, 0.81, 0.8, 0.8)
-SPREAD = (0.9, 1.1, 1.3, 0.8)
 
 
 @pytest.mark.parametrize(
@@ -311,15 +287,10 @@ SPREAD = (0.9, 1.1, 1.3, 0.8)
     [
         (FASTER, FAST, HOLDS),
         (FASTER, SLOW, FAILS),  # whatever whole trainings took
-        (FASTER, SPREAD, UNDECIDED),
+        (FASTER, (0.9, 1.1, 1.3, 0.8), UNDECIDED),
         (FASTER, FAST[:3], UNDECIDED),
         (ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<"), FAST, HOLDS),
         (ratio({"strategy": "ddp"}, {"strategy": "eager"}, "within_margin"), FAST, FAILS),
-        (
-            ratio({"strategy": "ddp"}, {"strategy": "eager"}, "within_margin"),
-            (1.01, 1.0, 1.01, 1.0),
-            HOLDS,
-        ),
         (ratio({"strategy": "eager"}, {"strategy": "ddp"}, value=1.6), FAST, FAILS),
     ],
 )
@@ -340,29 +311,26 @@ def test_predicting_is_told_by_pairs_of_predicting():
 # ---------------------------------------------------------------- where the published number lies
 
 
-def test_where_nothing_is_published_or_measured_nothing_lies():
-    assert judged(FASTER, EAGER, turns(DDP, EAGER, *FAST)).comparisons[0].lies == ""
-    few = judged(FASTER | {"published": 1.5}, EAGER, turns(DDP, EAGER, *FAST[:3]))
-    assert few.comparisons[0].lies == ""
+def test_where_a_published_number_lies_is_told_where_it_can_be():
+    def beside(claim, ddp):
+        (one,) = judged(claim, EAGER, ddp).comparisons
+        return one
 
-
-def test_a_published_number_of_other_work_is_not_comparable():
-    other = turns(DDP, EAGER, *FAST).model_copy(update={"differs": "it repeats"})
-    (one,) = judged(FASTER | {"published": 1.5}, EAGER, other).comparisons
-    assert (one.lies, "it repeats" in one.says) == (NOT_COMPARABLE, True)
-    small = turns(DDP, EAGER, *FAST).model_copy(update={"scaled": ["epochs 2 instead of 50"]})
-    claim = ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<") | {"published": 0.6}
-    (one,) = judged(claim, EAGER, small).comparisons
-    assert (one.lies, one.says[-18:]) == (BELOW, ", at its own scale")
+    fast, stated = turns(DDP, EAGER, *FAST), FASTER | {"published": 1.5}
+    assert beside(FASTER, fast).lies == ""
+    assert beside(stated, turns(DDP, EAGER, *FAST[:3])).lies == ""
+    assert beside(FASTER | {"published": 0.6}, fast).lies == BELOW
+    other = beside(stated, fast.model_copy(update={"differs": "it repeats"}))
+    assert (other.lies, "it repeats" in other.says) == (NOT_COMPARABLE, True)
 
 
 def test_a_study_with_pairs_compares_no_other_times():
-    other = group("ddp", "ddp", CPU2, 60, model="other")
+    other = group("ddp", CPU2, 60, model="other")
     made = judged(
         FASTER, EAGER, turns(DDP, EAGER, *FAST), EAGER.model_copy(update={"id": "x"}), other
     )
     assert [each.ratios[0].over.id for each in made.comparisons] == [EAGER.id]
-    alone = turns(group("b", "ddp", CPU2, 60, model="c"), EAGER, *FAST)
+    alone = turns(group("ddp-b", CPU2, 60, model="c"), EAGER, *FAST)
     assert "no pair" in judged(FASTER, EAGER, DDP, alone).reason
 
 
@@ -413,10 +381,6 @@ def make_report(folder: Path, claim: dict, groups=None, **study) -> dict:
     return json.loads(out.read_text())
 
 
-def texts(table: dict) -> list[list[str]]:
-    return [[cell["text"] for cell in row] for row in table["rows"]]
-
-
 def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     data = make_report(tmp_path, FASTER | {"published": 1.5})
     html, pdf = render(tmp_path, tmp_path / "results" / "report.json")
@@ -427,36 +391,23 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     assert re.search(f"{reproduced}, published 1.50", figure["alt"])
     for text in ("1  Two are faster than", "resnet18", "resnet50", "✓ holds, firm"):
         assert f">{text}" in figure["svg"]
-    rows = {row[1]: row for row in texts(made["detail"])}
-    resnet, swin = (rows[f"{name}: eager over ddp"] for name in ("resnet18", "swin"))
-    assert resnet[2] == "1.50"
-    assert resnet[-2:] == [BELOW, HOLDS]
-    assert swin[-1] == UNTESTED
     assert "restart 0: at step 3" in [note["text"] for note in made["detail"]["notes"]]
     # Of this report's sources alone.
-    (found,) = texts(made["audit"])
-    assert found[:3] == ["constructed", "equal to the last digit", "likely"]
-    assert found[4] == "published.csv, lines 2, 3"
+    (found,) = made["audit"]["rows"]
+    assert [cell["text"] for cell in found][:2] == ["constructed", "equal to the last digit"]
     first = squeezed(pypdf.PdfReader(io.BytesIO(pdf)).pages[0].extract_text())
     for words in (made["sentence"], made["figure"]["title"], "Two are faster than one.", "holds"):
         assert squeezed(words) in first
     assert made["sentence"].startswith("1 of 1 claim can be tested here: 1 holds.")
-    assert (
-        html.index('id="f-claims"') < html.index('id="t-claims-each"') < html.index('id="summary"')
-    )
+    parts = ("f-claims", "t-claims-each", "summary")
+    assert sorted(parts, key=lambda part: html.index(f'id="{part}"')) == list(parts)
     assert squeezed("What the published numbers alone contradict") in squeezed(pdf_text(pdf))
 
 
-PAIR = [constructed.Group("net", "eager", CPU1, 12), constructed.Group("net", "ddp", CPU2, 8)]
-
-
-def test_where_no_claim_can_be_tested_there_is_no_figure(tmp_path):
-    data = make_report(tmp_path, FASTER, PAIR[:1])
-    assert data["claims"]["figure"]["parts"] == []
+def test_without_testable_claims_there_is_no_figure_and_without_a_source_nothing(tmp_path):
+    alone = [constructed.Group("net", "eager", CPU1)]
+    assert make_report(tmp_path, FASTER, alone)["claims"]["figure"]["parts"] == []
     _, pdf = render(tmp_path, tmp_path / "results" / "report.json")
     assert squeezed("0 of 1 claim") in squeezed(pdf_text(pdf))
-
-
-def test_without_a_source_nothing_is_claimed(tmp_path):
-    data = make_report(tmp_path, FASTER, PAIR, published=None, citation=None)
+    data = make_report(tmp_path, FASTER, alone, published=None, citation=None)
     assert data["claims"] is None

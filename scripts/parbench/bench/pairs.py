@@ -13,6 +13,7 @@ from parbench.files import read_json
 from parbench.verdicts import sequential
 from parbench.verdicts.pairs import restart
 from parbench.verdicts.series import Series
+from parbench.verdicts.words import FAILS, HOLDS
 
 EQUAL = 0.05  # within which sides are called equal
 
@@ -104,10 +105,11 @@ class PairRow(BenchRow):
         series = Series(dict(enumerate(map(math.log, self.values))), "restarts", logs=True)
         found = series.interval()
         if self.share:
-            verdict = f"more than 1: {sequential.beyond(found, '>', 0.0)}"
+            verdict = f"more than 1: {sequential.within(found, (0.0, math.inf))}"
         else:
-            margin = sequential.ratio_margin(EQUAL)
-            verdict = f"within {100 * EQUAL:g} %: {sequential.within(found, margin)}"
+            word = sequential.within(found, sequential.ratio_margin(EQUAL))
+            word = {HOLDS: "equal", FAILS: "different"}.get(word, word)
+            verdict = f"within {100 * EQUAL:g} %: {word}"
         told = {"mean": series.mean, "low": series.ci_low, "high": series.ci_high}
         return {**asdict(self), **told, "verdict": verdict}
 

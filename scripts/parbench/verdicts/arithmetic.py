@@ -1,6 +1,5 @@
-"""What a finding of the audit is, and its checks of devices, times and ratios.
-
-Each check takes values that are in their metric's own unit (parbench.verdicts.quantities).
+"""What a finding of the audit is, what a metric's values can be, and checks of devices, times and
+ratios. Each check takes values that are in their metric's own unit.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from dataclasses import dataclass
 from parbench.plan.published import Published
 
 TIMES = ("train_seconds", "total_seconds", "epoch_seconds")
-RATES = ("samples_per_second",)
+RATE = "samples_per_second"
 # Ratios that a source prints, and what they are made of, most telling first: time before over time
 # after, or throughput after over before.
 RATIOS = {
-    "speedup": (TIMES, RATES),
-    "throughput_ratio": (RATES,),
-    "parallel_efficiency": (TIMES, RATES),
+    "speedup": (TIMES, (RATE,)),
+    "throughput_ratio": ((RATE,),),
+    "parallel_efficiency": (TIMES, (RATE,)),
 }
 FASTER = "faster than its devices"
 ALIKE = 1.05  # two runs of one thing, or a larger cache, may make as much
@@ -89,6 +88,81 @@ def by_configuration(rows: Rows) -> Iterator[dict[str, Published]]:
         yield {row.metric: row for row in each}
 
 
+# ---------------------------------------------------------------- units
+
+SECONDS = {
+    "ms": 0.001,
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+}
+RATES = {f"/{unit}": 1 / size for unit, size in SECONDS.items()}
+NUMBERS = {
+    **dict.fromkeys(("1", "fraction", "ratio", "times", "x"), 1.0),
+    **dict.fromkeys(("%", "percent"), 0.01),
+}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What the metrics measure whose names match ``names``.
+
+    ``sizes``: of other units in ``unit``. Values lie above 0, or from 0 on where ``may_be_zero``.
+    """
+
+    names: str
+    what: str
+    unit: str
+    sizes: Mapping[str, float]
+    most: float = math.inf
+    may_be_zero: bool = False
+
+    def size(self, unit: str) -> float | None:
+        """Of ``unit``, empty for the quantity's own; None where it measures something else."""
+        return self.sizes.get(re.sub(r".*(/|\bper )\s*", "/", unit.lower())) if unit else 1.0
+
+
+SCORES = r"\w*(accuracy|precision|recall|specificity|f1)(_macro|_micro|_weighted)?"
+QUANTITIES = (  # the first whose names match
+    Quantity(r"\w+_per_second", "a rate", "1/s", RATES),
+    Quantity(r"operator_\w+_seconds:.*", "a time", "s", SECONDS, may_be_zero=True),
+    Quantity(r"\w*seconds\w*", "a time", "s", SECONDS),
+    Quantity(SCORES, "a score", "fraction", NUMBERS, most=1.0, may_be_zero=True),
+    Quantity(r"speedup|\w+_ratio|\w+_efficiency", "a ratio", "ratio", NUMBERS),
+)
+
+
+def converted(row: Published) -> Published | Contradiction:
+    """``row`` in its metric's own unit, with digits of its value where none are printed; or why its
+    value is in another unit than the metric's, than the printed one, or cannot be.
+    """
+    own = {"published_value": row.published_value or f"{row.value:g}"}
+    quantity = next((each for each in QUANTITIES if re.fullmatch(each.names, row.metric)), None)
+    if quantity is None:
+        return row.model_copy(update=own)
+    size = quantity.size(row.unit)
+    if size is None:
+        says = f"{row}: {row.metric} is {quantity.what}, but its unit is {row.unit!r}"
+        return against("another unit", Sure.LIKELY, [row], says)
+    value, size_printed = row.value * size, row.published_unit and quantity.size(row.published_unit)
+    if size_printed and re.fullmatch(r"-?\d+(\.\d+)?", row.published_value):
+        printed = float(row.published_value) * size_printed
+        if not math.isclose(value, printed, rel_tol=0.01):
+            says = (
+                f"{row}: {row.metric} is kept as {row.shown}, but {row.published_value} "
+                f"{row.published_unit} is printed, which is {printed:g} {quantity.unit}"
+            )
+            return against("another unit", Sure.CERTAIN, [row], says)
+    if not (0 < value <= quantity.most or (quantity.may_be_zero and value == 0)):
+        bounds = "at least 0" if quantity.may_be_zero else "above 0"
+        bounds += f" and at most {quantity.most:g}" if math.isfinite(quantity.most) else ""
+        says = f"{row}: {row.metric} is {row.shown}, but {quantity.what} is {bounds}"
+        return against("outside its range", Sure.CERTAIN, [row], says)
+    if size != 1:
+        own |= {"value": value, "unit": quantity.unit}
+    return row.model_copy(update=own)
+
+
 # ---------------------------------------------------------------- devices and times
 
 
@@ -130,29 +204,38 @@ def _faster(rows: Rows) -> Iterator[Faster]:
                 yield Faster(few, many, slow.value / quick.value, slow.least / quick.most)
 
 
-def _bounded(rows: Rows) -> Iterator[Faster]:
-    """Each two whose devices bound the ratio: beside a plain training, another strategy on few
-    devices may just be slow.
-    """
-    plain = {row.setting for row in rows if row.strategy == "eager"}
-    for pair in _faster(rows):
-        few, many = pair.few, pair.many
-        same = (few.strategy, few.options) == (many.strategy, many.options)
-        if same or few.strategy == "eager" or few.setting not in plain:
-            yield pair
-
-
 def faster_than_its_devices(rows: Rows, granted: Granted) -> Found:
-    """n times the devices are at most n times as fast."""
-    for pair in _bounded(of_metrics(rows, *TIMES, *RATES)):
-        few, many = pair.few, pair.many
-        if pair.least > pair.bound and pair.kept_as_seconds is None:
+    """n times the devices are at most n times as fast; a time some 60 times too short is minutes,
+    and a note may count other devices than the columns.
+    """
+    plain = {row.setting for row in of_metrics(rows, *TIMES, RATE) if row.strategy == "eager"}
+    for pair in _faster(of_metrics(rows, *TIMES, RATE)):
+        few, many, short = pair.few, pair.many, pair.kept_as_seconds
+        if short is not None:
+            other = few if short is many else many
+            says = f"{short}: {short.shown} beside {other.shown} of {other}; as minutes it fits"
+            yield against("minutes kept as seconds", Sure.LIKELY, (short, other), says)
+        same = (few.strategy, few.options) == (many.strategy, many.options)
+        if not same and few.strategy != "eager" and few.setting in plain:
+            continue  # beside a plain training, another strategy on few devices may just be slow
+        shown = f"{few.shown} to {many.shown} is {pair.ratio:.3g} times"
+        if pair.least > pair.bound and short is None:
             says = (
-                f"{many}: {few.shown} to {many.shown} is {pair.ratio:.3g} times, but "
-                f"{many.devices} devices instead of {few.devices} make at most {pair.bound:g}"
+                f"{many}: {shown}, but {many.devices} devices instead of {few.devices} make at "
+                f"most {pair.bound:g}"
             )
             sure = Sure.LIKELY if pair.ratio > ALIKE * pair.bound else Sure.WEAK
             yield against(FASTER, sure, (few, many), says)
+        counted = re.search(r"\b(\d+) (?:GPU|CPU|device|accelerator)s?\b", many.note)
+        if not counted or few.metric not in TIMES:
+            continue
+        told = int(counted[1])
+        if few.devices < told < many.devices and pair.least > told / few.devices:
+            says = (
+                f"{many}: the source also says {counted[0]}; {shown}, and {told} instead of "
+                f"{few.devices} make at most {told / few.devices:g}"
+            )
+            yield against("another number of devices", Sure.LIKELY, (few, many), says)
 
 
 def printed_above_devices(rows: Rows, granted: Granted) -> Found:
@@ -175,43 +258,6 @@ def printed_above_devices(rows: Rows, granted: Granted) -> Found:
             yield against(FASTER, sure, [row], says)
 
 
-def minutes_kept_as_seconds(rows: Rows, granted: Granted) -> Found:
-    """A time some 60 times too short beside that of another number of devices."""
-    for pair in _faster(of_metrics(rows, *TIMES)):
-        short = pair.kept_as_seconds
-        if short is not None:
-            other = pair.few if short is pair.many else pair.many
-            says = f"{short}: {short.shown} beside {other.shown} of {other}; as minutes it fits"
-            yield against("minutes kept as seconds", Sure.LIKELY, (short, other), says)
-
-
-def another_number_of_devices(rows: Rows, granted: Granted) -> Found:
-    """A note that counts other devices than the columns: what the times would be with those."""
-    for pair in _bounded(of_metrics(rows, *TIMES)):
-        few, many = pair.few, pair.many
-        counted = re.search(r"\b(\d+) (?:GPU|CPU|device|accelerator)s?\b", many.note)
-        told = int(counted[1]) if counted else many.devices
-        if few.devices < told < many.devices and pair.least > told / few.devices:
-            says = (
-                f"{many}: the source also says {counted[0]}; {few.shown} to {many.shown} is "
-                f"{pair.ratio:.3g} times, and {told} instead of {few.devices} make at most "
-                f"{told / few.devices:g}"
-            )
-            yield against("another number of devices", Sure.LIKELY, (few, many), says)
-
-
-def _made(row: Published, rows: Rows) -> list[Faster]:
-    """What the source's own numbers make of a printed ratio: over any with fewer devices."""
-    own = [each for each in rows if each.setting == row.setting]
-    layout = row.devices, row.strategy
-    for metrics in RATIOS[row.metric]:
-        pairs = _faster(of_metrics(own, *metrics))
-        made = [pair for pair in pairs if (pair.many.devices, pair.many.strategy) == layout]
-        if made:
-            return made
-    return []
-
-
 def ratio_of_its_numbers(rows: Rows, granted: Granted) -> Found:
     """A printed speedup is the ratio of two printed times, or of throughputs, where there are any;
     an efficiency without speedup is that ratio over that of the devices.
@@ -221,7 +267,18 @@ def ratio_of_its_numbers(rows: Rows, granted: Granted) -> Found:
         is_efficiency = row.metric == "parallel_efficiency"
         if is_efficiency and row.configuration in speedups:
             continue  # see `efficiency`
-        made = _made(row, rows)
+        own = [each for each in rows if each.setting == row.setting]
+        layout = row.devices, row.strategy
+        # Over any with fewer devices.
+        found = (
+            [
+                p
+                for p in _faster(of_metrics(own, *each))
+                if (p.many.devices, p.many.strategy) == layout
+            ]
+            for each in RATIOS[row.metric]
+        )
+        made = next(filter(None, found), [])
         due = [pair.ratio / pair.bound if is_efficiency else pair.ratio for pair in made]
         # The times are rounded, too, and some print the ratio of rounded ones.
         near = {"rel_tol": 0.01, "abs_tol": 2 * row.rounding}
@@ -253,51 +310,32 @@ def efficiency(rows: Rows, granted: Granted) -> Found:
             yield against(check, Sure.CERTAIN, (row, *speedups), says)
 
 
-def _stated_epochs(notes: str) -> int | None:
-    """``5 epochs``, ``5-epoch training``."""
-    stated = re.search(r"\b(\d+)[ -]epochs?\b", notes)
-    return int(stated[1]) if stated else None
-
-
-def _stated_seconds(notes: str) -> float | None:
-    """Of an epoch: ``42 s per epoch``, ``0.7 min/epoch``."""
-    stated = re.search(r"\b(\d+(?:\.\d+)?) ?(s|min)\w* ?(?:/|per |an |each )epoch", notes)
-    return float(stated[1]) * (60 if stated[2] == "min" else 1) if stated else None
-
-
-def _notes(found: Mapping[str, Published]) -> str:
-    return "; ".join(row.note for row in found.values())
-
-
-def throughput_times_time(rows: Rows, granted: Granted) -> Found:
-    """Throughput times training time is the stated epochs times the training set."""
+def stated_epochs(rows: Rows, granted: Granted) -> Found:
+    """Throughput times training time is the epochs that the notes state times the training set; and
+    a training takes its epochs times the seconds of one: not less, nor much more.
+    """
     for found in by_configuration(rows):
-        time, rate = found.get("train_seconds"), found.get("samples_per_second")
-        epochs = _stated_epochs(_notes(found))
-        if time is None or rate is None or not epochs:
+        notes = "; ".join(row.note for row in found.values())
+        stated = re.search(r"\b([1-9]\d*)[ -]epochs?\b", notes)
+        time, rate = found.get("train_seconds"), found.get(RATE)
+        if not stated:
             continue
-        samples, due = time.value * rate.value, epochs * granted.train_samples
-        if not 1 / EPOCHS_WITHIN <= samples / due <= EPOCHS_WITHIN:
-            yield against(
-                "throughput times time",
-                Sure.LIKELY,
-                (time, rate),
+        epochs = int(stated[1])
+        samples = time.value * rate.value if time and rate else None
+        due = epochs * granted.train_samples
+        if samples is not None and not 1 / EPOCHS_WITHIN <= samples / due <= EPOCHS_WITHIN:
+            says = (
                 f"{time}: {rate.shown} for {time.shown} are {samples:,.0f} samples, "
                 f"{samples / granted.train_samples:.1f} epochs of {granted.train_samples:,}; "
-                f"{epochs} are stated",
+                f"{epochs} are stated"
             )
-
-
-def epochs_times_seconds(rows: Rows, granted: Granted) -> Found:
-    """A training takes its epochs times the seconds of one: not less, nor much more."""
-    for found in by_configuration(rows):
-        time = found.get("train_seconds") or found.get("total_seconds")
-        epoch, epochs = found.get("epoch_seconds"), _stated_epochs(_notes(found))
-        seconds = epoch.value if epoch else _stated_seconds(_notes(found))
-        if time is None or not epochs or not seconds:
-            continue
+            yield against("throughput times time", Sure.LIKELY, (time, rate), says)
+        time, epoch = time or found.get("total_seconds"), found.get("epoch_seconds")
+        # Else as ``42 s per epoch``, ``0.7 min/epoch``.
+        one = re.search(r"\b(\d+(?:\.\d+)?) ?(s|min)\w* ?(?:/|per |an |each )epoch", notes)
+        seconds = epoch.value if epoch else float(one[1]) * SECONDS[one[2]] if one else 0.0
         due = epochs * seconds
-        if time.most * ALIKE < due or time.least > EPOCHS_WITHIN * due:
+        if time and due and (time.most * ALIKE < due or time.least > EPOCHS_WITHIN * due):
             says = f"{time}: {epochs} epochs of {seconds:g} s take {due:g} s, not {time.shown}"
             told = [time, epoch] if epoch else [time]
             yield against("epochs times seconds", Sure.LIKELY, told, says)

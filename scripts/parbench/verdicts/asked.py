@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from parbench.measure import metrics_json
 from parbench.plan import expansion, places, published
@@ -17,19 +17,13 @@ def judged(
     plan: expansion.Plan, studies: Collection[str], done: Collection[str] = ()
 ) -> list[claims.Judged]:
     """Those of ``studies``, by name, together; ``done``: the cells that count."""
-    rebuilt = [_rebuilt(name, plan, done) for name in studies]
-    return claims.judge(published.claims(places.CLAIMS), rebuilt, [])
-
-
-def _rebuilt(name: str, plan: expansion.Plan, done: Collection[str]) -> Rebuilt:
-    whole = cut(plan.studies[name].stated(), done, _none_yet)
     runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in done}
-    groups = tuple(groups_of(whole, runs).values())
-    about = whole["study"]
-    source = PublishedSource.read(about["published"], places.published_files())
-    return Rebuilt(name, about["tolerance"], source, groups, {}, about.get("claims", ()))
-
-
-def _none_yet(group: Mapping, left: list[str]) -> dict:
-    """What the plan says of a group of which no cell is done."""
-    return {"cells": []}
+    rebuilt = []
+    for name in studies:
+        # Of a group without such cells nothing is said.
+        whole = cut(plan.studies[name].stated(), done, lambda group, left: {"cells": []})
+        groups, about = tuple(groups_of(whole, runs).values()), whole["study"]
+        source = PublishedSource.read(about["published"], places.published_files())
+        asked = about.get("claims", ())
+        rebuilt.append(Rebuilt(name, about["tolerance"], source, groups, {}, asked))
+    return claims.judge(published.claims(places.CLAIMS), rebuilt, [])

@@ -19,23 +19,19 @@ from pathlib import Path
 from parbench.errors import ParbenchError
 from parbench.plan import published
 from parbench.plan.published import Claim, ClaimTest, Published, Selection
-from parbench.verdicts import arithmetic, quantities, scores
+from parbench.verdicts import arithmetic, scores
 from parbench.verdicts.arithmetic import TIMES, Contradiction, Found, Granted, Rows, Sure, against
 from parbench.verdicts.selection import Configuration, across_models
 
 CHECKS = (
     arithmetic.faster_than_its_devices,
     arithmetic.printed_above_devices,
-    arithmetic.minutes_kept_as_seconds,
-    arithmetic.another_number_of_devices,
     arithmetic.ratio_of_its_numbers,
     arithmetic.efficiency,
-    arithmetic.throughput_times_time,
-    arithmetic.epochs_times_seconds,
+    arithmetic.stated_epochs,
     scores.two_values,
     scores.equal_accuracies,
-    scores.recall,
-    scores.specificity,
+    scores.balanced,
     scores.f1,
     scores.operators,
 )
@@ -43,9 +39,9 @@ CHECKS = (
 
 def contradictions(rows: Rows, granted: Granted) -> list[Contradiction]:
     """All that the checks find, in the order of the file; values that cannot be are told once."""
-    misread = {row.line: quantities.misread(row) for row in rows}
-    sound = [quantities.converted(row) for row in rows if misread[row.line] is None]
-    found = [each for each in misread.values() if each is not None]
+    read = list(map(arithmetic.converted, rows))
+    sound = [each for each in read if isinstance(each, Published)]
+    found = [each for each in read if isinstance(each, Contradiction)]
     found += [each for check in CHECKS for each in check(sound, granted)]
     return sorted(found, key=lambda each: (each.lines[0], each.check))
 

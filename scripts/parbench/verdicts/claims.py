@@ -7,15 +7,20 @@ claim's follows from them.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from parbench.plan.published import Claim
-from parbench.verdicts import one_group, sequential
+from parbench.measure.metrics import METRICS, Metric
+from parbench.plan.published import Claim, ClaimTest
+from parbench.verdicts import sequential, words
 from parbench.verdicts.arithmetic import Contradiction, Sure
-from parbench.verdicts.comparisons import Comparison, Rebuilt, of_two_groups
-from parbench.verdicts.words import CLAIM_VERDICTS, FAILS, HOLDS, REPORTED, UNDECIDED, UNTESTED
+from parbench.verdicts.comparisons import Comparison, Rebuilt, of_two_groups, untested
+from parbench.verdicts.selection import measuring
+from parbench.verdicts.series import Series
+
+EXACT = 1e-6  # how near two numbers are that are one
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ def judge(
     """Every claim that ``studies`` are asked; ``found`` by the audit of their sources."""
     judged = []
     for name, claim in claims.items():
-        mine = [each for each in studies if each.is_asked(name, claim)]
+        mine = [each for each in studies if each.source.name == claim.study or name in each.claims]
         if not mine:
             continue
         made = [each for one in mine for each in _comparisons(claim, one)] if claim.test else []
@@ -51,32 +56,87 @@ def _comparisons(claim: Claim, study: Rebuilt) -> list[Comparison]:
     """All of a claim's comparisons in one study; never none."""
     test = claim.test
     if test.op == "largest":
-        return one_group.largest(test.metric, study)
-    return one_group.equal(test, study) if test.op == "equal" else of_two_groups(claim, study)
+        return _largest(test.metric, study)
+    return _equal(test, study) if test.op == "equal" else of_two_groups(claim, study)
+
+
+# ---------------------------------------------------------------- of each group alone
+
+
+def _largest(metric: str, study: Rebuilt) -> list[Comparison]:
+    """The largest part of a metric in each group that measures it, and in the source."""
+    printed = {row.metric for row in study.source.rows if row.metric.startswith(f"{metric}:")}
+    made = []
+    for group in study.groups:
+        own = {name: mean for (of, name), mean in study.means.items() if of == group.id}
+        parts = {name: mean for name, mean in own.items() if name.startswith(f"{metric}:")}
+        found = {
+            name: published.value
+            for name in sorted(printed)
+            if (published := study.source.find(group, Metric(name, name, "s", "absolute")))
+        }
+        lacks = group.not_run or (f"no cell measures {metric}" if group.runs else words.NO_VALUES)
+        verdict, reasons = (words.REPORTED, ()) if parts else (words.UNTESTED, (lacks,))
+        # By the name after the metric's.
+        published, measured = (
+            max(each, key=each.get).partition(":")[2] if each else None for each in (found, parts)
+        )
+        if found or parts:
+            told = {"group": group, "published": published, "measured": measured}
+            made.append(Comparison(study.name, verdict, reasons, **told))
+    return made or [untested(study, f"no cell of {study.name} measures {metric}")]
+
+
+def _equal(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
+    """A metric over another that it equals, run by run, in each group that the source has, too."""
+    for name in (test.metric, test.against):
+        if name not in METRICS or METRICS[name].read is None:
+            return [untested(study, f"no cell measures {name}")]
+    metric, against = METRICS[test.metric], METRICS[test.against]
+    made = []
+    for group in measuring(study.groups, test.metric):
+        printed = [study.source.find(group, each) for each in (metric, against)]
+        if None in printed or not printed[1].value:
+            continue
+        ratios = [metric.read(run) / value for run in group.ok if (value := against.read(run))]
+        measured, reasons = Series(dict(enumerate(ratios))) if ratios else None, ()
+        if ratios:
+            exact = all(math.isclose(ratio, 1, rel_tol=EXACT) for ratio in ratios)
+            verdict = words.HOLDS if exact else words.FAILS
+        else:
+            none = "; ".join(group.failures()) or ("no score" if group.runs else words.NO_VALUES)
+            verdict, reasons = words.UNTESTED, (group.not_run or none,)
+        published = printed[0].value / printed[1].value
+        told = {"group": group, "published": published, "measured": measured}
+        made.append(Comparison(study.name, verdict, reasons, **told))
+    return made or [untested(study, f"no cell of {study.name} has a score")]
+
+
+# ---------------------------------------------------------------- verdicts
 
 
 def _is_firm(judged: Judged, claims: int) -> bool:
     """Whether a claim's verdict also passes at ALPHA over the number of ``claims`` in a report."""
-    tested = [each.at for each in judged.comparisons if each.verdict != UNTESTED]
+    tested = [each.at for each in judged.comparisons if each.verdict != words.UNTESTED]
     if not tested or None in tested:
         return False
-    return sequential.of_claim(tested, sequential.ALPHA / claims) != UNDECIDED
+    return sequential.of_claim(tested, sequential.ALPHA / claims) != words.UNDECIDED
 
 
 def _whole(comparisons: Collection[Comparison]) -> tuple[str, str]:
     """The verdict of a claim, and how many of its comparisons say what."""
     counts = Counter(each.verdict for each in comparisons)
-    tested = [verdict for verdict in (FAILS, UNDECIDED, HOLDS, REPORTED) if counts[verdict]]
-    if not tested:
+    made = [each for each in comparisons if each.verdict != words.UNTESTED]
+    if not made:
         missing = {reason for each in comparisons for reason in each.reasons}
-        return UNTESTED, "; ".join(sorted(missing))
-    told = ", ".join(f"{name} {counts[name]}" for name in CLAIM_VERDICTS if counts[name])
-    made = [each for each in comparisons if each.verdict != UNTESTED]
-    places = dict.fromkeys(each.place for each in made)
-    verdict = tested[0]
-    if verdict == FAILS:  # many comparisons refute no true claim by chance
+        return words.UNTESTED, "; ".join(sorted(missing))
+    told = ", ".join(f"{name} {counts[name]}" for name in words.CLAIM_VERDICTS if counts[name])
+    places = dict.fromkeys(each.study + " (scaled)" * each.scaled for each in made)
+    gravest = (words.FAILS, words.UNDECIDED, words.HOLDS, words.REPORTED)
+    verdict = next(word for word in gravest if counts[word])
+    if verdict == words.FAILS:  # many comparisons refute no true claim by chance
         verdict = sequential.of_claim([each.verdict_at for each in made])
-    outlooks = {each.reasons[-1] for each in made if each.at and each.verdict == UNDECIDED}
+    outlooks = {each.reasons[-1] for each in made if each.at and each.verdict == words.UNDECIDED}
     return verdict, "; ".join([f"comparisons: {told}; on {', '.join(places)}", *sorted(outlooks)])
 
 
@@ -84,5 +144,5 @@ def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]
     """The verdict of a claim without test: published numbers alone may contradict it."""
     sound = [each for each in found if each.sure is not Sure.WEAK]
     if any((each.study, each.check) == (claim.study, claim.finding) for each in sound):
-        return FAILS, f"by the published numbers alone ({claim.finding})"
-    return UNTESTED, "no cell measures what it is about"
+        return words.FAILS, f"by the published numbers alone ({claim.finding})"
+    return words.UNTESTED, "no cell measures what it is about"

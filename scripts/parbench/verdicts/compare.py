@@ -15,8 +15,8 @@ from typing import Any
 from parbench.errors import ParbenchError
 from parbench.files import canonical_json
 from parbench.measure.metrics import METRICS, Metric, Run
-from parbench.verdicts import by_seed, evidence, terminal
-from parbench.verdicts.groups import Group, groups_of, seed
+from parbench.verdicts import evidence, terminal
+from parbench.verdicts.groups import Group, compared, groups_of, seed
 from parbench.verdicts.series import Series, numbered
 from parbench.verdicts.words import NOT_MEASURED, OK
 
@@ -96,7 +96,7 @@ def show(a: EvidenceFile, b: EvidenceFile) -> str:
         of_seed = {seed(run): run for run in theirs.ok}
         pairs = [(run, of_seed[seed(run)]) for run in ours.ok if seed(run) in of_seed]
         same += [(one, other) for one, other in pairs if one["cell"]["id"] == other["cell"]["id"]]
-        gain = by_seed.compared(ACCURACY, theirs, ours)
+        gain = compared(ACCURACY, theirs, ours)
         lines.append([ours.model, ours.variant + mark, *_numbers(ours, theirs, pairs, gain)])
         share = a.made["plan"]["study"]["tolerance"]["accuracy"]
         says = gain.reading(share, "B's is higher", "A's is higher")

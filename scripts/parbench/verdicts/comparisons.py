@@ -12,26 +12,15 @@ from dataclasses import dataclass, replace
 
 from parbench.measure.metrics import METRICS, Metric
 from parbench.plan.published import Claim, ClaimTest
-from parbench.verdicts import by_seed, judging, sequential
-from parbench.verdicts.groups import Group
+from parbench.verdicts import judging, sequential, words
+from parbench.verdicts.groups import Group, compared
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.published import PublishedSource
-from parbench.verdicts.selection import across_models, lacks, means, measuring, pairs
+from parbench.verdicts.selection import across_models, lacks, measuring, pairs
 from parbench.verdicts.series import Series
-from parbench.verdicts.words import (
-    DIFFERENT,
-    FAILS,
-    HOLDS,
-    NO_VALUES,
-    NOT_COMPARABLE,
-    REPORTED,
-    SAME,
-    UNDECIDED,
-    UNTESTED,
-)
 
-TRAINED = ("train_seconds", "total_seconds")  # what pairs of training tell
-PREDICTED = ("inference_seconds",)  # and of predicting
+# Which of a group's pairs tell a metric.
+TURNS = {"train_seconds": "pairs", "total_seconds": "pairs", "inference_seconds": "predicting"}
 
 
 @dataclass(frozen=True)
@@ -47,10 +36,6 @@ class Rebuilt:
     groups: tuple[Group, ...]
     means: Mapping[tuple[str, str], float]
     claims: Collection[str] = ()
-
-    def is_asked(self, name: str, claim: Claim) -> bool:
-        """Whether the claim, under its ``name``, is one for this study."""
-        return claim.study == self.source.name or name in self.claims
 
 
 @dataclass(frozen=True)
@@ -78,17 +63,15 @@ class Ratio:
     @property
     def place(self) -> tuple:
         """What tells it from others of its model."""
-        return tuple((side.batch, *means(side)) for side in (self.over, self.under))
+        sides = (self.over, self.under)
+        return tuple((side.batch, side.strategy, side.hardware.name) for side in sides)
 
     @property
-    def bound(self) -> float:
-        """What a ratio of times may at most be; its inverse: that of the other way round."""
-        return self.under.at_most_faster(self.over) if self.pair else math.inf
-
-    @property
-    def inverse_bound(self) -> float:
-        """The same of its inverse."""
-        return self.over.at_most_faster(self.under) if self.pair else math.inf
+    def bounds(self) -> tuple[float, float]:
+        """The least and the most that a ratio of times can be: 0 and infinite without a bound."""
+        if not self.pair:
+            return 0.0, math.inf
+        return 1 / self.over.at_most_faster(self.under), self.under.at_most_faster(self.over)
 
 
 @dataclass(frozen=True)
@@ -98,8 +81,8 @@ class Comparison:
     ``ratios``: one, or two of different models, of which the first is divided by the second; none
     where no two groups could be set beside each other. ``group``: of what is told of one group
     alone. ``published`` and ``measured`` are numbers, or a word. How the one ``lies`` beside the
-    interval of the other decides nothing: INSIDE, ABOVE or BELOW of `words`, NOT_COMPARABLE, or
-    empty; ``says`` it in a sentence.
+    interval of the other decides nothing: INSIDE, ABOVE or BELOW of `words`, NOT_COMPARABLE, of
+    which it ``says`` why, or empty.
     """
 
     study: str
@@ -117,29 +100,29 @@ class Comparison:
     boundaries: tuple[float, ...] = ()
 
     @property
-    def scaled(self) -> list[str]:
-        """In what its groups differ from published scale."""
+    def scaled(self) -> bool:
+        """Whether its groups are smaller than the source's."""
         groups = [ratio.over for ratio in self.ratios] if self.group is None else [self.group]
-        return list(dict.fromkeys(words for group in groups for words in group.scaled))
+        return any(group.scaled for group in groups)
+
+    @property
+    def sides(self) -> list[Group]:
+        """All groups that are compared."""
+        return [side for each in self.ratios for side in (each.over, each.under)]
 
     @property
     def waits(self) -> bool:
         """Whether it lacks nothing but results."""
-        return self.verdict == UNTESTED and self.reasons == (NO_VALUES,)
+        return self.verdict == words.UNTESTED and self.reasons == (words.NO_VALUES,)
 
     def verdict_at(self, alpha: float) -> str:
         """Say the verdict at ``alpha``; of what rests on no interval there is one alone."""
         return self.at(alpha) if self.at else self.verdict
 
-    @property
-    def place(self) -> str:
-        """The study, and whether it is scaled."""
-        return f"{self.study} (scaled)" if self.scaled else self.study
-
 
 def untested(study: Rebuilt, why: str) -> Comparison:
     """Of what has no numbers here."""
-    return Comparison(study.name, UNTESTED, (why,))
+    return Comparison(study.name, words.UNTESTED, (why,))
 
 
 # ---------------------------------------------------------------- what is compared with what
@@ -157,21 +140,21 @@ def of_two_groups(claim: Claim, study: Rebuilt) -> list[Comparison]:
 
 
 def _ratio(claim: Claim, study: Rebuilt, over: Group, under: Group) -> Ratio:
-    test, pair, series = claim.test, None, None
-    metric = METRICS.get(test.metric)
+    metric, pair, series = METRICS.get(claim.test.metric), None, None
     if metric is not None and metric.depends_on_clock:
         pair, series = _in_turns(metric, over, under)
     missing = [group.not_run for group in (over, under) if group.not_run]
     if not missing and (metric is None or metric.read is None):
-        missing = [f"no cell measures {test.metric}"]
+        missing = [f"no cell measures {claim.test.metric}"]
     elif not missing:
         missing = _cautions(metric, over, under)
         if not metric.depends_on_clock:
-            but = {"global_batch"} if test.numerator.batch_size else set()
-            series = by_seed.compared(metric, over, under, but)
-        if not missing and not (series and series.values):
-            lacking = NO_VALUES if series else judging.NO_PAIR
-            missing = (series and series.reasons) or [lacking]
+            but = {"global_batch"} if claim.test.numerator.batch_size else set()
+            series = compared(metric, over, under, but)
+        if not missing and series is None:
+            missing = [judging.NO_PAIR]
+        elif not missing and not series.values:
+            missing = series.reasons or [words.NO_VALUES]
     stated = _stated(claim, over, under)
     printed = _printed(metric, over, under, study.source) if metric else None
     told = tuple(dict.fromkeys(missing)), pair, stated, printed if stated is None else stated
@@ -181,24 +164,22 @@ def _ratio(claim: Claim, study: Rebuilt, over: Group, under: Group) -> Ratio:
 def _in_turns(metric: Metric, over: Group, under: Group) -> tuple[Compared | None, Series | None]:
     """The pairs of the two, whose own ratio is the baseline's time over the variant's, and that of
     the first group's time over the second's; None where they took no turns."""
-    for variant, baseline in ((over, under), (under, over)):
-        found = variant.pairs if metric.name in TRAINED else {}
-        found = variant.predicting if metric.name in PREDICTED else found
-        if pair := found.get(baseline.id):
+    kind = TURNS.get(metric.name)
+    for variant, baseline in ((over, under), (under, over)) if kind else ():
+        if pair := getattr(variant, kind).get(baseline.id):
             return pair, pair.series.inverse() if variant is over else pair.series
     return None, None
 
 
 def _cautions(metric: Metric, over: Group, under: Group) -> list[str]:
     """Why the ratio of two groups does not mean what it says, and what it would take."""
-    metrics = [metric]
-    if metric.depends_on_clock and means(over) != means(under):
+    metrics, hardware = [metric], over.hardware.name != under.hardware.name
+    if metric.depends_on_clock and (hardware or over.strategy != under.strategy):
         metrics.append(METRICS["speedup"])
     cautions = []
     for group in (over, under):
-        on_cpu = group.hardware.device == "cpu"
         for caution in (each for metric in metrics for each in group.cautions(metric)):
-            lacking = on_cpu and caution in group.comparable.values()
+            lacking = group.hardware.device == "cpu" and caution in group.comparable.values()
             needs = f"needs {group.hardware.devices}x GPU: " if lacking else ""
             cautions.append(f"{needs}{caution}")
     return cautions
@@ -231,9 +212,8 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
     missing = tuple(dict.fromkeys(reason for ratio in ratios for reason in ratio.missing))
     first, *others = ratios
     published, series = first.published, first.series
-    for each in others if not missing else ():
-        series = series.beside(each.series)
     for each in others:
+        series = series if missing else series.beside(each.series)
         if published is None or each.published is None:
             published = None
         else:
@@ -244,14 +224,13 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
         missing = (f"no {series.of.rstrip('s')} that all of them have",)
     elif not missing and test.value == "published" and value is None:
         missing = ("the claim states no number for this",)
-    made = Comparison(study.name, UNTESTED, missing, ratios, published=published)
-    bound = _bound(test, first) if series and series.logs and not others else None
-    too_far = _unreachable(test, bound, value)
+    made = Comparison(study.name, words.UNTESTED, missing, ratios, published=published)
+    one = series and series.logs and not others
+    bound, too_far = _reach(test, first, value) if one else (None, "")
     if missing:
         return replace(made, reasons=(too_far,)) if made.waits and too_far else made
     made = replace(made, measured=series, bound=bound)
-    sides = [side for each in ratios for side in (each.over, each.under)]
-    if first.pair and (void := _biased(study.groups, sides)):
+    if first.pair and (void := _biased(study.groups, made.sides)):
         return replace(made, reasons=(void,))
     made = replace(made, **_beside(made))
     return replace(made, reasons=(too_far,)) if too_far else _judged(made, test, study, value)
@@ -267,19 +246,16 @@ def _biased(groups: Iterable[Group], compared: Iterable[Group]) -> str:
     return ""
 
 
-def _bound(test: ClaimTest, ratio: Ratio) -> float | None:
-    if test.op == "<":
-        return 1 / ratio.inverse_bound if math.isfinite(ratio.inverse_bound) else None
-    return ratio.bound if math.isfinite(ratio.bound) else None
-
-
-def _unreachable(test: ClaimTest, bound: float | None, value: float | None) -> str:
-    """Why no ratio beyond ``value`` can be found where it is at most ``bound``, of ``<`` at least;
-    empty where one can."""
-    sign = {">": 1, "<": -1}.get(test.op)
-    if bound is None or value is None or not sign or sign * value < sign * bound:
-        return ""
-    return f"at most {bound**sign:.2f} times"
+def _reach(test: ClaimTest, ratio: Ratio, value: float | None) -> tuple[float | None, str]:
+    """The most that a ratio can be here, of ``<`` the least, or None; and why none beyond ``value``
+    can be found, empty where one can."""
+    least, most = ratio.bounds
+    bound, times = (least, 1 / least if least else math.inf) if test.op == "<" else (most, most)
+    if math.isinf(times):
+        return None, ""
+    beyond = {"<": operator.le, ">": operator.ge}.get(test.op)
+    far = beyond is not None and value is not None and beyond(value, bound)
+    return bound, f"at most {times:.2f} times" if far else ""
 
 
 def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | None) -> Comparison:
@@ -287,22 +263,19 @@ def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | No
     series = made.measured
     if test.op == "report":
         reasons = tuple(filter(None, (*series.reasons, series.too_few)))
-        return replace(made, verdict=REPORTED, reasons=reasons)
+        return replace(made, verdict=words.REPORTED, reasons=reasons)
     share = test.margin or study.tolerance["relative" if series.logs else "accuracy"]
-    margin = series.margin(share)
-    threshold = value if value is None or not series.logs else math.log(value)
-    ends = margin if test.op == "within_margin" else (threshold,)
+    threshold = math.log(value) if series.logs and value is not None else value
+    sides = {">": (threshold, math.inf), "<": (-math.inf, threshold)}
+    region = sides.get(test.op) or series.margin(share)
 
     def at(alpha: float) -> str:
-        found = series.interval(alpha)
-        if test.op == "within_margin":
-            return {SAME: HOLDS, DIFFERENT: FAILS}.get(sequential.within(found, margin), UNDECIDED)
-        return sequential.beyond(found, test.op, threshold)
+        return sequential.within(series.interval(alpha), region)
 
-    verdict, reasons = at(sequential.ALPHA), series.reasons
-    if verdict == UNDECIDED:
-        reasons = (*reasons, series.outlook(ends))
-    return replace(made, verdict=verdict, reasons=reasons, at=at, boundaries=ends)
+    verdict, reasons, ends = at(sequential.ALPHA), series.reasons, filter(math.isfinite, region)
+    if verdict == words.UNDECIDED:
+        reasons = (*reasons, series.outlook(region))
+    return replace(made, verdict=verdict, reasons=reasons, at=at, boundaries=tuple(ends))
 
 
 def _beside(made: Comparison) -> dict[str, str]:
@@ -310,16 +283,12 @@ def _beside(made: Comparison) -> dict[str, str]:
     value, series = made.published, made.measured
     if value is None or series.too_few:
         return {}
-    sides = [side for each in made.ratios for side in (each.over, each.under)]
-    differs = [f"differs from the source: {side.differs}" for side in sides if side.differs]
+    differs = [f"differs from the source: {side.differs}" for side in made.sides if side.differs]
     if len(made.ratios) == 1 and series.logs:
-        ratio = made.ratios[0]
-        differs += judging.beyond(value, ratio.bound, 1 / ratio.inverse_bound)
-    said = f"published {series.text(value)}"
+        least, most = made.ratios[0].bounds
+        differs += judging.beyond(value, most, least)
     if differs:
-        says = f"{said}: not comparable: {'; '.join(differs)}"
-        return {"lies": NOT_COMPARABLE, "says": says}
-    lies = judging.lies(value, series)
-    ends = ", ".join(map(series.text, (series.ci_low, series.ci_high)))
-    scale = ", at its own scale" if made.scaled else ""
-    return {"lies": lies, "says": f"{said} lies {lies} [{ends}]{scale}"}
+        said = f"{value:.3g}" if series.logs else f"{100 * value:+.2f} points"
+        says = f"published {said}: not comparable: {'; '.join(differs)}"
+        return {"lies": words.NOT_COMPARABLE, "says": says}
+    return {"lies": judging.lies(value, series)}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 import statistics
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,8 @@ class Group(study_plan.PlannedGroup):
 
     def _failed(self) -> dict[str, int]:
         """How many runs failed, by what that is called."""
-        counts = {
-            word: [run["status"] for run in self.runs].count(k) for k, word in FAILURES.items()
-        }
-        return {word: count for word, count in counts.items() if count}
+        counts = Counter(run["status"] for run in self.runs)
+        return {word: counts[status] for status, word in FAILURES.items() if counts[status]}
 
     @property
     def status(self) -> str:
@@ -102,33 +101,27 @@ class Group(study_plan.PlannedGroup):
         """Names of the accelerators: as measured, or as planned where nothing was recorded."""
         machines = (run["environment"]["machine"] for run in self.runs)
         seen = {card["name"] for machine in machines for card in machine["accelerators"]}
-        planned = self.hardware.gpu_model
-        return sorted(seen) or ([planned] if planned else [])
+        return sorted(seen) or list(filter(None, [self.hardware.gpu_model]))
 
     def describe_hardware(self) -> str:
         """For example ``2 CPU cores`` or ``2x NVIDIA H200``."""
         count, threads = self.hardware.devices, self.hardware.threads
-        if self.hardware.device == "cpu":
-            cores = f"{count} CPU core{'s' if count > 1 else ''}"
-            if threads > 1:
-                cores = f"{count}x {threads} CPU cores"
-            return on_nodes(self.hardware.nodes, cores)
-        names = " or ".join(self.accelerators()) or "unknown GPU"
-        return on_nodes(self.hardware.nodes, f"{count}x {names}")
+        if self.hardware.device != "cpu":
+            names = " or ".join(self.accelerators()) or "unknown GPU"
+            devices = f"{count}x {names}"
+        elif threads > 1:
+            devices = f"{count}x {threads} CPU cores"
+        else:
+            devices = f"{count} CPU core{'s' if count > 1 else ''}"
+        return on_nodes(self.hardware.nodes, devices)
 
     def measures(self, metric: Metric) -> bool:
         """Whether the metric is one of a single model, or of several, as the group is."""
         return metric.of in ("any", "several" if self.members else "one")
 
-    def values(self, metric: Metric) -> list[float]:
-        """The metric of the runs that ended well and have it."""
-        values = [metric.read(run) for run in self.ok] if self.measures(metric) else []
-        return [value for value in values if value is not None]
-
     def series(self, metric: Metric) -> Series:
         """The metric by seed."""
-        runs = self.ok if self.measures(metric) else []
-        values = {seed(run): metric.read(run) for run in runs}
+        values = {seed(run): metric.read(run) for run in self.ok if self.measures(metric)}
         known = {number: value for number, value in values.items() if value is not None}
         return Series(known, cost=self.seed_seconds, resolution=self.resolution(metric))
 
@@ -154,14 +147,13 @@ class Group(study_plan.PlannedGroup):
 
     def most_by_devices(self, slow: Group) -> float:
         """How many times as many cores or GPUs as ``slow`` it has; infinite where that bounds no
-        speedup: without more of them, of another kind, or in another arithmetic."""
-        alike = self.hardware.device == slow.hardware.device and self.arithmetic == slow.arithmetic
-        return self.cores / slow.cores if alike and self.cores > slow.cores else math.inf
-
-    @property
-    def arithmetic(self) -> tuple:
-        """By what a device becomes faster: no number of devices bounds what that gains."""
-        return self.training.precision, self.training.tf32, self.training.tuned
+        speedup: without more of them, of another kind, or made faster in another way."""
+        ours, theirs = (
+            (each.hardware.device, each.training.precision, each.training.tf32, each.training.tuned)
+            for each in (self, slow)
+        )
+        more = ours == theirs and self.cores > slow.cores
+        return self.cores / slow.cores if more else math.inf
 
     @property
     def devices(self) -> int:
@@ -200,18 +192,19 @@ def groups_of(plan: Mapping, runs: Mapping[str, Run]) -> dict[str, Group]:
 
     ``runs`` maps ids of cells and pairs to metrics.json contents.
     """
-    kinds = {"pairs": _compared(plan, runs, False), "predicting": _compared(plan, runs, True)}
+    turns = _turns(plan, runs)
     trained = {cell for each in plan["groups"] if not each["not_run"] for cell in each["cells"]}
     beside, groups = _beside_others(runs[cell] for cell in trained), {}
     for each in plan["groups"] + plan["together"]:
-        turns = {kind: found.get(each["id"], {}) for kind, found in kinds.items()}
-        if each.get("members"):
-            members = [] if each["not_run"] else [groups[name] for name in each["members"]]
+        if each["not_run"]:
+            own = cells = []
+        elif members := [groups[name] for name in each.get("members", [])]:
             own, cells = _together(members), [run for member in members for run in member.runs]
         else:
-            own = cells = [] if each["not_run"] else [runs[cell] for cell in each["cells"]]
+            own = cells = [runs[cell] for cell in each["cells"]]
         shared = any(run["cell"]["id"] in beside for run in cells)
-        groups[each["id"]] = Group.of(each, own, cells, shared=shared, **turns)
+        found = turns.get(each["id"], {})
+        groups[each["id"]] = Group.of(each, own, cells, shared=shared, **found)
     return groups
 
 
@@ -228,18 +221,17 @@ def _beside_others(runs: Iterable[Run]) -> set[str]:
     return found
 
 
-def _compared(
-    plan: Mapping, runs: Mapping[str, Run], inference: bool
-) -> dict[str, dict[str, Compared]]:
-    """What a plan compares in pairs, of training or of ``inference``, by the variant's group and
-    the baseline's."""
+def _turns(plan: Mapping, runs: Mapping[str, Run]) -> dict[str, dict[str, dict[str, Compared]]]:
+    """What a plan compares in pairs: by the variant's group ``pairs`` of training and those of
+    ``predicting``, by the baseline's."""
     groups = [*plan["groups"], *plan["together"]]
     names = {(each["model"], each["variant"]): each["id"] for each in groups}
-    found: dict[str, dict[str, Compared]] = {}
+    found: dict[str, dict[str, dict[str, Compared]]] = {}
     for each in plan.get("pairs", []):
-        if each["inference"] == inference:
-            over, under = (names[each["model"], each[key]] for key in ("variant", "baseline"))
-            found.setdefault(over, {})[under] = Compared.of(each, runs)
+        over, under = (names[each["model"], each[key]] for key in ("variant", "baseline"))
+        kind = "predicting" if each["inference"] else "pairs"
+        own = found.setdefault(over, {"pairs": {}, "predicting": {}})
+        own[kind][under] = Compared.of(each, runs)
     return found
 
 
@@ -254,14 +246,16 @@ def _together(members: list[Group]) -> list[Run]:
 
 def _all_trained(runs: list[Run]) -> Run:
     """What is said of the runs of several models together; in place of training time, the total."""
-    failed = [run for run in runs if run["status"] != OK]
-    # Whichever is first: where they train at the same time, each of them has measured it.
-    orders = [] if failed else [[*runs[n:], *runs[:n]] for n in range(len(runs))]
-    total = None if failed else statistics.fmean(map(_seconds_in_turn, orders))
+    worst = next((run for run in runs if run["status"] != OK), runs[0])
+    total = None
+    if worst["status"] == OK:
+        # Whichever is first: where they train at the same time, each of them has measured it.
+        orders = ([*runs[n:], *runs[:n]] for n in range(len(runs)))
+        total = statistics.fmean(map(_seconds_in_turn, orders))
     return {
         "cell": runs[0]["cell"],
-        "status": failed[0]["status"] if failed else OK,
-        "reason": failed[0]["reason"] if failed else None,
+        "status": worst["status"],
+        "reason": worst["reason"],
         "train_seconds": total,
         "total_seconds": total,
         "environment": runs[0]["environment"],
@@ -296,3 +290,69 @@ def read_runs(plan: Mapping, folder: str | Path, kind: str = "groups") -> dict[s
                 raise ParbenchError(f"{path}: no such file; make it with: {command}")
             runs[cell] = metrics_json.read(path)
     return runs
+
+
+# ---------------------------------------------------------------- two groups, seed by seed
+
+
+def compared(metric: Metric, group: Group, baseline: Group, but: Collection[str] = ()) -> Series:
+    """A metric of the group's good runs beside the baseline's of the same seeds: differences of
+    scores, ratios of others, where both did the same work.
+
+    ``but``: in which keys of their work they may differ.
+    """
+    of_seed = {seed(run): run for run in baseline.runs}
+    values, reasons = {}, group.failures()
+    if baseline.not_run:
+        reasons.append(f"the baseline {baseline.id} was not run")
+    for run in [] if baseline.not_run else group.ok:
+        number, base = seed(run), of_seed.get(seed(run))
+        if base is None:
+            reasons.append(f"the baseline has no seed {number}")
+        elif base["status"] != OK:
+            reasons.append(f"the baseline's seed {number}: {FAILURES[base['status']]}")
+        elif why := _why_not(run, base, metric.is_score, but):
+            reasons.append(why)
+        elif metric.is_score:
+            values[number] = metric.read(run) - metric.read(base)
+        elif (value := metric.read(run)) and (unit := metric.read(base)):
+            values[number] = math.log(value / unit)
+        else:
+            reasons.append(f"seed {number} has no {metric.name}")
+    return Series(
+        values,
+        logs=not metric.is_score,
+        cost=group.seed_seconds + baseline.seed_seconds,
+        resolution=max(each.resolution(metric) for each in (group, baseline)),
+        reasons=tuple(dict.fromkeys(reasons)),
+    )
+
+
+def _why_not(run: Run, base: Run, scored: bool, but: Collection[str]) -> str:
+    """Why two runs of a seed are not to be compared; empty when they are."""
+    steps = (each["cell"]["training"]["steps"] for each in (run, base))
+    if scored and (few := next(filter(None, map(few_steps, steps)), "")):
+        return few
+    ours, theirs = _work(run), _work(base)
+    differ = ", ".join(
+        f"{key} {ours[key]} here, {theirs[key]} for the baseline"
+        for key in ours
+        if key not in but and ours[key] != theirs[key]
+    )
+    return f"not compared, for unequal work: {differ}" if differ else ""
+
+
+def few_steps(steps: int | None) -> str:
+    """Why no accuracy was measured; empty where it was."""
+    if steps is None:
+        return ""
+    return f"only {steps} steps of an epoch were trained: no accuracy is measured"
+
+
+def _work(run: Run) -> dict[str, Any]:
+    training, dataset = run["cell"]["training"], run["cell"]["dataset"]
+    settings = ("epochs", "steps", "global_batch", "image_size", "mode", "profile")
+    work = {"dataset": dataset["name"]}
+    work |= {key: dataset[key] for key in ("train_samples", "test_samples")}
+    work |= {key: training[key] for key in settings}
+    return {key: "all" if value is None else value for key, value in work.items()}

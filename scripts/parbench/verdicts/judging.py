@@ -4,40 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from parbench.measure.metrics import Metric, is_operator
 from parbench.plan.published import Published
-from parbench.verdicts import sequential
-from parbench.verdicts.by_seed import few_steps
-from parbench.verdicts.groups import Group
+from parbench.verdicts import sequential, words
+from parbench.verdicts.groups import Group, few_steps
 from parbench.verdicts.published import described_hardware, has_hardware, has_layout
 from parbench.verdicts.series import Series
-from parbench.verdicts.words import (
-    ABOVE,
-    BELOW,
-    DIFFERENT,
-    INSIDE,
-    NO_PUBLISHED_VALUE,
-    NOT_COMPARABLE,
-    NOT_MEASURED,
-    NOT_REPRODUCED,
-    NOT_RUN,
-    REPRODUCED,
-    SAME,
-    SUSPICIOUS,
-    UNDECIDED,
-)
 
 NO_PAIR = "no pair (`pairs`) compares them in turns"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A word of `words.VERDICTS`, and why."""
-
-    word: str
-    reasons: tuple[str, ...] = ()
 
 
 def verdict(
@@ -47,55 +22,53 @@ def verdict(
     series: Series,
     published: Published | None,
     bound: float = math.inf,
-) -> Verdict:
-    """The verdict on one number of ``group`` in ``study``, as its plan has it.
+) -> tuple[str, list[str]]:
+    """The verdict on one number of ``group`` in ``study``, as its plan has it, and why.
 
     ``series``: its values; ``bound``: what a ratio may at most be.
     """
     if group.not_run:
-        return Verdict(NOT_RUN)
+        return words.NOT_RUN, []
     if why := _why_not_measured(metric, group, series):
-        return Verdict(NOT_MEASURED, (why,))
+        return words.NOT_MEASURED, [why]
     if published is None:
-        return Verdict(NO_PUBLISHED_VALUE)
-    reasons = _why_not_comparable(metric, group, study, published)
-    if reasons := [*reasons, *beyond(published.value, bound)]:
-        return Verdict(NOT_COMPARABLE, tuple(reasons))
-    caveats = _caveats(metric, group, study, published)
+        return words.NO_PUBLISHED_VALUE, []
+    forbidding, caveats = _differences(metric, group, study, published)
+    if forbidding := [*forbidding, *beyond(published.value, bound)]:
+        return words.NOT_COMPARABLE, forbidding
     if series.too_few:
         ends = f" ({series.min:.4g} to {series.max:.4g})" if series.values else ""
-        return Verdict(UNDECIDED, (series.too_few + ends, *caveats))
+        return words.UNDECIDED, [series.too_few + ends, *caveats]
     if metric.kind == "ratio":
-        return Verdict(lies(published.value, series), tuple(caveats))
-    return _near(metric, series, published.value, study["tolerance"], caveats)
+        return lies(published.value, series), caveats
+    word, says = _near(metric, series, published.value, study["tolerance"])
+    return word, [*says, *caveats]
 
 
 def _near(
-    metric: Metric, series: Series, published: float, tolerance: Mapping, caveats: list[str]
-) -> Verdict:
+    metric: Metric, series: Series, published: float, tolerance: Mapping
+) -> tuple[str, list[str]]:
     """Whether the interval lies within the tolerance around the published value, or outside."""
     if metric.is_score:
         margin = series.margin(tolerance["accuracy"])[1]
     else:
         margin = tolerance["relative"] * abs(published)
     interval, ends = series.interval(), (published - margin, published + margin)
-    word, says = sequential.within(interval, ends), []
-    if word == SAME:
-        word = REPRODUCED
-    elif word == DIFFERENT:
+    says = [f"differs by {interval.mean - published:+.2g} (tolerance {margin:.2g})"]
+    word = sequential.within(interval, ends)
+    if word == words.HOLDS:
+        return words.REPRODUCED, says
+    if word == words.FAILS:
         better = (interval.mean > published) == metric.higher_is_better
-        word = SUSPICIOUS if better else NOT_REPRODUCED
-    else:
-        says = [series.outlook(ends)]
-    differs = f"differs by {interval.mean - published:+.2g} (tolerance {margin:.2g})"
-    return Verdict(word, (differs, *says, *caveats))
+        return (words.SUSPICIOUS if better else words.NOT_REPRODUCED), says
+    return word, [*says, series.outlook(ends)]
 
 
 def lies(published: float, found: Series) -> str:
     """Where a published ratio or difference lies, beside the interval of what was found."""
     if published > found.ci_high:
-        return ABOVE
-    return BELOW if published < found.ci_low else INSIDE
+        return words.ABOVE
+    return words.BELOW if published < found.ci_low else words.INSIDE
 
 
 def beyond(published: float, most: float, least: float = 0.0) -> list[str]:
@@ -117,29 +90,25 @@ def _why_not_measured(metric: Metric, group: Group, series: Series) -> str:
     return ""
 
 
-def _why_not_comparable(
+def _differences(
     metric: Metric, group: Group, study: Mapping, published: Published
-) -> list[str]:
-    """Reasons that forbid setting the metric beside its published value; empty when none does."""
-    reasons = group.cautions(metric)
+) -> tuple[list[str], list[str]]:
+    """What forbids setting the metric beside its published value, and what only is to be said."""
+    forbidding = group.cautions(metric)
     if group.differs:
-        reasons.append(f"differs from the source: {group.differs}")
+        forbidding.append(f"differs from the source: {group.differs}")
+    assumed, hardware = ", ".join(study["assumed"]), []
+    caveats = [f"not stated by the source, assumed: {assumed}"] if assumed else []
+    if not has_hardware(published, group):
+        here = group.describe_hardware()
+        hardware = [f"published on {described_hardware(published)}, here on {here}"]
+    scale = scale_difference(group, study)
     if metric.kind == "ratio":
-        if not has_layout(published, group):
-            reasons += _hardware_difference(group, published)
-        return reasons
-    reasons += scale_difference(group, study)
+        forbidding += [] if has_layout(published, group) else hardware
+        return forbidding, [*hardware, *scale, *caveats]
     if metric.kind == "absolute":
-        reasons += _assumptions(study) + _hardware_difference(group, published)
-    return reasons
-
-
-def _caveats(metric: Metric, group: Group, study: Mapping, published: Published) -> list[str]:
-    """What differs from the source without forbidding the comparison."""
-    caveats = _assumptions(study)
-    if metric.kind == "ratio":
-        caveats = _hardware_difference(group, published) + scale_difference(group, study) + caveats
-    return caveats
+        return [*forbidding, *scale, *caveats, *hardware], []
+    return [*forbidding, *scale], caveats
 
 
 def scale_difference(group: Group, study: Mapping) -> list[str]:
@@ -153,14 +122,3 @@ def scale_difference(group: Group, study: Mapping) -> list[str]:
     if group.dataset.name != source:
         reasons.append(f"published on the dataset {source}, here on {group.dataset.name}")
     return reasons
-
-
-def _assumptions(study: Mapping) -> list[str]:
-    assumed = study["assumed"]
-    return [f"not stated by the source, assumed: {', '.join(assumed)}"] if assumed else []
-
-
-def _hardware_difference(group: Group, published: Published) -> list[str]:
-    if has_hardware(published, group):
-        return []
-    return [f"published on {described_hardware(published)}, here on {group.describe_hardware()}"]

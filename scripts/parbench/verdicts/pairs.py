@@ -12,7 +12,7 @@ import numpy as np
 from parbench.measure.metrics import Run, seconds
 from parbench.verdicts import sequential
 from parbench.verdicts.series import Series
-from parbench.verdicts.words import OK, SAME
+from parbench.verdicts.words import HOLDS, OK
 
 LEAST_PAIRS = 2  # of a restart, that were not disturbed; where there are fewer, all of them count
 BIASED = 0.01  # alpha at which a harness is called so
@@ -133,7 +133,7 @@ class Compared:
         if found is None:
             return f"not checked: {shown.too_few}"
         ends = f"{shown.mean:.3f} [{shown.ci_low:.3f}, {shown.ci_high:.3f}]"
-        same = sequential.within(found, shown.margin(EQUAL)) == SAME
+        same = sequential.within(found, shown.margin(EQUAL)) == HOLDS
         word = f"equal within {EQUAL:.0%}" if same else "not checked: too wide"
         word = "biased: what it is to tell is void" if self.biased else word
         return f"{ends} of {shown.seeds} restarts: {word}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from parbench.errors import ParbenchError
@@ -14,8 +15,8 @@ from parbench.verdicts.groups import Group, on_nodes
 UNIT_ALIASES = {"ratio": "x", "1/s": "samples/s"}
 METRIC_ALIASES = {"peak_memory_mib": "peak_memory_device_mib"}
 COLUMNS = [name for name in Published.model_fields if name != "line"]
-# What only says where a value stands. Rows that differ in nothing else are one value.
-PLACE = ("line", "document", "table", "published_value", "note")
+# Rows that agree in these are one value: the others only say where it stands.
+VALUE = [key for key in COLUMNS if key not in ("document", "table", "published_value", "note")]
 
 
 def described_hardware(value: Published) -> str:
@@ -41,10 +42,8 @@ def has_hardware(value: Published, group: Group) -> bool:
 
 def _names_model(name: str, model: str) -> bool:
     """Whether ``NVIDIA A100-SXM4-80GB`` is an ``A100``: whole words, for an A1000 is none."""
-    words = [
-        f" {''.join(c if c.isalnum() else ' ' for c in text.lower())} " for text in (name, model)
-    ]
-    return words[1] in words[0]
+    name, model = (re.sub(r"[\W_]", " ", f" {text.lower()} ") for text in (name, model))
+    return model in name
 
 
 class PublishedSource:
@@ -80,11 +79,19 @@ class PublishedSource:
 
         Raises ParbenchError when the selection is ambiguous, names no column, or has another unit.
         """
-        found = [row for row in self._selected(group) if _metric(row) == metric.name]
+        selected = self._selected(group)
+        found = [r for r in selected if METRIC_ALIASES.get(r.metric, r.metric) == metric.name]
         if not found:
             return None
-        _refuse_ambiguity(group, metric, found)
-        first = found[0]
+        first, *others = found
+        for other in others:
+            if differ := [key for key in VALUE if getattr(first, key) != getattr(other, key)]:
+                narrow = [key for key in differ if key not in ("value", "unit")] or ["table"]
+                raise ParbenchError(
+                    f"group {group.id}: published: {dict(group.published)} selects two values of "
+                    f"{metric.name}: {first.where} and {other.where}; narrow the selection "
+                    f"by {' or '.join(narrow)}"
+                )
         unit = UNIT_ALIASES.get(first.unit, first.unit)
         if unit != metric.unit:
             raise ParbenchError(
@@ -127,25 +134,3 @@ class PublishedSource:
                     f"values; columns: {', '.join(COLUMNS)}"
                 )
         return [row for row in self.rows if row.is_one_of(group.published)]
-
-
-def _metric(row: Published) -> str:
-    return METRIC_ALIASES.get(row.metric, row.metric)
-
-
-def _refuse_ambiguity(group: Group, metric: Metric, found: Sequence[Published]) -> None:
-    first, *others = found
-    for other in others:
-        differ = [
-            column
-            for column in COLUMNS
-            if column not in PLACE and getattr(first, column) != getattr(other, column)
-        ]
-        if not differ:
-            continue
-        narrow = [column for column in differ if column not in ("value", "unit")] or ["table"]
-        raise ParbenchError(
-            f"group {group.id}: published: {dict(group.published)} selects two values of "
-            f"{metric.name}: {first.where} and {other.where}; narrow the selection "
-            f"by {' or '.join(narrow)}"
-        )

@@ -63,19 +63,19 @@ class Row:
         return too_few(self.seeds, self.of)
 
 
-COLUMNS = [each.name for each in fields(Row)]
+NUMBERS = ("mean", "std", "ci_low", "ci_high", "min", "max")  # those over the seeds
 KINDS = {
     "str": str,
     "int": int,
     "int | None": lambda text: int(text) if text else None,
     "float | None": lambda text: float(text) if text else None,
 }
-NUMBERS = ("mean", "std", "ci_low", "ci_high", "min", "max")  # those over the seeds
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Write a study's table."""
-    frame = pd.DataFrame(map(asdict, rows), columns=COLUMNS, dtype=object)
+    columns = [each.name for each in fields(Row)]
+    frame = pd.DataFrame(map(asdict, rows), columns=columns, dtype=object)
     write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
 
 
@@ -84,10 +84,9 @@ def read_rows(path: Path, fix: str = "delete it and run again") -> list[Row]:
     try:
         text = io.StringIO(printable(path.read_text(encoding="utf-8")))
         first, *more = pd.read_csv(text, dtype=str, keep_default_na=False).to_dict("records")
-        return [_row(each) for each in (first, *more)]
+        return [
+            Row(**{each.name: KINDS[each.type](row[each.name]) for each in fields(Row)})
+            for row in (first, *more)
+        ]
     except (OSError, KeyError, ValueError) as error:
         raise ParbenchError(f"{path}: not a table of parbench ({error!r}); {fix}") from None
-
-
-def _row(texts: dict[str, str]) -> Row:
-    return Row(**{each.name: KINDS[each.type](texts[each.name]) for each in fields(Row)})

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import defaultdict
 
 from parbench.plan.published import Published
 from parbench.verdicts.arithmetic import (
@@ -40,100 +39,70 @@ def two_values(rows: Rows, granted: Granted) -> Found:
             yield against("two values for one thing", Sure.LIKELY, different, says)
 
 
-@dataclass(frozen=True)
-class Equal:
-    """Configurations of one model with the same accuracy, and how likely chance makes any so."""
+def equal_accuracies(rows: Rows, granted: Granted) -> Found:
+    """Different runs hardly end with the same accuracy to the last digit, least of all the same
+    two for several models.
 
-    rows: list[Published]
-    chance: float
-
-    @property
-    def ways(self) -> tuple:
-        """The configurations, but for the model."""
-        return self.rows[0].study, *((row.hardware, row.way) for row in self.rows)
-
-
-def _equals(rows: Rows) -> Iterator[Equal]:
-    """By model. Chance: a pair of accuracies is equal as often as one in all the steps of the last
-    digit between the smallest and the largest.
+    A pair is equal by chance as often as one in all the steps of the last digit between the
+    smallest accuracy of the model and the largest.
     """
     accuracies = of_metrics(rows, "test_accuracy")
     precise = [row for row in accuracies if 0 < row.rounding < 10.0**-DIGITS]
+    equals, chances = [], defaultdict(list)  # by the configurations, but for the model
     for of_model in grouped(precise, lambda row: (row.study, row.model)):
         values = [first.value for first, *_ in grouped(of_model, lambda row: row.configuration)]
         spread = max(max(values) - min(values), SPREAD)
         for each in grouped(of_model, lambda row: round(row.value, 9)):
             different = [first for first, *_ in grouped(each, lambda row: row.configuration)]
             if len(different) > 1:
+                ways = different[0].study, *((row.hardware, row.way) for row in different)
                 steps = spread / (2 * different[0].rounding)
-                yield Equal(different, min(1.0, math.comb(len(values), 2) / steps))
+                chances[ways].append(min(1.0, math.comb(len(values), 2) / steps))
+                equals.append((different, ways))
+    for different, ways in equals:
+        told = " and of ".join(map(str, different))
+        says = f"test accuracy {different[0].value:g} of {told}"
+        sure = Sure.LIKELY if math.prod(chances[ways]) < CHANCE else Sure.WEAK
+        yield against("equal to the last digit", sure, different, says)
 
 
-def equal_accuracies(rows: Rows, granted: Granted) -> Found:
-    """Different runs hardly end with the same accuracy to the last digit, least of all the same
-    two for several models.
-    """
-    equals = list(_equals(rows))
-    for each in equals:
-        chance = math.prod(other.chance for other in equals if other.ways == each.ways)
-        told = " and of ".join(map(str, each.rows))
-        says = f"test accuracy {each.rows[0].value:g} of {told}"
-        sure = Sure.LIKELY if chance < CHANCE else Sure.WEAK
-        yield against("equal to the last digit", sure, each.rows, says)
-
-
-def recall(rows: Rows, granted: Granted) -> Found:
+def balanced(rows: Rows, granted: Granted) -> Found:
     """On a balanced test set macro recall, the mean of the classes' recalls, is accuracy, the share
-    of hits. Where they differ, specificity may tell which is wrong.
-    """
-    for found in by_configuration(rows) if granted.balanced else ():
-        pair = [found.get(name) for name in ("test_accuracy", "test_recall_macro")]
-        if None in pair or _agree(*pair):
-            continue
-        told, sure = pair, Sure.LIKELY
-        accuracy, recalled = pair
-        says = (
-            f"{accuracy}: accuracy {accuracy.value:g} and macro recall {recalled.value:g}, "
-            "which are one number on a balanced test set"
-        )
-        third = found.get("test_specificity_macro")
-        wrong = [each for each in pair if third and not _follows(third, each, granted)]
-        if len(wrong) == 1:
-            told, sure = [*pair, third], Sure.CERTAIN
-            says += f"; by macro specificity {third.value:g}, {wrong[0].metric} is wrong"
-        yield against("recall is accuracy", sure, told, says)
-
-
-def specificity(rows: Rows, granted: Granted) -> Found:
-    """On a balanced test set macro specificity follows from recall.
+    of hits, and macro specificity follows from it.
 
     Each miss is a false positive of one class, among (classes - 1) times as many negatives:
-    specificity is 1 - (1 - recall) / (classes - 1). Where recall is accuracy, it is the wrong one.
+    specificity is 1 - (1 - recall) / (classes - 1). Where they differ, two tell which is wrong.
     """
+    others = granted.classes - 1
+    names = ("test_recall_macro", "test_accuracy", "test_specificity_macro")
     for found in by_configuration(rows) if granted.balanced else ():
-        printed = found.get("test_specificity_macro")
-        names = ("test_recall_macro", "test_accuracy")
-        bases = [found[name] for name in names if name in found]
-        if not printed or not bases or any(_follows(printed, each, granted) for each in bases):
-            continue
-        says = (
-            f"{bases[0]}: macro specificity {printed.value:g} is printed; {bases[0].metric} "
-            f"{bases[0].value:g} of {granted.classes} balanced classes makes it "
-            f"{_due(bases[0], granted):.4f}"
-        )
-        settled = len(bases) == 2 and _agree(*bases)
-        says += ", and so does test_accuracy: it is wrong" * settled
-        sure = Sure.CERTAIN if settled else Sure.LIKELY
-        yield against("specificity follows from recall", sure, (*bases, printed), says)
-
-
-def _due(base: Published, granted: Granted) -> float:
-    return 1 - (1 - base.value) / (granted.classes - 1)
-
-
-def _follows(printed: Published, base: Published, granted: Granted) -> bool:
-    slack = printed.rounding + base.rounding / (granted.classes - 1) + FLOATS
-    return abs(printed.value - _due(base, granted)) <= slack
+        recalled, accuracy, printed = map(found.get, names)
+        bases, wrong = [each for each in (recalled, accuracy) if each], []
+        for base in bases if printed else ():
+            slack = printed.rounding + base.rounding / others + FLOATS
+            if abs(printed.value - (1 - (1 - base.value) / others)) > slack:
+                wrong.append(base)
+        differ = len(bases) == 2 and not _agree(*bases)
+        if differ:
+            says = (
+                f"{accuracy}: accuracy {accuracy.value:g} and macro recall {recalled.value:g}, "
+                "which are one number on a balanced test set"
+            )
+            told, sure = [accuracy, recalled], Sure.LIKELY
+            if len(wrong) == 1:
+                told, sure = [*told, printed], Sure.CERTAIN
+                says += f"; by macro specificity {printed.value:g}, {wrong[0].metric} is wrong"
+            yield against("recall is accuracy", sure, told, says)
+        if wrong and wrong == bases:
+            settled = len(bases) == 2 and not differ
+            says = (
+                f"{bases[0]}: macro specificity {printed.value:g} is printed; {bases[0].metric} "
+                f"{bases[0].value:g} of {granted.classes} balanced classes makes it "
+                f"{1 - (1 - bases[0].value) / others:.4f}"
+            )
+            says += ", and so does test_accuracy: it is wrong" * settled
+            sure = Sure.CERTAIN if settled else Sure.LIKELY
+            yield against("specificity follows from recall", sure, (*bases, printed), says)
 
 
 def f1(rows: Rows, granted: Granted) -> Found:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -73,19 +75,18 @@ def across_models(test: ClaimTest, ratios: Collection) -> list[tuple]:
 
 
 def measuring(groups: Iterable[Group], name: str) -> list[Group]:
-    """Those that are compared by the metric ``name``, of a model or of several together.
+    """Those that are compared by the metric ``name``, of a model or of several together; all where
+    nothing measures it.
 
     What is instrumented runs slower, and apart; a few steps of an epoch have no score.
     """
     metric = METRICS.get(name)
     kept = [each for each in groups if each.training.profile == "none"]
-    if metric is None:  # each of them lacks it
-        return kept
-    return [
-        each
-        for each in kept
-        if each.measures(metric) and not (metric.is_score and each.training.steps is not None)
-    ]
+    if metric is not None:
+        kept = [each for each in kept if each.measures(metric)]
+        if metric.is_score:
+            kept = [each for each in kept if each.training.steps is None]
+    return kept
 
 
 def lacks(test: ClaimTest, groups: Collection[Group]) -> str:
@@ -105,25 +106,19 @@ def pairs(test: ClaimTest, groups: Collection[Group]) -> Iterator[tuple[Group, G
     the source's own configuration, and not the variants beside it. What was not run takes no other
     pair's place, and is told where it would have counted.
     """
-    alike: dict[tuple, list[tuple[Group, Group]]] = {}
-    overs, unders = (
+    alike = defaultdict(list)
+    sides = (
         [group for group in groups if Configuration.of_group(group).is_among(side)]
         for side in test.sides
     )
-    for over in overs:
-        for under in unders:
-            if over is not under and _alike(over, under, test):
-                work = (over.model, over.batch, under.model, under.batch)
-                alike.setdefault(work, []).append((over, under))
+    for over, under in itertools.product(*sides):
+        if over is not under and _alike(over, under, test):
+            alike[over.model, over.batch, under.model, under.batch].append((over, under))
     for pairs in alike.values():
-        ran = [pair for pair in pairs if not any(group.not_run for group in pair)]
-        least = max(map(_published_rows, ran or pairs))
-        yield from (pair for pair in pairs if _published_rows(pair) >= least)
-
-
-def _published_rows(pair: Iterable[Group]) -> int:
-    """How many of the two stand for rows of the source."""
-    return sum(group.published is not None for group in pair)
+        rows = [sum(group.published is not None for group in pair) for pair in pairs]
+        ran = [not any(group.not_run for group in pair) for pair in pairs]
+        least = max(itertools.compress(rows, ran), default=max(rows))
+        yield from (pair for pair, number in zip(pairs, rows, strict=True) if number >= least)
 
 
 def _alike(over: Group, under: Group, test: ClaimTest) -> bool:
@@ -150,10 +145,5 @@ def _unnamed(group: Group, test: ClaimTest) -> dict[str, Any]:
         del hardware["devices"], hardware["nodes"]
     options = {key: v for key, v in group.options.items() if key not in test.named_options}
     model = None if "model" in test.named else group.model
-    rest = {"options": options, "dataset": group.dataset, "model": model}
-    return rest | {"training": training, "hardware": hardware}
-
-
-def means(group: Group) -> tuple[str, str]:
-    """By what a group trains its model."""
-    return group.strategy, group.hardware.name
+    about = {"options": options, "dataset": group.dataset, "model": model}
+    return about | {"training": training, "hardware": hardware}

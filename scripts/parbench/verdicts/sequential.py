@@ -15,15 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize, stats
 
-from parbench.verdicts.words import (
-    DIFFERENT,
-    FAILS,
-    FEWEST,
-    HOLDS,
-    SAME,
-    TOO_CLOSE,
-    UNDECIDED,
-)
+from parbench.verdicts.words import FAILS, FEWEST, HOLDS, TOO_CLOSE, UNDECIDED
 
 ALPHA = 0.05
 MOST = 10_000  # values; what takes more is not foreseen
@@ -88,23 +80,15 @@ def interval(
 # ---------------------------------------------------------------- verdicts
 
 
-def beyond(found: Interval | None, op: str, threshold: float) -> str:
-    """Whether the mean is above (``>``) or below (``<``) the threshold: HOLDS, FAILS, UNDECIDED."""
-    if found is None:
-        return UNDECIDED
-    above, below = found.low > threshold, found.high < threshold
-    holds, fails = {">": (above, below), "<": (below, above)}[op]
-    return HOLDS if holds else FAILS if fails else UNDECIDED
-
-
-def within(found: Interval | None, margin: Band) -> str:
-    """Whether the mean lies between the ends of a margin: SAME, DIFFERENT or UNDECIDED."""
-    if found is None:
-        return UNDECIDED
-    low, high = margin
-    if low < found.low and found.high < high:
-        return SAME
-    return DIFFERENT if found.low > high or found.high < low else UNDECIDED
+def within(found: Interval | None, region: Band) -> str:
+    """Whether the mean lies between the ends of ``region``, of which one may be infinite: HOLDS,
+    FAILS, UNDECIDED.
+    """
+    low, high = region
+    if found is not None and low < found.low and found.high < high:
+        return HOLDS
+    outside = found is not None and (found.low > high or found.high < low)
+    return FAILS if outside else UNDECIDED
 
 
 def ratio_margin(share: float) -> Band:
@@ -149,9 +133,9 @@ def outlook(found: Interval, boundaries: Iterable[float], seconds: float, unit: 
     n = needed(found, boundaries)
     if n is None or (n - found.n) * seconds > 60 * PATIENCE:
         return TOO_CLOSE
-    minutes = _counted(math.ceil((n - found.n) * seconds / 60), "minute")
-    return f"some {minutes} more ({_counted(n - found.n, unit)}) if the estimate stays"
-
-
-def _counted(number: int, unit: str) -> str:
-    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+    minutes = math.ceil((n - found.n) * seconds / 60)
+    time, more = (
+        f"{number} {unit}" + "s" * (number != 1)
+        for number, unit in ((minutes, "minute"), (n - found.n, unit))
+    )
+    return f"some {time} more ({more}) if the estimate stays"

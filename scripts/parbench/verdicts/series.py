@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from parbench.verdicts import sequential
 from parbench.verdicts.sequential import ALPHA, Band, Interval
-from parbench.verdicts.words import SAME, UNDECIDED, too_few
+from parbench.verdicts.words import HOLDS, UNDECIDED, too_few
 
 IMAGES = 3  # of the test set, within which two scores are always equal
 
@@ -39,10 +39,6 @@ class Series:
     def points(self) -> list[float]:
         """Every value as a reader sees it."""
         return list(map(self.shown, self.values.values()))
-
-    def text(self, shown: float) -> str:
-        """What is shown of a ratio, or of a difference of scores, in a sentence."""
-        return f"{shown:.3g}" if self.logs else f"{100 * shown:+.2f} points"
 
     def interval(self, alpha: float = ALPHA) -> Interval | None:
         """Of their mean; None of too few."""
@@ -74,14 +70,16 @@ class Series:
     @property
     def ci_low(self) -> float | None:
         """Where the interval begins."""
-        found = None if self.partial else self.interval()
-        return found and self.shown(found.low)
+        return self.shown(self.interval().low) if self._has_interval else None
 
     @property
     def ci_high(self) -> float | None:
         """Where it ends."""
-        found = None if self.partial else self.interval()
-        return found and self.shown(found.high)
+        return self.shown(self.interval().high) if self._has_interval else None
+
+    @property
+    def _has_interval(self) -> bool:
+        return not self.partial and not self.too_few
 
     @property
     def min(self) -> float | None:
@@ -121,16 +119,12 @@ class Series:
         return -share, share
 
     def reading(self, share: float, more: str, less: str) -> str:
-        """``more`` or ``less`` than 1 (ratios) or 0, or equal within ``share``; else what it takes.
-
-        To tell this apart takes that the whole interval lies there.
-        """
-        if few := self.too_few:
-            return f"{UNDECIDED}: {few}"
+        """``more`` or ``less`` than 1 (ratios) or 0, or equal within ``share``, where the whole
+        interval lies there; else what it takes."""
         if boundaries := self.undecided(share):
             return f"{UNDECIDED}: {self.outlook(boundaries)}"
         found, margin = self.interval(), self.margin(share)
-        if sequential.within(found, margin) == SAME:
+        if sequential.within(found, margin) == HOLDS:
             return f"equal within {share:.0%}" if self.logs else f"equal within {margin[1]:.2g}"
         return more if found.low > 0 else less
 
@@ -138,11 +132,8 @@ class Series:
         """The boundaries that more values may leave out: none, or those of equality, whichever are
         farther from the estimate. Empty where it is told."""
         found, margin = self.interval(), self.margin(share)
-        told = found and (
-            sequential.within(found, margin) == SAME
-            or sequential.beyond(found, ">", 0.0) != UNDECIDED
-        )
-        if told:
+        above = sequential.within(found, (0.0, math.inf))
+        if above != UNDECIDED or sequential.within(found, margin) == HOLDS:
             return ()
         return margin if found and abs(found.mean) < margin[1] / 2 else (0.0,)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from parbench import files
 from parbench.measure.metrics import (
@@ -26,9 +26,8 @@ from parbench.measure.metrics import (
 )
 from parbench.plan.published import Published
 from parbench.plan.study import Table
-from parbench.verdicts import by_seed
 from parbench.verdicts.certificate import Certificates
-from parbench.verdicts.groups import Group, groups_of, read_runs, seed
+from parbench.verdicts.groups import Group, compared, groups_of, read_runs, seed
 from parbench.verdicts.judging import scale_difference, verdict
 from parbench.verdicts.pairs import lengths_of
 from parbench.verdicts.published import PublishedSource
@@ -60,9 +59,9 @@ class Measured:
     groups: Mapping[str, Group]
     source: PublishedSource
 
-    def baseline(self, group: Group) -> Group | None:
-        """What a group's speedup is measured against."""
-        return None if group.baseline is None else self.groups[group.baseline]
+    def baseline(self, group: Group) -> Group:
+        """What a group's speedup is measured against, of one that has a baseline."""
+        return self.groups[group.baseline]
 
     def metrics(self, group: Group) -> list[Metric]:
         """The metrics that a group has rows for."""
@@ -75,26 +74,24 @@ class Measured:
         tables = map(Table.model_validate, self.plan["study"]["tables"])
         held = (t for t in tables if t.holds(group.model, group.variant, bool(group.members)))
         named = {name for table in held for name in table.metrics}
+        shown = named | {metric.name for metric in METRICS.values() if not metric.named}
+        if group.not_run:
+            shown = named or set(DEFAULT_METRICS)
         kept = [
             metric
             for metric in METRICS.values()
-            if group.measures(metric) and possible.get(metric.name, True)
+            if metric.name in shown and group.measures(metric) and possible.get(metric.name, True)
         ]
-        if group.not_run:
-            kept = [metric for metric in kept if metric.name in (named or DEFAULT_METRICS)]
-        else:
-            kept = [metric for metric in kept if metric.name in named or not metric.named]
         return kept + self._operators(group)
 
     def _operators(self, group: Group) -> list[Metric]:
         """Times of single operators: those that the source tells, and the largest here."""
         if group.training.profile not in PROFILED:
             return []
-        spent: dict[str, float] = {}
+        spent: Counter[str] = Counter()
         for run in group.ok:
-            for name in profiled_operators(run):
-                spent[name] = spent.get(name, 0.0) + self_seconds(run, name)
-        largest = sorted(spent, key=lambda name: -spent[name])[:SHOWN_OPERATORS]
+            spent.update({name: self_seconds(run, name) for name in profiled_operators(run)})
+        largest = (name for name, _ in spent.most_common(SHOWN_OPERATORS))
         return [
             operator_metric(f"operator_{kind}_seconds:{name}")
             for name in dict.fromkeys([*self.source.operators(group), *largest])
@@ -106,7 +103,7 @@ class Measured:
         if group.not_run:
             return Series({})
         if metric.name == "accuracy_difference":
-            return by_seed.compared(METRICS["test_accuracy"], group, self.baseline(group))
+            return compared(METRICS["test_accuracy"], group, self.baseline(group))
         if metric.name in IN_TURNS:
             if group.baseline not in group.pairs:
                 return Series({}, "restarts")
@@ -124,15 +121,8 @@ class Measured:
             return self.source.speedup(group, self.baseline(group))
         return self.source.find(group, metric), ""
 
-    def reading(self, metric: Metric, series: Series) -> list[str]:
-        """What a difference of accuracies says by itself."""
-        if metric.name != "accuracy_difference" or not series.values:
-            return []
-        share = self.plan["study"]["tolerance"]["accuracy"]
-        return [series.reading(share, "higher than the baseline's", "lower than the baseline's")]
-
     def rows(self, group: Group, uncertified: list[str]) -> Iterator[Row]:
-        """The rows of one group."""
+        """The rows of one group; ``uncertified``: what certificates do not cover of it."""
         for metric in self.metrics(group):
             series = self.series(metric, group)
             if metric.optional and not series.values and not group.not_run:
@@ -140,7 +130,7 @@ class Measured:
             published, why = self.published(metric, group)
             is_speedup = metric.name == "speedup" and not group.not_run
             bound = group.at_most_faster(self.baseline(group)) if is_speedup else math.inf
-            judged = verdict(metric, group, self.plan["study"], series, published, bound)
+            word, whys = verdict(metric, group, self.plan["study"], series, published, bound)
             clocked = metric.depends_on_clock and metric.kind == "absolute"
             reasons = [
                 group.not_run,
@@ -149,15 +139,28 @@ class Measured:
                 *group.cautions(metric),
                 SHARED if group.shared and clocked and series.values else "",
                 *series.reasons,
-                *self.reading(metric, series),
-                *judged.reasons,
+                self._reading(series) if metric.name == "accuracy_difference" else "",
+                *whys,
                 why,
                 group.note,
             ]
-            # A note may also be the stated reason; seeds may fail alike: say each sentence once.
-            reason = "; ".join(dict.fromkeys(filter(None, reasons)))
+            known = series.mean is not None and published and published.value
             yield Row(
-                **self._identity(group),
+                study=self.plan["study"]["name"],
+                group=group.id,
+                model=group.model,
+                variant=group.variant,
+                strategy=group.strategy,
+                options=files.canonical_json(group.options),
+                hardware=group.hardware.name,
+                device=group.hardware.device,
+                devices=group.hardware.devices,
+                nodes=group.hardware.nodes,
+                dataset=group.dataset.name,
+                stack=self.plan["stack"],
+                deployment=self.plan["deployment"],
+                machine=" ".join(group.machines()),
+                status=group.status,
                 metric=metric.name,
                 unit=metric.unit,
                 n_seeds=None if group.not_run else series.seeds,
@@ -166,44 +169,19 @@ class Measured:
                 published=published.value if published else None,
                 published_unit=published.unit if published else "",
                 published_table=published.table if published else "",
-                ratio=_ratio(series.mean, published),
-                verdict=judged.word,
-                reason=reason,
+                ratio=series.mean / published.value if known else None,
+                verdict=word,
+                # A note may also be the stated reason; seeds may fail alike: each sentence once.
+                reason="; ".join(dict.fromkeys(filter(None, reasons))),
                 cells=" ".join(group.cells),
             )
 
-    def _identity(self, group: Group) -> dict[str, Any]:
-        """Of all rows of a group."""
-        return {
-            "study": self.plan["study"]["name"],
-            "group": group.id,
-            "model": group.model,
-            "variant": group.variant,
-            "strategy": group.strategy,
-            "options": files.canonical_json(group.options),
-            "hardware": group.hardware.name,
-            "device": group.hardware.device,
-            "devices": group.hardware.devices,
-            "nodes": group.hardware.nodes,
-            "dataset": group.dataset.name,
-            "stack": self.plan["stack"],
-            "deployment": self.plan["deployment"],
-            "machine": " ".join(group.machines()),
-            "status": group.status,
-        }
-
-
-def _ratio(mean: float | None, published: Published | None) -> float | None:
-    return None if mean is None or not (published and published.value) else mean / published.value
-
-
-def table(study: Measured, certificates: Certificates | None = None) -> list[Row]:
-    """The rows of a study. With ``certificates``, `reason` marks what they do not cover."""
-    rows = []
-    for group in study.groups.values():
-        uncertified = certificates.problems(group.cell_runs) if certificates is not None else []
-        rows += study.rows(group, uncertified)
-    return rows
+    def _reading(self, differences: Series) -> str:
+        """What differences of accuracies say by themselves."""
+        if not differences.values:
+            return ""
+        share = self.plan["study"]["tolerance"]["accuracy"]
+        return differences.reading(share, "higher than the baseline's", "lower than the baseline's")
 
 
 def time_to(accuracy: float, group: Group, reasons: list[str]) -> Series:
@@ -243,8 +221,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", **need, help="CSV to write")
     options = parser.parse_args(arguments)
     plan = files.read_json(options.plan)
-    certificates = Certificates(options.certificate) if options.certificate is not None else None
+    certificates = None if options.certificate is None else Certificates(options.certificate)
     source = PublishedSource.read(plan["study"]["published"], options.published)
     runs = read_runs(plan, options.cells) | read_runs(plan, options.cells, "pairs")
-    study = Measured(plan, groups_of(plan, runs), source)
-    write_rows(options.out, table(study, certificates))
+    study, rows = Measured(plan, groups_of(plan, runs), source), []
+    for group in study.groups.values():
+        rows += study.rows(group, certificates.problems(group.cell_runs) if certificates else [])
+    write_rows(options.out, rows)

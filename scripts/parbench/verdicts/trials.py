@@ -12,6 +12,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -44,14 +45,12 @@ FROZEN_VARIANCE = 4.0
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Numbers to compute with: ``dtype`` of the weights, ``precision`` of the cell.
-
-    ``bound``: of the relative error against eager training; in half precision, where rounding alone
-    moves a gradient by more than any bound could allow, of the share of products in float32.
+    """Numbers to compute with. ``bound``: of the relative error against eager training; in half
+    precision, where rounding alone moves a gradient by more, of the share of products in float32.
     """
 
-    dtype: torch.dtype
-    precision: str
+    dtype: torch.dtype  # of the weights
+    precision: str  # of the cell
     bound: float
 
 
@@ -60,8 +59,6 @@ ARITHMETIC = {
     "float32": Arithmetic(torch.float32, "fp32", 1e-5),
     "bfloat16": Arithmetic(torch.float32, "bf16", 0.0),
 }
-
-UNTUNED = {key: getattr(Training, key) for key in TUNING}
 
 Tensors = list[torch.Tensor]
 Quantities = dict[str, Tensors]
@@ -79,8 +76,8 @@ class Trial:
     def of(cls, cell: Cell, arithmetic: str, batch_norm: str) -> Trial:
         """The trial of a ``cell`` whose own precision and rule of BatchNorm do not count."""
         rule = "local" if batch_norm == FROZEN else batch_norm
-        changed = {"batch_norm": rule, "precision": ARITHMETIC[arithmetic].precision}
-        training = replace(cell.training, **changed)
+        precision = ARITHMETIC[arithmetic].precision
+        training = replace(cell.training, batch_norm=rule, precision=precision)
         return cls(replace(cell, training=training), arithmetic, batch_norm)
 
     @classmethod
@@ -220,13 +217,9 @@ class TrialRun(loop.Run):
             "weights": self._whole(self.parameters),
         }
         if self.trial.batch_norm == SYNCHRONIZED:
-            found["running statistics"] = self._whole(
-                {
-                    name: buffer
-                    for name, buffer in self.model.named_buffers()
-                    if name.endswith(("running_mean", "running_var"))
-                }
-            )
+            ends, buffers = ("running_mean", "running_var"), self.model.named_buffers()
+            running = {name: buffer for name, buffer in buffers if name.endswith(ends)}
+            found["running statistics"] = self._whole(running)
         return found
 
     def _whole(self, tensors: dict[str, torch.Tensor]) -> Tensors:
@@ -246,24 +239,18 @@ def _data(work: Path, cell: Cell) -> Path:
     folder = work / f"noise-{kind or size}"
     if folder.exists():
         return folder
-    generator = torch.Generator().manual_seed(size)
+    draw = partial(torch.randint, generator=torch.Generator().manual_seed(size))
     described: dict = {"classes": [str(label) for label in range(CLASSES)]}
-    if kind is None:
-        described |= {"mean": [0.5] * 3, "std": [0.25] * 3}
-    else:
-        described["vocabularies"] = {kind: asdict(WORDS)}
+    described |= {"mean": [0.5] * 3, "std": [0.25] * 3, "vocabularies": {kind: asdict(WORDS)}}
     tensors = {}
     for part, number in (("train", BATCH + TAIL), ("test", 1)):
         if kind is None:
-            shape = (number, 3, size, size)
-            drawn = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
-            tensors[f"{part}_images"] = drawn
+            tensors[f"{part}_images"] = draw(256, (number, 3, size, size), dtype=torch.uint8)
         else:
-            ends = torch.randint(1, LENGTH, (number,), generator=generator).cumsum(0)
+            ends = draw(1, LENGTH, (number,)).cumsum(0)
             tensors[f"{part}_offsets.{kind}"] = torch.cat([torch.zeros(1, dtype=torch.int64), ends])
-            drawn = torch.randint(3, WORDS.size, (int(ends[-1]),), generator=generator)
-            tensors[f"{part}_tokens.{kind}"] = drawn.int()
-        tensors[f"{part}_labels"] = torch.randint(CLASSES, (number,), generator=generator)
+            tensors[f"{part}_tokens.{kind}"] = draw(3, WORDS.size, (int(ends[-1]),)).int()
+        tensors[f"{part}_labels"] = draw(CLASSES, (number,))
     folder.mkdir()
     path = folder / "data.safetensors"
     save_file(tensors, path, {key: json.dumps(value) for key, value in described.items()})
@@ -276,28 +263,25 @@ def _data(work: Path, cell: Cell) -> Path:
 
 def difference(found: Tensors, expected: Tensors) -> float:
     """The largest relative error of any tensor, by its norm; infinite where one is no number."""
-    norms = [_norm(each) for each in expected]
+    norms = [each.double().norm().item() for each in expected]
     least = FLOOR * max(norms) or 1.0
     errors = [
-        _norm(ours.double() - theirs.double()) / max(size, least)
+        (ours.double() - theirs.double()).norm().item() / max(size, least)
         for ours, theirs, size in zip(found, expected, norms, strict=True)
     ]
     return max(errors) if all(map(math.isfinite, errors)) else math.inf
-
-
-def _norm(values: torch.Tensor) -> float:
-    return values.double().norm().item()
 
 
 def reference(trial: Trial, work: Path) -> Quantities:
     """What eager training computes in the place of ``trial``: once, it is then kept in ``work``."""
     path = work / f"{trial.cell.model.name}-{trial.arithmetic}-{trial.batch_norm}.safetensors"
     if not path.exists():
+        untuned = {key: getattr(Training, key) for key in TUNING}
         cell = replace(
             trial.cell,
             strategy=Strategy("eager", {}),
             hardware=replace(trial.cell.hardware, devices=1),
-            training=replace(trial.cell.training, batch_norm="local", **UNTUNED),
+            training=replace(trial.cell.training, batch_norm="local", **untuned),
         )
         strategy = strategies.of(cell)
         strategy.setup()
@@ -326,24 +310,20 @@ def errors_of(trial: Trial, strategy: _base.Strategy, work: Path) -> dict[str, f
     return dict(zip(errors, strategy.reduced(list(errors.values()), "max"), strict=True))
 
 
-# ---------------------------------------------------------------- several trials
-
-
 def run_trials(
     todo: list[Trial], work: Path, out: Path, done: Callable[[], object] = lambda: None
 ) -> None:
     """Every trial of ``todo``, on this rank; rank 0 writes to ``out`` what came of each: errors by
-    quantity, or why there are none.
+    quantity, or why there are none. ``done`` hears of each that has ended.
 
     What starts in processes of its own is set up once: its trials differ in arithmetic only.
-    ``done`` hears of each that has ended.
     """
     results: list[dict | str] = []
-    for _, those in itertools.groupby(todo, lambda trial: place(trial.cell)):
-        first, *more = those
-        strategy = strategies.of(first.cell)
+    for _, group in itertools.groupby(todo, lambda trial: place(trial.cell)):
+        those = list(group)
+        strategy = strategies.of(those[0].cell)
         strategy.setup()
-        for trial in (first, *more):
+        for trial in those:
             strategy.cell, strategy.model = trial.cell, trial.cell.model
             try:
                 found = errors_of(trial, strategy, work)

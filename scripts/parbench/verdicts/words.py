@@ -38,9 +38,7 @@ REPORTED = "reported"
 UNTESTED = "cannot be tested here"
 CLAIM_VERDICTS = (HOLDS, FAILS, UNDECIDED, REPORTED, UNTESTED)
 
-# Of a value within a margin, or outside of it; and of one that would take too long.
-SAME, DIFFERENT = "equal", "different"
-TOO_CLOSE = "too close to call"
+TOO_CLOSE = "too close to call"  # of what would take too long
 
 # Of certificates.
 EQUAL, DIFFERS = "equal", "differs"
