@@ -20,8 +20,8 @@ from parbench.plan.model import (
     stated_part,
     wrong,
 )
-from parbench.plan.sentences import missing_key, none_of, words_of
 from parbench.plan.settings import Layer
+from parbench.plan.yaml_file import missing_key, none_of, words_of
 
 YEAR = 31_536_000  # in seconds
 Seconds = Annotated[float, Field(gt=0, le=YEAR), AS_WRITTEN]
