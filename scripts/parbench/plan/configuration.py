@@ -63,6 +63,12 @@ class BuildArguments(Model):
                 ["from"],
                 "is read with bootstrap: docker alone; add it, or take this out (docs/images.md)",
             )
+        if self.gpu == "nccl" and not docker:
+            raise wrong(
+                ["gpu"],
+                "nccl needs a CUDA development image as base: bootstrap: docker and `from` "
+                "(docs/images.md)",
+            )
         return self
 
 
@@ -74,16 +80,6 @@ class Images(Model):
         description="whether images are unpacked in the cache: cells start sooner, and it takes "
         "twice the disk"
     )
-
-    @model_validator(mode="after")
-    def _can_be_built(self) -> Images:
-        if self.arguments.gpu == "nccl" and self.arguments.bootstrap != "docker":
-            raise wrong(
-                ["arguments", "gpu"],
-                "nccl needs a CUDA development image as base: bootstrap: docker and `from` "
-                "(docs/images.md)",
-            )
-        return self
 
 
 class Nodes(Model):
