@@ -9,7 +9,7 @@ import sys
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError, run_main
 from parbench.plan import config as configuration
-from parbench.plan import expansion, places, state, telling, writing
+from parbench.plan import expansion, places, state, writing
 
 
 def command(cell_id: str, plan: expansion.Plan) -> None:
@@ -49,10 +49,10 @@ def main() -> None:
     settled = deployment.settle(configuration.read(arguments.configfile, studies))
     plan = expansion.plan(settled, arguments.configfile)
     if arguments.action == "list":
-        telling.show_all(plan)
+        state.show_all(plan)
     else:
-        cell_id = telling.find(arguments.cell, plan)
-        (telling.show_why if arguments.action == "why" else command)(cell_id, plan)
+        cell_id = state.find(arguments.cell, plan)
+        (state.show_why if arguments.action == "why" else command)(cell_id, plan)
 
 
 if __name__ == "__main__":

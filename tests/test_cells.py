@@ -15,7 +15,7 @@ from parbench import machine, models, strategies
 from parbench.cell import Pair
 from parbench.errors import ParbenchError
 from parbench.measure import provenance
-from parbench.plan import config, expansion, places, state, telling
+from parbench.plan import config, expansion, places, state
 from parbench.plan.options import all_options
 from parbench.verdicts.forecast import forecast
 from parbench.verdicts.published import PublishedSource
@@ -302,7 +302,7 @@ def test_the_state_of_a_pair_rests_on_all_sides(base, monkeypatch, tmp_path, cap
     assert pair.state() == ("done", [])
     restarts = [cell for cell in pair.plan.cells if "cnn.pair.ddp" in cell]
     assert "by earlier runs some 2 min" in forecast(pair.plan, restarts)[0]
-    telling.show_why(pair.cell.id, pair.plan)
+    state.show_why(pair.cell.id, pair.plan)
     assert "It would not run" in capsys.readouterr().out
     code = dict(pair.environment["code"])
     del code["parbench.strategies.eager"]
@@ -311,19 +311,15 @@ def test_the_state_of_a_pair_rests_on_all_sides(base, monkeypatch, tmp_path, cap
     assert pair.state() == ("stale", [gone])
     changed = {"laharsh-cpu": {"settings": {"learning_rate": 0.004}}}
     plan = planned(base, studies=["laharsh-cpu"], override=changed)
-    telling.show_why(telling.find("cnn.pair.ddp-cpu2.eager-cpu1.r0", plan), plan)
+    state.show_why(state.find("cnn.pair.ddp-cpu2.eager-cpu1.r0", plan), plan)
     assert "side 2.training.learning_rate: 0.001 became 0.004" in capsys.readouterr().out
 
 
 def test_results_of_before_the_modules_got_new_names_say_so_once(trained):
     trained.leave(code={"train.py": "0" * 64, "strategies/eager.py": "1" * 64})
-    assert trained.state() == (
-        "stale",
-        [
-            "it was trained by parbench before its modules got new names: every cell is trained "
-            "again once"
-        ],
-    )
+    word, (reason,) = trained.state()
+    assert word == "stale"
+    assert "before its modules got new names: every cell is trained again once" in reason
 
 
 def test_a_run_says_what_it_will_train_and_how_long(trained):
@@ -361,7 +357,7 @@ def test_how_long_it_took_elsewhere_is_told_by_evidence(base, monkeypatch, tmp_p
 )
 def test_a_damaged_result_is_named_and_the_others_listed(trained, capsys, damage, words):
     trained.write(trained.path, damage(trained.path.read_text()))
-    telling.show_all(trained.plan)
+    state.show_all(trained.plan)
     out = capsys.readouterr().out
     line = next(line for line in out.splitlines() if line.startswith(trained.cell.id))
     assert f"unreadable {trained.path}: " in line

@@ -9,13 +9,13 @@ import dataclasses
 
 import pytest
 
+from parbench.by_schema import SCHEMAS
 from parbench.cell import Training
 from parbench.errors import ParbenchError
-from parbench.plan import config, places, schemas
+from parbench.plan import config, schemas
 from parbench.plan.model import validated
 from parbench.plan.published import Claims
 from parbench.plan.settings import Settings
-from parbench.plan.yaml_file import read_yaml
 
 # --- the models and what is made of them ---
 
@@ -23,7 +23,7 @@ from parbench.plan.yaml_file import read_yaml
 @pytest.mark.parametrize("name", schemas.MADE)
 def test_schemas_are_those_of_the_models(name):
     """Else: PYTHONPATH=scripts python -m parbench.plan.schemas."""
-    assert (places.SCHEMAS / f"{name}.schema.yaml").read_text() == schemas.text(name)
+    assert (SCHEMAS / f"{name}.schema.yaml").read_text() == schemas.text(name)
 
 
 def test_the_settings_are_those_that_training_reads():
@@ -50,29 +50,6 @@ def test_a_claim_whose_test_contradicts_itself(change, words):
     with pytest.raises(ParbenchError) as caught:
         validated(Claims, {"c": {"study": "s", "claim": "x", "test": test | change}}, "here")
     assert str(caught.value).startswith(f"here: {words}")
-
-
-# --- YAML ---
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("a: 2024-13-01", "not valid YAML: month must be in 1..12"),
-        (None, "cannot be read (Is a directory); name a file"),
-        (b"\xff\xfea: 1", "not valid YAML: 'utf-8' codec"),
-    ],
-)
-def test_what_is_no_plain_value_is_refused(tmp_path, content, words):
-    path = tmp_path / "mine.yaml"
-    if content is None:
-        path.mkdir()
-    else:
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-    with pytest.raises(ParbenchError) as caught:
-        read_yaml(path)
-    assert str(caught.value).startswith(f"{path}: ")
-    assert words in str(caught.value)
 
 
 # --- config.yaml and what is laid over it ---

@@ -15,6 +15,7 @@ import torch
 from parbench import files
 from parbench.data import dataset
 from parbench.errors import ParbenchError, run_main
+from parbench.plan.yaml_file import read_yaml
 from parbench.printable import log_line, printable
 from parbench.training import checkpoint
 
@@ -98,20 +99,23 @@ def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("read", "content", "words", "mends"),
     [
-        (None, "cannot be read (Is a directory)"),
-        (b"\xff\xfe{}", "not valid JSON"),
-        (b"[" * 100_000, "not valid JSON"),
+        (files.read_json, None, "cannot be read (Is a directory)", "delete it"),
+        (files.read_json, b"\xff\xfe{}", "not valid JSON", "delete it"),
+        (files.read_json, b"[" * 100_000, "not valid JSON", "delete it"),
+        (read_yaml, b"a: 2024-13-01", "not valid YAML: month must be in 1..12", "mend the file"),
+        (read_yaml, None, "cannot be read (Is a directory)", "name a file"),
+        (read_yaml, b"\xff\xfea: 1", "not valid YAML: 'utf-8' codec", "mend the file"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named(tmp_path, content, words):
-    path = tmp_path / "metrics.json"
+def test_a_file_that_cannot_be_read_is_named(tmp_path, read, content, words, mends):
+    path = tmp_path / "a file"
     path.mkdir() if content is None else path.write_bytes(content)
     with pytest.raises(ParbenchError) as caught:
-        files.read_json(path)
+        read(path)
     assert str(caught.value).startswith(f"{path}: {words}")
-    assert "delete it" in str(caught.value)
+    assert mends in str(caught.value)
 
 
 @pytest.mark.parametrize(

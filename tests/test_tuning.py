@@ -9,7 +9,7 @@ import pytest
 from parbench import machine, strategies
 from parbench.cell import Model
 from parbench.measure import metrics_json
-from parbench.plan import tuning
+from parbench.plan import consistency
 from parbench.training import train
 from parbench.training.progress import Heartbeat
 from parbench.verdicts import equivalence, trials
@@ -85,12 +85,12 @@ def test_what_it_needs_is_a_reason_not_to_run(monkeypatch, tmp_path):
     fused = altered(cell(), training={"fused": True})
     software, paper = machine.Software(), "and stack paper has 2.1.2: choose stack: current"
     old = {"stack": "paper"}
-    assert tuning.unavailable(fused, software) is None
-    assert tuning.unavailable(replace(fused, **old), software) == f"needs torch 2.4, {paper}"
-    reason = tuning.unavailable(replace(compiled, **old), software)
+    assert consistency.unavailable(fused, software) is None
+    assert consistency.unavailable(replace(fused, **old), software) == f"needs torch 2.4, {paper}"
+    reason = consistency.unavailable(replace(compiled, **old), software)
     assert reason == f"needs torch 2.6, {paper}"
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    lacking = tuning.unavailable(compiled, software)
+    lacking = consistency.unavailable(compiled, software)
     assert lacking == "needs a C++ compiler: sudo apt install g++"
-    assert tuning.unavailable(cell(), software) is None
+    assert consistency.unavailable(cell(), software) is None

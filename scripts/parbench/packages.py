@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import re
@@ -38,15 +39,11 @@ def _numbers(version: str) -> list[int]:
 
 def installed() -> dict[str, str]:
     """The installed versions of PACKAGES."""
-    versions = {name: _version(name) for name in PACKAGES}
-    return {name: version for name, version in versions.items() if version}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def lock_mismatch(stack: str, versions: dict[str, str]) -> list[str]:

@@ -19,13 +19,8 @@ _JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 
 def _is_safe(letter: str) -> bool:
-    """Whether a character can be shown as it is: a sign, a blank, the end of a line."""
-    return (
-        letter.isprintable()
-        or letter in "\n\t"
-        or letter in _JOINERS
-        or unicodedata.category(letter) == "Zs"
-    )
+    known = letter.isprintable() or letter in "\n\t" or letter in _JOINERS
+    return known or unicodedata.category(letter) == "Zs"  # a blank
 
 
 def printable(value: Any) -> Any:

@@ -104,8 +104,7 @@ def evidence_files(pattern: str) -> Callable[[Any], list[str]]:
 
 
 def _digest_file(image: images.Image) -> str:
-    """The small file that stands for an image: its name holds the digest of what it is made
-    from."""
+    """Stands for an image: its name holds the digest of what the image is made from."""
     return f"results/images/{image.label}.json"
 
 
@@ -233,8 +232,8 @@ class WorkflowRun:
         """The digest file of the image that makes tables and report."""
         if not deployment.in_images(self.config):
             return []
-        config = self.config
-        return _digest_file(images.image("report", config["stack"], config["images"]))
+        image = images.image("report", self.config["stack"], self.config["images"])
+        return _digest_file(image)
 
     @property
     def inside_report_image(self) -> str:
@@ -256,8 +255,7 @@ class WorkflowRun:
         return [str(certificate.path(place)) for place in sorted(places)]
 
     def _certified(self, place: str, studies: Iterable[str]) -> list[dict]:
-        plans = [self.plan.studies[study].stated() for study in studies]
-        return certificate.wanted(plans, place)
+        return certificate.wanted([self.plan.studies[study].stated() for study in studies], place)
 
     def certified(self, wildcards: Any) -> str:
         """Changes when what a certificate is to hold does, or the code that it is about."""
@@ -343,12 +341,14 @@ class WorkflowRun:
             if self.called.forced or not there:
                 (folder(cell) / "finished.json").unlink(missing_ok=True)
 
+    def _is_new(self, path: Path) -> bool:
+        return path.exists() and path.stat().st_mtime >= self.started
+
     def finish(self) -> None:
         """The results in short, where tables were made. `make` prints them itself, also when
         Snakemake found nothing to do and calls nobody."""
-        made = [Path(f"results/tables/{study}.csv") for study in self.plan.studies]
-        new = any(path.exists() and path.stat().st_mtime >= self.started for path in made)
-        if new and os.environ.get("PARBENCH_CLOSING") != "make":
+        made = (Path(f"results/tables/{study}.csv") for study in self.plan.studies)
+        if any(map(self._is_new, made)) and os.environ.get("PARBENCH_CLOSING") != "make":
             subprocess.run([sys.executable, "scripts/closing.py"], check=False)
 
     def fail(self) -> None:
@@ -358,11 +358,7 @@ class WorkflowRun:
             "on.",
             file=sys.stderr,
         )
-        told = {cell: folder(cell) / "failed.json" for cell in sorted(self.asked)}
-        failed = [
-            cell
-            for cell, path in told.items()
-            if path.exists() and path.stat().st_mtime >= self.started
-        ]
+        told = ((cell, folder(cell) / "failed.json") for cell in sorted(self.asked))
+        failed = [cell for cell, path in told if self._is_new(path)]
         if failed:  # none where somebody typed Ctrl-C
             unfinished.tell(self.plan, failed, self.inside_report_image)

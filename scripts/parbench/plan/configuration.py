@@ -20,8 +20,8 @@ from parbench.plan.model import (
     stated_part,
     wrong,
 )
-from parbench.plan.sentences import missing_key, none_of, words_of
 from parbench.plan.settings import Layer
+from parbench.plan.yaml_file import missing_key, none_of, words_of
 
 YEAR = 31_536_000  # in seconds
 Seconds = Annotated[float, Field(gt=0, le=YEAR), AS_WRITTEN]
@@ -63,6 +63,12 @@ class BuildArguments(Model):
                 ["from"],
                 "is read with bootstrap: docker alone; add it, or take this out (docs/images.md)",
             )
+        if self.gpu == "nccl" and not docker:
+            raise wrong(
+                ["gpu"],
+                "nccl needs a CUDA development image as base: bootstrap: docker and `from` "
+                "(docs/images.md)",
+            )
         return self
 
 
@@ -74,16 +80,6 @@ class Images(Model):
         description="whether images are unpacked in the cache: cells start sooner, and it takes "
         "twice the disk"
     )
-
-    @model_validator(mode="after")
-    def _can_be_built(self) -> Images:
-        if self.arguments.gpu == "nccl" and self.arguments.bootstrap != "docker":
-            raise wrong(
-                ["arguments", "gpu"],
-                "nccl needs a CUDA development image as base: bootstrap: docker and `from` "
-                "(docs/images.md)",
-            )
-        return self
 
 
 class Nodes(Model):

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from parbench import models, strategies
+from parbench import models, packages, strategies
 from parbench.cell import Cell, Training
 from parbench.errors import ParbenchError
-from parbench.plan import tuning
+from parbench.machine import Software
 from parbench.plan.options import all_options, starts_published
 from parbench.plan.study import Study, VariantPair
+from parbench.strategies._base import Strategy
 from parbench.words import brief, nearest
+
+LEAST_TORCH = "2.6"  # torch.compile that can be told to compile no more (torch.compiler.set_stance)
+# Fused kernels on GPUs, by optimizer; elsewhere both are of one version.
+FUSED_ON_CUDA = {"adamw": "2.0", "sgd": "2.3"}
+FUSED_ELSEWHERE = "2.4"
 
 
 def known(key: str, name: str, names: Iterable[str], where: str) -> None:
@@ -118,11 +124,11 @@ def check_clocks(study: Study, trained: Mapping[tuple[str, str], Training], wher
 # --- a cell ---
 
 
-def check_cell(cell: Cell, study: Study, where: str, model: str) -> None:
-    """Settings of a cell that contradict each other, its hardware or its strategy."""
-    whole = f"{where} with model {model}"
-    strategy = strategies.of(cell)
-    for problem in (*strategy.check(), *tuning.problems(cell, strategy)):
+def check_cell(cell: Cell, study: Study, where: str, model: str, holds: str) -> None:
+    """ParbenchError for settings that contradict each other, the hardware, the strategy, or a
+    dataset that ``holds`` images or texts."""
+    whole, strategy = f"{where} with model {model}", strategies.of(cell)
+    for problem in (*strategy.check(), *_tuning_problems(cell, strategy)):
         raise ParbenchError(f"{whole}: {problem}")
     beside = {
         name: all_options("models", name, given, f"{whole}: beside")
@@ -133,22 +139,8 @@ def check_cell(cell: Cell, study: Study, where: str, model: str) -> None:
             models.load(name).cuts(strategy.stages, options)
         except ParbenchError as error:
             raise ParbenchError(f"{whole}: {error}") from None
-    if cell.trained_by is not None and cell.training.steps is not None:
-        raise ParbenchError(
-            f"{whole}: steps {cell.training.steps} and trained_by: the whole test set is "
-            "predicted; remove steps, and choose fewer test_samples"
-        )
-    if cell.trained_by is not None and cell.training.profile != "none":
-        raise ParbenchError(
-            f"{whole}: profile {cell.training.profile} and trained_by: no step of training is "
-            "there to look into; remove profile"
-        )
-    pieces = strategy.data_parallel_size * strategy.micro_batches
-    _check_batches(cell.training, pieces, cell.strategy.name, whole)
-    if cell.training.precision == "fp16" and cell.hardware.device == "cpu":
-        raise ParbenchError(
-            f"{whole}: precision fp16 needs an accelerator; choose bf16 or fp32 on CPU devices"
-        )
+    for problem in (*_training_problems(cell, strategy), *_data_problems(cell, holds)):
+        raise ParbenchError(f"{whole}: {problem}")
     for name in (model, *beside) if beside else ():
         if starts_published(study.models.get(name)):
             raise ParbenchError(
@@ -158,49 +150,96 @@ def check_cell(cell: Cell, study: Study, where: str, model: str) -> None:
             )
 
 
-def check_data(cell: Cell, holds: str, where: str) -> None:
-    """ParbenchError where a model takes images and its dataset ``holds`` texts, or the reverse, and
-    where settings are of the other one."""
-    training, model = cell.training, cell.model
-    takes = "texts" if models.vocabulary(model.name) else "images"
-    if takes != holds:
-        raise ParbenchError(
-            f"{where}: model {model.name} takes {takes}, and the dataset {cell.dataset.name} holds "
-            f"{holds}; choose another dataset, or other models"
+def _training_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
+    training = cell.training
+    if cell.trained_by is not None and training.steps is not None:
+        yield (
+            f"steps {training.steps} and trained_by: the whole test set is predicted; remove "
+            "steps, and choose fewer test_samples"
         )
-    if takes == "images" and training.max_length is not None:
-        raise ParbenchError(
-            f"{where}: max_length {training.max_length} is of texts, and model {model.name} takes "
-            "images; remove it"
+    if cell.trained_by is not None and training.profile != "none":
+        yield (
+            f"profile {training.profile} and trained_by: no step of training is there to look "
+            "into; remove profile"
         )
-    if takes == "images":
-        return
-    most = model.options["max_positions"]
-    if training.max_length is None:
-        raise ParbenchError(
-            f"{where}: the setting max_length is missing: state how many tokens of a text model "
-            f"{model.name} sees, at most {most}"
-        )
-    if training.max_length > most:
-        raise ParbenchError(
-            f"{where}: max_length {training.max_length}: model {model.name} takes texts of up to "
-            f"{most} tokens; state less, or more as its option max_positions"
-        )
-    if training.input != "tensor":
-        raise ParbenchError(f"{where}: input {training.input} is of images; remove it")
-
-
-def _check_batches(training: Training, pieces: int, strategy: str, where: str) -> None:
+    pieces = strategy.data_parallel_size * strategy.micro_batches
     least = 2 * pieces  # BatchNorm needs two samples in every piece of a batch
     for key in ("global_batch", "min_tail"):
         if getattr(training, key) < least:
-            raise ParbenchError(
-                f"{where}: {key} {getattr(training, key)} is too small: {strategy} cuts a batch "
+            yield (
+                f"{key} {getattr(training, key)} is too small: {cell.strategy.name} cuts a batch "
                 f"into {pieces} pieces (shares x micro-batches) of at least 2 samples; choose "
                 f"{least} or more"
             )
     if training.min_tail > training.global_batch:
-        raise ParbenchError(
-            f"{where}: min_tail {training.min_tail} is larger than global_batch "
-            f"{training.global_batch}; choose at most {training.global_batch}"
+        yield (
+            f"min_tail {training.min_tail} is larger than global_batch {training.global_batch}; "
+            f"choose at most {training.global_batch}"
         )
+    if training.precision == "fp16" and cell.hardware.device == "cpu":
+        yield "precision fp16 needs an accelerator; choose bf16 or fp32 on CPU devices"
+
+
+def _data_problems(cell: Cell, holds: str) -> Iterator[str]:
+    training, model = cell.training, cell.model
+    takes = "texts" if models.vocabulary(model.name) else "images"
+    if takes != holds:
+        yield (
+            f"model {model.name} takes {takes}, and the dataset {cell.dataset.name} holds {holds}; "
+            "choose another dataset, or other models"
+        )
+    if takes == "images":
+        if training.max_length is not None:
+            yield (
+                f"max_length {training.max_length} is of texts, and model {model.name} takes "
+                "images; remove it"
+            )
+        return
+    most = model.options["max_positions"]
+    if training.max_length is None:
+        yield (
+            "the setting max_length is missing: state how many tokens of a text model "
+            f"{model.name} sees, at most {most}"
+        )
+    elif training.max_length > most:
+        yield (
+            f"max_length {training.max_length}: model {model.name} takes texts of up to {most} "
+            "tokens; state less, or more as its option max_positions"
+        )
+    if training.input != "tensor":
+        yield f"input {training.input} is of images; remove it"
+
+
+def _tuning_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
+    """Sentences about what a cell cannot have."""
+    training = cell.training
+    for key, value in training.tuned.items():
+        stated = f"{key} {str(value).lower()}"
+        if key in strategy.REFUSES:
+            default = str(getattr(type(training), key)).lower()
+            yield f"{stated}: {strategy.REFUSES[key]}; choose {default}, or another strategy"
+    if training.memory_format != "contiguous" and models.vocabulary(cell.model.name):
+        yield f"memory_format {training.memory_format} is of images; remove it"
+    if training.compile == "none":
+        return
+    stated = f"compile {training.compile}"
+    if training.padding == "longest" and training.max_length is not None:
+        yield f"{stated}: each length of a batch would be compiled; choose padding: fixed"
+    if training.batch_norm == "synchronized" and strategy.data_parallel_size > 1:
+        yield f"{stated}: ranks meet in the middle of a compiled pass; choose batch_norm: local"
+    if training.profile == "phases":
+        yield f"{stated}: a compiled pass does not tell its phases; choose another profile"
+    if training.compile == "max-autotune" and training.mode == "deterministic":
+        yield f"{stated}: kernels are chosen by time, which varies; choose default"
+
+
+def unavailable(cell: Cell, software: Software) -> str | None:
+    """What a cell's settings need and this machine's ``software``, or the stack, lacks."""
+    training, reason = cell.training, None
+    if training.fused:
+        on_cuda = cell.hardware.device == "cuda"
+        least = FUSED_ON_CUDA[training.optimizer] if on_cuda else FUSED_ELSEWHERE
+        reason = packages.too_old(cell.stack, least)
+    if training.compile != "none":
+        reason = reason or packages.too_old(cell.stack, LEAST_TORCH) or software.without_compiler()
+    return reason

@@ -25,9 +25,7 @@ from parbench.plan import (
     pairing,
     places,
     published,
-    scale,
     study_plan,
-    tuning,
 )
 from parbench.plan import config as configuration
 from parbench.plan.configuration import Config, Override
@@ -75,7 +73,7 @@ def lacking_here(config: dict) -> Lacking:
         if reason is None and models.vocabulary(cell.model.name):
             reason = software.without_text()
         reason = reason or strategies.of(cell).unavailable(software)
-        return reason or tuning.unavailable(cell, software)
+        return reason or consistency.unavailable(cell, software)
 
     return lacking
 
@@ -130,14 +128,6 @@ def plan(
     return result
 
 
-@dataclass(frozen=True)
-class Trainer:
-    """A group whose weights others predict with: its names, a cell of it without id and seed."""
-
-    named: Named
-    template: Cell
-
-
 class Expansion:
     """One study of ``config`` on its way to groups and cells.
 
@@ -154,7 +144,8 @@ class Expansion:
         self.seeds = self.override.seeds if "seeds" in stated else self.study.seeds
         self.cells: dict[str, Cell | Pair] = {}
         self.not_run: dict[str, str] = {}
-        self.trainers: dict[str, Trainer] = {}  # by group
+        # Groups whose weights others predict with: their names, and a cell without id and seed.
+        self.trainers: dict[str, tuple[Named, Cell]] = {}
         self.added = pairing.added()
 
     def plan(self, arguments: list[str]) -> StudyPlan:
@@ -166,14 +157,14 @@ class Expansion:
                 trainer = templates[of, cell.trained_by]
                 named = Named.of(trainer)
                 templates[of, variant] = replace(cell, trained_by=named.group)
-                self.trainers[named.group] = Trainer(named, trainer)
+                self.trainers[named.group] = named, trainer
                 # Of as many seeds as any that predicts with its weights.
                 own = self.added.get(Named.of(templates[of, variant]).group, 0)
                 self.added[named.group] = max(own, self.added.get(named.group, 0))
         trained = {key: cell.training for key, cell in templates.items()}
         consistency.check_clocks(self.study, trained, self.where)
         names = self._names(templates)
-        source = scale.source_of(self.study, self.where)
+        source = about.source_of(self.study, self.where)
         groups = {}
         for (of, variant), cell in templates.items():
             entry = self.study.variants[variant]
@@ -186,7 +177,7 @@ class Expansion:
                 baseline=baseline,
                 published=told,
                 differs=entry.differs,
-                scaled=scale.differences(cell, of, variant, self.study, source),
+                scaled=about.differences(cell, of, variant, self.study, source),
             )
         pairs = list(pairing.pairs(self.study, templates, groups, self.where))
         for each, cells in pairs:
@@ -260,9 +251,8 @@ class Expansion:
                 spark_conf=config.spark.conf,
             ),
         )
-        consistency.check_cell(cell, study, where, of)
         kind = source.load(config.datasets[self.dataset]["kind"])
-        consistency.check_data(cell, kind.HOLDS, f"{where} with model {of}")
+        consistency.check_cell(cell, study, where, of, kind.HOLDS)
         return cell
 
     def _names(self, templates: dict[tuple[str, str], Cell]) -> dict[tuple[str, str], Named]:
@@ -291,10 +281,10 @@ class Expansion:
         seeds = [*self.seeds, *itertools.islice(unused, max(0, more))]
         cells = [replace(template, id=named.cell(seed), seed=seed) for seed in seeds]
         if template.trained_by is not None:
-            trainer = self.trainers[template.trained_by]
-            cells = [replace(cell, trained_by=trainer.named.cell(cell.seed)) for cell in cells]
-            lacks = self.lacking(trainer.named.group, trainer.template)
-            reason = reason or (lacks and f"{trainer.named.group} trains for it: {lacks}")
+            trainer, trained = self.trainers[template.trained_by]
+            cells = [replace(cell, trained_by=trainer.cell(cell.seed)) for cell in cells]
+            lacks = self.lacking(trainer.group, trained)
+            reason = reason or (lacks and f"{trainer.group} trains for it: {lacks}")
         self._keep(cells, reason)
         model, strategy = template.model, strategies.of(template)
         ranks = strategy.data_parallel_size

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, WrapValidator, create_model, model_valid
 from pydantic_core import PydanticCustomError
 
 from parbench.errors import ParbenchError
-from parbench.plan.sentences import dotted, missing_key, none_of, words_of
+from parbench.plan.yaml_file import dotted, missing_key, none_of, words_of
 from parbench.words import brief, nearest
 
 

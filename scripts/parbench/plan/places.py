@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-SCHEMAS = ROOT / "rules" / "schemas"
 RESULTS = Path("results")  # the workflow runs in the project's folder
 PUBLISHED = Path("studies/published")
 CLAIMS = PUBLISHED / "claims.yaml"

@@ -6,7 +6,7 @@ import pydantic
 import yaml
 from pydantic.json_schema import GenerateJsonSchema
 
-from parbench.plan import places
+from parbench.by_schema import SCHEMAS
 from parbench.plan.configuration import Config
 from parbench.plan.published import Claims
 from parbench.plan.study import Study
@@ -43,4 +43,4 @@ def text(name: str) -> str:
 
 if __name__ == "__main__":
     for each in MADE:
-        (places.SCHEMAS / f"{each}.schema.yaml").write_text(text(each), encoding="utf-8")
+        (SCHEMAS / f"{each}.schema.yaml").write_text(text(each), encoding="utf-8")

@@ -1,10 +1,10 @@
-"""Reads YAML that a user wrote; what is wrong is one sentence with file and line."""
+"""Reads YAML that a user wrote, and says what is wrong: file, line, key, value, fix."""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ import yaml
 
 from parbench.errors import ParbenchError
 from parbench.plan.places import shown
-from parbench.plan.sentences import dotted, words_of
-from parbench.words import brief
+from parbench.words import brief, nearest
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
@@ -81,3 +80,27 @@ def _sibling(path: Path) -> str:
     names = [other.name for other in path.parent.glob("*") if other.suffix == path.suffix]
     close = difflib.get_close_matches(path.name, names, n=1)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+# --- sentences ---
+
+
+def dotted(keys: Sequence) -> str:
+    """Keys as a message names them."""
+    return ".".join(brief(str(key)) for key in keys)
+
+
+def words_of(value: Any) -> str:
+    """A value in a message: short, on one line."""
+    return brief(yaml.safe_dump(value, default_flow_style=True, width=10_000).split("\n...")[0])
+
+
+def missing_key(name: str, description: str | None) -> str:
+    """Of a key that is not there."""
+    meaning = f" ({description})" if description else ""
+    return f"the key {name!r}{meaning} is missing; add it"
+
+
+def none_of(words: str, known: list[str]) -> str:
+    """Of a value, in ``words``, that is none of a few."""
+    return f"{words} is not one of {', '.join(known)}{nearest(words, known, listed=False)}"
