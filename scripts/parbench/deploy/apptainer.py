@@ -123,14 +123,15 @@ def clean_environment() -> dict[str, str]:
     and keys stay the user's.
     """
     kept = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR")
-    bending = re.compile(r"(APPTAINER|SINGULARITY)(ENV)?_")
+    bending = ("APPTAINER", "SINGULARITY")
     return {
-        name: value for name, value in os.environ.items() if name in kept or not bending.match(name)
+        key: value
+        for key, value in os.environ.items()
+        if key in kept or not key.startswith(bending)
     }
 
 
 def enter(
-    found: Apptainer,
     image: Path,
     words: Sequence[str],
     *,
@@ -140,11 +141,12 @@ def enter(
     temporary: Path | None = None,
     folder: Path | None = None,
 ) -> tuple[list[str], dict[str, str]]:
-    """The command that runs ``words`` inside ``image``, and the variables that it needs outside.
+    """The command that runs ``words`` inside ``image``, and its whole environment.
 
     ``binds`` are the only folders of the host that are seen inside, in their own places;
     ``variables`` the only variables; ``temporary`` becomes /tmp; ``folder`` is the working folder.
     """
+    found = probe()
     assert found.program is not None
     command = [found.program, "--quiet", "exec", *found.flags]
     command += ["--contain", "--cleanenv", "--no-home", "--no-mount", "bind-paths,hostfs,cwd"]
@@ -160,8 +162,8 @@ def enter(
         command += ["--mount", mount(bind)]
     if folder is not None:
         command += ["--pwd", str(folder)]
-    outside = {f"APPTAINERENV_{name}": value for name, value in variables.items()}
-    return [*command, str(image), *words], outside
+    told = {f"APPTAINERENV_{name}": value for name, value in variables.items()}
+    return [*command, str(image), *words], clean_environment() | told
 
 
 def mount(path: Path, inside: str | None = None) -> str:

@@ -178,10 +178,7 @@ print(json.dumps({"python": platform.python_version(), "packages": found, "debia
 def _held(wanted: Image) -> dict:
     """Ask the image what it holds: {python, packages, debian: [[name, version, architecture]]}."""
     words = [apptainer.PYTHON, "-c", HELD]
-    command, outside = apptainer.enter(
-        apptainer.probe(), wanted.path, words, binds=[], variables={}
-    )
-    variables = {**apptainer.clean_environment(), **outside}
+    command, variables = apptainer.enter(wanted.path, words, binds=[], variables={})
     said = _run(wanted, command[1:], variables, f"the recipe installs no {apptainer.PYTHON}")
     return json.loads(said.strip().splitlines()[-1])
 

@@ -36,13 +36,12 @@ class Contents:
     folders: list[str]
 
 
-def git(*words: str, folder: Path = ROOT) -> str:
-    """What git prints. ParbenchError with its reason."""
-    done = subprocess.run(
-        ["git", "-C", str(folder), *words], capture_output=True, text=True, check=False
-    )
+def git(*words: str, folder: Path | None = None) -> str:
+    """What git prints, in this checkout or in ``folder``. ParbenchError with its reason."""
+    command = ["git", "-C", str(folder or ROOT), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ParbenchError(f"git {words[0]} in {folder}: {done.stderr.strip()}")
+        raise ParbenchError(f"git {words[0]} in {folder or ROOT}: {done.stderr.strip()}")
     return done.stdout.rstrip("\n")
 
 

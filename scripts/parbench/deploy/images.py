@@ -134,10 +134,8 @@ def obstacle(stack: str, settings: dict) -> str | None:
 
     Images that few studies need (texts, Spark, ZeRO) are not considered.
     """
-    trained = [strategies.load(name) for name in strategies.names()]
-    of_cells = {each.IMAGE for each in trained if any(each.certified())}
-    usual = of_cells - {*environment.more(stack)}
-    wanted = [image(name, stack, settings) for name in (*usual, "report")]
+    usual = set(names(stack)) - {"base", *environment.more(stack)}
+    wanted = [image(name, stack, settings) for name in usual]
     if cache.BUNDLE.is_dir():  # its images are all that this machine will have
         there = any(one.facts for one in wanted)
         return None if there else "bundle/ holds no images of this stack"
@@ -181,8 +179,7 @@ def inside(
 
     ``temporary`` is the image's /tmp.
     """
-    command, outside = apptainer.enter(
-        apptainer.probe(),
+    return apptainer.enter(
         Path(ensure(wanted, settings)["path"]),
         words,
         binds=work_folders(),
@@ -190,7 +187,6 @@ def inside(
         temporary=temporary,
         folder=Path.cwd(),
     )
-    return command, {**apptainer.clean_environment(), **outside}
 
 
 def work_folders(*more: Path) -> list[Path]:
@@ -210,7 +206,7 @@ def of_sides(cell: Cell | Pair, plan: Path) -> list[dict | None]:
     """
     if cell.deployment == "host":
         return [None] * len(cell.sides)
-    settings = read_json(plan)["settings"]
+    _, settings = read_plan(plan)
     return [ensure(of_cell(side, settings), settings) for side in cell.sides]
 
 

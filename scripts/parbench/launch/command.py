@@ -74,8 +74,7 @@ def programs(
     if image is not None:
         weights = pretrained.folder(cell, task.data)
         places = (task.cell_path.parent, task.data, task.folder, *([weights] if weights else []))
-        words, outside = apptainer.enter(
-            apptainer.probe(),
+        words, environment = apptainer.enter(
             image,
             words,
             # /dev/shm: ranks of one node talk through it, each in a container of its own.
@@ -85,8 +84,7 @@ def programs(
             temporary=state if cell.hardware.nodes == 1 else None,
             folder=Path.cwd(),
         )
-        # Variables of a process inside an image come in by another name.
-        environment, prefix = {**apptainer.clean_environment(), **outside}, "APPTAINERENV_"
+        prefix = "APPTAINERENV_"  # of variables that a process inside an image finds
     per_node = strategies.of(cell).ranks_per_node
     world_size = per_node * cell.hardware.nodes
     ranks = [
