@@ -235,10 +235,15 @@ def test_nothing_of_the_host_is_seen_inside(tmp_path):
 # ---------------------------------------------------------------- cells in images
 
 
-@pytest.fixture
-def finished(quickstart):
-    """The default study in images, which tests/conftest.py has run without any network."""
+@pytest.fixture(scope="session")
+def in_images():
+    """Asked before the study is run, for nothing where it would run on the host."""
     ready("torch")
+
+
+@pytest.fixture
+def finished(in_images, quickstart):
+    """The default study in images, which tests/conftest.py has run without any network."""
     return quickstart
 
 
