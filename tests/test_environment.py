@@ -19,10 +19,6 @@ import pytest
 from workspace import ROOT
 
 UV = Path(sys.prefix) / "bin" / "uv"
-PROGRAMS = (
-    "errors.py", "files.py", "printable.py", "cache.py", "__init__.py", "deploy/__init__.py",
-    "deploy/environment.py", "deploy/uv.py",
-)  # fmt: skip
 
 
 class Clone:
@@ -31,10 +27,8 @@ class Clone:
     def __init__(self, base: Path):
         self.root, self.cache = base / "a clone with blanks", base / "a cache"
         self.links, self.index = base / "links", base / "index"
-        (self.root / "scripts/parbench/deploy").mkdir(parents=True)
-        shutil.copy(ROOT / "scripts/environment.py", self.root / "scripts")
-        for name in PROGRAMS:
-            shutil.copy(ROOT / "scripts/parbench" / name, self.root / "scripts/parbench" / name)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "scripts", self.root / "scripts", ignore=ignored)
         (self.root / "containers").mkdir()
         shutil.copy(ROOT / "containers/build_horovod.py", self.root / "containers")
         self.links.mkdir()
@@ -214,15 +208,6 @@ def test_horovod_that_cannot_be_built_is_a_reason_and_everything_else_goes_on(re
     assert not (folder / "horovod.json").exists()  # it waits for Horovod only where that is asked
     bad = clone.run("ensure", "--stack", "tiny", PARBENCH_HOROVOD_GPU="rocm")
     assert "rocm" in bad.stderr.splitlines()[-1]
-
-
-def test_a_source_that_is_not_the_known_one_is_not_patched(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(ROOT / "containers")
-    import build_horovod
-
-    (tmp_path / "CMakeLists.txt").write_text("set(CMAKE_CXX_STANDARD 23)")
-    with pytest.raises(build_horovod.Failure, match="does not hold the line to patch"):
-        build_horovod.patch(tmp_path, "none")
 
 
 # ---------------------------------------------------------------- a killed Snakemake
