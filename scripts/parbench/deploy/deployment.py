@@ -11,6 +11,7 @@ from pathlib import Path
 
 from parbench import machine
 from parbench.deploy import apptainer, environment, images
+from parbench.errors import ParbenchError
 from parbench.files import read_json, write_json
 
 KEPT = Path("results/deployment.json")
@@ -26,7 +27,7 @@ def settle(config: dict, typed: bool = False) -> dict:
     if asked != "auto":
         answer = {"deployment": asked, "reason": "config.yaml says so"}
     elif KEPT.exists():
-        answer, said = read_json(KEPT), f"this folder's cells run in images ({KEPT})"
+        answer, said = _kept(), f"this folder's cells run in images ({KEPT})"
     elif typed:
         answer = {"deployment": "apptainer", "reason": "--sdm apptainer was typed"}
         said = "--sdm apptainer"
@@ -35,6 +36,13 @@ def settle(config: dict, typed: bool = False) -> dict:
     if answer["deployment"] == "apptainer":
         apptainer.require(said)
     return {**config, **answer, "auto": asked == "auto"}
+
+
+def _kept() -> dict:
+    answer = read_json(KEPT)
+    if not isinstance(answer, dict) or answer.get("deployment") not in ("apptainer", "host"):
+        raise ParbenchError(f"{KEPT}: names no deployment; delete it, it is made anew")
+    return {"deployment": answer["deployment"], "reason": answer.get("reason", "")}
 
 
 def _found(config: dict) -> dict:
