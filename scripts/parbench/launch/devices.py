@@ -72,11 +72,13 @@ def lent(cell: Cell | Pair, here: int = 1) -> Iterator[Lent]:
     # CUDA_VISIBLE_DEVICES, which Slurm sets too, says which ones this process may use. A slice of a
     # GPU may have an id with slashes.
     usable = machine.usable_gpus(model) if gpus else []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+    kind = f"GPUs of {model or 'one model'} (CUDA_VISIBLE_DEVICES is {visible})"
     of_gpus = {f"gpu-{uuid.replace('/', '_')}": uuid for uuid in usable}
     of_cores = {f"core-{core}": str(core) for core in machine.usable_cores()}
     # GPUs first, always: nobody who waits for a core then holds one that a holder of GPUs wants.
     with (
-        _locked(gpus, f"GPUs of {model or 'one model'}", of_gpus, cell.id) as lent_gpus,
+        _locked(gpus, kind, of_gpus, cell.id) as lent_gpus,
         _locked(cores, "cores", of_cores, cell.id) as lent_cores,
     ):
         yield Lent(lent_gpus, lent_cores)

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from parbench import cell as cells
 from parbench.data import kept
 from parbench.deploy import images
 from parbench.errors import ParbenchError
-from parbench.files import read_json, write_json
+from parbench.files import read_json
 from parbench.launch import command, devices, outcome, ranks, slurm_job, turns
 from parbench.launch.command import Task
 from parbench.launch.outcome import Failure
@@ -112,9 +111,7 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
         if lacking := kept.changed(cell, result, folder.parent):  # it diverged
             _tell(task, f"{outcome.result(result)}; {lacking}")
             return 1
-        write_json(folder / "finished.json", result)
-        (folder / "failed.json").unlink(missing_ok=True)
-        shutil.rmtree(checkpoint.folder(task.out), ignore_errors=True)
+        outcome.finished(task.out, result)
         count, left = _progress(task)
         # Before another run of this cell may take the result away.
         print(f"{count}{cell.id}: {outcome.result(result)}{left}", flush=True)
@@ -245,10 +242,11 @@ def _tell(task: Task, sentence: str, failed: bool = True) -> None:
     lines = f"{task.cell.id}: {sentence}"
     if failed:
         lines = f"error: {lines}\n  log:   {task.log}\n  again: {task.typed()}"
+    else:
+        outcome.forget_failure(task.folder)
     with contextlib.suppress(OSError), open(task.log, "a", encoding="utf-8") as log:
         print(lines, file=log)
     print(lines, file=sys.stderr, flush=True)
-    (task.folder / "failed.json").unlink(missing_ok=True)
     if failed:
         outcome.failed(task.folder, sentence, task.log)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import signal
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +23,7 @@ from parbench.files import read_json, write_json
 from parbench.launch.ranks import Ranks
 from parbench.measure import metrics_json, provenance
 from parbench.printable import printable
+from parbench.training import checkpoint
 
 LINES = 15  # of a log that failed.json keeps
 # A rank that is killed takes the others' connections with it. Their errors are older than the
@@ -123,6 +125,18 @@ def failed(folder: Path, sentence: str, log: Path) -> None:
         write_json(folder / "failed.json", {"sentence": sentence, "log": str(log), "lines": lines})
 
 
+def forget_failure(folder: Path) -> None:
+    """There is a result, or somebody asked for the end."""
+    (folder / "failed.json").unlink(missing_ok=True)
+
+
+def finished(out: Path, result: dict) -> None:
+    """Note that the cell has its ``result``, and forget what was kept for going on."""
+    write_json(out.with_name("finished.json"), result)
+    forget_failure(out.parent)
+    shutil.rmtree(checkpoint.folder(out), ignore_errors=True)
+
+
 def take_finished(
     folder: Path, out: Path, cell: Cell | Pair, data: Path, held: list[dict | None]
 ) -> bool:
@@ -131,7 +145,7 @@ def take_finished(
 
     Where there is none, what was there is gone.
     """
-    path, failure = folder / "finished.json", folder / "failed.json"
+    path = folder / "finished.json"
     with contextlib.suppress(ParbenchError, KeyError, TypeError):  # damaged: it is trained again
         metrics = read_json(path)
         code = provenance.combined(provenance.code_of(cell))
@@ -142,7 +156,7 @@ def take_finished(
         same = {**metrics["cell"], "run": None} == {**cell.json(), "run": None}
         if same and theirs == ours and not kept.changed(cell, metrics, folder.parent):
             metrics_json.write(out, metrics)
-            failure.unlink(missing_ok=True)
+            forget_failure(folder)
             return True
     path.unlink(missing_ok=True)
     return False

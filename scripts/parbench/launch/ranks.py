@@ -93,7 +93,8 @@ class Ranks:
             yield
         finally:
             self.failed()  # what has died until now died by itself
-            self.printed = self.log.read_text(encoding="utf-8", errors="replace")
+            with contextlib.suppress(OSError):  # somebody may have deleted it
+                self.printed = self.log.read_text(encoding="utf-8", errors="replace")
             self._end()
             # A rank that failed leaves its last words late.
             self.words = self.words or self._last_words()

@@ -204,38 +204,29 @@ def _faster(rows: Rows) -> Iterator[Faster]:
                 yield Faster(few, many, slow.value / quick.value, slow.least / quick.most)
 
 
-def faster_than_its_devices(rows: Rows, granted: Granted) -> Found:
-    """n times the devices are at most n times as fast; a time some 60 times too short is minutes,
-    and a note may count other devices than the columns.
+def _bounded(rows: Rows) -> Iterator[Faster]:
+    """Each two whose devices bound the ratio: beside a plain training, another strategy on few
+    devices may just be slow.
     """
-    plain = {row.setting for row in of_metrics(rows, *TIMES, RATE) if row.strategy == "eager"}
-    for pair in _faster(of_metrics(rows, *TIMES, RATE)):
-        few, many, short = pair.few, pair.many, pair.kept_as_seconds
-        if short is not None:
-            other = few if short is many else many
-            says = f"{short}: {short.shown} beside {other.shown} of {other}; as minutes it fits"
-            yield against("minutes kept as seconds", Sure.LIKELY, (short, other), says)
+    plain = {row.setting for row in rows if row.strategy == "eager"}
+    for pair in _faster(rows):
+        few, many = pair.few, pair.many
         same = (few.strategy, few.options) == (many.strategy, many.options)
-        if not same and few.strategy != "eager" and few.setting in plain:
-            continue  # beside a plain training, another strategy on few devices may just be slow
-        shown = f"{few.shown} to {many.shown} is {pair.ratio:.3g} times"
-        if pair.least > pair.bound and short is None:
+        if same or few.strategy == "eager" or few.setting not in plain:
+            yield pair
+
+
+def faster_than_its_devices(rows: Rows, granted: Granted) -> Found:
+    """n times the devices are at most n times as fast."""
+    for pair in _bounded(of_metrics(rows, *TIMES, RATE)):
+        few, many = pair.few, pair.many
+        if pair.least > pair.bound and pair.kept_as_seconds is None:
             says = (
-                f"{many}: {shown}, but {many.devices} devices instead of {few.devices} make at "
-                f"most {pair.bound:g}"
+                f"{many}: {few.shown} to {many.shown} is {pair.ratio:.3g} times, but "
+                f"{many.devices} devices instead of {few.devices} make at most {pair.bound:g}"
             )
             sure = Sure.LIKELY if pair.ratio > ALIKE * pair.bound else Sure.WEAK
             yield against(FASTER, sure, (few, many), says)
-        counted = re.search(r"\b(\d+) (?:GPU|CPU|device|accelerator)s?\b", many.note)
-        if not counted or few.metric not in TIMES:
-            continue
-        told = int(counted[1])
-        if few.devices < told < many.devices and pair.least > told / few.devices:
-            says = (
-                f"{many}: the source also says {counted[0]}; {shown}, and {told} instead of "
-                f"{few.devices} make at most {told / few.devices:g}"
-            )
-            yield against("another number of devices", Sure.LIKELY, (few, many), says)
 
 
 def printed_above_devices(rows: Rows, granted: Granted) -> Found:
@@ -258,6 +249,43 @@ def printed_above_devices(rows: Rows, granted: Granted) -> Found:
             yield against(FASTER, sure, [row], says)
 
 
+def minutes_kept_as_seconds(rows: Rows, granted: Granted) -> Found:
+    """A time some 60 times too short beside that of another number of devices."""
+    for pair in _faster(of_metrics(rows, *TIMES)):
+        short = pair.kept_as_seconds
+        if short is not None:
+            other = pair.few if short is pair.many else pair.many
+            says = f"{short}: {short.shown} beside {other.shown} of {other}; as minutes it fits"
+            yield against("minutes kept as seconds", Sure.LIKELY, (short, other), says)
+
+
+def another_number_of_devices(rows: Rows, granted: Granted) -> Found:
+    """A note that counts other devices than the columns: what the times would be with those."""
+    for pair in _bounded(of_metrics(rows, *TIMES)):
+        few, many = pair.few, pair.many
+        counted = re.search(r"\b(\d+) (?:GPU|CPU|device|accelerator)s?\b", many.note)
+        told = int(counted[1]) if counted else many.devices
+        if few.devices < told < many.devices and pair.least > told / few.devices:
+            says = (
+                f"{many}: the source also says {counted[0]}; {few.shown} to {many.shown} is "
+                f"{pair.ratio:.3g} times, and {told} instead of {few.devices} make at most "
+                f"{told / few.devices:g}"
+            )
+            yield against("another number of devices", Sure.LIKELY, (few, many), says)
+
+
+def _made(row: Published, rows: Rows) -> list[Faster]:
+    """What the source's own numbers make of a printed ratio: over any with fewer devices."""
+    own = [each for each in rows if each.setting == row.setting]
+    layout = row.devices, row.strategy
+    for metrics in RATIOS[row.metric]:
+        pairs = _faster(of_metrics(own, *metrics))
+        made = [pair for pair in pairs if (pair.many.devices, pair.many.strategy) == layout]
+        if made:
+            return made
+    return []
+
+
 def ratio_of_its_numbers(rows: Rows, granted: Granted) -> Found:
     """A printed speedup is the ratio of two printed times, or of throughputs, where there are any;
     an efficiency without speedup is that ratio over that of the devices.
@@ -267,18 +295,7 @@ def ratio_of_its_numbers(rows: Rows, granted: Granted) -> Found:
         is_efficiency = row.metric == "parallel_efficiency"
         if is_efficiency and row.configuration in speedups:
             continue  # see `efficiency`
-        own = [each for each in rows if each.setting == row.setting]
-        layout = row.devices, row.strategy
-        # Over any with fewer devices.
-        found = (
-            [
-                p
-                for p in _faster(of_metrics(own, *each))
-                if (p.many.devices, p.many.strategy) == layout
-            ]
-            for each in RATIOS[row.metric]
-        )
-        made = next(filter(None, found), [])
+        made = _made(row, rows)
         due = [pair.ratio / pair.bound if is_efficiency else pair.ratio for pair in made]
         # The times are rounded, too, and some print the ratio of rounded ones.
         near = {"rel_tol": 0.01, "abs_tol": 2 * row.rounding}
@@ -316,11 +333,11 @@ def stated_epochs(rows: Rows, granted: Granted) -> Found:
     """
     for found in by_configuration(rows):
         notes = "; ".join(row.note for row in found.values())
-        stated = re.search(r"\b([1-9]\d*)[ -]epochs?\b", notes)
+        stated = re.search(r"\b(\d+)[ -]epochs?\b", notes)
+        epochs = int(stated[1]) if stated else 0
         time, rate = found.get("train_seconds"), found.get(RATE)
-        if not stated:
+        if not epochs:
             continue
-        epochs = int(stated[1])
         samples = time.value * rate.value if time and rate else None
         due = epochs * granted.train_samples
         if samples is not None and not 1 / EPOCHS_WITHIN <= samples / due <= EPOCHS_WITHIN:

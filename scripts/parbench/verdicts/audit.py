@@ -26,6 +26,8 @@ from parbench.verdicts.selection import Configuration, across_models
 CHECKS = (
     arithmetic.faster_than_its_devices,
     arithmetic.printed_above_devices,
+    arithmetic.minutes_kept_as_seconds,
+    arithmetic.another_number_of_devices,
     arithmetic.ratio_of_its_numbers,
     arithmetic.efficiency,
     arithmetic.stated_epochs,

@@ -241,7 +241,10 @@ def _data(work: Path, cell: Cell) -> Path:
         return folder
     draw = partial(torch.randint, generator=torch.Generator().manual_seed(size))
     described: dict = {"classes": [str(label) for label in range(CLASSES)]}
-    described |= {"mean": [0.5] * 3, "std": [0.25] * 3, "vocabularies": {kind: asdict(WORDS)}}
+    if kind is None:
+        described |= {"mean": [0.5] * 3, "std": [0.25] * 3}
+    else:
+        described["vocabularies"] = {kind: asdict(WORDS)}
     tensors = {}
     for part, number in (("train", BATCH + TAIL), ("test", 1)):
         if kind is None:
