@@ -1,4 +1,4 @@
-"""The commands of a cell: the one that a user types, and what each of its ranks runs."""
+"""The commands of a cell: the one that a user can paste, and those that start its ranks."""
 
 from __future__ import annotations
 
@@ -34,16 +34,21 @@ class Task:
 
     @property
     def folder(self) -> Path:
-        """The cell's own."""
+        """The cell's folder."""
         return self.out.parent
 
     @property
+    def results(self) -> Path:
+        """The folder results/ of this cell."""
+        return self.out.absolute().parents[2]
+
+    @property
     def nodes(self) -> int:
-        """How many it needs."""
+        """The number of nodes that the cell needs."""
         return max(side.hardware.nodes for side in self.cell.sides)
 
     def typed(self) -> str:
-        """The command that runs it, to paste."""
+        """Return the command that runs it, ready to paste."""
         words = [sys.executable, _shown(SCRIPTS / "launch.py"), "--cell", str(self.cell_path)]
         words += ["--data", str(self.data), "--out", str(self.out), "--log", str(self.log)]
         return shlex.join(words)
@@ -58,11 +63,11 @@ def programs(
     state: Path,
     variables: Mapping[str, str],
 ) -> dict[int, Program]:
-    """What starts the ranks of a side of ``task``'s cell: this process itself or, within a ``job``
-    of Slurm, srun. A cell that is no pair has one side, and is trained.
+    """Return the programs that start the ranks of side ``number`` of the cell of ``task``.
 
-    ``lent``: its devices; ``image`` is what the ranks run in, None for this environment;
-    ``variables`` go with those of the side; ``state`` is the side's own folder.
+    That is one program per rank or, within a Slurm ``job``, srun. A cell that is not a pair has a
+    single side. ``lent``: the side's devices; ``image``: None for the host's environment;
+    ``variables``: added to the environment of all ranks; ``state``: the side's folder.
     """
     cell, several = task.cell.sides[number], len(task.cell.sides) > 1
     program = "turns.py" if several else "train.py"
@@ -77,14 +82,14 @@ def programs(
         words, environment = apptainer.enter(
             image,
             words,
-            # /dev/shm: ranks of one node talk through it, each in a container of its own.
+            # /dev/shm: ranks on one node communicate through it, each in its own container.
             binds=[*images.work_folders(*places), Path("/dev/shm"), state],  # noqa: S108
             variables=inside,
             gpu=cell.hardware.device == "cuda",
             temporary=state if cell.hardware.nodes == 1 else None,
             folder=Path.cwd(),
         )
-        prefix = "APPTAINERENV_"  # of variables that a process inside an image finds
+        prefix = "APPTAINERENV_"  # Apptainer passes these variables into the image
     per_node = strategies.of(cell).ranks_per_node
     world_size = per_node * cell.hardware.nodes
     ranks = [
@@ -98,15 +103,15 @@ def programs(
             own[f"{prefix}PARBENCH_CORES"] = _cores_on(job, rank // per_node, lent, cell)
     write_json(state / "ranks.json", {"words": words, "variables": ranks})
     words = [*_srun(job, cell, per_node), str(state / "ranks.json"), prefix]
-    # What the job was asked for is not what this step is.
+    # srun would take the job's own variables as options of this step.
     kept = {k: v for k, v in environment.items() if not re.match(r"SLURM_(?!CONF$)|SRUN_", k)}
     return {-1: Program(words, kept)}
 
 
 def _srun(job: Job, cell: Cell, per_node: int) -> list[str]:
-    """srun, which starts all ranks of ``cell``, one task a rank.
+    """Return the srun command that starts all ranks of ``cell``, one task per rank.
 
-    Each task enters the image by itself, as scripts/rank.py, and finds what it is in a file.
+    Each task runs scripts/rank.py, which reads its command and variables from a file.
     """
     nodes = cell.hardware.nodes
     cpus = max(1, job.cpus_per_task // per_node)
@@ -116,14 +121,16 @@ def _srun(job: Job, cell: Cell, per_node: int) -> list[str]:
         words += [f"--nodelist={os.environ.get('SLURMD_NODENAME', job.nodes[0])}"]
     if cell.hardware.device == "cuda":
         words += ["--gpu-bind=none"]  # every rank sees its peers
-    # All that the job has, also beside its batch step; the first rank that fails ends all.
+    # All of the job's memory, beside its batch step; the first rank to fail ends all others.
     words += ["--mem=0", "--overlap", "--mpi=none", "--kill-on-bad-exit=1", "--wait=0"]
     return [*words, sys.executable, str(SCRIPTS / "rank.py")]
 
 
 def _cores_on(job: Job, number: int, lent: Lent, cell: Cell) -> str:
-    """The cores of ranks on a node of several: nodes that are this machine share those it lent, on
-    others Slurm's own binding counts."""
+    """Return the cores of the ranks on node ``number``, empty where Slurm's binding applies.
+
+    Nodes that are really this machine (in tests) divide the cores that it holds.
+    """
     if (node := job.nodes[number]) not in job.here:
         return ""
     each = max(1, len(lent.cores) // len(job.here[: cell.hardware.nodes]))
@@ -132,7 +139,7 @@ def _cores_on(job: Job, number: int, lent: Lent, cell: Cell) -> str:
 
 
 def _variables(cell: Cell, lent: Lent) -> dict[str, str]:
-    # Beside a GPU 1: more threads would run on cores that are lent to others.
+    # hardware.threads is 1 beside a GPU: further threads would use cores of other cells.
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     found = dict.fromkeys(threads, str(cell.hardware.threads)) | {
         "PYTHONUNBUFFERED": "1",
@@ -140,15 +147,15 @@ def _variables(cell: Cell, lent: Lent) -> dict[str, str]:
         "PARBENCH_CORES": ",".join(lent.cores),
     }
     if cell.hardware.nodes == 1:
-        # One node talks over its loopback: no firewall, VPN or name server stands in between.
+        # Over loopback, independent of firewalls, VPNs and name servers.
         names = ("GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
         found |= dict.fromkeys(names, "lo")
-        if cell.hardware.device == "cuda":  # of several nodes Slurm says it
+        if cell.hardware.device == "cuda":  # on several nodes Slurm sets it
             found["CUDA_VISIBLE_DEVICES"] = ",".join(lent.gpus)
     return found
 
 
 def _shown(path: Path) -> str:
-    """``path`` as seen from the working folder, where it lies below it."""
+    """Return ``path`` relative to the working folder if it lies below it."""
     path = path.absolute()
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

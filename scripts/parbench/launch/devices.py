@@ -1,8 +1,7 @@
-"""Devices lent to one cell at a time, over all runs, checkouts and users of a machine.
+"""Locks on devices: one cell at a time, across all runs, checkouts and users of a machine.
 
-A device of kind cpu is one core or several, and two cells on one core would both measure nonsense:
-whoever trains holds the lock files of its cores or GPUs. The kernel gives a lock back when its
-holder is gone, whatever killed it.
+A CPU device is one or more cores. Two cells on one core would both measure nonsense, so a cell
+holds a lock file for each of its cores and GPUs. The kernel releases a lock when its holder dies.
 """
 
 from __future__ import annotations
@@ -22,61 +21,59 @@ from parbench import machine, strategies
 from parbench.cell import Cell, Pair
 from parbench.errors import ParbenchError
 
-# Not tempfile.gettempdir(): where every job has a TMPDIR of its own, nothing would be shared.
+# Not tempfile.gettempdir(): jobs with a TMPDIR of their own would share no locks.
 DEFAULT_FOLDER = "/tmp/parbench-locks"  # noqa: S108  (filelock follows no symbolic link)
 POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class Lent:
-    """What a cell may use on this machine.
+    """The devices of this machine that a cell holds.
 
-    ``gpus``: UUIDs, one a device. ``cores``: those of devices of kind cpu, or of the processes that
-    drive GPUs.
+    ``gpus``: a UUID per GPU. ``cores``: the CPU devices, or the cores that drive the GPUs.
     """
 
     gpus: tuple[str, ...]
     cores: tuple[str, ...]
 
     def of(self, side: Cell, nodes: int) -> Lent:
-        """What a side of a pair uses of it, on ``nodes`` nodes."""
+        """Return the part that one side of a pair uses on ``nodes`` nodes."""
         gpus, cores = needed(side, nodes)
         return Lent(self.gpus[:gpus], self.cores[:cores])
 
     def __str__(self) -> str:
-        """``cpu 0, 1``."""
+        """Return, for example, ``cpu 0, 1``."""
         parts = [f"cuda {', '.join(self.gpus)}"] if self.gpus else []
         return " and ".join(parts or [f"cpu {', '.join(self.cores)}"])
 
 
 def needed(side: Cell, nodes: int) -> tuple[int, int]:
-    """How many GPUs and how many cores ``side`` takes on ``nodes`` nodes."""
+    """Return how many GPUs and how many cores ``side`` needs on ``nodes`` nodes."""
     number = nodes * side.hardware.devices
     if side.hardware.device == "cpu":
         return 0, number * side.hardware.threads
-    # Each process has a core to drive its GPU from, also of several that share one.
+    # One core for each process that drives a GPU, even if several share that GPU.
     processes = max(number, nodes * strategies.of(side).ranks_per_node)
     return number, min(processes, len(machine.usable_cores()))
 
 
 @contextlib.contextmanager
 def lent(cell: Cell | Pair, here: int = 1) -> Iterator[Lent]:
-    """Lend the devices of ``cell``, of whose nodes ``here`` are this machine.
+    """Lock the devices of ``cell``; ``here`` of its nodes are this machine.
 
-    A pair has those of all sides, which use them in turn. Waits until they are free. ParbenchError
-    when this process may not use as many.
+    Both sides of a pair use the same devices in turn. Waits until enough are free. Raises
+    ParbenchError if this process may not use that many.
     """
     wanted = [needed(side, min(here, side.hardware.nodes)) for side in cell.sides]
     gpus, cores = (max(numbers) for numbers in zip(*wanted, strict=True))
     model = next(filter(None, (side.hardware.gpu_model for side in cell.sides)), None)
-    # CUDA_VISIBLE_DEVICES, which Slurm sets too, says which ones this process may use. A slice of a
-    # GPU may have an id with slashes.
+    # CUDA_VISIBLE_DEVICES, which Slurm sets too, restricts the GPUs. MIG ids may contain slashes.
     usable = machine.usable_gpus(model) if gpus else []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
     kind = f"GPUs of {model or 'one model'} (CUDA_VISIBLE_DEVICES is {visible})"
     of_gpus = {f"gpu-{uuid.replace('/', '_')}": uuid for uuid in usable}
     of_cores = {f"core-{core}": str(core) for core in machine.usable_cores()}
-    # GPUs first, always: nobody who waits for a core then holds one that a holder of GPUs wants.
+    # Always GPUs before cores, so that two cells cannot wait for each other.
     with (
         _locked(gpus, kind, of_gpus, cell.id) as lent_gpus,
         _locked(cores, "cores", of_cores, cell.id) as lent_cores,
@@ -90,8 +87,8 @@ def _locked(
 ) -> Iterator[tuple[str, ...]]:
     """Hold ``number`` of the locks ``files`` ({file name: device}, best first), all or none.
 
-    Whoever cannot have as many as it needs keeps none from others while it waits. ParbenchError
-    where there are not as many.
+    Holding a few while waiting for more would block other cells. Raises ParbenchError if there are
+    fewer than ``number``.
     """
     if number > len(files):
         raise ParbenchError(
@@ -99,7 +96,7 @@ def _locked(
             f"({', '.join(files.values()) or 'none'}); run it where it may use more, or choose "
             "hardware with fewer devices or threads"
         )
-    folder, said = _folder(), False
+    folder, announced = _folder(), False
     while True:
         with contextlib.ExitStack() as stack:
             held: list[str] = []
@@ -109,22 +106,22 @@ def _locked(
             if len(held) == number:
                 yield tuple(held)
                 return
-        if not said:
-            said = True
+        if not announced:
+            announced = True
             print(
                 f"{holder}: waiting for {number} of {', '.join(files)}, which other cells use "
                 f"(`lslocks` names the processes that hold {folder}/*)",
                 file=sys.stderr,
                 flush=True,
             )
-        # Not in step with others who wait.
+        # At random intervals, so that waiting cells do not try at the same moments.
         time.sleep(POLL_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
 
 
 def _try(path: Path, stack: contextlib.ExitStack) -> bool:
-    """Lock the file ``path`` until ``stack`` ends; False when another process has it."""
+    """Lock the file ``path`` until ``stack`` closes; return False if another process holds it."""
     try:
-        # Whoever uses the machine may open it; in this folder only its owner deletes it.
+        # All users may open the file; the folder's sticky bit lets only its owner delete it.
         stack.enter_context(FileLock(path, mode=0o666, blocking=False))
     except Timeout:
         return False
@@ -137,9 +134,9 @@ def _try(path: Path, stack: contextlib.ExitStack) -> bool:
 
 
 def _folder() -> Path:
-    """The folder that all users share; made when it is missing."""
+    """Return the folder that all users share, and create it if it is missing."""
     path = Path(os.environ.get("PARBENCH_LOCKS", DEFAULT_FOLDER))
-    with contextlib.suppress(OSError):  # it is there, or its locks say what is wrong with it
+    with contextlib.suppress(OSError):  # it exists, or locking reports what is wrong
         path.mkdir(parents=True)
         path.chmod(0o1777)  # whatever the umask
     return path

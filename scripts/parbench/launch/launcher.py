@@ -1,4 +1,4 @@
-"""Train one cell: lend it devices, watch its ranks, leave none behind, keep its result."""
+"""Train one cell: lock its devices, start and watch its ranks, keep its result."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -31,15 +30,15 @@ from parbench.measure import clocks, metrics_json
 from parbench.measure.environment import host
 from parbench.training import checkpoint
 
-# Before the end of the walltime, beside the grace that ranks have: to end them, to ask Slurm.
+# Needed before the end of the walltime, besides the ranks' grace period: to end the ranks and to
+# ask Slurm for a requeue.
 MARGIN_SECONDS = 20.0
-# In which Slurm ends a job that it was asked to run again.
-REQUEUE_SECONDS = 60.0
-WALLTIME = signal.SIGALRM  # this process has the kernel send it
+REQUEUE_SECONDS = 60.0  # within which Slurm ends a job that it requeues
+WALLTIME = signal.SIGALRM  # sent by the kernel shortly before the end of the walltime
 
 
 class Interrupted(Exception):
-    """This process was asked to end. ``number``: the signal, or WALLTIME."""
+    """This process was asked to stop by the signal ``number``; WALLTIME is one of them."""
 
     def __init__(self, number: int, kept: str = "it had not begun to train"):
         how = f"ended by {signal.Signals(number).name}"
@@ -50,24 +49,24 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """The wish that this process ends: an exception while it waits, a note while ranks run."""
+    """Requests to stop: they raise Interrupted, but are only recorded while ranks run."""
 
     def __init__(self) -> None:
         self.received: int | None = None
         self.raises = True
 
     def listen(self, job: Job | None, grace: float) -> None:
-        """To signals, to the end of the Snakemake that started this process, to the walltime."""
+        """Listen for signals, for the end of the calling Snakemake and for the walltime."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, WALLTIME):
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup, a shell's background job
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets it
                 signal.signal(number, self._receive)
         if job and job.ends:
             signal.alarm(max(1, int(job.ends - time.time() - grace - MARGIN_SECONDS)))
         if parent := os.environ.get("PARBENCH_PARENT"):  # the process that ran the rule
             threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
 
-    def asked(self) -> bool:
-        """Whether it is wished."""
+    def requested(self) -> bool:
+        """Return whether a signal arrived."""
         return self.received is not None
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
@@ -84,150 +83,161 @@ def _end_with(parent: int) -> None:
 
 
 def run(task: Task, job: Job | None, stop: Stop) -> int:
-    """Train the cell: 0 when there is a result, also out_of_memory; 1 when the job failed.
+    """Train the cell. Return 0 when there is a result, out_of_memory included, else 1.
 
-    ``job``: the Slurm job of this process. Raises Interrupted when a signal asked for the end.
+    ``job``: the Slurm job of this process. Raises Interrupted after a request to stop.
     """
     cell, folder = task.cell, task.folder
-    anew = task.out.exists()  # somebody wants it trained who has its result
+    retrain = task.out.exists()  # whoever has the result and calls this wants a new one
     with cache.locked(folder / ".lock", f"the result of {cell.id}"):
-        outcome.failed(folder, "its job ended without a word", task.log)
+        outcome.record_failure(folder, "its job ended without a word", task.log)
         task.out.unlink(missing_ok=True)
-        # Before devices are taken: they may have to be built.
-        held = images.of_sides(cell, task.out.absolute().parents[2] / "plan" / "images.json")
+        # Before the devices are locked, because missing images are built here.
+        facts = images.of_sides(cell, task.results / "plan" / "images.json")
         count, _ = _progress(task)
-        if not anew and outcome.take_finished(folder, task.out, cell, task.data, held):
+        if not retrain and outcome.take_finished(folder, task.out, cell, task.data, facts):
             print(f"{count}{cell.id}: an earlier run has trained it meanwhile", flush=True)
             return 0
         started = clocks.now()
-        failure = _train(task, job, stop, held, f"{count}{cell.id}: starts on", started)
+        failure = _train(task, job, stop, facts, f"{count}{cell.id}: starts on")
         if failure is not None and failure.out_of_memory:
             why = failure.sentence
-            metrics_json.write_out_of_memory(task.out, cell, why, started, task.data, held)
+            metrics_json.write_out_of_memory(task.out, cell, why, started, task.data, facts)
         elif failure is not None:
-            _tell(task, failure.sentence)
+            _report(task, failure.sentence)
             return 1
         result = read_json(task.out)
-        if lacking := kept.changed(cell, result, folder.parent):  # it diverged
-            _tell(task, f"{outcome.result(result)}; {lacking}")
+        if lacking := kept.changed(cell, result, folder.parent):  # training diverged
+            _report(task, f"{outcome.summary(result)}; {lacking}")
             return 1
-        outcome.finished(task.out, result)
+        outcome.record_result(task.out, result)
         count, left = _progress(task)
-        # Before another run of this cell may take the result away.
-        print(f"{count}{cell.id}: {outcome.result(result)}{left}", flush=True)
+        # Inside the lock: another run of this cell may delete the result.
+        print(f"{count}{cell.id}: {outcome.summary(result)}{left}", flush=True)
     return 0
 
 
 def _progress(task: Task) -> tuple[str, str]:
-    """ "[12/30] " and " (about 02:10 left)" of the workflow's run that this cell belongs to.
+    """Return "[12/30] " and " (about 02:10 left)" for the Snakemake run that trains this cell.
 
-    results/plan/progress.json has its cells and its start; for other cells both are empty.
+    Both are empty for a cell that results/plan/progress.json, written by that run, does not list.
     """
-    results = task.out.absolute().parents[2]
-    path = results / "plan" / "progress.json"
-    told = read_json(path) if path.exists() else {"cells": []}
-    if task.cell.id not in told["cells"]:
+    path = task.results / "plan" / "progress.json"
+    run = read_json(path) if path.exists() else {"cells": []}
+    if task.cell.id not in run["cells"]:
         return "", ""
-    paths = (results / "cells" / name / "metrics.json" for name in told["cells"])
-    done = sum(path.exists() and path.stat().st_mtime >= told["started"] for path in paths)
-    every = len(told["cells"])
-    seconds = (time.time() - told["started"]) * (every - done) / max(1, done)  # as those before
-    left = f" (about {outcome.spelled(seconds)} left)" if done < every else ""
-    return f"[{done}/{every}] ", left
+    paths = (task.results / "cells" / name / "metrics.json" for name in run["cells"])
+    done = sum(path.exists() and path.stat().st_mtime >= run["started"] for path in paths)
+    total = len(run["cells"])
+    seconds = (time.time() - run["started"]) * (total - done) / max(1, done)
+    left = f" (about {outcome.duration(seconds)} left)" if done < total else ""
+    return f"[{done}/{total}] ", left
 
 
 def _train(
-    task: Task, job: Job | None, stop: Stop, held: list[dict | None], starts: str, started: str
+    task: Task, job: Job | None, stop: Stop, facts: list[dict | None], starts: str
 ) -> Failure | None:
-    """Run the ranks to their end; what went wrong. Raises Interrupted where they were asked to."""
-    nodes, here, home = [], 1, None
+    """Run the ranks to their end and return what went wrong; raise Interrupted if they stopped."""
+    nodes, here, shared = [], 1, None
     if job and task.nodes > 1:
-        # A node's /tmp is faster than the file system that nodes share.
-        nodes, here, home = job.nodes, len(job.here), task.folder.absolute()
+        # Only then: a node's own /tmp is faster than the file system that nodes share.
+        nodes, here, shared = job.nodes, len(job.here), task.folder.absolute()
     with (
         devices.lent(task.cell, here) as lent,
-        # The run's own folder, which all of its ranks see.
-        tempfile.TemporaryDirectory(prefix="parbench-", dir=home, ignore_cleanup_errors=True) as it,
+        tempfile.TemporaryDirectory(
+            prefix="parbench-", dir=shared, ignore_cleanup_errors=True
+        ) as folder,
     ):
         print(f"{starts} {', '.join(nodes) or lent}", flush=True)
         stop.raises = False
-        run = task.cell.run
-
-        def made(name: str) -> list[Side]:
-            return _sides(task, job, held, lent, Path(it) / name)
-
-        if len(task.cell.sides) > 1:
-            sides = _take_turns(task, stop, started, made)
-        else:
-            sides = made("alone")
-            ranks.run(sides[0], run.timeout_seconds, run.grace_seconds, stop.asked)
-        failure = _failure(task, sides)
+        attempt = Attempt(task, job, stop, facts, lent, Path(folder))
+        sides = attempt.pair() if len(task.cell.sides) > 1 else attempt.alone()
+        failure = attempt.failure(sides)
         if failure is None and task.out.exists():
             return None
         task.out.unlink(missing_ok=True)
         stopped = sides[0].stopped
-        if stop.asked() or stopped:  # Slurm may ask ranks alone
+        if stop.requested() or stopped:  # Slurm may signal the ranks alone
             raise Interrupted(stop.received or signal.SIGTERM, _kept(task, stopped))
         return failure or Failure("training ended without an error, and without a result")
 
 
-def _sides(
-    task: Task, job: Job | None, held: list[dict | None], lent: devices.Lent, folder: Path
-) -> list[Side]:
-    """The ranks of each side of the cell, which have not started; theirs are ``folder``0, 1, ..."""
-    sides = []
-    for number, (cell, image) in enumerate(zip(task.cell.sides, held, strict=True)):
-        state, nodes = Path(f"{folder}{number}"), cell.hardware.nodes
-        state.mkdir()
-        variables = {
-            "PARBENCH_STATE": str(state),
-            "PARBENCH_STORE": str(state / "store"),
-            "PARBENCH_LAUNCHED": repr(time.time()),
-            "PARBENCH_HOST": json.dumps(host(image)),
-        }
-        if job and nodes > 1:
-            variables["PARBENCH_HEAD"] = job.address
-        own = lent.of(cell, min(nodes, len(job.here)) if job else 1)
-        path = image and Path(image["path"])
-        programs = command.programs(task, number, job, own, path, state, variables)
-        sides.append(Side(programs, strategies.of(cell).ranks_per_node * nodes, state, task.log))
-    return sides
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at ``task`` on the devices ``lent``.
 
-
-def _take_turns(
-    task: Task, stop: Stop, started: str, made: Callable[[str], list[Side]]
-) -> list[Side]:
-    """Let the sides take turns; those that memory does not hold together, in runs apart.
-
-    ``made`` makes them, in folders of this name. Returns those that were last.
+    ``facts``: what each side's image holds, None on the host; ``folder``: seen by all ranks.
     """
-    seconds, reason = task.cell.run.timeout_seconds, None
-    sides = made("together")
-    slices = turns.run(sides, seconds, stop.asked)
-    failure = None if slices else _failure(task, sides)
-    if failure is not None and failure.out_of_memory:
-        reason = f"each turn was a run of its own, since together {failure.sentence}"
-        print(f"{task.cell.id}: {failure.sentence}: now each turn is a run of its own", flush=True)
-        sides = made("apart")
-        slices = turns.run(sides, seconds, stop.asked, apart=True)
-    if slices:
-        each, told = [side.told() for side in sides], [one.told() for one in slices]
-        metrics_json.write_pair(task.out, task.cell, told, each, started, reason=reason)
-    return sides
 
+    task: Task
+    job: Job | None
+    stop: Stop
+    facts: list[dict | None]
+    lent: devices.Lent
+    folder: Path
 
-def _failure(task: Task, sides: list[Side]) -> Failure | None:
-    """What went wrong on the first side on which anything did."""
-    for cell, side in zip(task.cell.sides, sides, strict=True):
-        failure = outcome.why(side, cell.hardware.nodes)
-        if failure is not None:
-            of = f"side {cell.id}: " if len(sides) > 1 else ""
-            return replace(failure, sentence=f"{of}{failure.sentence}")
-    return None
+    def sides(self, name: str) -> list[Side]:
+        """Make the ranks of each side, not yet started; their folders are ``name``0, ``name``1."""
+        sides = []
+        for number, (cell, image) in enumerate(zip(self.task.cell.sides, self.facts, strict=True)):
+            state, nodes = self.folder / f"{name}{number}", cell.hardware.nodes
+            state.mkdir()
+            variables = {
+                "PARBENCH_STATE": str(state),
+                "PARBENCH_STORE": str(state / "store"),
+                "PARBENCH_LAUNCHED": repr(time.time()),
+                "PARBENCH_HOST": json.dumps(host(image)),
+            }
+            if self.job and nodes > 1:
+                variables["PARBENCH_HEAD"] = self.job.address
+            lent = self.lent.of(cell, min(nodes, len(self.job.here)) if self.job else 1)
+            path = image and Path(image["path"])
+            programs = command.programs(self.task, number, self.job, lent, path, state, variables)
+            count = strategies.of(cell).ranks_per_node * nodes
+            sides.append(Side(programs, count, state, self.task.log))
+        return sides
+
+    def alone(self) -> list[Side]:
+        """Train a cell that is not a pair."""
+        settings, sides = self.task.cell.run, self.sides("alone")
+        grace = settings.grace_seconds
+        ranks.run(sides[0], settings.timeout_seconds, grace, self.stop.requested)
+        return sides
+
+    def pair(self) -> list[Side]:
+        """Measure the sides of a pair in turn; in separate runs if memory cannot hold them all.
+
+        Returns the sides of the last attempt.
+        """
+        task, started, reason = self.task, clocks.now(), None
+        timeout = task.cell.run.timeout_seconds
+        sides = self.sides("together")
+        slices = turns.run(sides, timeout, self.stop.requested)
+        failure = None if slices else self.failure(sides)
+        if failure is not None and failure.out_of_memory:
+            reason = f"each turn was a run of its own, since together {failure.sentence}"
+            print(
+                f"{task.cell.id}: {failure.sentence}: now each turn is a run of its own", flush=True
+            )
+            sides = self.sides("apart")
+            slices = turns.run(sides, timeout, self.stop.requested, apart=True)
+        if slices:
+            each, rows = [side.json() for side in sides], [one.json() for one in slices]
+            metrics_json.write_pair(task.out, task.cell, rows, each, started, reason=reason)
+        return sides
+
+    def failure(self, sides: list[Side]) -> Failure | None:
+        """Return what went wrong, of the first side that failed."""
+        for cell, side in zip(self.task.cell.sides, sides, strict=True):
+            failure = outcome.failure_of(side, cell.hardware.nodes)
+            if failure is not None:
+                prefix = f"side {cell.id}: " if len(sides) > 1 else ""
+                return replace(failure, sentence=f"{prefix}{failure.sentence}")
+        return None
 
 
 def _kept(task: Task, stopped: dict | None) -> str:
-    """What a run that was asked to end has left, in words; ``stopped``: where it did in time."""
+    """Say what an interrupted run left; ``stopped`` is where it stopped, if it did so in time."""
     going = "is kept, and the same command goes on from there"
     if stopped is not None:
         return f"a checkpoint at epoch {stopped['epoch']} step {stopped['step']} {going}"
@@ -236,9 +246,8 @@ def _kept(task: Task, stopped: dict | None) -> str:
     return "before its first checkpoint; the same command starts it anew"
 
 
-def _tell(task: Task, sentence: str, failed: bool = True) -> None:
-    """Say why there is no result, on the terminal and in the log, and leave it for the report if it
-    ``failed``."""
+def _report(task: Task, sentence: str, failed: bool = True) -> None:
+    """Print why there is no result, on the terminal and in the log; record it if it ``failed``."""
     lines = f"{task.cell.id}: {sentence}"
     if failed:
         lines = f"error: {lines}\n  log:   {task.log}\n  again: {task.typed()}"
@@ -248,20 +257,20 @@ def _tell(task: Task, sentence: str, failed: bool = True) -> None:
         print(lines, file=log)
     print(lines, file=sys.stderr, flush=True)
     if failed:
-        outcome.failed(task.folder, sentence, task.log)
+        outcome.record_failure(task.folder, sentence, task.log)
 
 
 def _interrupted(task: Task, job: Job | None, interrupted: Interrupted, begun: float) -> int:
-    """What is said and done when the cell was asked to end; the exit status.
+    """Report the interruption, requeue the Slurm job if that helps, and return the exit status.
 
-    ``begun``: time.time() when this run began.
+    ``begun``: time.time() at the start of this run.
     """
     if not (job and (interrupted.number == WALLTIME or slurm_job.preempted(job))):
-        _tell(task, str(interrupted), failed=False)
+        _report(task, str(interrupted), failed=False)
         return 128 + interrupted.number
     why_not = None
     checkpoints = checkpoint.written(checkpoint.folder(task.out))
-    if not job.made_for.endswith(f"_{task.cell.id}"):  # more than this cell may run in it
+    if not job.made_for.endswith(f"_{task.cell.id}"):  # it may run other cells, too
         why_not = "it was not made for this cell; run the same command again"
     elif all(path.stat().st_mtime < begun for path in checkpoints):
         why_not = (
@@ -270,10 +279,10 @@ def _interrupted(task: Task, job: Job | None, interrupted: Interrupted, begun: f
         )
     why_not = why_not or slurm_job.requeue(job)
     if why_not is not None:
-        _tell(task, f"{interrupted}; job {job.number} is not run again: {why_not}")
+        _report(task, f"{interrupted}; job {job.number} is not run again: {why_not}")
         return 1
     print(f"{task.cell.id}: {interrupted}; Slurm runs job {job.number} again", file=sys.stderr)
-    time.sleep(REQUEUE_SECONDS)  # what it exits with says nothing
+    time.sleep(REQUEUE_SECONDS)  # until Slurm ends this process: its exit status would be taken
     return 1
 
 
@@ -281,7 +290,7 @@ def _interrupted(task: Task, job: Job | None, interrupted: Interrupted, begun: f
 
 
 def main() -> int:
-    """The command line."""
+    """Parse the command line and train the cell."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cell", type=Path, required=True, help="cell.json")
     parser.add_argument("--data", type=Path, required=True, help="folder of the converted dataset")
@@ -304,5 +313,5 @@ def main() -> int:
         stop.raises = False
         return _interrupted(task, job, interrupted, begun)
     except ParbenchError as error:
-        outcome.failed(task.folder, str(error), task.log)
+        outcome.record_failure(task.folder, str(error), task.log)
         raise

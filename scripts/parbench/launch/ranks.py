@@ -1,8 +1,8 @@
-"""The ranks of one run: started as children of this process, watched, and ended together.
+"""The ranks of one run: child processes that are started, watched and ended together.
 
-Their standard input is a pipe that only this process can write to: a rank whose input ends knows
-that its launcher is gone, however that came, and ends as well (training/launched.py). What they
-print goes into the log. Of a pair turns.py leads them.
+Their standard input is a pipe that only this process can write to. When it closes, their launcher
+is gone, for whatever reason, and they end as well (training/launched.py). Their output goes into
+the log. The ranks of a pair are driven by turns.py.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from pathlib import Path
 from parbench import machine
 
 LOOK_SECONDS = 0.1
-# Seconds that a failed run has to end by itself: others may say why, and one that raised may hang
-# in its libraries' teardown.
+# How long a failed run may take to end by itself: other ranks may still report the cause, but a
+# rank that raised an exception may hang in its libraries' teardown.
 SETTLE_SECONDS = 4.0
-GRACE_SECONDS = 5.0  # between asking ranks to end and killing them
-# What a rank does before it looks whether it shall stop. There is nothing yet to be kept.
+GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
+# Phases in which a rank does not check for requests to stop; there is nothing to keep yet.
 BEFORE = ("start-up", "warm-up")
 
 
 @dataclass(frozen=True)
 class Program:
-    """What starts some ranks: one rank, or all of them where srun does."""
+    """A command that starts one rank or, if it is srun, all of them."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
 
 
 def place(rank: int, per_node: int, world_size: int) -> dict[str, str]:
-    """The variables that tell a rank its place among ``world_size`` ranks, ``per_node`` a node."""
+    """Return the variables that tell a rank its place; there are ``per_node`` ranks on a node."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank % per_node),
@@ -51,12 +51,11 @@ def place(rank: int, per_node: int, world_size: int) -> dict[str, str]:
 class Ranks:
     """The ``count`` ranks of a run, or of one side of a pair, and how they ended.
 
-    ``programs``: by rank; under -1 the one that starts them all, which ended with ``status``.
+    ``programs``: by rank, or under -1 the one that starts them all, whose exit code is ``status``.
     ``state``: the run's folder (PARBENCH_STATE). ``deaths``: (time, rank, exit code, negative for
-    a signal) of ranks that failed by themselves, the first one first; ``words``: the last ones of
-    each rank, with its ``rank``, ``time``, ``kind`` and ``message``; ``hung``: a sentence when one
-    hung; ``kernel_killed``: the kernel has killed somebody for lack of memory; ``printed``: what
-    the ``log`` held when they were ended.
+    a signal) of ranks that failed by themselves, in order. ``errors``: {rank, time, kind, message}
+    that ranks reported themselves, by rank. ``hung``: a sentence if a rank hung. ``oom_killed``:
+    the kernel killed some process for lack of memory. ``printed``: the ``log`` when they ended.
     """
 
     programs: Mapping[int, Program]
@@ -66,17 +65,16 @@ class Ranks:
     processes: dict[int, subprocess.Popen] = field(default_factory=dict)
     deaths: list[tuple[float, int, int]] = field(default_factory=list)
     status: int = 0
-    words: dict[int, dict] = field(default_factory=dict)
+    errors: dict[int, dict] = field(default_factory=dict)
     hung: str | None = None
-    kernel_killed: bool = False
+    oom_killed: bool = False
     printed: str = ""
 
     @contextlib.contextmanager
     def started(self, read: bool = False) -> Iterator[None]:
-        """Start the programs; none of their processes lives afterwards.
+        """Start the programs; at the end of the context, terminate all their processes.
 
-        They are asked, then killed with all they started. ``read``: what they print is read from
-        their standard output, and does not go into the log.
+        ``read``: the caller reads their standard output, which then does not go into the log.
         """
         self.processes, kills = {}, machine.oom_kills()
         try:
@@ -88,17 +86,16 @@ class Ranks:
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE if read else output,
                         stderr=output,
-                        start_new_session=True,  # Ctrl-C is heard by this process alone
+                        start_new_session=True,  # Ctrl-C reaches this process alone
                     )
             yield
         finally:
-            self.failed()  # what has died until now died by itself
-            with contextlib.suppress(OSError):  # somebody may have deleted it
+            self.failed()  # note the deaths so far: later ones are our doing
+            with contextlib.suppress(OSError):  # the log may have been deleted
                 self.printed = self.log.read_text(encoding="utf-8", errors="replace")
             self._end()
-            # A rank that failed leaves its last words late.
-            self.words = self.words or self._last_words()
-            self.kernel_killed |= machine.oom_kills() > kills
+            self.errors = self.errors or self._reported()  # some are written late
+            self.oom_killed |= machine.oom_kills() > kills
 
     def _end(self) -> None:
         for process in self.processes.values():
@@ -106,7 +103,7 @@ class Ranks:
                 process.stdin.close()
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in self.processes.values():
-                with contextlib.suppress(ProcessLookupError):  # of a session that is empty
+                with contextlib.suppress(ProcessLookupError):  # all of its group have ended
                     os.killpg(process.pid, number)
             deadline = time.monotonic() + GRACE_SECONDS
             for process in self.processes.values():
@@ -114,46 +111,45 @@ class Ranks:
                     process.wait(max(0.0, deadline - time.monotonic()))
 
     def alive(self) -> set[int]:
-        """Those that have not ended; how the others did is noted.
+        """Return the ranks that have not ended, and note how the others did.
 
-        Of srun's ranks only itself knows which have ended: all, while it lives.
+        While srun runs, all of its ranks count as alive: only srun knows which have ended.
         """
         for number, process in self.processes.items():
             if process.returncode is None and (code := process.poll()):
                 if number < 0:
                     self.status = code
                 else:
-                    # Apptainer gives a signal's number as a shell does.
+                    # Apptainer reports a signal as a shell does: 128 plus its number.
                     code = 128 - code if 128 < code < 160 else code
                     self.deaths.append((time.time(), number, code))
         found = {number for number, one in self.processes.items() if one.returncode is None}
         return set(range(self.count)) if -1 in found else found
 
     def failed(self) -> bool:
-        """Whether one has failed until now."""
+        """Return whether any rank has failed so far."""
         self.alive()
-        self.words = self._last_words()
-        return bool(self.deaths or self.status or self.words)
+        self.errors = self._reported()
+        return bool(self.deaths or self.status or self.errors)
 
-    def _last_words(self) -> dict[int, dict]:
-        words = [json.loads(path.read_text()) for path in self.state.glob("rank*.error.json")]
-        return {each["rank"]: each for each in words}
+    def _reported(self) -> dict[int, dict]:
+        errors = [json.loads(path.read_text()) for path in self.state.glob("rank*.error.json")]
+        return {error["rank"]: error for error in errors}
 
     @property
     def stopped(self) -> dict | None:
-        """Where their training stopped when they were asked to."""
+        """The epoch and step at which training stopped on request; None if it did not."""
         path = self.state / "stopped.json"
         return json.loads(path.read_text()) if path.exists() else None
 
 
 def run(
-    ranks: Ranks, timeout: float, grace: float = 0.0, asked: Callable[[], bool] = lambda: False
+    ranks: Ranks, timeout: float, grace: float = 0.0, stop: Callable[[], bool] = lambda: False
 ) -> None:
-    """Run ``ranks`` to their end, whatever that is; the log is written anew.
+    """Run ``ranks`` until they end, fail or hang; overwrites the log.
 
-    ``timeout``: seconds without a sign of life after which a rank is taken for hung; ``asked``
-    says, whenever it is called, whether they shall write a checkpoint and stop within ``grace``
-    seconds.
+    ``timeout``: seconds without a heartbeat after which a rank counts as hung. Once ``stop()`` is
+    true, the ranks are asked to write a checkpoint and to stop within ``grace`` seconds.
     """
     command = shlex.join(next(iter(ranks.programs.values())).words)
     ranks.log.write_text(f"$ {command}\n", encoding="utf-8")
@@ -164,7 +160,7 @@ def run(
             time.sleep(LOOK_SECONDS)
             beats.look()
             now = time.monotonic()
-            if deadline is None and asked():
+            if deadline is None and stop():
                 if not beats.training():
                     return
                 (ranks.state / "stop").touch()
@@ -178,7 +174,7 @@ def run(
 
 
 class Heartbeats:
-    """The signs of life that ranks leave as files in their folder (training/progress.py)."""
+    """The heartbeat files that ranks write into their folder (training/progress.py)."""
 
     def __init__(self, ranks: Ranks):
         self._paths = [ranks.state / f"rank{number}.heartbeat" for number in range(ranks.count)]
@@ -186,25 +182,25 @@ class Heartbeats:
         self._stamps: list[int | None] = [None] * ranks.count
 
     def look(self) -> None:
-        """Take note of new ones."""
+        """Note which heartbeats are new."""
         for number, path in enumerate(self._paths):
             stamp = path.stat().st_mtime_ns if path.exists() else None
             if stamp != self._stamps[number]:
                 self._stamps[number], self._changed[number] = stamp, time.monotonic()
 
     def training(self) -> bool:
-        """Whether the ranks are where they look for the wish that they stop."""
-        said = [json.loads(path.read_text()) for path in self._paths if path.exists()]
-        return any(each["phase"] not in BEFORE for each in said)
+        """Return whether any rank has reached the phase in which it checks for stop requests."""
+        beats = [json.loads(path.read_text()) for path in self._paths if path.exists()]
+        return any(beat["phase"] not in BEFORE for beat in beats)
 
     def hung(self, alive: Iterable[int], timeout: float) -> str | None:
-        """A sentence when one of the ranks ``alive`` stands still for ``timeout`` seconds."""
+        """Return a sentence if a rank in ``alive`` has not made progress for ``timeout`` s."""
         number = min(alive, key=lambda number: self._changed[number])
         if time.monotonic() - self._changed[number] < timeout:
             return None
         where = "since the start"
         if self._stamps[number] is not None:
-            said = json.loads(self._paths[number].read_text())
-            step = f"epoch {said['epoch']} step {said['step']}"
-            where = f"in {step if said['epoch'] else said['phase']}"
+            beat = json.loads(self._paths[number].read_text())
+            step = f"epoch {beat['epoch']} step {beat['step']}"
+            where = f"in {step if beat['epoch'] else beat['phase']}"
         return f"rank {number} hung: no progress for {timeout:g} s {where}"

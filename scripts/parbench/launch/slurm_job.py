@@ -1,6 +1,6 @@
-"""The Slurm job that this process runs in: its nodes, when it ends, and that it runs again.
+"""The Slurm job that this process runs in: its nodes, its end, and how to requeue it.
 
-The executor's job steps keep SLURM_JOB_ID and little else; the rest is asked of the controller.
+The executor's job steps keep little more than SLURM_JOB_ID; scontrol tells the rest.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from parbench.launch.slurm_cluster import fields, run
 
 @dataclass(frozen=True)
 class Job:
-    """A Slurm job. ``ends``: time.time() at the end of its walltime; ``made_for`` is the comment
-    that its submitter gave it; ``hosts`` the machine of each of its nodes, ``address`` the first
-    node's, as Slurm knows it.
+    """A Slurm job. ``ends``: time.time() at the end of its walltime; ``made_for``: the comment of
+    its submitter; ``hosts``: {node: host name}; ``address``: that of the first node.
     """
 
     number: int
@@ -31,17 +30,17 @@ class Job:
 
     @property
     def nodes(self) -> list[str]:
-        """Its nodes; this process runs on the first one."""
+        """The names of its nodes; this process runs on the first."""
         return list(self.hosts)
 
     @property
     def here(self) -> list[str]:
-        """Its nodes that are the machine of the first one."""
+        """Those of its nodes that are the same machine as the first (in tests)."""
         return [node for node in self.nodes if self.hosts[node] == self.hosts[self.nodes[0]]]
 
 
 def current() -> Job | None:
-    """The job of this process; None outside of Slurm. ParbenchError without Slurm's answer."""
+    """Return the job of this process, None outside Slurm; raise ParbenchError without an answer."""
     told = os.environ.get("SLURM_JOB_ID", "")
     if not told.isdigit() or shutil.which("srun") is None:
         return None
@@ -59,16 +58,16 @@ def current() -> Job | None:
 
 
 def preempted(job: Job) -> bool:
-    """Whether Slurm has asked the job to make room for another, and gives it time for that.
+    """Return whether the job is being preempted and is still in its grace time.
 
-    If it ends by itself meanwhile, Slurm takes it for done.
+    A job that exits by itself within that time counts as completed: Slurm does not requeue it.
     """
     told = _job(job.number)
     return told["JobState"] == "RUNNING" and told.get("PreemptTime", "").strip("0").isdigit()
 
 
 def requeue(job: Job) -> str | None:
-    """Have the job run again, from its beginning; None, or why Slurm does not."""
+    """Requeue the job; return None, or why Slurm refuses."""
     try:
         run("scontrol", "requeue", str(job.number))
     except ParbenchError as error:
@@ -77,5 +76,5 @@ def requeue(job: Job) -> str | None:
 
 
 def _job(number: int) -> dict[str, str]:
-    """A job's fields, times as seconds since 1970."""
+    """Return the fields of a job; times are seconds since 1970."""
     return fields(run("scontrol", "show", "job", str(number), "--oneliner"))

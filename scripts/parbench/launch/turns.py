@@ -1,8 +1,8 @@
-"""The sides of a pair, led from here: who has the turn, for how many steps, and what it took.
+"""Measure the sides of a pair in interleaved slices: whose turn it is, and for how many steps.
 
-Slices of about a second, A B, B A, B A, A B: drift, neighbours and clock speed hit all sides alike
-(randomized multiple interleaved trials, Abedi and Brecht 2017). The ranks' part is
-training/turns.py.
+Slices last about a second and follow A B, B A, B A, A B, so that drift, neighbours and clock speed
+affect all sides alike (randomized multiple interleaved trials, Abedi and Brecht 2017). The ranks'
+part is training/turns.py.
 """
 
 from __future__ import annotations
@@ -22,34 +22,33 @@ from parbench.launch.ranks import LOOK_SECONDS, SETTLE_SECONDS, Heartbeats, Rank
 from parbench.training import launched
 
 MARK = launched.MARK.encode()
-PAIRS = 4  # of slices of each side, in one restart
+PAIRS = 4  # undisturbed pairs of slices in one restart
 SLICE_SECONDS = 1.0
 LEAST_STEPS = 4  # of a slice
-# Of a slice: in which others used its cores, or the machine below took them away. Judged by what
-# is no side's own doing, so that dropping a pair favours none.
+# The share of a slice in which other programs or the hypervisor used its cores. Depends on nothing
+# that a side does itself, so that dropping disturbed pairs favours neither side.
 DISTURBED = 0.05
 
 
 @dataclass
 class Side(Ranks):
-    """A side of a pair: its ranks, with a folder of their own, and a log that all sides share."""
+    """A side of a pair: its ranks, with their own folder, and a log shared by all sides."""
 
-    lines: list[dict] = field(default_factory=list)  # of ranks that have said what they have to
-    where: dict[str, list[int]] = field(default_factory=dict)  # its processes by node
-    steps: int = LEAST_STEPS
+    lines: list[dict] = field(default_factory=list)  # reports of ranks for the current turn
+    pids: dict[str, list[int]] = field(default_factory=dict)  # of its processes, by node
+    steps: int = LEAST_STEPS  # of a slice
 
-    def told(self) -> dict:
-        """As metrics.json has it."""
-        described = read_json(self.state / "environment.json")
-        return {"steps": self.steps, "environment": described}
+    def json(self) -> dict:
+        """Return the side's entry for metrics.json."""
+        return {"steps": self.steps, "environment": read_json(self.state / "environment.json")}
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A turn of a side: ``samples`` of all ranks in ``seconds`` of the slowest.
+    """One turn of a side: ``samples`` of all ranks, ``seconds`` of the slowest rank.
 
-    ``others``: seconds in which other programs used the side's cores; ``steal``: in which the
-    machine below took them away; ``waited``: in which any program waited for a core.
+    ``others``: core seconds that other programs used; ``steal``: that the hypervisor took away;
+    ``waited``: seconds in which some program waited for a core, None if the kernel does not tell.
     """
 
     pair: int
@@ -62,42 +61,41 @@ class Slice:
 
     @property
     def disturbed(self) -> bool:
-        """Whether it was not alone."""
+        """Whether others used its cores for a noticeable share of the slice."""
         return self.others + self.steal > DISTURBED * self.seconds
 
-    def told(self) -> dict:
-        """As metrics.json has it."""
+    def json(self) -> dict:
+        """Return the slice's entry for metrics.json."""
         return asdict(self) | {"disturbed": self.disturbed}
 
 
 class Over(Exception):
-    """Ranks have failed, one hangs, or all are to end."""
+    """Ranks failed or hang, or all were asked to stop."""
 
 
 def run(
-    sides: list[Side], timeout: float, asked: Callable[[], bool], apart: bool = False
+    sides: list[Side], timeout: float, stop: Callable[[], bool], apart: bool = False
 ) -> list[Slice]:
-    """Let ``sides`` take their turns; none of their processes lives afterwards.
+    """Measure ``sides`` in turn, end all their processes, and return the slices.
 
-    Returns the slices; none where a side failed, which knows why.
-    ``timeout``: seconds without a sign of life after which a rank is taken for hung; ``asked``
-    says whether all shall end now. ``apart``: each turn is a run of its own, for sides that do not
-    fit into memory together.
+    Returns none if a side failed; the side knows why. ``timeout``: seconds without a heartbeat
+    after which a rank counts as hung. Once ``stop()`` is true, all end. ``apart``: start each turn
+    anew, for sides that do not fit into memory together.
     """
     sides[0].log.write_text("", encoding="utf-8")
-    lead = _Lead(sides, timeout, asked)
+    lead = _Lead(sides, timeout, stop)
     with suppress(Over):
         return lead.apart() if apart else lead.together()
     return []
 
 
 class _Lead:
-    def __init__(self, sides: list[Side], timeout: float, asked: Callable[[], bool]):
-        self.sides, self.timeout, self.asked = sides, timeout, asked
-        self._said: queue.SimpleQueue[tuple[int, dict]] = queue.SimpleQueue()
+    def __init__(self, sides: list[Side], timeout: float, stop: Callable[[], bool]):
+        self.sides, self.timeout, self.stop = sides, timeout, stop
+        self._reports: queue.SimpleQueue[tuple[int, dict]] = queue.SimpleQueue()
 
     def together(self) -> list[Slice]:
-        """All slices of sides that live at once. Raises Over."""
+        """Measure sides that all run at once, the waiting ones stopped. Raises Over."""
         everyone = range(len(self.sides))
         with self._started(*everyone):
             for number in everyone:
@@ -105,17 +103,17 @@ class _Lead:
             return self._pairs(self._turn, 2 * PAIRS)
 
     def apart(self) -> list[Slice]:
-        """The same, each slice in a run of its own. Raises Over."""
+        """Measure with a separate run for each slice. Raises Over."""
 
         def whole(number: int, pair: int) -> Slice:
             with self._started(number):
                 self._warm_up(number)
                 return self._turn(number, pair)
 
-        return self._pairs(whole, PAIRS)  # each pair costs two starts
+        return self._pairs(whole, PAIRS)  # no more: each pair costs two starts
 
     def _pairs(self, turn: Callable[[int, int], Slice], most: int) -> list[Slice]:
-        """Pairs of slices until enough of them were not disturbed, and at ``most`` so many."""
+        """Measure pairs of slices until PAIRS are undisturbed, and no more than ``most``."""
         slices: list[Slice] = []
         calm = pair = 0
         while calm < PAIRS and pair < most:
@@ -127,7 +125,7 @@ class _Lead:
         return slices
 
     def _warm_up(self, number: int) -> None:
-        """Let a side find how many steps its slices have."""
+        """Warm a side up and set the number of steps of its slices."""
         side = self.sides[number]
         self._turn(number, -1)
         seconds = self._turn(number, -1).seconds / side.steps
@@ -135,30 +133,30 @@ class _Lead:
 
     @contextmanager
     def _started(self, *numbers: int) -> Iterator[None]:
-        """Start the ranks of these sides, and end them: what they were for is measured by then."""
+        """Start the ranks of these sides; end them at the end of the context."""
         sides = [self.sides[number] for number in numbers]
         with ExitStack() as stack:
             for number, side in zip(numbers, sides, strict=True):
-                (side.state / "store").unlink(missing_ok=True)  # of a run before
+                (side.state / "store").unlink(missing_ok=True)  # of an earlier run
                 stack.enter_context(side.started(read=True))
                 for process in side.processes.values():
                     threading.Thread(target=self._read, args=(number, process), daemon=True).start()
             for number in numbers:
                 for row in self._lines_of(number):
-                    self.sides[number].where.setdefault(row["node"], []).extend(row["pids"])
+                    self.sides[number].pids.setdefault(row["node"], []).extend(row["pids"])
             yield
         for side in sides:
-            side.where = {}
+            side.pids = {}
 
     def _turn(self, number: int, pair: int) -> Slice:
         side = self.sides[number]
         stop: dict[str, list[int]] = {}
         for other in self.sides:
-            for node, processes in other.where.items() if other is not side else ():
+            for node, processes in other.pids.items() if other is not side else ():
                 stop.setdefault(node, []).extend(processes)
         self._tell(side, json.dumps({"steps": side.steps, "stop": stop}))
         rows = self._lines_of(number)
-        nodes = {row["node"]: row for row in rows}.values()  # its ranks see the same cores
+        nodes = {row["node"]: row for row in rows}.values()  # ranks on a node see the same cores
         busy, own = sum(row["busy"] for row in nodes), sum(row["own"] for row in rows)
         waited = [row["waited"] for row in nodes]
         return Slice(
@@ -173,40 +171,40 @@ class _Lead:
 
     def _tell(self, side: Side, line: str) -> None:
         for process in side.processes.values():
-            with suppress(BrokenPipeError):  # it has died, which is noticed
+            with suppress(BrokenPipeError):  # a dead rank is noticed elsewhere
                 process.stdin.write(f"{line}\n".encode())
                 process.stdin.flush()
 
     def _read(self, number: int, process: subprocess.Popen) -> None:
-        """Take what a program prints: lines for the launcher, and others, which go to the log."""
+        """Read a program's output: queue its reports, write everything else to the log."""
         with open(self.sides[number].log, "ab", buffering=0) as log:
             for line in process.stdout:
                 if line.startswith(MARK):
-                    self._said.put((number, json.loads(line.removeprefix(MARK))))
+                    self._reports.put((number, json.loads(line.removeprefix(MARK))))
                 else:
                     log.write(line)
 
     def _lines_of(self, number: int) -> list[dict]:
-        """A line of each rank of a side, by rank, once all have said one. Raises Over."""
+        """Wait for a report of each rank of a side; return them by rank. Raises Over."""
         side = self.sides[number]
         beats = Heartbeats(side)
         while len(side.lines) < side.count:
             try:
-                of, line = self._said.get(timeout=LOOK_SECONDS)
+                of, line = self._reports.get(timeout=LOOK_SECONDS)
                 self.sides[of].lines.append(line)
             except queue.Empty:
                 beats.look()
-                self._look(side, beats)
+                self._check(side, beats)
         rows, side.lines = sorted(side.lines, key=lambda row: row["rank"]), []
         return rows
 
-    def _look(self, side: Side, beats: Heartbeats) -> None:
-        """Over when all are to end, one has failed, or a rank of ``side``, which has the turn,
-        hangs or has left."""
-        if self.asked():
+    def _check(self, side: Side, beats: Heartbeats) -> None:
+        """Raise Over if all shall stop, any rank failed, or one of ``side``, which has the turn,
+        hangs or has ended."""
+        if self.stop():
             raise Over
         if any(each.failed() for each in self.sides):
-            time.sleep(SETTLE_SECONDS)  # others may say why
+            time.sleep(SETTLE_SECONDS)  # other ranks may still report the cause
             raise Over
         alive = side.alive()
         side.hung = beats.hung(alive, self.timeout) if alive else None

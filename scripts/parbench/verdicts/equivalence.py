@@ -89,7 +89,7 @@ def _launched(program: Path, todo: list[Trial], work: Path) -> list[dict | str]:
     }
     started = ranks.Ranks(programs, count, state, log)
     ranks.run(started, LIMIT_SECONDS)
-    failure = outcome.why(started)
+    failure = outcome.failure_of(started)
     found = files.read_json(out) if out.exists() else []
     if failure is not None or len(found) < len(todo):
         why = failure.sentence if failure else "no result"
