@@ -1,6 +1,6 @@
-"""The cache: what is made once for all checkouts (environments, wheels, images, downloads).
+"""The cache, shared by all checkouts: environments, wheels, images, downloads.
 
-Standard library only: scripts/environment.py imports it on a bare Python.
+Standard library only, since scripts/environment.py imports it on a bare Python.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 from parbench.errors import ParbenchError
 
-# What an archive of `make bundle` brought along. Where it is, the machine is taken for one without
-# network, and the cache is the one that came with it.
+# Unpacked from an archive of `make bundle`. If it exists, this machine counts as one without
+# network, and the cache is the one in the archive.
 BUNDLE = Path(__file__).resolve().parents[2] / "bundle"
 
 
 def folder() -> Path:
-    """`$PARBENCH_CACHE`, by default `$XDG_CACHE_HOME/parbench` or `~/.cache/parbench`."""
+    """Return `$PARBENCH_CACHE`, by default `$XDG_CACHE_HOME/parbench` or `~/.cache/parbench`."""
     if BUNDLE.is_dir():
         return BUNDLE / "cache"
     base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
@@ -29,9 +29,9 @@ def folder() -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file ``path``; says so where another process has it, who makes ``what``.
+    """Hold the lock file ``path``; say so while another process, which makes ``what``, holds it.
 
-    By flock, as filelock does, which a bare Python has not.
+    Uses flock, as filelock does, because a bare Python has no filelock.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,5 +49,5 @@ def locked(path: Path, what: str) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """A line for people."""
+    """Print a message on standard error."""
     print(f"parbench: {text}", file=sys.stderr, flush=True)

@@ -1,1 +1,1 @@
-"""Images, the host's environment, and what a machine lacks."""
+"""Build images and the host's environment; diagnose what a machine lacks."""

@@ -1,7 +1,7 @@
-"""Apptainer: where it is, whether and how it runs an image here, and the command that enters one.
+"""Apptainer: find out how it runs images on this machine, and compose commands that enter one.
 
-Standard library only. Nothing of the host enters an image but what a command names: the
-environment is cleared, no home, no host folders, /tmp is the run's own.
+Standard library only. Images are isolated from the host: the environment is cleared, the home and
+all folders are hidden except those that a command binds, and /tmp belongs to the run.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from pathlib import Path
 
 from parbench.errors import ParbenchError
 
-PYTHON = "/opt/parbench/bin/python"  # of every image, see containers/base.def
-SECONDS = 120
-# Where debootstrap lies ordinary users do not look.
+PYTHON = "/opt/parbench/bin/python"  # in every image, see containers/base.def
+SECONDS = 120  # after which a command counts as failed
+# debootstrap lies in sbin, which is not on ordinary users' PATH.
 BUILD_PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
-# A process must find its own machine's name, by which libraries that join processes go.
+# Communication libraries look up the machine's own name.
 NAMES = tuple(path for path in (Path("/etc/hosts"),) if path.exists())
-# Tried in turn. As root without all of root's rights only a user namespace works.
+# Tried in turn. A root user without full capabilities needs a user namespace.
 WAYS: tuple[tuple[str, ...], ...] = (("--userns",), ())
 
 
 @dataclass(frozen=True)
 class Apptainer:
-    """How this machine runs an image.
+    """How this machine runs images.
 
-    ``flags`` come after `apptainer exec`. ``trouble`` is None, or why no image runs here, with what
-    mends it.
+    ``flags``: for `apptainer exec`. ``trouble``: why no image runs here, with the remedy, or None.
     """
 
     program: str | None
@@ -44,7 +43,7 @@ class Apptainer:
 
 @functools.cache
 def probe() -> Apptainer:
-    """Find Apptainer and run a tiny image in each way until one works."""
+    """Find Apptainer and try each way of running a tiny image until one works."""
     path = shutil.which("apptainer")
     if path is None:
         trouble = "Apptainer is not installed; sudo make system (docs/images.md has other ways)"
@@ -64,7 +63,7 @@ def probe() -> Apptainer:
 
 
 def _tiny(folder: Path) -> None:
-    """Fill a root folder with /bin/true of this machine and the libraries that it names."""
+    """Fill ``folder`` with a tiny image: this machine's /bin/true and its libraries."""
     true = os.path.realpath(shutil.which("true") or "/bin/true")
     for name in ("bin", "dev", "etc", "proc", "sys", "tmp", "var/tmp"):
         (folder / name).mkdir(parents=True)
@@ -76,7 +75,7 @@ def _tiny(folder: Path) -> None:
 
 
 def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command; one that does not start, or does not end, has failed."""
+    """Run a command; one that does not start or does not end counts as failed."""
     options = {"env": clean_environment(), "stdin": subprocess.DEVNULL, "timeout": SECONDS}
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, **options)
@@ -85,7 +84,7 @@ def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def last_error(text: str) -> str:
-    """The last line in which Apptainer says what is wrong, without colours and its own prefix."""
+    """Return Apptainer's last error message, without colours and prefix."""
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines()]
     lines = [line for line in lines if line]
     telling = [line for line in lines if re.match(r"(FATAL|ERROR)\b", line)] or lines[-1:]
@@ -93,16 +92,16 @@ def last_error(text: str) -> str:
 
 
 def require(why: str) -> None:
-    """ParbenchError when no image runs here. ``why``: who asked for one."""
+    """Raise ParbenchError if no image runs here; the message begins with ``why`` one is needed."""
     if (trouble := probe().trouble) is not None:
         raise ParbenchError(f"{why}, but {trouble}")
 
 
 def cannot_build(*, debootstrap: bool = True) -> str | None:
-    """Why this user cannot build images, with what mends it; None where they can.
+    """Return why this user cannot build images, with the remedy; None if they can.
 
-    ``debootstrap``: whether the base image begins with it. Without a range of ids an ordinary user
-    cannot set the owners of files, and root cannot build at all where it lacks some of its rights.
+    ``debootstrap``: whether the base image needs it. Without a range of ids in /etc/subuid and
+    /etc/subgid ordinary users cannot set owners of files; root without full capabilities needs one.
     """
     if debootstrap and shutil.which("debootstrap", path=BUILD_PATH) is None:
         return "this user cannot build images: no debootstrap; sudo make system"
@@ -117,17 +116,16 @@ def cannot_build(*, debootstrap: bool = True) -> str | None:
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's variables without those that would bend what Apptainer does here.
+    """Return this process's variables without those that change what Apptainer does.
 
-    A user's APPTAINER_BIND would let folders in that nobody stated. Folders for temporary files
-    and keys stay the user's.
+    A user's APPTAINER_BIND, for example, would make further folders visible. Folders for temporary
+    files, cache and keys are kept.
     """
     kept = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR")
-    bending = ("APPTAINER", "SINGULARITY")
     return {
         key: value
         for key, value in os.environ.items()
-        if key in kept or not key.startswith(bending)
+        if key in kept or not key.startswith(("APPTAINER", "SINGULARITY"))
     }
 
 
@@ -141,10 +139,10 @@ def enter(
     temporary: Path | None = None,
     folder: Path | None = None,
 ) -> tuple[list[str], dict[str, str]]:
-    """The command that runs ``words`` inside ``image``, and its whole environment.
+    """Return the command that runs ``words`` inside ``image``, and its whole environment.
 
-    ``binds`` are the only folders of the host that are seen inside, in their own places;
-    ``variables`` the only variables; ``temporary`` becomes /tmp; ``folder`` is the working folder.
+    ``binds``: the only host folders visible inside, under their own paths; ``variables``: the only
+    variables; ``temporary``: becomes /tmp; ``folder``: the working folder.
     """
     found = probe()
     assert found.program is not None
@@ -154,7 +152,7 @@ def enter(
         command += ["--nv"]
     if temporary is not None:
         command += ["--workdir", str(temporary)]
-        # Ranks that start at once would all make the places of folders within it, and one fails.
+        # Made here, because ranks that start at once would all try to, and one would fail.
         for root, kept in (("/tmp", "tmp"), ("/var/tmp", "var_tmp")):  # noqa: S108
             for bind in (each for each in binds if each.is_relative_to(root)):
                 (temporary / kept / bind.relative_to(root)).mkdir(parents=True, exist_ok=True)
@@ -167,6 +165,6 @@ def enter(
 
 
 def mount(path: Path, inside: str | None = None) -> str:
-    """A folder, in its own place or ``inside``, as `--mount` takes it: quoted as in CSV."""
+    """Return the `--mount` argument for a folder, mounted at ``inside``; quoted as in CSV."""
     fields = ("type=bind", f"source={path}", f"destination={inside or path}")
     return ",".join('"' + field.replace('"', '""') + '"' for field in fields)

@@ -1,4 +1,4 @@
-"""How an image gets into the cache: built from its recipe, inspected, and unpacked."""
+"""Build an image from its recipe, record what it contains, and unpack it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from parbench.files import read_json, sha256_file, write_json
 if TYPE_CHECKING:
     from parbench.deploy.images import Image
 
-EPOCH = "1704067200"  # 2024-01-01: every time inside an image, so that none differs between builds
-# zstd at 3: a third of the time of the default, a tenth larger. All times are EPOCH's.
+EPOCH = "1704067200"  # 2024-01-01: all times inside images, for reproducible builds
+# zstd at level 3 takes a third of the default's time; images are a tenth larger.
 SQUASHFS = "-comp zstd -Xcompression-level 3"
-# Seen by the recipes, see containers/post.sh: what a build needs, and mirrors on this disk.
+# Mount points for containers/post.sh: inputs of the build, and package indexes on this disk.
 BUILD_FOLDER, MIRRORS_FOLDER = "/parbench-build", "/parbench-mirrors"
 LINES_SHOWN = 15  # of a failed build's log
 
 
 def make(wanted: Image, mirror: str | None) -> None:
-    """Build the image's file, and write what it holds beside it.
+    """Build the image file and write its facts and bill of materials beside it.
 
-    ``mirror`` of Debian: by default the one that this machine's apt uses.
+    ``mirror``: of Debian, by default that of this machine's apt.
     """
     _build(wanted, mirror or machine_mirror() or "")
     held = _held(wanted)
@@ -45,11 +45,11 @@ def make(wanted: Image, mirror: str | None) -> None:
 
 
 def unpack(wanted: Image) -> None:
-    """Unpack the image's file to the folder beside it."""
+    """Unpack the image file to the folder beside it."""
     say(f"image {wanted.label}: unpacking it, so that every cell starts sooner")
     with _work_folder(wanted) as work:
         words = ["build", "--sandbox", f"{work}/sandbox", str(wanted.path)]
-        # As a root without all rights nothing else works.
+        # Needed by a root user without full capabilities.
         if not apptainer.cannot_build(debootstrap=False):
             words.insert(1, "--fakeroot")
         mend = "images.unpack: false in config.yaml runs the file"
@@ -59,8 +59,10 @@ def unpack(wanted: Image) -> None:
 
 @contextmanager
 def _work_folder(wanted: Image) -> Iterator[Path]:
-    """An empty folder on the disk of the cache, gone afterwards, for who holds the image's lock:
-    what a killed build left in it, gigabytes at times, goes first."""
+    """Provide an empty folder on the cache's disk, deleted afterwards. Needs the image's lock.
+
+    First deletes what a killed build left there, which may be gigabytes.
+    """
     folder = wanted.beside(".work")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -110,7 +112,7 @@ def _build(wanted: Image, mirror: str) -> None:
 
 
 def machine_mirror() -> str | None:
-    """The mirror of Debian's archive that this machine itself uses; None on another system."""
+    """Return the Debian mirror that this machine's apt uses; None on another system."""
     command = ["apt-get", "indextargets", "--no-release-info", "--format", "$(REPO_URI)"]
     command += ["Created-By: Packages", "Release: bookworm", "Component: main"]
     try:
@@ -121,7 +123,7 @@ def machine_mirror() -> str | None:
 
 
 def _stage(wanted: Image, work: Path, mirror: str) -> list[str]:
-    """Fill the folders that the recipe takes in. Returns the mounts of package indexes on disk."""
+    """Fill the folder that the recipe reads. Returns mounts for package indexes on disk."""
     build, mirrors = work / "build", work / "mirrors"
     build.mkdir()
     mirrors.mkdir()
@@ -135,7 +137,7 @@ def _stage(wanted: Image, work: Path, mirror: str) -> list[str]:
         words = settings[key].split()
         for at, word in enumerate(words):
             if word.startswith(("/", "file:")):
-                # An index may point at files beside it: ../../files/...
+                # Its parent, because an index may point at files beside it: ../../files/...
                 whole = Path(word.removeprefix("file://")).parent
                 inside = f"{MIRRORS_FOLDER}/{len(mounts)}"
                 (mirrors / str(len(mounts))).mkdir()
@@ -149,7 +151,7 @@ def _stage(wanted: Image, work: Path, mirror: str) -> list[str]:
     names = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
     lines |= {name: os.environ[name] for name in names if name in os.environ}
     lines |= uv.variables(settings)
-    # Horovod's builder takes pip.
+    # Horovod is built with pip.
     lines |= {f"PIP_{key.upper().replace('-', '_')}": value for key, value in settings.items()}
     text = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in lines.items())
     (build / "machine.sh").write_text(text, encoding="utf-8")
@@ -163,7 +165,7 @@ def _variables(work: Path) -> dict[str, str]:
     return {**apptainer.clean_environment(), **own}
 
 
-# ---------------------------------------------------------------- what is inside
+# ---------------------------------------------------------------- content
 
 HELD = """
 import importlib.metadata as m, json, platform, subprocess
@@ -176,7 +178,7 @@ print(json.dumps({"python": platform.python_version(), "packages": found, "debia
 
 
 def _held(wanted: Image) -> dict:
-    """Ask the image what it holds: {python, packages, debian: [[name, version, architecture]]}."""
+    """Return the image's {python, packages, debian: [[name, version, architecture]]}."""
     words = [apptainer.PYTHON, "-c", HELD]
     command, variables = apptainer.enter(wanted.path, words, binds=[], variables={})
     said = _run(wanted, command[1:], variables, f"the recipe installs no {apptainer.PYTHON}")
@@ -184,7 +186,7 @@ def _held(wanted: Image) -> dict:
 
 
 def _run(wanted: Image, words: list[str], variables: dict[str, str], mend: str) -> str:
-    """Run a short Apptainer command; returns what it prints. ParbenchError with ``mend``."""
+    """Run an Apptainer command; return its output, or raise ParbenchError ending in ``mend``."""
     command = [apptainer.probe().program, *words]
     done = subprocess.run(
         command,
@@ -202,7 +204,7 @@ def _run(wanted: Image, words: list[str], variables: dict[str, str], mend: str) 
 
 
 def _write_bill(wanted: Image, packages: dict[str, str], debian: list[list[str]]) -> None:
-    """The image's bill of materials beside it: Python packages by cyclonedx-bom, and Debian's."""
+    """Write the bill of materials: Python packages by cyclonedx-bom, then Debian packages."""
     pins = "".join(f"{name}=={version}\n" for name, version in sorted(packages.items()))
     command = [sys.executable, "-m", "cyclonedx_py", "requirements", "--output-reproducible"]
     command += ["--spec-version", "1.5", "--of", "JSON", "-o", str(wanted.beside(".cdx.json")), "-"]

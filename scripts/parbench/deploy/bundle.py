@@ -1,9 +1,9 @@
-"""An archive for a machine without network: checkout, images, data, packages.
+"""Write an archive for a machine without network: checkout, images, data, packages.
 
-There, `tar xf`, `cd` and `make report` do what they do here. What the archive brings along lies
-where it is looked for anyway: datasets and published weights in results/, images and the compiled
-Horovod in bundle/cache, which is the cache wherever there is a bundle/ (parbench/cache.py), and a
-wheel of every package in bundle/wheels, from which uv installs (environment.py).
+There, `tar xf`, `cd` and `make report` are all it takes. Datasets and published weights lie in
+results/, images and the compiled Horovod in bundle/cache, which replaces the cache if bundle/
+exists (parbench/cache.py), and a wheel of every package in bundle/wheels, from which uv installs
+(environment.py).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 @dataclass(frozen=True)
 class Contents:
-    """What the configured studies need: their images, and folders below results/, as data/digits.
+    """What the configured studies need: images, and folders below results/ such as data/digits.
 
-    ``stack`` is that of the host's environment, which cells in images need for the workflow itself.
+    ``stack``: of the host's environment, in which the workflow itself runs.
     """
 
     stack: str
@@ -37,7 +37,7 @@ class Contents:
 
 
 def git(*words: str, folder: Path | None = None) -> str:
-    """What git prints, in this checkout or in ``folder``. ParbenchError with its reason."""
+    """Return git's output in ``folder``, by default this checkout; raise ParbenchError."""
     command = ["git", "-C", str(folder or ROOT), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -46,7 +46,7 @@ def git(*words: str, folder: Path | None = None) -> str:
 
 
 def require_clean() -> None:
-    """ParbenchError when what lies here is not the commit that the archive would hold."""
+    """Raise ParbenchError if this checkout has uncommitted changes, which would not travel."""
     changed = [line[3:] for line in git("status", "--porcelain").splitlines()]
     if changed:
         raise ParbenchError(
@@ -55,9 +55,9 @@ def require_clean() -> None:
 
 
 def fetch_wheels(stack: str, place: Path) -> None:
-    """A wheel of every package of the stack's lock file, and a list of them with their digests.
+    """Fetch a wheel of every package in the stack's lock file and list them with their digests.
 
-    Packages that exist only as source are built here: the other machine has no compiler.
+    Packages that exist only as source are built here, since the other machine has no compiler.
     """
     say("packages: fetching a wheel of each, checked by SHA-256")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--require-hashes", "--quiet"]
@@ -75,7 +75,7 @@ def fetch_wheels(stack: str, place: Path) -> None:
 
 
 def brought(contents: Contents, place: Path) -> dict[str, Path]:
-    """Every file and folder below bundle/ and results/, by its name in the archive."""
+    """Return {name in the archive: path} of everything below bundle/ and results/."""
     found = {"bundle": place}
     for image in contents.images:
         for path in (image.path, image.beside(".json"), image.beside(".cdx.json")):
@@ -87,7 +87,7 @@ def brought(contents: Contents, place: Path) -> dict[str, Path]:
 
 
 def write(out: Path, contents: Contents) -> None:
-    """Gather everything and write the archive ``out``, or nothing."""
+    """Write the archive ``out``, completely or not at all."""
     top = f"parbench-{version()}"
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as work:
         checkout, place = Path(work, "checkout"), Path(work, "bundle")
@@ -104,12 +104,12 @@ def write(out: Path, contents: Contents) -> None:
 
 
 def nobodys(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    """An entry of the archive without its owner: git does not trust other users' checkouts."""
+    """Remove the owner of an archive entry: git distrusts checkouts of other users."""
     info.uid = info.gid = 0
     info.uname = info.gname = ""
     return info
 
 
 def version() -> str:
-    """The tag or commit that is checked out, as part of a file's name."""
+    """Return the checked-out tag or commit in a form fit for file names."""
     return git("describe", "--tags", "--always").replace("/", "-")

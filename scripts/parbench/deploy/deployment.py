@@ -1,7 +1,7 @@
-"""Where a cell's software comes from: an image, or this machine's own environment.
+"""Where a cell's software comes from: an image, or the host's environment.
 
-`auto` is resolved once for a work folder and kept in results/deployment.json, so that one study's
-cells never change their ground because somebody installed Apptainer, or took it away.
+`auto` is resolved once per work folder and kept in results/deployment.json, so that the cells of a
+study do not change when somebody installs or removes Apptainer.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ KEPT = Path("results/deployment.json")
 
 
 def settle(config: dict, typed: bool = False) -> dict:
-    """``config`` with its deployment resolved to apptainer or host, and ``reason`` beside it.
+    """Return ``config`` with `deployment` resolved to apptainer or host, and with a `reason`.
 
-    ``typed``: `--sdm apptainer` is on the command line. ParbenchError where images were asked
-    for and none runs here: nothing falls back.
+    ``typed``: `--sdm apptainer` is on the command line. Raises ParbenchError if images are asked
+    for and none runs here; it never falls back.
     """
     asked, said = config["deployment"], "config.yaml: deployment: apptainer"
     if asked != "auto":
@@ -54,7 +54,7 @@ def _found(config: dict) -> dict:
 
 
 def keep(config: dict, typed: bool) -> None:
-    """Say where cells run, and record what auto found."""
+    """Print where cells run, and record what `auto` found."""
     place = {"apptainer": "in Apptainer images", "host": "in this machine's own environment"}
     chosen = config["deployment"]
     print(f"parbench: cells run {place[chosen]}, stack {config['stack']}: {config['reason']}")
@@ -68,22 +68,22 @@ def keep(config: dict, typed: bool) -> None:
 
 
 def in_images(config: dict) -> bool:
-    """Whether cells of the settled ``config`` run in images."""
+    """Return whether cells of the settled ``config`` run in images."""
     return config["deployment"] == "apptainer"
 
 
 class DeployedSoftware(machine.Software):
-    """What cells of the settled ``config`` find: in images, or in this machine's environment."""
+    """The software available to cells of the settled ``config``, in images or on the host."""
 
     def __init__(self, config: dict):
         self.in_images = in_images(config)
         self.gpu = config["images"]["arguments"].get("gpu", "none")
 
     def without_horovod(self) -> str | None:
-        """Why cells have no Horovod; None where they have it.
+        """Return why cells have no Horovod; None if they have it.
 
-        In images it is compiled. `make report` asks that it is compiled for a study on the host
-        with such cells, and for no other, before anything runs that is timed.
+        All images that need it have it. On the host, `make report` compiles it here for a study
+        with such cells, before anything timed runs.
         """
         if self.in_images:
             return None
@@ -92,9 +92,9 @@ class DeployedSoftware(machine.Software):
         return super().without_horovod()
 
     def without(self, name: str, module: str) -> str | None:
-        """In images they are; `make report` asks that they are added here, before anything runs
-        that is timed."""
-        # Texts are cut into tokens here, also where cells run in images.
+        """Return why cells lack optional packages. On the host, `make report` installs them here,
+        before anything timed runs."""
+        # Texts are tokenized on the host even if cells run in images.
         if self.in_images and name != "text":
             return None
         if stack := os.environ.get("PARBENCH_COMPLETE"):
@@ -102,15 +102,15 @@ class DeployedSoftware(machine.Software):
         return super().without(name, module)
 
     def without_spark(self) -> str | None:
-        """Why cells have no Spark, with its Java; None where they have it."""
+        """Return why cells have no Spark, with its Java; None if they have it."""
         return None if self.in_images else super().without_spark()
 
     def without_compiler(self) -> str | None:
-        """Why torch.compile can compile nothing; None where it can, as in images."""
+        """Return why torch.compile has no compiler; None if it has one, as in images."""
         return None if self.in_images else super().without_compiler()
 
     def without_nccl(self) -> str | None:
-        """Why Horovod cannot connect GPUs; None where it can."""
+        """Return why Horovod cannot connect GPUs; None if it can."""
         if not self.in_images:
             return super().without_nccl()
         wanted = "needs an image of Horovod with NCCL: images.arguments.gpu: nccl in config.yaml"

@@ -1,6 +1,6 @@
-"""What this machine can run, what each missing thing costs, and the command that mends it.
+"""Check what this machine can run, what each missing thing costs, and the command that mends it.
 
-Works with a bare Python, before anything is set up.
+Works on a bare Python, before anything is set up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GIB_OF_ENVIRONMENT, GIB_OF_IMAGES = 8, 20  # of images: files and folders of a s
 
 @dataclass(frozen=True)
 class Check:
-    """One check: what was found; where that is not all, what it costs and what mends it."""
+    """One check: what was found and, if something is lacking, what it costs and the remedy."""
 
     check: str
     state: str
@@ -35,7 +35,7 @@ class Check:
 
 
 def table(checks: list[Check]) -> str:
-    """The checks for people: one line each, and two more where something is lacking."""
+    """Return the checks as text: one line each, two more if something is lacking."""
     width = max(len(each.check) for each in checks)
     lines = []
     for each in checks:
@@ -47,7 +47,7 @@ def table(checks: list[Check]) -> str:
 
 
 def examine() -> Iterator[Check]:
-    """All checks, in the order in which they are worth reading."""
+    """Yield all checks, the most important ones first."""
     yield Check("Python", OK, f"{platform.python_version()} ({sys.executable})")
     yield _disk()
     yield _cores()
@@ -145,7 +145,7 @@ def _apptainer() -> Check:
 
 
 def slurm() -> Check:
-    """Whether this machine submits to a cluster."""
+    """Check whether this machine can submit to a cluster."""
     costs = "cells run on this machine: `snakemake --profile slurm` cannot be used"
     if shutil.which("sinfo") is None:
         return Check("Slurm", MISSING, "no sinfo on PATH", costs, "run on a login node")

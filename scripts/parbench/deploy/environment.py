@@ -1,12 +1,12 @@
-"""The host's environment: made by uv from a stack's lock file, and Horovod, compiled for it.
+"""The host's environment: installed by uv from a stack's lock file, with Horovod compiled for it.
 
-Environments lie in `$PARBENCH_CACHE/envs/`, outside the clone, and are named by what they are made
-from (lock file, Python), so that another lock file is another environment. One appears under its
-name when it is whole. Horovod, which no registry offers as a wheel for today's torch, is compiled
-once, kept in `$PARBENCH_CACHE/wheels/` and added where something asks for it; where that is
-impossible, the reason is written into the environment and everything else goes on.
+Environments lie in `$PARBENCH_CACHE/envs/`, outside the clone. Their names contain a digest of
+lock file and Python, so a new lock file makes a new environment; one gets its name when it is
+complete. No registry has a Horovod wheel for current torch, so Horovod is compiled once, kept in
+`$PARBENCH_CACHE/wheels/` and installed on demand. If it cannot be built, the reason is recorded in
+the environment and everything else goes on.
 
-Standard library only: this runs on a bare Python. Progress goes to standard error.
+Standard library only, since this runs on a bare Python. Progress goes to standard error.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from parbench.files import digest, read_json, sha256_file, write_atomically, wri
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPE = ROOT / "containers" / "build_horovod.py"
-LAYOUT = 2  # raised when this program makes environments that older ones cannot stand for
+LAYOUT = 2  # raise it when environments of older versions must not be used any more
 
 
 def locks(stack: str) -> Path:
-    """The folder of a stack's lock files."""
+    """Return the folder with a stack's lock files."""
     folder = ROOT / "containers" / "locks" / stack
     if not (folder / "host.txt").is_file():
         raise ParbenchError(f"stack {stack!r}: there is no {folder / 'host.txt'}")
@@ -44,19 +44,19 @@ def locks(stack: str) -> Path:
 
 
 def python_identity() -> list[str]:
-    """Which compiled packages this Python and machine take."""
+    """Return what decides which compiled packages fit: the Python ABI and the platform."""
     abi = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag
     return [abi, sysconfig.get_platform()]
 
 
 def environment_folder(stack: str) -> Path:
-    """Where the environment of ``stack`` is, or will be, for the Python that runs this."""
+    """Return the folder of the environment of ``stack`` for this Python; it need not exist."""
     identity = [LAYOUT, sha256_file(locks(stack) / "host.txt"), python_identity()]
     return cache.folder() / "envs" / f"{stack}-{digest(identity)[:12]}"
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether an environment is there, with its interpreter, which is a link to the system's."""
+    """Return whether an environment exists and its link to the system's interpreter works."""
     return os.access(folder / "bin" / "python", os.X_OK)
 
 
@@ -64,9 +64,9 @@ def is_whole(folder: Path) -> bool:
 
 
 def ensure(stack: str) -> Path:
-    """Set up the environment of ``stack`` unless it is there, and return its folder.
+    """Set up the environment of ``stack`` unless it exists, and return its folder.
 
-    Concurrent calls build once; what an interrupted one left is rebuilt. Raises ParbenchError.
+    Concurrent calls build it once; an interrupted build is started anew. Raises ParbenchError.
     """
     folder = environment_folder(stack)
     if not is_whole(folder):
@@ -86,9 +86,9 @@ def _set_up(folder: Path, stack: str) -> None:
         packages = ["--no-index", "--find-links", wheels, str(cache.BUNDLE / f"{stack}.txt")]
     program = uv.program(locks(stack) / "host.txt")
     work = folder.with_name(f".{folder.name}")
-    for left in (work, folder):  # of one that was killed; one whose interpreter is gone
+    for left in (work, folder):  # of a killed build; of an environment without interpreter
         shutil.rmtree(left, ignore_errors=True)
-    # Its programs find their interpreter from where they lie: it is renamed when it is whole.
+    # Relocatable, because it is renamed when it is complete.
     words = ["venv", "--relocatable", "--prompt", "parbench", "--python", sys.executable]
     uv.run(program, [*words, str(work)])
     words = ["pip", "sync", "--require-hashes", "--python", str(work / "bin" / "python")]
@@ -101,7 +101,7 @@ def _set_up(folder: Path, stack: str) -> None:
 
 
 def horovod_gpu() -> str:
-    """`$PARBENCH_HOROVOD_GPU`: none (the default: Gloo only) or nccl."""
+    """Return `$PARBENCH_HOROVOD_GPU`: none (the default: Gloo only) or nccl."""
     value = os.environ.get("PARBENCH_HOROVOD_GPU") or "none"
     if value not in ("none", "nccl"):
         raise ParbenchError(
@@ -111,9 +111,9 @@ def horovod_gpu() -> str:
 
 
 def ensure_horovod(stack: str, *, retry: bool = False) -> None:
-    """Add Horovod to the environment of ``stack``, or keep there why it cannot be had.
+    """Install Horovod into the environment of ``stack``, or record there why that is impossible.
 
-    Where that is known, it is tried again only when ``retry`` asks for it.
+    After a failure it tries again only with ``retry``.
     """
     folder, place = environment_folder(stack), horovod_place(stack)
 
@@ -133,15 +133,16 @@ def ensure_horovod(stack: str, *, retry: bool = False) -> None:
 
 
 def horovod_state(folder: Path) -> dict | None:
-    """What an environment says of its Horovod: {available, version, gpu} or a reason; None: nothing
-    was tried yet.
+    """Return horovod.json of an environment; None if Horovod was not tried yet.
+
+    It holds {available: true, version, gpu} or {available: false, reason}.
     """
     path = folder / "horovod.json"
     return read_json(path) if path.exists() else None
 
 
 def horovod_place(stack: str) -> Path:
-    """The folder of the compiled Horovod of the stack's environment, by all that it depends on."""
+    """Return the folder of the stack's compiled Horovod, named by all that decides its content."""
     host, lock_file = locks(stack) / "host.txt", locks(stack) / "horovod.txt"
     torch = re.search(r"^torch==(\S+)", host.read_text("utf-8"), re.MULTILINE)
     gpu, version = horovod_gpu(), torch[1] if torch else "none"
@@ -151,12 +152,12 @@ def horovod_place(stack: str) -> Path:
 
 
 def horovod_wheel(place: Path) -> Path | None:
-    """The wheel in ``place``, if it is there: it is put there when it is whole."""
+    """Return the complete wheel in ``place``, None if there is none."""
     return next(iter(place.glob("horovod-*.whl")), None)
 
 
 def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
-    """Compile the wheel unless it is there, and install it. Returns what the plan asks for."""
+    """Compile the wheel unless it exists, install it and return the content of horovod.json."""
     python = str(folder / "bin" / "python")
     if horovod_wheel(place) is None:
         if cache.BUNDLE.is_dir():
@@ -177,18 +178,17 @@ def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
     return {"available": True, "version": wheel.name.split("-")[1], "gpu": horovod_gpu()}
 
 
-# ---------------------------------------------------------------- what few need
+# ---------------------------------------------------------------- optional packages
 
 
 def more(stack: str) -> list[str]:
-    """Names of the lock files with packages that few studies need."""
+    """Return the names of the lock files with packages that only some studies need."""
     usual = {"host", "torch", "report", "horovod"}
     return sorted({path.stem for path in locks(stack).glob("*.txt")} - usual)
 
 
 def ensure_more(name: str, stack: str) -> None:
-    """Add packages that few studies need, those of ``name``.txt, to the environment of ``stack``,
-    where the stack has them."""
+    """Install the packages of ``name``.txt, if it exists, into the environment of ``stack``."""
     folder, lock = environment_folder(stack), locks(stack) / f"{name}.txt"
     there = folder / f"{name}.sha256"
 
@@ -211,7 +211,7 @@ def ensure_more(name: str, stack: str) -> None:
 
 
 def execute(folder: Path, command: list[str]) -> NoReturn:
-    """Become ``command``, run in the environment."""
+    """Replace this process by ``command``, run in the environment."""
     program = shutil.which(command[0], path=str(folder / "bin")) or shutil.which(command[0])
     if program is None:
         raise ParbenchError(f"{command[0]}: no such program, neither in {folder} nor on PATH")
@@ -221,10 +221,10 @@ def execute(folder: Path, command: list[str]) -> NoReturn:
 
 
 def release_stale_lock(folder: Path) -> None:
-    """Let Snakemake release its lock on this folder where the Snakemake that held it was killed.
+    """Release Snakemake's lock on this folder if the Snakemake that held it was killed.
 
-    ParbenchError where one may still work, here or on the machine that shares the disk and began
-    the last run: `snakemake --quiet all` would end without a word.
+    Raises ParbenchError if it may still run, on this machine or on another one that shares the
+    disk. Without this, `snakemake --quiet all` would end without a message.
     """
     state, here = Path(".snakemake"), platform.node()
     host = state / "parbench.host"
@@ -247,9 +247,9 @@ def release_stale_lock(folder: Path) -> None:
 
 
 def _snakemake_works() -> bool:
-    """Whether a Snakemake is running in this folder."""
+    """Return whether a Snakemake is running in this folder."""
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # another user's, or ended meanwhile
+        with contextlib.suppress(OSError):  # it belongs to another user or has ended
             if (process / "cwd").resolve() == Path.cwd():
                 words = (process / "cmdline").read_bytes().split(b"\0")[:4]
                 if any(word.endswith(b"snakemake") for word in words):

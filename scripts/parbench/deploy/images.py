@@ -1,9 +1,9 @@
-"""Images: what a cell's software is, known by content, built once for all checkouts.
+"""Apptainer images: identified by content and built once for all checkouts.
 
-An image's name holds the digest of all that decides its content: its recipe
+An image's name contains a digest of all that decides its content: its recipe
 (containers/<name>.def), lock file, build arguments and parent. It lies in
-`$PARBENCH_CACHE/images/`, with its bill of materials (`.cdx.json`) and its build log beside it, and
-is there when what it holds (`.json`) is there.
+`$PARBENCH_CACHE/images/` with its bill of materials (`.cdx.json`) and build log. It exists once its
+facts (`.json`) are written.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from parbench.files import digest, read_json, sha256_file
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPES = ROOT / "containers"
-LAYOUT = 2  # raised when build.py builds images that older ones cannot stand for
-# Arguments of a recipe that `images.arguments` of the configuration may choose.
+LAYOUT = 2  # raise it when images built by older versions must not be used any more
+# Arguments of a recipe that `images.arguments` of the configuration may set.
 BUILD_CHOICES = ("bootstrap", "from", "mirror", "gpu")
 
 
-# ---------------------------------------------------------------- what an image is
+# ---------------------------------------------------------------- images
 
 
 @dataclass(frozen=True)
 class Image:
-    """An image as its recipe describes it. ``key``: SHA-256 of what decides its content."""
+    """An image as described by its recipe. ``key``: SHA-256 of all that decides its content."""
 
     name: str
-    stack: str | None  # None where it has no lock file: both stacks share it
+    stack: str | None  # None without a lock file: the image is common to all stacks
     key: str
     arguments: tuple[tuple[str, str], ...]
     lock: Path | None
@@ -43,49 +43,49 @@ class Image:
 
     @property
     def label(self) -> str:
-        """torch-current-0123456789ab."""
+        """Its name and key, such as torch-current-0123456789ab."""
         return "-".join(filter(None, (self.name, self.stack, self.key[:12])))
 
     @property
     def recipe(self) -> Path:
-        """What builds it."""
+        """The path of its recipe."""
         return RECIPES / f"{self.name}.def"
 
     @property
     def path(self) -> Path:
-        """The image's file."""
+        """The path of the image file."""
         return self.beside(".sif")
 
     @property
     def unpacked(self) -> Path:
-        """The folder that cells start from, where it is there."""
+        """The folder with the unpacked image, from which cells start faster; it need not exist."""
         return self.beside(".unpacked")
 
     @property
     def facts(self) -> dict | None:
-        """{label, python, packages, sha256} of an image that is there; None for one that is not."""
+        """{label, python, packages, sha256} of an existing image; None if it does not exist."""
         there = self.path.is_file() and self.beside(".json").is_file()
         return read_json(self.beside(".json")) if there else None
 
     def beside(self, ending: str) -> Path:
-        """A file of the image in the cache."""
+        """Return the path of the image's file with this ``ending`` in the cache."""
         return cache.folder() / "images" / f"{self.label}{ending}"
 
 
 def names(stack: str) -> list[str]:
-    """The images of ``stack``: recipes for which it has a lock file."""
+    """Return the names of the images of ``stack``: recipes for which it has a lock file."""
     found = {path.stem: _arguments(path.read_text("utf-8")) for path in RECIPES.glob("*.def")}
     locks = RECIPES / "locks" / stack
     return sorted(name for name, known in found.items() if (locks / known.get("lock", "")).exists())
 
 
 def image(name: str, stack: str, settings: dict) -> Image:
-    """The image ``name`` of ``stack``; ``settings`` are ``images`` of the configuration."""
+    """Return the image ``name`` of ``stack``; ``settings`` is `images` of the configuration."""
     return _image(name, stack, tuple(sorted(settings["arguments"].items())))
 
 
 def of_cell(cell: Cell, settings: dict) -> Image:
-    """The image that ``cell`` runs in."""
+    """Return the image in which ``cell`` runs."""
     name = strategies.image(cell.strategy.name, cell.model.name)
     return image(name, cell.stack, settings)
 
@@ -106,7 +106,7 @@ def _image(name: str, stack: str, asked: tuple[tuple[str, str], ...]) -> Image:
         "recipe": _meaning(text),
         "shared": _meaning((RECIPES / "post.sh").read_text(encoding="utf-8")),
         "lock": lock and sha256_file(lock),
-        # A mirror is where, not what.
+        # A mirror does not change the content.
         "arguments": {key: value for key, value in arguments.items() if key != "mirror"},
         "parent": parent and parent.key,
         "programs": [ast.dump(ast.parse(path.read_bytes())) for path in programs],
@@ -118,25 +118,25 @@ def _image(name: str, stack: str, asked: tuple[tuple[str, str], ...]) -> Image:
 
 
 def _arguments(recipe: str) -> dict[str, str]:
-    """The recipe's %arguments with their defaults."""
+    """Return the recipe's %arguments with their defaults."""
     section = re.search(r"^%arguments\n(.*?)(?=^%|\Z)", recipe, re.MULTILINE | re.DOTALL)
     return dict(re.findall(r"^\s*([a-z]+)=(.*)$", section[1] if section else "", re.MULTILINE))
 
 
 def _meaning(recipe: str) -> str:
-    """A recipe without lines of comments, blank lines and blanks at ends of lines."""
+    """Return a recipe without comment lines, blank lines and trailing blanks."""
     lines = (line.rstrip() for line in recipe.splitlines())
     return "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
 
 
 def obstacle(stack: str, settings: dict) -> str | None:
-    """Why the images of ``stack`` are not in the cache and cannot be built here; else None.
+    """Return why this machine has no images of ``stack`` and cannot build them; else None.
 
-    Images that few studies need (texts, Spark, ZeRO) are not considered.
+    Ignores images that only some studies need (texts, Spark, ZeRO).
     """
     usual = set(names(stack)) - {"base", *environment.more(stack)}
     wanted = [image(name, stack, settings) for name in usual]
-    if cache.BUNDLE.is_dir():  # its images are all that this machine will have
+    if cache.BUNDLE.is_dir():  # no other images can be built without network
         there = any(one.facts for one in wanted)
         return None if there else "bundle/ holds no images of this stack"
     if all(one.facts for one in wanted):
@@ -149,14 +149,13 @@ def obstacle(stack: str, settings: dict) -> str | None:
 
 
 def ensure(wanted: Image, settings: dict) -> dict:
-    """Build the image unless it is there, and return what it holds: its ``facts``.
+    """Build the image unless it exists, and return its facts and ``path``, a file or a folder.
 
-    ``path`` in them is what `apptainer exec` takes, a file or a folder. Two at once build once.
-    ParbenchError.
+    Concurrent calls build it once. Raises ParbenchError.
     """
     apptainer.require(f"the image {wanted.label} is needed")
-    # Every start decompresses a mounted file anew: importing torch takes 6.4 s instead of 2.8.
-    # What only other images stand on is never started.
+    # Starting from the file decompresses it each time: importing torch takes 6.4 s instead of 2.8.
+    # The base image is never started, so it is not unpacked.
     unpack = settings["unpack"] and wanted.parent is not None
     if wanted.facts is None or (unpack and not wanted.unpacked.is_dir()):
         with cache.locked(wanted.beside(".lock"), f"the image {wanted.label}"):
@@ -175,9 +174,9 @@ def ensure(wanted: Image, settings: dict) -> dict:
 def inside(
     wanted: Image, settings: dict, words: list[str], temporary: Path
 ) -> tuple[list[str], dict[str, str]]:
-    """The command that runs ``words`` in the image, in this folder, and its whole environment.
+    """Return the command that runs ``words`` in the image, in this folder, and its environment.
 
-    ``temporary`` is the image's /tmp.
+    ``temporary``: becomes /tmp inside.
     """
     return apptainer.enter(
         Path(ensure(wanted, settings)["path"]),
@@ -190,7 +189,7 @@ def inside(
 
 
 def work_folders(*more: Path) -> list[Path]:
-    """What a program inside may see of the host: the checkout, and where its results really lie."""
+    """Return the host folders visible inside: the checkout, results (links resolved), ``more``."""
     found = [ROOT]
     for path in (ROOT / "results", *more):
         for place in (path.resolve(), path.absolute()):
@@ -200,9 +199,9 @@ def work_folders(*more: Path) -> list[Path]:
 
 
 def of_sides(cell: Cell | Pair, plan: Path) -> list[dict | None]:
-    """What the image of each side of ``cell`` is, as ``ensure`` tells it; None for one of the host.
+    """Ensure the image of each side of ``cell`` and return their facts; None for the host.
 
-    ``plan``: results/plan/images.json, which the workflow writes.
+    ``plan``: results/plan/images.json, written by the workflow.
     """
     if cell.deployment == "host":
         return [None] * len(cell.sides)
@@ -211,6 +210,6 @@ def of_sides(cell: Cell | Pair, plan: Path) -> list[dict | None]:
 
 
 def read_plan(path: Path) -> tuple[str, dict]:
-    """Read results/plan/images.json, which the workflow writes: (stack, settings)."""
+    """Read results/plan/images.json; return (stack, settings)."""
     plan = read_json(path)
     return plan["stack"], plan["settings"]

@@ -1,6 +1,6 @@
-"""uv: installed once into the cache, pinned by the lock file, and run with pip's own settings.
+"""Install uv into the cache, pinned by the lock file, and run it with pip's settings.
 
-Standard library only: this runs on a bare Python.
+Standard library only, since this runs on a bare Python.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from parbench import cache
 from parbench.errors import ParbenchError
 
-# Settings of other environments that would bend what the lock file says; and modules that are never
-# kept compiled would cost every cell ten seconds at its start.
+# Variables that would override the lock file. PYTHONDONTWRITEBYTECODE would cost every cell ten
+# seconds at its start.
 FOREIGN = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "PIP_TARGET",
            "PIP_PREFIX", "PIP_ROOT", "PIP_CONSTRAINT")  # fmt: skip
-# pip's settings and what uv calls them.
+# pip's settings and uv's variables for them.
 NAMES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -37,7 +37,7 @@ HELP = (
 
 
 def pip_settings() -> dict[str, str]:
-    """The settings for package indexes that this Python's pip finds, by pip's own names."""
+    """Return pip's settings for package indexes, from its files and variables, by pip's names."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     found: dict[str, str] = {}
@@ -48,9 +48,9 @@ def pip_settings() -> dict[str, str]:
 
 
 def variables(settings: dict[str, str]) -> dict[str, str]:
-    """pip's ``settings`` as uv takes them from its environment.
+    """Return uv's environment variables for pip's ``settings``.
 
-    The best match of all indexes counts, as pip has it; what is locked is checked by hash.
+    As with pip, the best match of all indexes counts; hashes in the lock file guard against others.
     """
     found = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
     found |= {NAMES[key]: value for key, value in settings.items()}
@@ -60,14 +60,14 @@ def variables(settings: dict[str, str]) -> dict[str, str]:
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's variables without those that would override a lock file."""
+    """Return this process's variables without those that would override a lock file."""
     kept = {key: value for key, value in os.environ.items() if key not in FOREIGN}
     return {**kept, "PIP_USER": "0"}
 
 
 def run(program: Path, words: list[str]) -> None:
-    """Run uv, which reports its own errors. ParbenchError if it fails."""
-    # Beside the environments, whose files are hard links to it: a home may be small.
+    """Run uv, which prints its own errors; raise ParbenchError if it fails."""
+    # On the disk of the environments, because their files are hard links into uv's cache.
     own = {"UV_CACHE_DIR": str(cache.folder() / "uv" / "cache"), **variables(pip_settings())}
     command = [str(program), *words, "--no-config", "--quiet"]
     told = {**own, **clean_environment()}
@@ -76,7 +76,7 @@ def run(program: Path, words: list[str]) -> None:
 
 
 def program(lock_file: Path) -> Path:
-    """The uv that ``lock_file`` pins; pip puts it into the cache once, checked by its SHA-256."""
+    """Return the path of the uv that ``lock_file`` pins; pip fetches it once, with its hashes."""
     text = lock_file.read_text("utf-8")
     pin = re.search(r"^uv==(\S+) \\\n(?:\s+--hash=\S+(?: \\)?\n?)+", text, re.MULTILINE)
     if pin is None:

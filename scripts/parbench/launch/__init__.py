@@ -1,1 +1,1 @@
-"""Lends devices to a cell, starts its ranks and ends them, here or by Slurm."""
+"""Lock devices for a cell, start its ranks and end them, on this machine or by Slurm."""

@@ -1,10 +1,10 @@
-"""A kit on a bare machine: what it brings is trained, cell after cell, until the time is over.
+"""Run a kit on a bare machine: train its cells one after the other until the time is up.
 
-A machine without network, Snakemake and most packages, which keeps nothing: scripts/kit.py packs
-the kit at home (packing.py) and takes home what comes back. Here Python with torch, torchvision and
-numpy is all that is needed; safetensors and others may come in the kit.
+The machine needs no network, no Snakemake and keeps nothing. scripts/kit.py packs the kit at home
+and reads its results there (packing.py). This module needs only Python with torch, torchvision and
+numpy; the kit may bring safetensors and other packages.
 
-    kit.json          the cells that are left to do, in their order
+    kit.json          the cells that remain, in order
     cells/<id>.json   each cell.json
     data/<name>.tar.gz, packages/, scripts/, containers/locks/
 """
@@ -38,13 +38,13 @@ from parbench.files import (
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA_VERSION = 1
 RESULTS = "results.json"
-# Beside the grace that ranks have to write a checkpoint: to end them, and to keep what there is.
+# Besides the ranks' grace period for a checkpoint: to end them and to write results.json.
 MARGIN_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell of a kit. ``seconds``: what one of its ``group`` took before; None where none did."""
+    """A cell of a kit. ``seconds``: of an earlier run of its ``group``; None if there is none."""
 
     id: str
     group: str
@@ -63,7 +63,7 @@ class Kit:
 
     @classmethod
     def read(cls, folder: Path) -> Kit:
-        """That of the kit in ``folder``."""
+        """Read kit.json in ``folder``."""
         told = read_json(folder / "kit.json")
         if (version := told.pop("schema_version")) != SCHEMA_VERSION:
             raise ParbenchError(f"{folder / 'kit.json'}: schema_version {version}; pack it anew")
@@ -75,19 +75,19 @@ class Kit:
 
 
 def run(folder: Path, out: Path, work: Path, minutes: float) -> int:
-    """Train what is left of the kit in ``folder``, for no longer than ``minutes``.
+    """Train the remaining cells of the kit in ``folder`` for at most ``minutes``.
 
-    ``out``: gets results.json, whole after every cell. ``work``: may be kept between commands, and
-    then a cell goes on from its checkpoint. 0 when all cells have a result.
+    ``out``: receives results.json, complete after each cell. ``work``: if it survives between
+    commands, cells resume from their checkpoints. Returns 0 when all cells have a result.
     """
     ends = time.monotonic() + 60 * minutes
     kit = Kit.read(folder)
-    home = work / digest([kit.code, kit.data])[:12]  # what other code or data gave is not this
+    home = work / digest([kit.code, kit.data])[:12]  # separate for other code or data
     visit = _Visit(folder, kit, out, home, ends)
     for name, sha256 in kit.data.items():
         _unpack(folder / "data" / f"{name}.tar.gz", sha256, name, visit.home / "data" / name)
     visit.keep()
-    # What failed here, or was cut off, comes after what was not tried.
+    # Cells that failed or were cut off come after those not tried yet.
     for each in sorted(kit.cells, key=lambda each: visit.failed(each).exists()):
         if not visit.metrics(each).exists() and visit.in_time(each):
             visit.train(each)
@@ -97,7 +97,7 @@ def run(folder: Path, out: Path, work: Path, minutes: float) -> int:
 
 @dataclass(frozen=True)
 class _Visit:
-    """A command's time with the kit in ``folder``; results lie in ``home`` as in a checkout's."""
+    """One run of the kit in ``folder``; ``home`` is laid out like results/ of a checkout."""
 
     folder: Path
     kit: Kit
@@ -106,15 +106,15 @@ class _Visit:
     ends: float
 
     def metrics(self, each: Entry) -> Path:
-        """The cell's result."""
+        """Return the path of the cell's result."""
         return self.home / "cells" / each.id / "metrics.json"
 
     def failed(self, each: Entry) -> Path:
-        """Why it has none."""
+        """Return the path of the file that says why the cell has no result."""
         return self.metrics(each).with_name("failed.json")
 
     def in_time(self, each: Entry) -> bool:
-        """Whether it would end in time, by what others of its group took."""
+        """Return whether the cell would end in time, judging by others of its group."""
         own = [self._took(other) for other in self.kit.cells if other.group == each.group]
         known = [seconds for seconds in (*own, each.seconds) if seconds is not None]
         return time.monotonic() + max(known, default=0.0) + MARGIN_SECONDS < self.ends
@@ -126,7 +126,7 @@ class _Visit:
         return out.stat().st_mtime - out.with_name("cell.json").stat().st_mtime
 
     def train(self, each: Entry) -> None:
-        """Have the launcher train it; shortly before the end it is asked for a checkpoint."""
+        """Train the cell with the launcher; ask for a checkpoint shortly before the time is up."""
         out = self.metrics(each)
         path = out.with_name("cell.json")
         write_atomically(path, (self.folder / "cells" / f"{each.id}.json").read_bytes())
@@ -134,7 +134,7 @@ class _Visit:
         words = [sys.executable, str(self.folder / "scripts" / "launch.py"), "--cell", str(path)]
         words += ["--data", str(self.home / "data" / cell.dataset.name), "--out", str(out)]
         brought = (str(self.folder / "packages"), os.environ.get("PYTHONPATH"))
-        # The launcher ends with this process, however that ends.
+        # PARBENCH_PARENT makes the launcher end with this process.
         told = {"PARBENCH_PARENT": str(os.getpid()), "PYTHONDONTWRITEBYTECODE": "1"}
         told["PYTHONPATH"] = os.pathsep.join(filter(None, brought))
         grace = cell.run.grace_seconds + MARGIN_SECONDS
@@ -149,7 +149,7 @@ class _Visit:
                     process.kill()
 
     def keep(self) -> None:
-        """Write what there is, also of earlier commands on this machine."""
+        """Write all results so far, including those of earlier commands, to results.json."""
         done = {each.id: self.metrics(each) for each in self.kit.cells}
         lost = {each.id: self.failed(each) for each in self.kit.cells}
         found = {
@@ -165,7 +165,7 @@ class _Visit:
         write_atomically(self.out / RESULTS, canonical_json(found))
 
     def tell(self) -> int:
-        """What was done, in a line."""
+        """Print how many cells are done; return the exit status."""
         left = [each for each in self.kit.cells if not self.metrics(each).exists()]
         failed, every = sum(self.failed(each).exists() for each in left), len(self.kit.cells)
         say(f"{every - len(left)} of {every} cells have a result, {failed} failed or were cut off")
@@ -173,9 +173,9 @@ class _Visit:
 
 
 def _unpack(archive: Path, sha256: str, name: str, folder: Path) -> None:
-    """Bring the dataset ``name`` to ``folder``, where it is not there from an earlier command.
+    """Convert the dataset ``name`` in ``archive`` to ``folder``, unless that was done before.
 
-    Nothing is extracted: names in the archive say which image it is, not where it goes.
+    Nothing is extracted to disk: names in the archive identify images, not places.
     """
     if (folder / "digest.json").exists():
         return

@@ -1,6 +1,6 @@
-"""A kit for a bare machine, at home: packed here, and what comes back is checked and laid out.
+"""Pack a kit for a bare machine; check the results that it brings home and lay them out.
 
-profiles/kit.yaml says what is measured and in which order; launch/kit.py runs it there.
+profiles/kit.yaml says what is measured and in which order. launch/kit.py runs on that machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MIB = 2**20
 
 
 class KitStage(Model):
-    """What is measured in turn: a restart, or a seed, of each, then another of each."""
+    """Cells measured in rotation: one restart, or seed, of each, then the next of each."""
 
     study: str = Field(description="its name")
     pairs: Names = Field([], description="variants of its pairs, each against its baselines")
@@ -46,7 +46,7 @@ class KitStage(Model):
 
 
 class Order(Model):
-    """profiles/kit.yaml: what a kit holds, the stages one after the other."""
+    """profiles/kit.yaml: what a kit holds, stage by stage."""
 
     config: dict[str, Any] = Field(description="laid over the configuration, as a file is")
     packages: Names = Field(description="packages of this environment that go along")
@@ -63,7 +63,7 @@ class Failed(Model):
 
 
 class Results(Model):
-    """What a kit brings home."""
+    """results.json of a kit."""
 
     schema_version: int
     git_commit: str | None
@@ -74,12 +74,12 @@ class Results(Model):
 
 
 def read_order(path: Path) -> Order:
-    """The order that stands in ``path``."""
+    """Read and check the order in ``path``."""
     return validated(Order, read_yaml(path), configuration.shown(path))
 
 
 def planned(order: Order, configfiles: Sequence[Path]) -> expansion.Plan:
-    """The studies of ``order`` on the machine that its config states."""
+    """Plan the studies of ``order`` for the machine that its config describes."""
     studies = list(dict.fromkeys(stage.study for stage in order.stages))
     changes = {**order.config, "studies": studies}
     config = deployment.settle(configuration.read(configfiles, changes))
@@ -87,9 +87,9 @@ def planned(order: Order, configfiles: Sequence[Path]) -> expansion.Plan:
 
 
 def in_order(order: Order, plan: expansion.Plan, where: str) -> dict[str, str]:
-    """The group of each cell, in the order in which they are measured.
+    """Return {cell: group} in the order in which the cells are measured.
 
-    ParbenchError, beginning with ``where``, for what is not there or cannot run there.
+    Raises ParbenchError, beginning with ``where``, for variants that do not exist or cannot run.
     """
     found: dict[str, str] = {}
     for number, stage in enumerate(order.stages):
@@ -122,7 +122,7 @@ def _groups(stage: KitStage, plan: expansion.Plan, where: str) -> Iterator[Measu
 
 
 def pack(order_path: Path, configfiles: Sequence[Path], out: Path) -> Kit:
-    """Write the kit of what is not measured yet to the folder ``out``, in place of an older one."""
+    """Write a kit of all cells not measured yet to the folder ``out``, replacing an older kit."""
     order = read_order(order_path)
     plan = planned(order, configfiles)
     wanted = in_order(order, plan, configuration.shown(order_path))
@@ -154,7 +154,7 @@ def pack(order_path: Path, configfiles: Sequence[Path], out: Path) -> Kit:
 
 
 def _seconds(cell: str, groups: dict[str, str]) -> float | None:
-    """The most that a cell of its group took here or came home with."""
+    """Return the longest time that a cell of its group took, here or on the bare machine."""
     alike = [other for other, group in groups.items() if group == groups[cell]]
     return max((took for other in alike if (took := state.took(other))), default=None)
 
@@ -167,15 +167,17 @@ def _copy_package(name: str, folder: Path) -> None:
             f"packages: {name} is not installed here; install or remove it"
         ) from None
     for file in held.files or ():
-        # Programs of its own lie outside of the packages' folder.
+        # Its programs lie outside site-packages.
         if "__pycache__" not in file.parts and ".." not in file.parts:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(file.locate(), folder / file)
 
 
 def _pack_data(name: str, spec: dict, folder: Path) -> str:
-    """Write a dataset as <name>.tar.gz: the files of a folder of images, else the converted data.
-    Returns its SHA-256."""
+    """Write a dataset as <name>.tar.gz, image files if it has any, else the converted data.
+
+    Returns the archive's SHA-256.
+    """
     home = places.RESULTS / "data" / name
     if not (home / "digest.json").exists():
         dataset.prepare(name, spec, home / "data.safetensors", home / "digest.json")
@@ -188,7 +190,7 @@ def _pack_data(name: str, spec: dict, folder: Path) -> str:
         held |= {path.relative_to(root).as_posix(): path for path in images}
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / f"{name}.tar.gz"
-    # The same files give the same bytes: no time in them.
+    # Without times, so that the same files give the same bytes.
     with GzipFile(out, "wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
         for inside, path in held.items():
             info, content = tarfile.TarInfo(inside), path.read_bytes()
@@ -209,9 +211,9 @@ def _check_size(out: Path, most: int) -> None:
 
 
 def home(path: Path, order_path: Path, configfiles: Sequence[Path]) -> tuple[Results, list[str]]:
-    """Check what a kit brought home in ``path``, and lay it out as a run here would have done.
+    """Check the results of a kit in ``path`` and write them as a run here would have done.
 
-    Returns it, and the studies that it is of.
+    Returns the results and the names of their studies.
     """
     plan = planned(read_order(order_path), configfiles)
     results = validated(Results, files.read_json(path), str(path))
@@ -222,7 +224,7 @@ def home(path: Path, order_path: Path, configfiles: Sequence[Path]) -> tuple[Res
         if known is None or identity(metrics["cell"]) != identity(known.json()):
             raise ParbenchError(f"{where}: no such cell is planned here; name the files of `pack`")
         for environment in metrics_json.environments(metrics):
-            # There is no git there.
+            # The bare machine has no git.
             environment.update(git_commit=results.git_commit, git_dirty=results.git_dirty)
     writing.write(plan)
     for cell, metrics in results.runs.items():

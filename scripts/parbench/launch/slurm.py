@@ -1,7 +1,6 @@
-"""What a cell asks a Slurm cluster for.
+"""Translate hardware of config.yaml into resources of snakemake-executor-plugin-slurm.
 
-Slurm is the engine and snakemake-executor-plugin-slurm talks to it. Here, hardware of config.yaml
-becomes that plugin's resources, and what cannot work is found before anything is submitted.
+What cannot work on the cluster is found before anything is submitted.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from parbench.plan import state
 from parbench.plan.expansion import Lacking, Plan
 from parbench.words import nearest
 
-# Of a cell's walltime, beside its training: starting from a cold network disk, and a reserve.
+# Added to the walltime of each cell: a start from a cold network disk, and a reserve.
 FIXED_MINUTES = 15
-RESERVE = 2.0  # times what earlier runs took: nodes differ, and others use the network, too
-PAIR_MINUTES = 15  # of a pair, of which no earlier run tells
-UNKNOWN_SAMPLES = 50_000  # of a dataset that has not been made yet: as many as CIFAR-10 has
+RESERVE = 2.0  # factor on the time of earlier runs: nodes differ, and the network is shared
+PAIR_MINUTES = 15  # for a pair without an earlier run
+UNKNOWN_SAMPLES = 50_000  # assumed for a dataset that has not been made yet, as in CIFAR-10
 
-# What datasets, images, tables and the report ask for where they are jobs (slurm.prepare).
+# For datasets, images, tables and the report where these are jobs (slurm.prepare).
 PREPARE = {"nodes": 1, "tasks": 1, "cpus_per_task": 2, "mem_mb": 8000, "runtime": 120}
 
-# The plugin's names for what a job may ask for.
+# The plugin's names of resources.
 KEYS = (
     "nodes",
     "tasks",
@@ -51,13 +50,14 @@ KEYS = (
 )
 
 
-# ---------------------------------------------------------------- what does not exist there
+# ---------------------------------------------------------------- what the cluster lacks
 
 
 def lacking(cluster: Cluster, config: dict, files: list[Path]) -> Lacking:
-    """What ``cluster`` lacks for the cells of ``config``, which was read from ``files``.
+    """Return a function that says what ``cluster`` lacks for a cell.
 
-    A name that does not exist there is a ParbenchError: Slurm would refuse it job by job.
+    ``files``: those that ``config`` was read from, for messages. The function raises ParbenchError
+    for a partition that does not exist, which Slurm would refuse job by job.
     """
     software = deployment.DeployedSoftware(config)
     checked = functools.cache(lambda name: check(cluster, config, files, name))
@@ -72,9 +72,9 @@ def lacking(cluster: Cluster, config: dict, files: list[Path]) -> Lacking:
 
 
 def missing(cluster: Cluster, hardware: Hardware, asked: dict) -> str | None:
-    """Why a cell on ``hardware`` can never start here; None where it can.
+    """Return why a cell on ``hardware`` can never start on ``cluster``; None if it can.
 
-    Nodes that are down or busy count: they come back.
+    Nodes that are down or busy count as available, since they come back.
     """
     if hardware.device == "mps":
         return machine.missing(hardware, {"nodes": hardware.nodes})
@@ -86,7 +86,7 @@ def missing(cluster: Cluster, hardware: Hardware, asked: dict) -> str | None:
     fitting = [node for node in offered if node.cores >= cores and node.memory_mib >= memory]
     if hardware.device == "cuda":
         needs.insert(0, f"{hardware.devices}x {hardware.gpu_model or 'GPU'}")
-        # A job names one type: two spellings of a model never add up.
+        # A job names a single GPU type, so two spellings of one model do not add up.
         kind = _kind(offered, hardware)
         fitting = [
             node
@@ -101,9 +101,9 @@ def missing(cluster: Cluster, hardware: Hardware, asked: dict) -> str | None:
 
 
 def check(cluster: Cluster, config: dict, files: list[Path], name: str) -> None:
-    """ParbenchError, with the key, where cells on the hardware ``name`` have no partition.
+    """Raise ParbenchError, naming the key, if the partition of hardware ``name`` does not exist.
 
-    Other names sbatch knows best: `doctor.py --slurm` asks it.
+    Accounts, QoS and constraints are checked by sbatch: see `doctor.py --slurm`.
     """
     value = settings(config, name)["partition"]
     if cluster.partition(value) is not None:
@@ -121,15 +121,15 @@ def check(cluster: Cluster, config: dict, files: list[Path], name: str) -> None:
 
 
 def settings(config: dict, name: str) -> dict:
-    """`slurm` of config.yaml as it holds for the hardware ``name``."""
+    """Return `slurm` of config.yaml, overridden by that of the hardware ``name``."""
     return {**config["slurm"], **config["hardware"][name].get("slurm", {})}
 
 
 def resources(hardware: Hardware, asked: dict, cluster: Cluster | None) -> dict[str, int | str]:
-    """The plugin's resources for a cell on ``hardware``, whose settings are ``asked``; no walltime.
+    """Return the plugin's resources for ``hardware`` with the settings ``asked``; no walltime.
 
-    ``cluster`` names the default partition, and a GPU's type as the site spells it. On a compute
-    node, which asks nobody, it is None: there only counts matter.
+    ``cluster`` supplies the default partition and the site's spelling of GPU types. It is None on a
+    compute node, where only the counts matter.
     """
     devices, nodes = hardware.devices, hardware.nodes
     on_gpus = hardware.device == "cuda"
@@ -145,11 +145,11 @@ def resources(hardware: Hardware, asked: dict, cluster: Cluster | None) -> dict[
         "qos": asked["qos"],
     }
     if offered and not any(node.memory_mib for node in offered):
-        wanted["mem_mb"] = None  # Slurm refuses what a site has not configured
-    # A requeued job goes on in the log that it began.
+        wanted["mem_mb"] = None  # this site does not configure memory; Slurm would refuse it
+    # A requeued job appends to its log.
     extra = ["--open-mode=append", *(["--exclusive"] if asked["exclusive"] else [])]
     if nodes > 1:
-        # `mpi` makes the plugin run the launcher in the batch step, whose srun has all nodes.
+        # `mpi` makes the plugin run the launcher in the batch step, where srun reaches all nodes.
         wanted |= {"tasks": nodes, "mpi": "srun"}
         extra.append("--ntasks-per-node=1")
     elif not on_gpus:
@@ -158,10 +158,10 @@ def resources(hardware: Hardware, asked: dict, cluster: Cluster | None) -> dict[
         kind = _kind(offered, hardware)
         typed = f"{kind}:{devices}" if kind else str(devices)
         if asked["gpus"] == "gres":
-            # 0: with tasks, the plugin would ask for as many tasks a GPU.
+            # 0: otherwise the plugin would ask for that many tasks per GPU.
             wanted |= {"gres": f"gpu:{typed}", "tasks_per_gpu": 0}
         elif nodes > 1:
-            extra.append(f"--gpus-per-node={typed}")  # --gpus counts those of the whole job
+            extra.append(f"--gpus-per-node={typed}")  # --gpus is per job
         else:
             wanted |= {"gpu": devices, "gpu_model": kind}
     wanted["slurm_extra"] = " ".join(extra)
@@ -169,7 +169,7 @@ def resources(hardware: Hardware, asked: dict, cluster: Cluster | None) -> dict[
 
 
 def _kind(offered: Iterable[Node], hardware: Hardware) -> str | None:
-    """The site's word for the accelerators asked for; None where any will do."""
+    """Return the site's name for the requested GPU model; None if any model will do."""
     model = hardware.gpu_model
     if model is None:
         return None
@@ -183,7 +183,7 @@ def _kind(offered: Iterable[Node], hardware: Hardware) -> str | None:
 
 
 def preparing(config: dict, cluster: Cluster | None) -> dict[str, int | str]:
-    """Resources of the jobs that prepare and report; none where Snakemake itself runs them."""
+    """Return the resources of preparing and reporting jobs; none if Snakemake runs them itself."""
     asked = config["slurm"]
     if asked["prepare"] == "submit":
         return {}
@@ -199,16 +199,16 @@ def preparing(config: dict, cluster: Cluster | None) -> dict[str, int | str]:
 
 
 def largest(cell: Cell | Pair) -> Hardware:
-    """What its job asks for: the hardware of its largest side, GPUs before processors."""
+    """Return the hardware that its job asks for: that of its largest side, GPUs before CPUs."""
     places = (side.hardware for side in cell.sides)
     return max(places, key=lambda each: (each.device != "cpu", each.nodes * each.devices))
 
 
 class Requests:
-    """What the cells of ``plan`` ask for: ``of`` a cell's name, the plugin's resources.
+    """The plugin's resources for the cells of ``plan``: ``of(name)``.
 
-    ``left`` is what ``left_behind`` found. Every hardware and every earlier run is looked at once:
-    there may be thousands of cells, and of nodes.
+    ``left`` is the result of ``left_behind``. Results are cached per hardware and per earlier run,
+    since there may be thousands of cells and nodes.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Requests:
         self._of_hardware = functools.cache(self._without_walltime)
 
     def _walltime(self, name: str) -> int:
-        """Minutes that a cell may take: stated, from earlier runs of its like, or from its size."""
+        """Return minutes: configured, or from earlier runs of its group, or from its size."""
         cell = self.plan.cells[name]
         asked = settings(self.config, largest(cell).name)
         if asked["minutes"] is not None:
@@ -242,7 +242,7 @@ class Requests:
 
     @functools.cached_property
     def _longest(self) -> dict[str, float]:
-        """Seconds of the longest earlier run of each cell's group, where there is one."""
+        """The seconds of the longest earlier run of each cell's group, by cell."""
         found: dict[str, float] = {}
         for group in (group for plan in self.plan.studies.values() for group in plan.measured):
             if taken := [seconds for each in group.cells if (seconds := state.took(each))]:
@@ -254,8 +254,8 @@ class Requests:
         return resources(hardware, settings(self.config, name), self.cluster)
 
     def _of_all_sides(self, cell: Cell | Pair) -> dict[str, int | str]:
-        """What its largest hardware asks for. Of a pair, both sides are held at once and are timed:
-        their memory adds up, and nobody else is on their nodes."""
+        """Return the resources without walltime. The sides of a pair run at once and are timed:
+        their memory adds up, and they get their nodes exclusively."""
         wanted = dict(self._of_hardware(largest(cell).name))
         if isinstance(cell, Pair):
             each = [self._of_hardware(side.hardware.name) for side in cell.sides]
@@ -282,14 +282,14 @@ class Requests:
 
 
 def left_behind(folder: Path) -> dict[str, list[str]]:
-    """Jobs of cells of this work folder that Slurm still has, by cell, the latest last.
+    """Return the jobs that Slurm still has for cells of this work folder, by cell, latest last.
 
-    Snakemake's lock lets one process submit from a folder at a time: theirs was killed. Their
-    results count, so the new job of such a cell starts when they have ended.
+    Snakemake's lock allows one submitter per folder, so theirs was killed. Their results count: the
+    new job of such a cell starts only after they have ended.
     """
     found: dict[str, list[str]] = {}
-    said = run("squeue", "--me", "--noheader", "--sort=i", "--format=%i|%k|%Z")
-    for line in said.splitlines():
+    output = run("squeue", "--me", "--noheader", "--sort=i", "--format=%i|%k|%Z")
+    for line in output.splitlines():
         job, comment, workdir = line.split("|", 2)
         cell = comment.partition("rule_train_wildcards_")[2]
         if cell and Path(workdir).resolve() == folder.resolve():
@@ -298,7 +298,7 @@ def left_behind(folder: Path) -> dict[str, list[str]]:
 
 
 def not_run(plan: Plan) -> list[str]:
-    """A line for each hardware that some cells cannot have, with the reason."""
+    """Return a line for each hardware on which cells cannot run, with the reason."""
     reasons = Counter((_places(plan.cells[name]), reason) for name, reason in plan.not_run.items())
     return [
         f"{count} cell{'s' * (count > 1)} on {hardware} not run: {reason}"

@@ -1,4 +1,4 @@
-"""What a Slurm cluster offers: its partitions and nodes, as scontrol tells them."""
+"""The partitions and nodes of a Slurm cluster, as scontrol reports them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ ASK_SECONDS = 60  # a busy controller answers late
 
 @dataclass(frozen=True)
 class Node:
-    """A node as `scontrol show node` tells it."""
+    """A node, from `scontrol show node`."""
 
     cores: int
-    memory_mib: int  # 0: the site did not say, and memory is not to be asked for
+    memory_mib: int  # 0: the site does not configure it, and jobs must not ask for any
     gpus: dict[str, int]  # by type; a site may leave the type empty
     partitions: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition as `scontrol show partition` tells it."""
+    """A partition, from `scontrol show partition`."""
 
     name: str
     default: bool
@@ -34,32 +34,32 @@ class Partition:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What Slurm said of itself, once."""
+    """The partitions and nodes of a cluster."""
 
     partitions: dict[str, Partition]
     nodes: tuple[Node, ...]
 
     def partition(self, name: str | None) -> Partition | None:
-        """The partition of this name, or the default one; None where there is no such."""
+        """Return the partition ``name``, by default the default one; None if it does not exist."""
         if name is not None:
             return self.partitions.get(name)
         return next((part for part in self.partitions.values() if part.default), None)
 
     def nodes_of(self, partition: Partition) -> list[Node]:
-        """The nodes of a partition."""
+        """Return the nodes of ``partition``."""
         return [node for node in self.nodes if partition.name in node.partitions]
 
 
 def ask() -> Cluster:
     """Ask Slurm for its partitions and nodes, one call each."""
-    told = (run("scontrol", "--all", "--oneliner", "show", what) for what in ("partition", "node"))
-    return parsed(*told)
+    kinds = ("partition", "node")
+    return parsed(*(run("scontrol", "--all", "--oneliner", "show", kind) for kind in kinds))
 
 
 def run(*words: str) -> str:
-    """The output of one of Slurm's programs; ParbenchError with its own words where it fails.
+    """Return the output of one of Slurm's programs, with times as seconds since 1970.
 
-    Times in it are seconds since 1970.
+    Raises ParbenchError with Slurm's own message if it fails.
     """
     own = {"env": {**os.environ, "SLURM_TIME_FORMAT": "%s"}, "stdin": subprocess.DEVNULL}
     try:
@@ -76,42 +76,42 @@ def run(*words: str) -> str:
             f"{words[0]}: no answer from Slurm within {ASK_SECONDS} s; try: sinfo"
         ) from None
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["no reason given"]
-        raise ParbenchError(f"{' '.join(words)}: {said[-1]}; try: sinfo")
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no reason given"]
+        raise ParbenchError(f"{' '.join(words)}: {lines[-1]}; try: sinfo")
     return done.stdout
 
 
 def parsed(partitions: str, nodes: str) -> Cluster:
-    """The cluster that the outputs of `scontrol --oneliner show` describe."""
+    """Return the cluster described by the outputs of `scontrol --oneliner show`."""
     return Cluster(
         partitions={
-            told["PartitionName"]: Partition(
-                name=told["PartitionName"],
-                default=told["Default"] == "YES",
-                minutes=minutes(told["MaxTime"]),
+            row["PartitionName"]: Partition(
+                name=row["PartitionName"],
+                default=row["Default"] == "YES",
+                minutes=minutes(row["MaxTime"]),
             )
-            for told in map(fields, partitions.splitlines())
+            for row in map(fields, partitions.splitlines())
         },
         nodes=tuple(
             Node(
-                cores=int(told.get("CPUEfctv") or told["CPUTot"]),
-                # Slurm's own default is 1.
-                memory_mib=memory if (memory := int(told["RealMemory"])) > 1 else 0,
-                gpus=_gpus(told["Gres"]),
-                partitions=frozenset(told.get("Partitions", "").split(",")),
+                cores=int(row.get("CPUEfctv") or row["CPUTot"]),
+                # Slurm's default is 1.
+                memory_mib=memory if (memory := int(row["RealMemory"])) > 1 else 0,
+                gpus=_gpus(row["Gres"]),
+                partitions=frozenset(row.get("Partitions", "").split(",")),
             )
-            for told in map(fields, nodes.splitlines())
+            for row in map(fields, nodes.splitlines())
         ),
     )
 
 
 def fields(line: str) -> dict[str, str]:
-    """What a line of `scontrol --oneliner show` says, by its names."""
+    """Return the fields of a line of `scontrol --oneliner show`."""
     return dict(re.findall(r"(?:^|\s)([A-Za-z][\w:/]*)=(\S*)", line))
 
 
 def _gpus(gres: str) -> dict[str, int]:
-    """gpu:a100:2(S:0-1),gpu:v100:1,shard:8 -> {"a100": 2, "v100": 1}."""
+    """Parse gpu:a100:2(S:0-1),gpu:v100:1,shard:8 into {"a100": 2, "v100": 1}."""
     found: Counter[str] = Counter()
     for kind, count in re.findall(r"(?:^|,)gpu:(?:([^:,()]+):)?(\d+)", gres):
         found[kind] += int(count)
@@ -119,7 +119,7 @@ def _gpus(gres: str) -> dict[str, int]:
 
 
 def minutes(text: str) -> int | None:
-    """Slurm's [days-]hours:minutes:seconds, rounded down; None for no limit."""
+    """Parse Slurm's [days-]hours:minutes:seconds into minutes, rounded down; None for no limit."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):\d+", text)
     if match is None:
         return None

@@ -1,6 +1,6 @@
-"""What `doctor.py --slurm` tells: what a cell on each hardware would ask Slurm for.
+"""`doctor.py --slurm`: what a cell on each hardware would ask Slurm for.
 
-Has Slurm judge every line (`sbatch --test-only`); submits nothing.
+Has Slurm judge each line with `sbatch --test-only`, which submits nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from parbench.errors import ParbenchError
 from parbench.launch import slurm, slurm_cluster
 from parbench.plan import config as configuration
 
-MINUTES = 60  # of a cell whose walltime comes from its size: only to have a line
+MINUTES = 60  # shown for cells whose walltime depends on their size
 
 
 def examine(configfiles: list[str]) -> Iterator[Check]:
-    """A line for each hardware of the configuration."""
+    """Yield a check for each hardware of the configuration."""
     config = configuration.read(configfiles)
     files = [configuration.ROOT / "config.yaml", *map(Path, configfiles)]
     cluster = slurm_cluster.ask()
@@ -33,7 +33,7 @@ def examine(configfiles: list[str]) -> Iterator[Check]:
 def _hardware(
     cluster: slurm_cluster.Cluster, config: dict, files: list[Path], name: str, used: bool
 ) -> Check:
-    """The line that asks for a hardware, and what Slurm thinks of it."""
+    """Return the sbatch line for the hardware ``name``, with Slurm's verdict."""
     label = f"{name}, in use" if used else name
     try:
         slurm.check(cluster, config, files, name)
@@ -56,7 +56,7 @@ def _hardware(
     return Check(label, MISSING, line, f"sbatch refuses it: {verdict}", mend, essential=used)
 
 
-# The plugin's names for what a job asks for, as sbatch spells them; in the plugin's order.
+# sbatch's options for the plugin's resources, in the plugin's order.
 OPTIONS = {
     "slurm_account": "-A {}",
     "slurm_partition": "-p {}",
@@ -72,7 +72,7 @@ OPTIONS = {
 
 
 def sbatch_line(resources: dict[str, int | str]) -> str:
-    """What a cell with these ``resources`` asks Slurm for, less names, folders and script."""
+    """Return the sbatch line for ``resources``, without names, folders and script."""
     profile = configuration.read_yaml(configuration.ROOT / "slurm" / "config.yaml")
     asked = resources | ({"requeue": True} if profile["slurm-requeue"] else {})
     words = [
@@ -88,7 +88,7 @@ def sbatch_line(resources: dict[str, int | str]) -> str:
 
 
 def judged(line: str) -> tuple[bool, str]:
-    """Whether Slurm would take a job with this line, and what it says; nothing is submitted."""
+    """Return whether Slurm would accept a job with this line, and its message."""
     words = [*shlex.split(line), "--test-only", "--wrap=true"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     said = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason given"]

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine, from the pip package: a master and some workers."""
+"""A standalone Spark cluster on this machine: a master and workers of the pip package."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ FOLDER = Path("results/spark")
 HOST = "127.0.0.1"
 START_SECONDS = 120.0
 END_SECONDS = 10.0
-CLOCK_SECONDS = 5.0  # by which a process's start may seem to move when the clock is set
+CLOCK_SECONDS = 5.0  # a process's start time may shift by this when the clock is set
 
 
 def up(config: dict, workers: int, cores: int, memory: str, port: int) -> str:
-    """Start it where cells of the settled ``config`` run, and return its address.
+    """Start a cluster in the deployment of the settled ``config`` and return its address.
 
-    The daemons outlive this process; ``memory`` as Spark writes it. ParbenchError where one is
-    there already, or where it does not come up.
+    The daemons outlive this process. ``memory``: per worker, in Spark's notation. Raises
+    ParbenchError if a cluster exists already or does not come up.
     """
     if _daemons():
         raise ParbenchError(f"{FOLDER}: its cluster is not ended; make spark-down")
-    shutil.rmtree(FOLDER, ignore_errors=True)  # of one that was killed
+    shutil.rmtree(FOLDER, ignore_errors=True)  # left by a cluster that was killed
     if lacking := deployment.DeployedSoftware(config).without_spark():
         raise ParbenchError(lacking)
     with socket.socket() as probe:
@@ -59,7 +59,7 @@ def up(config: dict, workers: int, cores: int, memory: str, port: int) -> str:
 
 
 def down() -> bool:
-    """End it and forget what it wrote; whether there was one."""
+    """End the cluster and delete its files; return whether there was one."""
     daemons = _daemons()
     for each in (found := [one for daemon in daemons for one in _with_children(daemon)]):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -73,9 +73,9 @@ def down() -> bool:
 
 
 def _daemons() -> list[psutil.Process]:
-    """Those that live; after a restart of the machine their numbers may be others'.
+    """Return the daemons that run, identified by process id and start time.
 
-    Apptainer gives its processes titles of its own: what they run is not to be read there.
+    Command lines do not identify them: Apptainer changes its processes' titles.
     """
     found = []
     for path in FOLDER.glob("*.pid"):
@@ -93,13 +93,13 @@ def _with_children(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _start(config: dict, name: str, words: list[str]) -> None:
-    """Start a daemon in a process group of its own, and keep its number."""
+    """Start a daemon in its own session and record its process id."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     kind, *more = words
     words = [f"org.apache.spark.deploy.{kind.lower()}.{kind}", *more]
     of_spark = {"SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m"}
     if deployment.in_images(config):
-        # One /tmp for all: executors of a host read each other's files.
+        # A common /tmp: executors on one host read each other's files.
         temporary = (FOLDER / "tmp").absolute()
         temporary.mkdir(exist_ok=True)
         image = images.image("spark", config["stack"], config["images"])
@@ -123,7 +123,7 @@ def _start(config: dict, name: str, words: list[str]) -> None:
 
 
 def _wait(web: int, workers: int) -> None:
-    """Until the master, whose page is at port ``web``, has so many workers."""
+    """Wait until the master, whose web page is at port ``web``, has ``workers`` workers."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         try:
