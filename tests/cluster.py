@@ -2,17 +2,17 @@
 
 `make slurm ARGS=16` has nodes n1 to n16 instead of two.
 
-All it is lies below one folder: configuration, key, sockets, logs, state. Its ports are free ones
-on the loopback interface. So it never touches a Slurm that the machine may have, and several may
-run side by side: PATH says which one a command talks to. It is run by root or by any user; jobs
-are then that user's alone.
+Everything lies below one folder: configuration, key, sockets, logs, state. It uses free ports on
+the loopback interface, so it never touches the machine's own Slurm, and several clusters may run
+side by side: PATH decides which one a command talks to. Root or any other user may run it; all
+jobs then run as that user.
 
-Nodes n1 and n2 (or more) have 2 cores each. Slurm believes it; where the machine has fewer, cells
-wait for a free core. Nodes g1 and g2 claim 16 cores and two A100: they are there to ask for, and
-what runs on them finds no GPU. Partitions:
+Nodes n1 and n2 (or more) claim 2 cores each; where the machine has fewer, cells wait for a free
+core. Nodes g1 and g2 claim 16 cores and two A100, so that jobs can request GPUs; jobs there find
+none. Partitions:
 
 main   the default: n1, n2, ...
-low    the same; its jobs are requeued when one of `high` wants their cores
+low    the same; its jobs are requeued when a job of `high` wants their cores
 high   the same
 short  the same; no job runs longer than a minute
 gpu    g1, g2
@@ -41,8 +41,8 @@ GPU = "CPUs=16 Feature=a100 Gres=gpu:a100:2"
 START_SECONDS = 60
 END_SECONDS = 30
 
-# The commands of Slurm that find this cluster, in the folder `bin` of its own. SLURM_CONF alone
-# would not do: in a job, Snakemake's plugin drops all such variables before it calls srun.
+# Slurm's commands, wrapped in the cluster's `bin` so that they find it. Setting SLURM_CONF is not
+# enough: in a job, Snakemake's plugin drops all such variables before it calls srun.
 COMMANDS = ("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 COMMAND = """\
 #!/bin/sh
@@ -50,7 +50,7 @@ export SLURM_CONF={conf}
 exec {folder}/{name} "$@"
 """
 
-# Below those that the kernel gives to outgoing connections and those that cells choose.
+# Below the ports that the kernel gives to outgoing connections and those that cells choose.
 PORTS = range(10000, 28000)
 
 CONF = """\
@@ -111,7 +111,7 @@ PartitionName=short Nodes=n[1-{last}] DefaultTime=1 MaxTime=1
 PartitionName=gpu Nodes=g[1-2]
 """
 
-# Slurm wants device files, one for each GPU, and never opens them.
+# Slurm requires one device file per GPU but never opens it.
 GRES = """\
 NodeName=g[1-2] Name=gpu Type=a100 File=/dev/null
 NodeName=g[1-2] Name=gpu Type=a100 File=/dev/zero
@@ -119,23 +119,23 @@ NodeName=g[1-2] Name=gpu Type=a100 File=/dev/zero
 
 
 class Cluster:
-    """A cluster in a folder of its own, from ``up`` to ``down``."""
+    """A Slurm cluster in its own temporary folder; it runs between ``up`` and ``down``."""
 
     def __init__(self, nodes: int = 2) -> None:
         self.nodes = {f"n{number}": PLAIN for number in range(1, nodes + 1)} | {
             "g1": GPU,
             "g2": GPU,
         }
-        # Sockets lie there, whose paths have at most 107 characters: pytest's folders are too deep.
+        # A socket's path has at most 107 characters: pytest's temporary folders are too deep.
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
         self.conf = self.folder / "slurm.conf"
         self.bin = self.folder / "bin"
-        self.completed = self.folder / "completed.txt"  # Slurm's own line of each job that ended
+        self.completed = self.folder / "completed.txt"  # Slurm writes a line per ended job
         self._daemons: list[subprocess.Popen] = []
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of a process whose commands talk to this cluster."""
+        """The environment of a process whose Slurm commands talk to this cluster."""
         return {**os.environ, "PATH": f"{self.bin}:{os.environ.get('PATH', '')}"}
 
     def up(self) -> None:
@@ -156,7 +156,7 @@ class Cluster:
         self.conf.write_text(CONF.format(**settings))
         (self.folder / "gres.conf").write_text(GRES)
         self.bin.mkdir()
-        # Those of the daemon's own version; on PATH there may be the ones of another such cluster.
+        # The daemons' own version; PATH may lead to another such cluster's wrappers.
         theirs = Path(program("slurmctld")).parent.parent / "bin"
         for name in COMMANDS:
             command = self.bin / name
@@ -165,9 +165,9 @@ class Cluster:
         files = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munged.pid"}
         files |= {"log-file": "munged.log", "seed-file": "munged.seed"}
         options = [f"--{option}={self.folder / file}" for option, file in files.items()]
-        # --force: the folders above may be anybody's; the key is this user's alone.
+        # --force: munged would reject parent folders that others own; the key is this user's alone.
         self._start("munged", "--foreground", "--force", *options)
-        self._wait_for((self.folder / "munge.socket").exists)  # the others give up without it
+        self._wait_for((self.folder / "munge.socket").exists)  # the other daemons exit without it
         self._start("slurmctld", "-D")
         for name in self.nodes:
             self._start("slurmd", "-D", "-N", name)
@@ -205,7 +205,7 @@ class Cluster:
     def down(self) -> None:
         """End all jobs and daemons, and delete the folder."""
         deadline = time.monotonic() + END_SECONDS
-        with contextlib.suppress(subprocess.CalledProcessError):  # it never came up
+        with contextlib.suppress(subprocess.CalledProcessError):  # it never started
             self.run("scancel", "--me")
             while self.run("squeue", "--noheader") and time.monotonic() < deadline:
                 time.sleep(0.2)
@@ -215,13 +215,13 @@ class Cluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def run(self, *words: str) -> str:
-        """What a command of Slurm's answers."""
+        """Run a Slurm command and return its stdout."""
         options = {"capture_output": True, "text": True, "env": self.environment}
         return subprocess.run(words, check=True, **options).stdout
 
 
 def program(name: str) -> str:
-    """Where a daemon's program lies."""
+    """Return the path of a daemon's program; exit with a message if there is none."""
     found = which(name)
     if found is None:
         raise SystemExit(f"error: no {name} here; Debian and Ubuntu: sudo make system")
@@ -229,7 +229,7 @@ def program(name: str) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
+    """Return ``count`` ports, sorted, that nobody listens on."""
     found: set[int] = set()
     while len(found) < count:
         port = random.choice(PORTS)
@@ -240,7 +240,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def main() -> None:
-    """Run a cluster until somebody types Ctrl-C."""
+    """Run a cluster until Ctrl-C."""
     cluster = Cluster(*map(int, sys.argv[1:]))
     try:
         cluster.up()

@@ -26,9 +26,9 @@ from parbench.verdicts.rows import NUMBERS
 
 TRAINING = defaults() | {"epochs": 4, "global_batch": 64, "optimizer": "adamw"}
 TRAINING |= {"learning_rate": 0.002, "weight_decay": 0.01, "schedule": "onecycle"}
-for key in ("train_samples", "test_samples", "max_length"):  # the dataset's; of texts
+for key in ("train_samples", "test_samples", "max_length"):  # go to `dataset`; for texts only
     del TRAINING[key]
-# What a plan says of a group on one device.
+# A plan's `work` entry for a group on one device.
 WORK = {"ranks": 1, "micro_batches": 1, "learning_rate": 0.002, "pipeline_bound": None}
 WORK["batch_norm"] = "the whole batch"
 BATCH_NORM = dict.fromkeys(("ddp", "horovod"), "each rank's share")
@@ -66,7 +66,7 @@ def make_cell(
     model_options: dict | None = None,
     **changes: Any,
 ) -> dict:
-    """cell.json; ``options`` are the strategy's, ``changes`` replace top-level values."""
+    """Return cell.json; ``options`` are the strategy's, ``changes`` replace top-level values."""
     return {
         "schema_version": 1,
         "id": name,
@@ -85,7 +85,7 @@ def make_cell(
 
 
 def in_image(metrics: dict, digest: str = "51f" + "0" * 61) -> dict:
-    """The same run in an image: Horovod's has an image of its own, as it does in parbench."""
+    """Make ``metrics`` a run in an image; as in parbench, Horovod has its own image."""
     cell, environment = metrics["cell"], metrics["environment"]
     name = "horovod" if cell["strategy"]["name"] == "horovod" else "torch"
     cell["deployment"] = environment["deployment"] = "apptainer"
@@ -94,9 +94,9 @@ def in_image(metrics: dict, digest: str = "51f" + "0" * 61) -> dict:
 
 
 def make_metrics(cell: dict, status="ok", *, machine=None, environment=None, **changes) -> dict:
-    """metrics.json of a run of ``cell``; ``changes`` replace top-level values.
+    """Return metrics.json of a run of ``cell``; ``changes`` replace top-level values.
 
-    ``machine`` and ``environment`` replace single values of theirs.
+    ``machine`` and ``environment`` replace single values of those entries.
     """
     ok = status == "ok"
     cuda = cell["hardware"]["device"] == "cuda"
@@ -135,16 +135,16 @@ def make_metrics(cell: dict, status="ok", *, machine=None, environment=None, **c
 
 
 def make_pair(name: str, sides: list[dict], restart: int = 0) -> dict:
-    """cell.json of two sides, or more, that take turns."""
+    """Return cell.json of a pair of two or more sides."""
     head = {"schema_version": 1, "kind": "pair", "id": name, "seed": restart, "variants": 1}
     bare = [{k: v for k, v in s.items() if k not in ("schema_version", "run")} for s in sides]
     return {**head, "inference": False, "sides": bare, "run": sides[0]["run"]}
 
 
 def make_pair_metrics(pair: dict, status="ok", *, environment=None, seconds=()) -> dict:
-    """metrics.json of a run of ``pair``, whose sides' environments have ``environment``.
+    """Return metrics.json of a run of ``pair``.
 
-    ``seconds``: what a slice of each side takes.
+    ``environment`` replaces values of each side's; ``seconds`` are one slice's time, by side.
     """
     slices = [
         {"pair": n, "side": side, "samples": 64, "seconds": each, "disturbed": False}
@@ -183,7 +183,7 @@ def digest(text: str) -> str:
 
 @dataclass
 class Group:
-    """One configuration: what the plan says of it and what its cells measured."""
+    """One configuration: its entry in the plan and the measurements of its cells."""
 
     model: str
     variant: str
@@ -195,17 +195,17 @@ class Group:
     reason: str | None = None
     not_run: str | None = None
     seeds: tuple[int, ...] = (0, 1, 2, 3)
-    turns: tuple[float, ...] = ()  # how many times faster than eager, by restart of a pair
+    turns: tuple[float, ...] = ()  # speedup over eager, by restart of the pair
     published: dict[str, float] = field(default_factory=dict)
     scaled: tuple[str, ...] = ()
     notes: dict[str, str] = field(default_factory=dict)
     epochs: int = 4
-    phases: list[dict[str, float]] | None = None  # of each rank of an instrumented run
-    training: dict = field(default_factory=dict)  # settings that are its own
+    phases: list[dict[str, float]] | None = None  # by rank, of a profiled run
+    training: dict = field(default_factory=dict)  # replaces values of TRAINING
     train_samples: int | None = None
     measured: dict[str, list] = field(default_factory=dict)  # values of metrics.json, by seed
     machine: dict = field(default_factory=dict)
-    told: dict = field(default_factory=dict)  # what else the plan says
+    told: dict = field(default_factory=dict)  # replaces entries of its plan
 
     @property
     def strategy(self) -> str:
@@ -228,7 +228,7 @@ class Group:
 
 
 def usual_groups() -> list[Group]:
-    """Every kind of outcome: ok, not run, out of memory, diverged; with and without published."""
+    """Return groups of every outcome: ok, not run, out of memory, diverged; published or not."""
     scaled, groups = ("epochs 4 instead of 50",), []
     halves, whole = {"balance": [1, 1], "chunks": 4}, {"balance": [2]}
     for model, base in (("resnet18", 12.0), ("resnet50", 21.0)):
@@ -280,7 +280,7 @@ tables:
 
 
 def usual_study(name: str = "constructed", **changes: Any) -> dict:
-    """The study part of a plan, in the paper's shape; ``changes`` replace keys."""
+    """Return a plan's study, shaped as the paper's; ``changes`` replace keys."""
     study = yaml.safe_load(STUDY) | {"name": name, "published": name}
     return study | changes
 
@@ -301,7 +301,7 @@ def cell_json(group: Group, seed: int) -> dict:
 
 
 def values(group: Group, seed: int) -> dict[str, float]:
-    """The made-up measurements of one seed, by metric."""
+    """Return the made-up measurements of one seed, by metric."""
     shift = (seed - 1.5) * 0.011
     seconds = group.seconds * (1 + shift)
     accuracy = group.accuracy + shift / 5
@@ -319,7 +319,7 @@ def values(group: Group, seed: int) -> dict[str, float]:
 
 
 def metrics_json(group: Group, seed: int) -> dict:
-    """metrics.json of one seed of a group."""
+    """Return metrics.json of one seed of a group."""
     day = f"2030-01-0{seed + 1}"
     usual = {"started": f"{day}T07:00:00Z", "finished": f"{day}T07:01:00Z"}
     usual |= {"machine": group.machine} | ({"reason": group.reason} if group.reason else {})
@@ -353,7 +353,7 @@ def metrics_json(group: Group, seed: int) -> dict:
 
 
 def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dict:
-    """results/plan/<study>.json for these groups."""
+    """Return results/plan/<study>.json for these groups."""
     baselines = {group.model: group.id for group in groups if group.variant == "eager"}
     usual = {"baseline": "eager", "variants": 1, "inference": False}
     pairs = [
@@ -385,25 +385,25 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write ``value``, with the folders that it lies in."""
+    """Write ``value``; create missing parent folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value))
 
 
 def published_csv(study: dict, groups: list[Group]) -> str:
-    """What these groups say is published, as of A100s."""
+    """Return published.csv with the groups' published values, as measured on A100s."""
     lines = ["study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,unit"]
     for group in groups:
         place = f"Table 1,{group.model},{group.variant},A100,1,{group.hardware['devices']}"
         for name, value in group.published.items():
             unit = METRICS[name].unit
             lines.append(f"{study['published']},{place},{name},{value},{unit}")
-    # A source has some row.
+    # A source needs at least one row.
     return "\n".join([*lines, f"{study['published']},T,x,x,X,1,1,epoch_seconds,1,s"]) + "\n"
 
 
 def make_table(plan: Path, cells: Path, out: Path, *more: object) -> Path:
-    """Let tables.py write a table, with the published values beside the plan or above it."""
+    """Run tables.py; published.csv is the nearest one beside or above the plan."""
     folders = (plan.parent, *plan.parents)
     published = next(p for f in folders if (p := f / "published.csv").exists())
     words = ["--plan", plan, "--cells", cells, "--published", published, "--out", out, *more]
@@ -412,7 +412,7 @@ def make_table(plan: Path, cells: Path, out: Path, *more: object) -> Path:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A table, as somebody reads it who knows nothing of parbench."""
+    """Read a table as someone would who knows nothing of parbench."""
     frame = pd.read_csv(path, keep_default_na=False)
     numbers = ["n_seeds", *NUMBERS, "published", "ratio"]
     frame[numbers] = frame[numbers].apply(pd.to_numeric, errors="coerce")
@@ -430,8 +430,8 @@ def write_study(
 ) -> dict[str, Path]:
     """Write a whole constructed study under ``folder``, its table by tables.py.
 
-    ``change`` may alter each metrics.json; ``deployment`` is the plan's; ``published``: a CSV in
-    place of what the groups say. Returns the paths "plan", "table", "cells" and "published".
+    ``change`` may alter each metrics.json; ``deployment`` is the plan's; ``published`` is a CSV
+    used instead of the groups' values. Returns the paths "plan", "table", "cells" and "published".
     """
     study = study or usual_study()
     groups = usual_groups() if groups is None else groups

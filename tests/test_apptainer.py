@@ -78,13 +78,6 @@ def test_when_every_way_fails_the_trouble_is_apptainers_own_reason(stub, monkeyp
 # ---------------------------------------------------------------- the command
 
 
-@pytest.mark.parametrize("gpu", [False, True])
-def test_only_cells_on_gpus_see_them(stub, gpu):
-    stub()
-    command, _ = apptainer.enter(Path("torch.sif"), ["true"], binds=[], variables={}, gpu=gpu)
-    assert ("--nv" in command) == gpu
-
-
 def test_paths_of_any_name_are_seen_inside_and_nothing_else_is(monkeypatch, tmp_path):
     require("apptainer")
     assert apptainer.probe().trouble is None

@@ -91,25 +91,3 @@ def test_what_a_source_says_is_held_against_its_numbers(tmp_path, claims, second
     made = audit.of_claims(Claims(claims).root, rows_of(path))
     assert [finding.check for finding in made] == checks
     assert all(finding.says.startswith("mine ") and finding.lines for finding in made)
-
-
-@pytest.mark.parametrize(
-    ("options", "key", "value", "has"),
-    [
-        ("balance=[1,1]", "balance", [1, 1], True),
-        ("balance=[1, 1], chunks=4", "chunks", 4, True),
-        ("chunks=256", "chunks", 2, False),
-        ("checkpoint=always,chunks=4", "checkpoint", "always", True),
-        ("uneven_balance=[1,1]", "balance", [1, 1], False),
-        ("", "chunks", 2, False),
-    ],
-)
-def test_an_option_is_known_by_its_whole_name_and_value(tmp_path, options, key, value, has):
-    """A claim that its numbers deny, where they are of what it is about."""
-    path = tmp_path / "published.csv"
-    rows = ["eager,X,1,1,train_seconds,100,s,100,", "ddp,X,1,2,train_seconds,125,s,125,"]
-    text = [f'paper,Table 1,net,"",{rows[0]}', f'paper,Table 1,net,"{options}",{rows[1]}']
-    head = HEAD.replace("model,strategy", "model,options,strategy")
-    path.write_text("\n".join([head, *text]))
-    told = claim({"strategy": "eager"}, {"strategy": "ddp", "options": {key: value}})
-    assert bool(audit.of_claims(Claims(told).root, rows_of(path))) is has

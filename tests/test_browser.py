@@ -13,22 +13,12 @@ from PIL import Image
 
 import constructed
 from constructed import A100X2, Group
-from parbench.reporting import report
-from parbench.reporting.render import render_html
 from require import require
+from shown import collect, render
 
-CLAIM = {
-    "study": "constructed",
-    "claim": "Two are faster than one.",
-    "published": 1.5,
-    "test": {
-        "metric": "train_seconds",
-        "numerator": {"strategy": "eager"},
-        "denominator": {"strategy": "ddp"},
-        "op": ">",
-        "value": 1,
-    },
-}
+TEST = {"metric": "train_seconds", "op": ">", "value": 1}
+TEST |= {"numerator": {"strategy": "eager"}, "denominator": {"strategy": "ddp"}}
+CLAIM = {"study": "constructed", "claim": "Two are faster.", "published": 1.5, "test": TEST}
 SIZES = {"phone": 375, "desk": 1280}
 
 
@@ -40,15 +30,10 @@ def page(tmp_path_factory) -> Path:
     other = constructed.write_study(folder, constructed.usual_study("nothing-ran"), none)
     (folder / "claims.yaml").write_text(json.dumps({"faster": CLAIM}))
     (folder / "published.csv").write_text(constructed.published_csv({"published": None}, []))
-    data = report.collect(
-        [paths["plan"], other["plan"]],
-        [paths["table"], other["table"]],
-        paths["cells"],
-        claimed=folder / "claims.yaml",
-        published=[folder / "published.csv"],
-    )
+    published = [folder / "published.csv"]
+    data = collect(paths, other, claimed=folder / "claims.yaml", published=published)
     html = folder / "final.html"
-    html.write_text(render_html(data), encoding="utf-8")
+    html.write_text(render(data)[0], encoding="utf-8")
     return html
 
 
@@ -232,11 +217,3 @@ def test_a_number_leads_to_the_details_of_its_cells(view, scripts):
     assert not target.is_displayed()
     link.send_keys("\ue007")
     assert target.is_displayed()
-
-
-def test_without_javascript_an_anchor_is_opened(view):
-    cell = constructed.usual_groups()[0].cell_id(0)
-    driver = view(scripts=False, anchor=f"#c-constructed-{cell}")
-    assert driver.find_elements("css selector", "th button") == []
-    # The cell lies in a closed group.
-    assert driver.find_element("id", f"c-constructed-{cell}").is_displayed()

@@ -137,16 +137,6 @@ def test_a_pair_is_of_two_variants_of_a_model_or_of_models_together(base, monkey
     assert ([side.model.name for side in together[0]], together[1]) == (["cnn", "cnn", "vit"], 1)
 
 
-def test_names_do_not_change_what_a_pair_measures(base, monkeypatch, tmp_path):
-    both = PAIRS.replace("[cnn+vit]", "[cnn+vit, cnn+vit-elsewhere]")
-    add_pairs(monkeypatch, tmp_path, both)
-    plan = planned(base, studies=["laharsh-cpu"])
-    *_, one, other = plan.studies["laharsh-cpu"].pairs
-    assert one.id != other.id
-    assert one.cells == other.cells
-    assert len(set(runnable := plan.runnable("laharsh-cpu"))) == len(runnable)
-
-
 def test_a_pair_is_not_run_where_a_side_is_not(base, monkeypatch, tmp_path):
     add_pairs(monkeypatch, tmp_path, PAIRS)
     plan = planned(base, studies=["laharsh-cpu"], available={"cpu": 1})
@@ -183,20 +173,6 @@ def test_who_predicts_has_a_trainer_of_its_seed_that_keeps_its_weights(with_spar
             trainer = plan.cells[cell.trained_by]
             assert (trainer.seed, trainer.run.keeps_weights) == (cell.seed, True)
         assert {cell.seed for cell in predicting(plan)} == {0, 1, 2, 3, 4}
-
-
-def test_who_predicts_is_not_run_where_its_trainer_is_not(with_spark):
-    study = config.study("kamoji-spark-cpu")
-    study.variants["one-process"].hardware = "gpu1"
-    study.pairs.compare = study.pairs.compare[1:2]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(config, "study", lambda name: study)
-        plan = planned(with_spark, studies=["kamoji-spark-cpu"])
-    reasons = {re.sub(r".* trains for it: ", "", plan.not_run[c.id]) for c in predicting(plan)}
-    assert reasons == {
-        "needs 1 GPU",
-        "needs a Spark cluster: spark.master in config.yaml (docs/spark.md)",
-    }
 
 
 # --- options ---

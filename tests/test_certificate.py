@@ -8,9 +8,9 @@ import pytest
 
 import constructed
 from parbench.errors import ParbenchError
-from parbench.reporting import report
 from parbench.verdicts import certificate
 from parbench.verdicts.words import DIFFERS, EQUAL
+from shown import collect, render
 
 CODE = "c0de" * 16  # of constructed runs
 
@@ -105,7 +105,7 @@ def test_table_and_report_mark_what_is_not_certified(tmp_path):
     assert all("⚠ not certified: this combination" in each for each in reasons["horovod"])
     assert not any("certified" in each for each in reasons["ddp"])
 
-    data = report.collect([paths["plan"]], [paths["table"]], paths["cells"], [proof])
+    data = collect(paths, certified=[proof])
     said = {
         dict(map(tuple, cell["facts"]))["equivalence"].split(":")[0]: group["title"]
         for group in data["groups"]
@@ -115,7 +115,7 @@ def test_table_and_report_mark_what_is_not_certified(tmp_path):
     assert "⚠ not certified" in said
     digest = certificate.read(proof)["digest"]
     assert data["equivalence"]["digests"] == [["C1", f"host: {digest}"]]
-    html = report.render.render_html(data)
+    html, pdf = render(data)
     assert digest in html
     assert "⚠ not certified" in html
-    assert report.render.render_pdf(data).startswith(b"%PDF")
+    assert pdf.startswith(b"%PDF")

@@ -14,11 +14,8 @@ import pytest
 
 import constructed
 from constructed import CPU1, CPU2, make_hardware
-from parbench.errors import ParbenchError
 from parbench.plan.published import Claim
-from parbench.plan.published import claims as read_claims
 from parbench.plan.published import rows as rows_of
-from parbench.reporting import report
 from parbench.verdicts import claims
 from parbench.verdicts.arithmetic import Contradiction, Sure
 from parbench.verdicts.comparisons import Rebuilt
@@ -34,7 +31,7 @@ from parbench.verdicts.words import (
     UNDECIDED,
     UNTESTED,
 )
-from test_report import pdf_text, render, squeezed
+from shown import collect, pdf_text, render, squeezed
 
 T4 = make_hardware("cuda", 1, gpu_model="T4", name="t4x1")
 HEAD = (
@@ -144,23 +141,6 @@ def test_scores_are_compared_by_their_difference(given, verdict):
     assert made.verdict == verdict
 
 
-@pytest.mark.parametrize(
-    ("metric", "test", "message"),
-    [
-        ("test_accuracy", {"op": ">", "value": 1}, "value 1 is no difference of scores; write"),
-        ("train_seconds", {"op": ">", "value": 0}, "value 0 is no ratio; write one above 0"),
-        ("train_seconds", {"op": ">", "value": 1, "margin": 0.1}, "0.1 does not belong here"),
-        ("train_seconds", {"op": "within_margin", "margin": 0}, "should be greater than 0"),
-    ],
-)
-def test_a_number_that_means_nothing_is_refused(tmp_path, metric, test, message):
-    path = tmp_path / "claims.yaml"
-    test = {"metric": metric, "numerator": {"devices": 2}, "denominator": {"devices": 1}} | test
-    path.write_text(json.dumps({"a": {"study": "paper", "claim": "So.", "test": test}}))
-    with pytest.raises(ParbenchError, match=message):
-        read_claims(path)
-
-
 @pytest.mark.parametrize(("recall", "verdict"), [(1, HOLDS), (1.01, FAILS)])
 def test_a_metric_that_equals_another_in_every_run(recall, verdict):
     own = group("eager", CPU1, told={"published": {"model": "net", "strategy": "eager"}})
@@ -189,22 +169,6 @@ def test_what_is_lacking_is_said():
     unknown = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="wishes")
     made = judged(unknown, EAGER, group("ddp", CPU2))
     assert (made.verdict, made.reason) == (UNTESTED, "no cell measures wishes")
-
-
-def test_without_a_common_seed_there_is_no_number():
-    """Neither in one ratio nor in two: what is not measured is no NaN."""
-    empty = group("ddp", CPU2).model_copy(update={"runs": ()})
-    made = judged(ratio({"strategy": "ddp"}, {"strategy": "eager"}, metric=MEMORY), EAGER, empty)
-    assert (made.verdict, made.reason) == (UNTESTED, "no seed or restart that both have")
-    assert made.comparisons[0].measured is None
-    test = {"test": SMALLER["test"] | {"models": ["a", "b"]}}
-    groups = [
-        group(name, hardware, model=model, seeds=seeds)
-        for model, seeds in (("a", (0, 1, 2)), ("b", (4, 5, 6)))
-        for name, hardware in (("eager", CPU1), ("ddp", CPU2))
-    ]
-    made = judged(test, *groups)
-    assert (made.verdict, made.reason) == (UNTESTED, "no seed that all of them have")
 
 
 def test_the_sources_configuration_counts_and_not_the_variants_beside_it():
@@ -374,16 +338,13 @@ def make_report(folder: Path, claim: dict, groups=None, **study) -> dict:
         "another,Table 1,resnet18,ddp,,X,1,2,,speedup,3,x",
     ]
     (folder / "published.csv").write_text("\n".join([HEAD, *rows]) + "\n")
-    out = folder / "results" / "report.json"
-    words = ["--plan", paths["plan"], "--table", paths["table"], "--cells", paths["cells"]]
-    words += ["--claims", folder / "claims.yaml", "--published", folder / "published.csv"]
-    report.main(["collect", *map(str, words), "--out", str(out)])
-    return json.loads(out.read_text())
+    published = [folder / "published.csv"]
+    return collect(paths, claimed=folder / "claims.yaml", published=published)
 
 
 def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     data = make_report(tmp_path, FASTER | {"published": 1.5})
-    html, pdf = render(tmp_path, tmp_path / "results" / "report.json")
+    html, pdf = render(data)
     made = data["claims"]
     (_, figure) = made["figure"]["parts"]  # after the key
     assert "Claim 1, holds, firm: Two are faster than one." in figure["alt"]
@@ -406,8 +367,9 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
 
 def test_without_testable_claims_there_is_no_figure_and_without_a_source_nothing(tmp_path):
     alone = [constructed.Group("net", "eager", CPU1)]
-    assert make_report(tmp_path, FASTER, alone)["claims"]["figure"]["parts"] == []
-    _, pdf = render(tmp_path, tmp_path / "results" / "report.json")
+    data = make_report(tmp_path, FASTER, alone)
+    assert data["claims"]["figure"]["parts"] == []
+    _, pdf = render(data)
     assert squeezed("0 of 1 claim") in squeezed(pdf_text(pdf))
     data = make_report(tmp_path, FASTER, alone, published=None, citation=None)
     assert data["claims"] is None

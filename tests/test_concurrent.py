@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 
 import pytest
 
 import constructed
 from parbench import strategies
-from parbench.errors import ParbenchError
 from parbench.launch import devices
 from parbench.measure import metrics_json, provenance
-from parbench.plan import config, expansion
+from parbench.plan import config
 from parbench.plan.state import code_digest
-from parbench.plan.study import Study
 from parbench.reporting import report
 from parbench.strategies import eager
 from parbench.training import train
@@ -30,12 +27,6 @@ BESIDE = {"simple_cnn": {}}
 
 
 # ---------------------------------------------------------------- the strategy's words
-
-
-def test_contradictions_are_said():
-    value = cell("concurrent", 2, beside={**BESIDE, "swin": {}})
-    (problem,) = strategies.of(value).check()
-    assert "beside.swin: with the options {} it is not the study's" in problem
 
 
 def test_on_one_gpu_each_process_has_a_core_and_on_one_core_none_may(monkeypatch):
@@ -130,39 +121,6 @@ def test_a_run_that_waits_can_be_stopped_and_goes_on(digits, tmp_path, state):
 # ---------------------------------------------------------------- several models together: the plan
 
 
-@pytest.fixture
-def base(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    loaded = config.load() | {"studies": ["laharsh-cpu"]}
-    return loaded | {"available": {"cpu": 2}, "deployment": "host"}
-
-
-def plan_of(base):
-    return expansion.plan(config.checked(base)).studies[base["studies"][0]].stated()
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda s: s["models"]["vit"].update(settings={"epochs": 1}), "different settings"),
-        (lambda s: s["together"].update(cnn={"models": ["cnn", "vit"]}), "cnn is a model"),
-        (lambda s: s["together"]["cnn+vit"].update(models=["cnn", "vitt"]), "did you mean 'vit'"),
-        (lambda s: s["tables"][1].update(models=["cnn+vi"]), r"did you mean 'cnn\+vit'"),
-        (
-            lambda s: s["variants"]["concurrent"]["options"]["beside"]["vit"].update(depth=2),
-            "beside.vit: with the options .* make the two agree",
-        ),
-    ],
-)
-def test_contradictions_of_several_models(base, monkeypatch, change, words):
-    study = config.read_yaml(config.ROOT / "studies/laharsh-cpu.yaml")
-    study = json.loads(json.dumps(study))  # anchors are one object
-    change(study)
-    monkeypatch.setattr(config, "study", lambda name: Study.model_validate(study))
-    with pytest.raises(ParbenchError, match=words):
-        plan_of(base)
-
-
 # ---------------------------------------------------------------- several models together: numbers
 # tests/contract holds those of all that was measured.
 
@@ -191,23 +149,6 @@ def test_both_models_need_both_models(measured):
     rows = constructed.read_table(measured()[1]).set_index(["group", "metric"])
     found = rows.loc[("cnn+vit.eager", "total_seconds")]
     assert found[["status", "n_seeds"]].tolist() == ["out of memory 1 of 2", 1]
-
-
-@pytest.mark.parametrize(
-    ("there", "why"),
-    [
-        (("cnn.s0", "cnn.s1"), "not measured"),
-        (("cnn.s0", "vit.s1"), "no seed of which all models are done"),
-    ],
-)
-def test_a_pair_of_which_half_is_done_is_a_row_that_says_so(there, why):
-    """In what is made of partial evidence."""
-    made = evidence.read(MEASURED)
-    for name in [name for name in made["cells"] if re.match(r"(cnn|vit)\.concurrent", name)]:
-        if f"{name[:3]}.{name.split('.')[-1][:2]}" not in there:
-            del made["cells"][name]
-    both = {group["id"]: group["not_run"] for group in evidence.plan(made)["together"]}
-    assert (both["cnn+vit.concurrent"], both["cnn+vit.eager"]) == (why, None)
 
 
 def test_the_report_shows_both_models(measured):

@@ -210,16 +210,6 @@ def test_digits_are_the_same_everywhere(tmp_path):
     assert (abs(shares - sizes * 360 / 1797) < 1).all()
 
 
-def test_other_digits_are_refused(monkeypatch, tmp_path):
-    import sklearn.datasets
-
-    bunch = sklearn.datasets.load_digits()
-    bunch.images[0, 0, 0] += 1
-    monkeypatch.setattr(sklearn.datasets, "load_digits", lambda: bunch)
-    with pytest.raises(ParbenchError, match=r"load_digits: its SHA-256 is .* another release"):
-        prepared({"kind": "digits"}, tmp_path)
-
-
 # ---- folders of images
 
 
@@ -338,9 +328,3 @@ GOOD = {"kind": "cifar10-binary", "size": 1, "sha256": "a" * 64}
 def test_a_wrong_entry_is_refused_before_anything_is_read(spec, message):
     with pytest.raises(pydantic.ValidationError, match=message):
         source.load(spec["kind"])(**spec)
-
-
-def test_a_kind_describes_each_of_its_keys():
-    for kind in source.kinds():
-        fields = source.load(kind).model_fields
-        assert all(field.description for key, field in fields.items() if key != "kind")

@@ -85,15 +85,6 @@ def test_auto_takes_the_host_elsewhere_says_why_and_stays_there(
     assert run() == "apptainer"
 
 
-@pytest.mark.parametrize("content", ["{", '{"deployment": "docker"}'])
-def test_a_damaged_record_is_one_message_that_names_it(content):
-    KEPT.parent.mkdir()
-    KEPT.write_text(content)
-    with pytest.raises(ParbenchError, match=r"^results/deployment\.json: .*; delete it") as error:
-        run()
-    assert "\n" not in str(error.value)
-
-
 # ---------------------------------------------------------------- asked for
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 
 import pytest
 
 from parbench import machine
-from parbench.deploy import apptainer, doctor, environment
+from parbench.deploy import doctor
 from workspace import ROOT
 
 CHECKS = ["Python", "disk", "cores", "accelerators", "Horovod", "compiler", "Apptainer", "Slurm"]
@@ -71,16 +69,6 @@ def checks(monkeypatch, tmp_path):
     return examine
 
 
-def test_a_full_disk_or_a_locked_one_stops_the_quickstart(monkeypatch, checks):
-    monkeypatch.setattr(doctor, "GIB_OF_ENVIRONMENT", 10**9)
-    found = checks()["disk"]
-    assert (found.state, found.essential) == ("missing", True)
-    assert "export PARBENCH_CACHE=" in found.mend
-    monkeypatch.setattr(doctor, "GIB_OF_ENVIRONMENT", 0)
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert checks()["disk"].essential
-
-
 def test_one_core_and_hidden_accelerators_are_limits(monkeypatch, checks):
     card = {"name": "NVIDIA A100", "memory_mib": 40960, "driver": "580.1", "uuid": "GPU-aa"}
     monkeypatch.setattr(machine, "cores", lambda: 1)
@@ -90,28 +78,3 @@ def test_one_core_and_hidden_accelerators_are_limits(monkeypatch, checks):
     assert found["cores"].state == found["accelerators"].state == "limited"
     assert "needs 2 cores" in found["cores"].costs
     assert "leaves 1" in found["accelerators"].found
-
-
-def test_a_horovod_that_could_not_be_built_has_its_reason(checks):
-    folder = environment.environment_folder("current")
-    folder.mkdir(parents=True)
-    reason = {"available": False, "reason": "x.cc:1: error: no", "wheel": "w"}
-    (folder / "horovod.json").write_text(json.dumps(reason))
-    found = checks()["Horovod"]
-    assert (found.state, found.found) == ("missing", "x.cc:1: error: no")
-    assert found.mend.endswith("make env")
-
-
-@pytest.mark.parametrize(
-    ("trouble", "lack", "state", "said"),
-    [
-        (None, None, "ok", "1.4.5 (/a), runs images, builds them"),
-        (None, "no ids", "limited", "1.4.5 (/a), runs images; no ids"),
-        ("runs no image here: why", None, "missing", "runs no image here: why"),
-    ],
-)
-def test_what_apptainer_can_do(monkeypatch, checks, trouble, lack, state, said):
-    monkeypatch.setattr(apptainer, "probe", lambda: apptainer.Apptainer("/a", "1.4.5", (), trouble))
-    monkeypatch.setattr(apptainer, "cannot_build", lambda: lack)
-    found = checks()["Apptainer"]
-    assert (found.state, found.found) == (state, said)

@@ -15,7 +15,7 @@ from parbench import files
 from parbench.errors import ParbenchError
 from parbench.reporting import report
 from parbench.verdicts import certificate, evidence
-from test_report import pdf_text, squeezed
+from shown import pdf_text, squeezed
 from workspace import Workspace
 
 GROUPS = [group for group in constructed.usual_groups() if group.model != "resnet50"]
@@ -102,16 +102,6 @@ def test_a_partial_study_is_refused_unless_it_is_said_and_named(tmp_path):
     assert "1 of 4 cells not measured" in html
 
 
-def test_what_is_not_there_is_said_in_a_sentence(tmp_path):
-    with pytest.raises(ParbenchError, match=r"constructed.json: no such file; run the study first"):
-        evidence.gather("constructed", tmp_path / "results")
-    results = measured(tmp_path)
-    for path in (results / "cells").glob("*/metrics.json"):
-        path.unlink()
-    with pytest.raises(ParbenchError, match="37 of 37 cells are not measured, such as resnet18"):
-        evidence.gather("constructed", results, partial=True)
-
-
 def test_no_path_and_no_name_of_a_host_leaves_the_machine(tmp_path, monkeypatch):
     host = "node17"
     monkeypatch.setattr(socket, "gethostname", lambda: f"{host}.example.org")
@@ -130,24 +120,6 @@ def test_no_path_and_no_name_of_a_host_leaves_the_machine(tmp_path, monkeypatch)
     assert '"path":"c.tar.gz","urls":["c.tar.gz"]' in made["plan"]["arguments"][-1]
     assert made["plan"]["groups"][1]["not_run"] == "needs what this machine lacks"
     assert "samples/s" in next(iter(made["cells"].values()))["reason"]
-
-
-@pytest.mark.parametrize(
-    ("machine", "device", "name"),
-    [
-        ({"cpu": "Intel(R) Xeon(R) Gold 6130 CPU @ 2.10GHz"}, "cpu", "intel-xeon-gold-6130-x2"),
-        ({"accelerators": [{"name": "NVIDIA H200"}]}, "cuda", "h200-x1"),
-        ({"accelerators": [{"name": "NVIDIA H200"}]}, "cpu", "constructed-x2"),
-        ({"cpu": None, "cores": None}, "cpu", "unknown-x0"),
-    ],
-)
-def test_a_machine_is_named_by_what_it_has(machine, device, name):
-    cell = constructed.make_cell("x", "swin", "eager", constructed.make_hardware(device))
-    run = constructed.make_metrics(cell, machine=machine)
-    assert evidence.machine_name([run]) == name
-    other = constructed.make_metrics(cell, machine={"cpu": "Other", "cores": 1})
-    if device == "cpu":
-        assert evidence.machine_name([run, other]) == "-and-".join(sorted([name, "other-x1"]))
 
 
 def test_studies_are_those_of_the_last_report_unless_they_are_named(tmp_path, capsys, monkeypatch):

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from parbench import cache, machine
-from parbench.deploy import apptainer, build, images
+from parbench.deploy import apptainer, images
 from parbench.plan import config
 from require import require
 from workspace import Workspace
@@ -91,31 +91,6 @@ def test_arguments_count_and_a_mirror_does_not():
     assert (
         images.image("base", "paper", SETTINGS).label == images.image("base", "x", SETTINGS).label
     )
-
-
-def test_a_build_gets_this_machines_indexes_and_certificates_and_keeps_none(tmp_path, monkeypatch):
-    certificates, index = tmp_path / "ca.pem", tmp_path / "mirror" / "simple"
-    certificates.write_text("a certificate")
-    index.mkdir(parents=True)
-    for name in [name for name in os.environ if name.startswith("PIP_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_CERT", str(certificates))
-    monkeypatch.setenv("PIP_INDEX_URL", index.as_uri())
-    mounts = build._stage(images.image("torch", "current", SETTINGS), tmp_path, "http://m")
-    staged = (tmp_path / "build" / "machine.sh").read_text()
-    assert (tmp_path / "build" / "certificates.pem").read_text() == "a certificate"
-    # /etc/pip.conf may name more.
-    assert mounts[:1] == [
-        f'"type=bind","source={index.parent}","destination=/parbench-mirrors/0",ro'
-    ]
-    for line in (
-        "SSL_CERT_FILE=/parbench-build/certificates.pem",
-        "UV_DEFAULT_INDEX=file:///parbench-mirrors/0/simple",
-        "PIP_INDEX_URL=file:///parbench-mirrors/0/simple",
-        "MIRROR=http://m",
-    ):
-        assert f"export {line}\n" in staged
 
 
 # ---------------------------------------------------------------- builds

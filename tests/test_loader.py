@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,6 @@ from hypothesis import strategies as st
 from parbench.data import loader
 from parbench.data.pil_input import PilInput
 from parbench.errors import ParbenchError
-from workspace import ROOT
 
 MEAN, STD = [0.49, 0.48, 0.44], [0.25, 0.24, 0.26]
 
@@ -156,13 +153,6 @@ def test_a_part_without_some_class_is_none_to_learn_from(digits, part):
         data.require_every_class()
 
 
-@pytest.mark.parametrize("wanted", [{"train_samples": 1438}, {"test_samples": 0}])
-def test_more_samples_than_there_are(digits, wanted):
-    key, value = next(iter(wanted.items()))
-    with pytest.raises(ParbenchError, match=f"{key} is {value}.*ask for 1 to"):
-        loader.load(digits, "cpu", **wanted)
-
-
 @pytest.fixture
 def copied(digits, tmp_path) -> Path:
     shutil.copytree(digits, tmp_path / "a copy")
@@ -180,23 +170,3 @@ def test_a_file_that_is_missing_or_damaged_is_seen(copied):
     path.unlink()
     with pytest.raises(ParbenchError, match=r"data\.safetensors: missing"):
         loader.load(copied, "cpu", verify=False)
-
-
-def test_a_loaded_dataset_does_not_need_its_file(copied):
-    # In a process of its own: a tensor that were the mapped file would kill it with SIGBUS.
-    code = (
-        "import sys; from parbench.data import loader; data = loader.load(sys.argv[1], 'cpu')\n"
-        "open(sys.argv[1] + '/data.safetensors', 'w').close()\n"
-        "print(int(data.train_images.sum()), int(data.test_labels.sum()))"
-    )
-    whole = loader.load(copied, "cpu")
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(copied)],
-        cwd=ROOT / "scripts",
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.returncode
-    assert done.stdout.split() == [
-        str(int(t.sum())) for t in (whole.train_images, whole.test_labels)
-    ]

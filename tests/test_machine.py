@@ -31,17 +31,6 @@ def cards(monkeypatch):
     return pretend
 
 
-def test_the_description_has_the_shape_of_metrics_json():
-    described = machine.describe()
-    assert list(described) == [
-        "fingerprint", "cpu", "cores", "memory_mib", "os", "kernel", "accelerators",
-    ]  # fmt: skip
-    assert len(described["fingerprint"]) == 12
-    assert described["cores"] >= 1
-    assert described["memory_mib"] > 100
-    json.dumps(described)
-
-
 def test_accelerators_are_described_without_their_serial_numbers(cards):
     cards(A100)
     assert machine.describe()["accelerators"] == [
@@ -118,23 +107,6 @@ def test_hidden_accelerators_are_not_available(cards, monkeypatch, visible, mode
 )
 def test_missing(wanted, there, reason):
     assert machine.missing(wanted, there) == reason
-
-
-@pytest.mark.parametrize(
-    ("name", "model"),
-    [
-        ("NVIDIA A100-SXM4-40GB", "A100"),
-        ("NVIDIA A100 80GB PCIe", "A100"),
-        ("NVIDIA H100 80GB HBM3", "H100"),
-        ("NVIDIA H100 NVL", "H100"),
-        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
-        ("Tesla V100-SXM2-16GB", "V100"),
-        ("NVIDIA RTX A6000", "RTX A6000"),
-        ("NVIDIA", "NVIDIA"),
-    ],
-)
-def test_model_name(name, model):
-    assert machine.model_name(name) == model
 
 
 # ---------------------------------------------------------------- Horovod

@@ -156,15 +156,6 @@ def test_a_side_on_one_node_takes_turns_with_one_on_two(pair):
     assert f"{pair.value.id}: starts on n1, n2" in said
 
 
-def test_a_side_whose_rank_dies_is_named(pair):
-    job, beats = pair.submit(), []
-    wait_for(lambda: beats.extend(pair.folder.glob("parbench-*/*1/rank1.heartbeat")) or beats)
-    os.kill(json.loads(beats[0].read_text())["pid"], signal.SIGKILL)
-    sentence = "side test.ddp: rank 1 of 2 died on n2: Killed"
-    assert f"error: {pair.value.id}: {sentence}" in pair.wait(job)
-    assert not alive(pair)
-
-
 def test_a_rank_that_dies_on_another_node_is_named(cell):
     it = cell(epochs=2000)
     job = it.submit()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,13 +11,12 @@ from parbench import strategies
 from parbench.cell import Cell
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json, scores
-from parbench.measure.metrics import METRICS, operator_metric
 from parbench.measure.profiling import operators
 from parbench.plan import config, expansion, places
-from parbench.reporting import report
 from parbench.training import train
 from parbench.training.progress import Heartbeat
 from parbench.verdicts import tables
+from shown import collect, render
 from training import cell
 
 SMALL = {"train_samples": 64, "test_samples": 33, "global_batch": 16, "epochs": 1}
@@ -58,18 +55,6 @@ def test_operators_of_training_and_of_inference(profiled):
         assert 0.7 * part["cpu_self_seconds"] < sum(own) <= part["cpu_self_seconds"] * 1.000001
         assert part["device_self_seconds"] is None
         assert all(e["cpu_self_seconds"] <= e["cpu_total_seconds"] for e in part["operators"])
-
-
-def test_operators_of_training_alone_stand_beside_published_ones(digits, tmp_path):
-    run = trained(tmp_path, digits, profile="training_operators")
-    assert run["profile"]["inference"] is None
-    training = run["profile"]["training"]
-    found = {each["name"]: each for each in training["operators"]}
-    assert "Optimizer.step#SGD.step" in found
-    total = METRICS["profile_self_seconds"].read(run)
-    assert total == training["cpu_self_seconds"]
-    own = operator_metric("operator_self_seconds:aten::addmm").read(run)
-    assert own == found["aten::addmm"]["cpu_self_seconds"]
 
 
 class Event:
@@ -146,56 +131,38 @@ def constructed_metrics(value: Cell) -> dict:
     return constructed.make_metrics(value.json(), **changes)
 
 
-def collected(folder, study_name, **available) -> tuple[Path, Path]:
-    """report.json and the table of a study with made-up numbers, on a machine that has this."""
+def collected(folder, study_name, **available) -> dict:
+    """Return report.json of a study with made-up numbers, on a machine that has this."""
     base = config.load()
     base |= {"studies": [study_name], "deployment": "host", "available": available}
     base["override"] = {study_name: {"seeds": [0]}}
     plan = expansion.plan(config.checked(base))
-    plan.studies[study_name].pairs = []  # of whole cells alone
-    found = {each: constructed_metrics(plan.cells[each]) for each in plan.runnable(study_name)}
-    content = plan.studies[study_name].stated()
-    plan_path, table_path = folder / f"{study_name}.json", folder / f"{study_name}.csv"
-    plan_path.write_text(json.dumps(content))
-    for name, metrics in found.items():
-        metrics_json.write(folder / "cells" / name / "metrics.json", metrics)
-    words = ["--plan", plan_path, "--cells", folder / "cells", "--out", table_path]
+    plan.studies[study_name].pairs = []  # whole cells only
+    paths = {"plan": folder / "plan.json", "table": folder / "table.csv", "cells": folder / "cells"}
+    paths["plan"].write_text(json.dumps(plan.studies[study_name].stated()))
+    for name in plan.runnable(study_name):
+        metrics_json.write(
+            paths["cells"] / name / "metrics.json", constructed_metrics(plan.cells[name])
+        )
+    words = ["--plan", paths["plan"], "--cells", paths["cells"], "--out", paths["table"]]
     tables.main(list(map(str, [*words, "--published", *places.published_files()])))
-    data = folder / "report.json"
-    report.main(
-        [
-            *("collect", "--plan", str(plan_path), "--table", str(table_path)),
-            *("--cells", str(folder / "cells"), "--out", str(data)),
-        ]
-    )
-    return data, table_path
+    return collect(paths)
 
 
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    """kamoji-cpu with made-up numbers: (its table by group and metric, report.json, HTML, PDF)."""
-    folder = tmp_path_factory.mktemp("kamoji")
-    data, table_path = collected(folder, "kamoji-cpu", cpu=2)
-    html, pdf = folder / "final.html", folder / "final.pdf"
-    report.main(["html", "--data", str(data), "--out", str(html)])
-    report.main(["pdf", "--data", str(data), "--out", str(pdf)])
-    with open(table_path, newline="") as file:
-        rows = {(r["model"], r["variant"], r["metric"]): r for r in csv.DictReader(file)}
-    return rows, json.loads(data.read_text()), html.read_text(), Path(pdf).read_bytes()
+def rows_of(data: dict, title: str, variant: str) -> list[list[str]]:
+    """The rows of a variant of vit, as text."""
+    table = next(each for each in data["studies"][0]["tables"] if each["title"] == title)
+    rows = [[cell["text"] for cell in row] for row in table["rows"]]
+    return [row for row in rows if row[:2] == ["vit", variant]]
 
 
-def test_the_report_shows_operators(study):
-    _, data, html, pdf = study
-    shown = {table["title"]: table for table in data["studies"][0]["tables"]}
-    operators_shown = [
-        [each["text"] for each in row]
-        for row in shown["Operators that take the time"]["rows"]
-        if [row[0]["text"], row[1]["text"]] == ["vit", "operators-cpu"]
-    ]
-    assert operators_shown[0] == [
+def test_the_report_shows_operators(tmp_path):
+    data = collected(tmp_path, "kamoji-cpu", cpu=2)
+    assert rows_of(data, "Operators that take the time", "operators-cpu")[0] == [
         *("vit", "operators-cpu", "1 CPU core", "aten::bmm", "671.137", "671.708", "38.2 %"),
         *("60.0 (1)", "120 (1)", "60.0 %", "60", "60.0 %"),
     ]
+    html, pdf = render(data)
     assert "1 CPU device of 2 cores" in html
     assert "&lt;b&gt;&amp;" in html
     assert "<b>&" not in html
@@ -203,21 +170,12 @@ def test_the_report_shows_operators(study):
 
 
 def test_a_gpu_is_shown_by_its_own_clock(tmp_path):
-    data, _ = collected(tmp_path, "kamoji", cpu=4, cuda={"H200": 1})
-    shown = {
-        table["title"]: [
-            [each["text"] for each in row[1:]]
-            for row in table["rows"]
-            if [each["text"] for each in row[:2]] == ["vit", "operators-gpu"]
-        ]
-        for table in json.loads(data.read_text())["studies"][0]["tables"]
-    }
-    *_, share, own, training = shown["Operators that take the time"][0]
+    data = collected(tmp_path, "kamoji", cpu=4, cuda={"H200": 1})
+    rows = rows_of(data, "Operators that take the time", "operators-gpu")
+    *_, share, own, training = rows[0]
     assert (share, own, training) == ("75.0 %", "150", "75.0 %")
-    figures = {
-        each["title"]: each for each in json.loads(data.read_text())["studies"][0]["figures"]
-    }
-    drawn = figures["What does a larger batch bring?"]["parts"]
+    figures = {each["title"]: each["parts"] for each in data["studies"][0]["figures"]}
+    drawn = figures["What does a larger batch bring?"]
     assert "vit" in " ".join(each["alt"] for each in drawn)
     assert "1 CPU core" in drawn[0]["svg"]
     assert "samples/s" in drawn[0]["svg"]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
-from types import SimpleNamespace
 
-import pypdf
 import pytest
 import torch
 
@@ -15,10 +12,10 @@ import constructed
 from constructed import CPU1, CPU2, Group
 from parbench import strategies
 from parbench.measure.profiling import phases
-from parbench.reporting import render, report
 from parbench.strategies import gpipe
 from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat
+from shown import collect, pdf_text, render, squeezed
 from training import altered, cell, run
 
 STEPS = 10  # of two epochs
@@ -66,66 +63,6 @@ def test_a_pipeline_of_equal_stages_has_the_bubble_of_theory():
     assert phases.idle(busy) == n - 1
     assert phases.idle({"cpu": [(0, 1), (3, 4)]}) == 0  # with whom could it have worked?
     assert phases.idle({}) == 0
-
-
-class Told:
-    """A run that gathers what is said beforehand, and a clock that is set by hand."""
-
-    def __init__(self, monkeypatch, nodes=1, others=()):
-        self.now, self.others = 0.0, others
-        monkeypatch.setattr(phases, "clock", lambda: self.now)
-        self.cell = SimpleNamespace(hardware=SimpleNamespace(nodes=nodes))
-        self.model = self.optimizer = None
-        self.strategy = SimpleNamespace(
-            rank=0,
-            devices=[torch.device("cpu")],
-            watch=lambda *given: None,
-            reduced=lambda values, op: values,
-            gathered=self.gathered,
-        )
-
-    def gathered(self, values):
-        return [values, *self.others] if len(values) < len(phases.PHASES) else [values]
-
-    def step(self, profile):
-        """1 s of bookkeeping, 2 of input, 4 forwards, 8 backwards, 16 of exchange, 32 of update."""
-        with profile.phase("other"):
-            self.now += 1
-            with profile.phase("compute"):
-                with profile.phase("input"):
-                    self.now += 2
-                self.now += 4
-                self.now += 8
-                profile.enter("exchange")
-                self.now += 16
-            with profile.phase("update"):
-                self.now += 32
-
-
-@pytest.mark.parametrize(
-    ("nodes", "communication", "waiting"),
-    [
-        (1, 11, 8),  # the other rank came 5 s later to the exchange, and ended 3 s later
-        (2, 19, 0),  # over several machines nobody knows who was late
-    ],
-)
-def test_every_moment_is_of_the_innermost_phase(monkeypatch, nodes, communication, waiting):
-    told = Told(monkeypatch, nodes, others=[[15.0 + 5, 31.0]])
-    profile = phases.Profile(told)
-    told.step(profile)  # warm-up
-    told.now = -100.0
-    with profile:
-        with profile.phase("inference"):  # of an evaluation between two epochs
-            told.now += 100
-        told.step(profile)
-        profile.settle(63, 66)
-    expected = {"input": 2, "compute": 44, "bubble": 0, "other": 1}
-    expected |= {"communication": communication, "waiting": waiting}
-    assert profile.result()["mean"] == expected
-    assert profile.result()["waiting_known"] == (nodes == 1)
-    again = phases.Profile(told)
-    again.resume(profile.state())
-    assert again.result() == profile.result()
 
 
 # --- strategies -----------------------------------------------------------------------------------
@@ -234,9 +171,8 @@ def reported(tmp_path_factory):
     study = constructed.usual_study(
         tables=[{"title": "Times", "variants": variants, "metrics": ["train_seconds"]}]
     )
-    paths = constructed.write_study(folder, study, INSTRUMENTED)
-    data = report.collect([paths["plan"]], [paths["table"]], paths["cells"])
-    return data["studies"][0], render.render_html(data), render.render_pdf(data)
+    data = collect(constructed.write_study(folder, study, INSTRUMENTED))
+    return data["studies"][0], *render(data)
 
 
 def test_the_report_tells_where_seconds_go_and_what_the_instrument_costs(reported):
@@ -258,8 +194,7 @@ def test_the_report_tells_where_seconds_go_and_what_the_instrument_costs(reporte
     assert all(name in figure["parts"][0]["svg"] for name in phases.PHASES)
     assert "eager-<b>" not in html
     assert "eager-&lt;b&gt;" in html
-    text = "".join(page.extract_text() for page in pypdf.PdfReader(io.BytesIO(pdf)).pages)
-    assert "Where the seconds go" in " ".join(text.split())
+    assert squeezed("Where the seconds go") in squeezed(pdf_text(pdf))
 
 
 def test_instrumented_groups_stand_apart_from_timed_ones(reported):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import re
 import shlex
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pypdf
 import pytest
@@ -17,44 +15,7 @@ from markupsafe import escape
 import constructed
 from constructed import A100X2, CPU1, CPU2, Group
 from parbench.errors import ParbenchError
-from parbench.reporting import report
-
-
-def collect(folder: Path, *studies: dict[str, Path]) -> Path:
-    """Write report.json of studies that `constructed.write_study` wrote."""
-    out = folder / "results" / "report.json"
-    report.main(
-        [
-            "collect",
-            "--plan",
-            *[str(paths["plan"]) for paths in studies],
-            "--table",
-            *[str(paths["table"]) for paths in studies],
-            "--cells",
-            str(studies[0]["cells"]),
-            "--out",
-            str(out),
-        ]
-    )
-    return out
-
-
-def render(folder: Path, data: Path) -> tuple[str, bytes]:
-    """The HTML and the PDF of a report.json."""
-    html, pdf = folder / "reports" / "final.html", folder / "reports" / "final.pdf"
-    report.main(["html", "--data", str(data), "--out", str(html)])
-    report.main(["pdf", "--data", str(data), "--out", str(pdf)])
-    return html.read_text(encoding="utf-8"), pdf.read_bytes()
-
-
-@functools.cache
-def pdf_text(pdf: bytes) -> str:
-    return "\n".join(page.extract_text() for page in pypdf.PdfReader(io.BytesIO(pdf)).pages)
-
-
-def squeezed(text: str) -> str:
-    """Text without blanks and break opportunities: where a line ends says nothing."""
-    return re.sub(r"[\s\u200b]+", "", text)
+from shown import collect, pdf_text, render, squeezed
 
 
 class Page(HTMLParser):
@@ -91,23 +52,18 @@ def row_of(table: dict, *start: str) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A report in a folder whose name has blanks: (data, html, pdf, folder)."""
+    """A report in a folder whose name has blanks: (data, HTML, PDF, paths of the studies)."""
     folder = tmp_path_factory.mktemp("a work folder with blanks")
-    none = [
-        Group(
-            "vit", "gpipe-2", A100X2, not_run="needs 2x A100", published={"train_seconds": 2000.0}
-        )
-    ]
+    lacking = {"not_run": "needs 2x A100", "published": {"train_seconds": 2000.0}}
+    none = [Group("vit", "gpipe-2", A100X2, **lacking)]
     first = constructed.write_study(folder)
     plan = json.loads(first["plan"].read_text())
     for group in plan["groups"]:
         group["work"]["pipeline_bound"] = 1.6 if group["variant"] == "gpipe-1-1" else None
     constructed.write_json(first["plan"], plan)
-    data = collect(
-        folder, first, constructed.write_study(folder, constructed.usual_study("nothing-ran"), none)
-    )
-    html, pdf = render(folder, data)
-    return json.loads(data.read_text()), html, pdf, folder
+    other = constructed.write_study(folder, constructed.usual_study("nothing-ran"), none)
+    data = collect(first, other)
+    return data, *render(data), (first, other)
 
 
 # ---------------------------------------------------------------- what it shows
@@ -146,21 +102,6 @@ def test_what_differs_from_the_source_is_said_once(made):
         assert squeezed(words) in squeezed(pdf_text(pdf))
     notes = [note["text"] for table in study["tables"] for note in table["notes"]]
     assert not set(notes) & set(study["differences"])
-
-
-def test_a_report_without_any_source_has_no_empty_columns(tmp_path):
-    """As quickstart: nothing is published, so there are no verdicts to show, or to fail at."""
-    study = constructed.usual_study("alone", published=None, citation=None)
-    groups = [Group("resnet18", "eager", CPU1), Group("resnet18", "ddp", CPU2)]
-    made = collect(tmp_path, constructed.write_study(tmp_path, study, groups))
-    html, pdf = render(tmp_path, made)
-    data = json.loads(made.read_text())
-    for table in data["studies"][0]["tables"]:
-        columns = [name for head in table["heads"] for name in head["columns"]]
-        assert not {"Published", "Ratio", "Verdict"} & set(columns)
-    sentence = "No number of this report has a published counterpart."
-    assert sentence in html
-    assert squeezed(sentence) in squeezed(pdf_text(pdf))
 
 
 @pytest.mark.parametrize(
@@ -218,7 +159,7 @@ def test_reading_of_a_speedup(tmp_path, turns, says):
     """The bound is 2."""
     groups = [Group("resnet18", "eager", CPU1), Group("resnet18", "ddp", CPU2, turns=turns)]
     paths = constructed.write_study(tmp_path, groups=groups)
-    tables = json.loads(collect(tmp_path, paths).read_text())["studies"][0]["tables"]
+    tables = collect(paths)["studies"][0]["tables"]
     table = next(table for table in tables if table["id"].startswith("t-turns"))
     columns = [name for head in table["heads"] for name in head["columns"]]
     row = row_of(table, "resnet18", "ddp")
@@ -232,7 +173,7 @@ def test_only_more_devices_of_one_kind_have_a_bound(tmp_path, other, training):
     """2.6 times as fast: no clock is to be suspected."""
     half = Group("resnet18", "bf16", other, turns=(2.6, 2.61, 2.59, 2.6), training=training)
     paths = constructed.write_study(tmp_path, groups=[Group("resnet18", "eager", CPU1), half])
-    tables = json.loads(collect(tmp_path, paths).read_text())["studies"][0]["tables"]
+    tables = collect(paths)["studies"][0]["tables"]
     table = next(table for table in tables if table["id"].startswith("t-turns"))
     assert [row_of(table, "resnet18", "bf16")[at]["text"] for at in (-2, -1)] == ["–", "faster"]
 
@@ -261,48 +202,29 @@ def test_figures_have_text_names_and_ids_of_their_own(made):
 def test_every_reproduced_number_leads_to_its_cells(made):
     data, html = made[0], made[1]
     targets = {attributes.get("id") for _, attributes in Page(html).elements}
-    links = [
-        cell["link"]
-        for t in all_tables(data)
-        for row in t["rows"]
-        for cell in row
-        if "link" in cell
-    ]
-    assert set(links) <= targets
-    numbers = [
-        cell
-        for study in data["studies"]
-        for t in study["tables"]
-        for row in t["rows"]
-        for cell in row
-        if re.fullmatch(r".* \(4\)", cell["text"])
-    ]
+    cells = [cell for table in all_tables(data) for row in table["rows"] for cell in row]
+    assert {cell["link"] for cell in cells if "link" in cell} <= targets
+    numbers = [cell for cell in cells if re.fullmatch(r".* \(4\)", cell["text"])]
     assert numbers
     assert all("link" in cell for cell in numbers)
 
 
 def test_a_cells_details_hold_what_rebuilds_and_explains_it(made):
-    html, folder = made[1], made[3]
+    html, cells = made[1], made[3][0]["cells"]
     cell = constructed.usual_groups()[0].cell_id(1)
     start = html.index(f'id="c-constructed-{cell}"')
     part = html[start : html.index("</details>", start)]
-    path = folder / "results" / "cells" / cell / "metrics.json"
+    path = cells / cell / "metrics.json"
     command = escape(f"snakemake {shlex.quote(str(path))} --config 'studies=[constructed]'")
-    for words in (
-        command,
-        "c0de" * 16,
-        "da7a" * 16,
-        "0" * 40,
-        f'<a href="../{path.parent}">',
-        "0.9300",
-    ):
+    link = f'<a href="../{path.parent}">'
+    for words in (command, "c0de" * 16, "da7a" * 16, "0" * 40, link, "0.9300"):
         assert words in part
 
 
 def test_an_environment_names_image_and_digest(tmp_path):
     """And a cell leads to its environment."""
     paths = constructed.write_study(tmp_path, change=constructed.in_image, deployment="apptainer")
-    data = json.loads(collect(tmp_path, paths).read_text())
+    data = collect(paths)
     facts = {each["name"]: dict(each["pairs"]) for each in data["environments"]}
     for panel in data["groups"]:
         name = "horovod" if "horovod" in panel["group"] else "torch"
@@ -336,9 +258,9 @@ def test_two_studies_may_share_a_cell(tmp_path):
         constructed.write_study(tmp_path, constructed.usual_study(name), groups)
         for name in ("one", "two")
     ]
-    data = collect(tmp_path, *paths)
-    html, _ = render(tmp_path, data)
-    assert dict(json.loads(data.read_text())["summary"]["facts"])["Cells"] == "8"
+    data = collect(*paths)
+    html, _ = render(data)
+    assert dict(data["summary"]["facts"])["Cells"] == "8"
     names = [attributes["id"] for _, attributes in Page(html).elements if "id" in attributes]
     assert len(names) == len(set(names))
 
@@ -375,15 +297,9 @@ def test_html_has_no_outside_reference(made):
     assert len(re.findall("https?://", html)) == 2 * html.count('rel="noreferrer external"')
 
 
-def test_two_renderings_are_equal_byte_for_byte(made, tmp_path):
-    _, html, pdf, folder = made
-    names = ("constructed", "nothing-ran")
-    plans = [folder / "results" / "plan" / f"{name}.json" for name in names]
-    tables = [folder / "results" / "tables" / f"{name}.csv" for name in names]
-    again = report.collect(plans, tables, folder / "results" / "cells")
-    data = tmp_path / "report.json"
-    data.write_text(json.dumps(again))
-    assert render(tmp_path, data) == (html, pdf)
+def test_two_renderings_are_equal_byte_for_byte(made):
+    _, html, pdf, paths = made
+    assert render(collect(*paths)) == (html, pdf)
 
 
 def test_pdf_is_tagged_titled_and_numbered(made):
@@ -397,19 +313,6 @@ def test_pdf_is_tagged_titled_and_numbered(made):
         assert float(page.mediabox.width) == pytest.approx(595, abs=1)
 
 
-def test_the_log_of_a_cell_that_failed_ends_where_it_failed(tmp_path):
-    groups = [
-        Group("resnet18", "eager", CPU1, seeds=(0,)),
-        Group("resnet18", "ddp", CPU2, seeds=(0,), status="diverged", reason="loss was NaN"),
-    ]
-    log = "".join(f"step {number}\n" for number in range(30))
-    data = json.loads(
-        collect(tmp_path, constructed.write_study(tmp_path, groups=groups, log=log)).read_text()
-    )
-    logs = [cell["log"] for panel in data["groups"] for cell in panel["cells"]]
-    assert logs == [[], [f"step {number}" for number in range(10, 30)]]
-
-
 def test_an_unfinished_report_says_what_is_lacking_and_links_the_logs(tmp_path):
     paths = constructed.write_study(tmp_path)
     plan = json.loads(paths["plan"].read_text())
@@ -419,28 +322,11 @@ def test_an_unfinished_report_says_what_is_lacking_and_links_the_logs(tmp_path):
     group["failed"] = [{"cell": "a.ddp", "sentence": "rank 1 & died", "lines": lines, "log": log}]
     group["waiting"] = 2
     paths["plan"].write_text(json.dumps(plan))
-    html, _ = render(tmp_path, collect(tmp_path, paths))
+    html, _ = render(collect(paths))
     assert "This report is not finished: 1 cell failed and 2 cells not trained yet." in html
     assert "rank 1 &amp; died" in html
     assert "epoch 1\nKilled &lt;b&gt;" in html
     assert f'<a href="../{log}">' in html
-
-
-@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
-def test_few_seeds(tmp_path, seeds):
-    groups = [
-        Group("resnet18", "eager", CPU1, seeds=seeds),
-        Group("resnet18", "ddp", CPU2, seeds=seeds, turns=(1.5,) * len(seeds)),
-    ]
-    data = collect(tmp_path, constructed.write_study(tmp_path, groups=groups))
-    html, _ = render(tmp_path, data)
-    assert f"({len(seeds)})" in html
-    assert f"{len(seeds)} restart{'s' * (len(seeds) > 1)}, and 4 are the fewest" in html
-    row = row_of(json.loads(data.read_text())["studies"][0]["tables"][0], "resnet18", "eager")
-    reproduced = row[4]["text"]
-    assert "±" not in reproduced
-    assert reproduced.endswith(f"({len(seeds)})")
-    assert (" to " in reproduced) == (len(seeds) == 2)
 
 
 # ---------------------------------------------------------------- hostile text
@@ -459,7 +345,7 @@ def test_markup_in_any_text_is_shown_as_text(tmp_path):
     study["citation"] = {"text": HOSTILE, "authors": [], "year": 2024, "url": "javascript:alert(1)"}
     study["tables"][0]["title"] = HOSTILE
     paths = constructed.write_study(tmp_path, study, groups, log=HOSTILE + "\x1b[31m\x00\n")
-    html, pdf = render(tmp_path, collect(tmp_path, paths))
+    html, pdf = render(collect(paths))
     page = Page(html)
     assert [tag for tag, _ in page.elements].count("script") == 1
     assert [tag for tag, _ in page.elements].count("b") == 0
@@ -480,35 +366,18 @@ def test_what_is_missing_or_broken_fails(tmp_path):
     other = plan["study"]["tables"][0] | {"units": {"train_seconds": "percent"}}
     constructed.write_json(paths["plan"], plan | {"study": plan["study"] | {"tables": [other]}})
     with pytest.raises(ParbenchError, match="cannot show 's' as 'percent'"):
-        collect(tmp_path, paths)
+        collect(paths)
     constructed.write_json(paths["plan"], plan)
     paths["table"].write_text("study,group\n1,2\n")
     with pytest.raises(ParbenchError, match=r"constructed\.csv: not a table .*snakemake"):
-        collect(tmp_path, paths)
+        collect(paths)
     cell = constructed.usual_groups()[0].cell_id(2)
     (paths["cells"] / cell / "metrics.json").unlink()
     with pytest.raises(ParbenchError, match=f"{cell}.*no such file; make it with: snakemake"):
-        collect(tmp_path, paths)
+        collect(paths)
 
 
 # ---------------------------------------------------------------- what failed, and goals
-
-
-def test_seeds_that_failed_are_named_beside_the_others_mean(tmp_path):
-    groups = [Group("resnet18", "eager", CPU1), Group("resnet18", "ddp", CPU2)]
-    failed = constructed.metrics_json(
-        Group("resnet18", "ddp", CPU2, status="diverged", reason="loss was NaN"), 2
-    )
-
-    def change(metrics):
-        return failed if metrics["cell"]["id"] == groups[1].cell_id(2) else metrics
-
-    paths = constructed.write_study(tmp_path, groups=groups, change=change)
-    data = json.loads(collect(tmp_path, paths).read_text())
-    table = data["studies"][0]["tables"][1]
-    assert row_of(table, "resnet18", "ddp")[4]["text"].endswith("(3)")
-    assert "seed 2 diverged (loss was NaN)" in [note["text"] for note in table["notes"]]
-    assert "1 diverged 1 of 4" in dict(data["summary"]["facts"])["Groups"]
 
 
 def test_time_to_the_published_accuracy_stands_beside_the_time_for_the_epochs(tmp_path):
@@ -518,9 +387,9 @@ def test_time_to_the_published_accuracy_stands_beside_the_time_for_the_epochs(tm
         Group("swin", "eager", CPU1),
         Group("resnet18", "gpipe-2", A100X2, not_run="none", published={"test_accuracy": 0.8}),
     ]
-    made = collect(tmp_path, constructed.write_study(tmp_path, groups=groups))
-    html, pdf = render(tmp_path, made)
-    shown = json.loads(made.read_text())["studies"][0]["tables"]
+    made = collect(constructed.write_study(tmp_path, groups=groups))
+    html, pdf = render(made)
+    shown = made["studies"][0]["tables"]
     table = next(t for t in shown if t["id"] == "t-constructed-time-to-accuracy")
     eager, ddp = ([cell["text"] for cell in row] for row in table["rows"])  # the others: no goal
     assert eager[3:5] == ["80", "93.00 ± 0.28 (4)"]

@@ -13,7 +13,6 @@ import pytest
 import calibrate
 import constructed
 from parbench.bench.calibration import looks
-from parbench.errors import ParbenchError
 from parbench.verdicts.sequential import (
     ALPHA,
     hodges_lehmann,
@@ -86,10 +85,6 @@ def test_fewer_than_four_values_decide_nothing():
 )
 def test_a_verdict_is_where_the_interval_lies(mean, half, region, word):
     assert within(interval(around(mean, half)), region) == word
-
-
-def test_a_margin_of_ratios_is_a_share():
-    assert tuple(map(math.exp, ratio_margin(0.05))) == pytest.approx((1 / 1.05, 1.05))
 
 
 def test_a_resolution_bounds_the_spread_of_identical_values():
@@ -217,8 +212,3 @@ def test_what_is_calibrated_is_the_rule_of_the_verdicts():
         made = [interval(run[:n]) for n in range(4, 21)]
         assert low[row] == pytest.approx([each.low for each in made])
         assert high[row] == pytest.approx([each.high for each in made])
-
-
-def test_calibration_without_pairs_says_how_to_make_some(program):
-    with pytest.raises(ParbenchError, match=r"0 of at least 4 .* results/cells; `snakemake`"):
-        program([])

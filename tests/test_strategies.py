@@ -26,21 +26,6 @@ def test_work_that_no_plan_of_a_study_holds():
     assert "one worker" in strategies.of(on_cpus).notes()["speedup"]
 
 
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        (cell("gpipe", balance=[2], profile="operators"), "choose none or phases"),
-        (cell("deepspeed", 1), "stage 2 divides a model among ranks, and there is one device"),
-        (cell("deepspeed", 2, precision="fp16"), "choose bf16 or fp32"),
-        (cell("ddp", 2, hook="powersgd", precision="fp16"), "choose bf16 or fp32"),
-        (cell("pipeline", 2, precision="fp16"), "choose bf16 or fp32"),
-    ],
-)
-def test_contradictions_are_said(value, problem):
-    (sentence,) = strategies.of(value).check()
-    assert problem in sentence
-
-
 def test_a_horovod_without_nccl_is_a_reason_not_to_run_on_gpus():
     class Without(machine.Software):
         def without_horovod(self):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import subprocess
@@ -72,19 +71,6 @@ def test_numbers_over_seeds():
     assert found["ci_high"] == pytest.approx(12 + k(4) * found["std"] / 2)
     few = row(table(group(seeds=3)), "train_seconds")
     assert few[["ci_low", "ci_high"]].isna().all()
-
-
-def test_a_run_is_its_mean_epoch_its_largest_process_and_its_fullest_accelerator():
-    memory = {
-        "processes": [{"rank": n, "mib": 800 + n} for n in (0, 1)],
-        "devices": [{"device": f"cuda:{n}", "rank": 0, "mib": 512 + n} for n in (0, 1)],
-    }
-    epochs = {"epoch_seconds": [[20.0, 30.0]], "peak_memory_mib": [memory]}
-    frame = table(group(seeds=1, measured=epochs))
-    assert row(frame, "epoch_seconds")["mean"] == 25
-    assert row(frame, "peak_memory_process_mib")["mean"] == 801
-    assert row(frame, "peak_memory_device_mib")["mean"] == 513
-    assert "peak_memory_device_mib" not in set(table(group(hardware=CPU2))["metric"])
 
 
 def test_failed_runs_are_counted_and_not_averaged():
@@ -157,16 +143,6 @@ def test_no_difference_between_unequal_runs(changes, reason):
     assert found["reason"].count(reason) == 1  # once, not once a seed
 
 
-def test_a_difference_says_when_the_baseline_has_no_good_run_of_a_seed():
-    base = group(seeds=2, measured={"status": ["ok", "diverged"]})
-    found = row(table(base, group("ddp")), "accuracy_difference", "ddp")
-    assert found["n_seeds"] == 1
-    told = "the baseline's seed 1: diverged; the baseline has no seed 2"
-    assert found["reason"].startswith(told)
-    found = row(table(group(not_run=NOT_RUN), group("ddp")), "accuracy_difference", "ddp")
-    assert re.fullmatch(r"the baseline resnet50\.eager\S+ was not run", found["reason"])
-
-
 # ---------------------------------------------------------------- published values
 
 
@@ -207,17 +183,6 @@ def test_two_values_are_refused_unless_they_are_one_or_the_selection_is_narrowed
     assert published_of(two, table="Table 7") == 0.8
     with pytest.raises(ParbenchError, match="narrow the selection by hardware"):
         published_of(make_published({}, {"hardware": "A30"}))
-
-
-def test_a_selection_spells_numbers_in_several_ways_and_means_something():
-    frame = make_published({"batch_size": 16.0}, {"batch_size": 64.0, "value": 0.5})
-    for batch in (16, 16.0, "16"):
-        assert published_of(frame, batch_size=batch, options="") == 0.9
-    assert math.isnan(published_of(frame, batch_size=8))
-    with pytest.raises(ParbenchError, match=r"resnet50.eager.*: published: 'modle' is no column"):
-        published_of(frame, modle="x")
-    with pytest.raises(ParbenchError, match=r"test_accuracy is in 'percent'; write it in 'frac"):
-        published_of(make_published({"unit": "percent"}))
 
 
 def test_a_source_is_looked_up_in_every_file_and_stands_in_one(tmp_path):
@@ -380,20 +345,6 @@ def test_the_end_of_a_run_says_it_in_short(tmp_path):
     paths["table"].write_text("a,b\n1,2\n")
     done = run_program("closing.py", tmp_path)
     assert "paper.csv: not a table of parbench (KeyError('study')); delete it" in done.stderr
-
-
-def test_program_fails_in_one_sentence(tmp_path):
-    own = group(seeds=1)
-    constructed.write_study(tmp_path, constructed.usual_study("paper"), [own])
-    path = f"results/cells/{own.cell_id(0)}/metrics.json"
-    (tmp_path / path).unlink()
-    words = "--plan=results/plan/paper.json --cells=results/cells --published published.csv --out=t"
-    done = run_program("tables.py", tmp_path, *words.split())
-    assert done.returncode == 2
-    assert done.stderr == (
-        f"error: {path}: no such file; make it with: snakemake {path} --config 'studies=[paper]'\n"
-    )
-    assert not (tmp_path / "t").exists()
 
 
 def test_every_verdict_and_metric_is_documented():

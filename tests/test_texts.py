@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-import yaml
 
 import training
 from launched import Launched
@@ -17,20 +16,13 @@ from parbench import models
 from parbench.data import dataset, loader, source, texts, tokens
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
-from parbench.plan import config as configuration
-from parbench.plan import expansion, places
 from parbench.verdicts import equivalence, trials
 from parbench.verdicts.words import EQUAL
 from require import require_package
-from workspace import ROOT
 
 GRAMMAR = {"kind": "grammar", "train_samples": 240, "test_samples": 60, "seed": 0}
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] a fine film dull ##er hello news".split()
 SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *map(chr, range(33, 127)), "Ġ"]
-SETTINGS = {
-    **{"epochs": 1, "global_batch": 32, "min_tail": 16, "max_length": 64},
-    **{"optimizer": "adamw", "schedule": "constant", "learning_rate": 0.001},
-}
 VOCABULARIES = {
     "vocab.txt": "\n".join(WORDS),
     "vocab.json": json.dumps({each: at for at, each in enumerate(SYMBOLS)}),
@@ -157,13 +149,6 @@ def test_a_member_of_a_downloaded_archive(tmp_path, vocabularies):
         texts.File(**{**part, "archive_md5": "0" * 32}).content()
 
 
-def test_another_vocabulary_than_the_published_one_is_refused(tmp_path, vocabularies):
-    given = entry("sst2", tmp_path, vocabularies)
-    (tmp_path / "vocabularies" / "vocab.txt").write_text("[PAD]")
-    with pytest.raises(ParbenchError, match=r"vocab.txt: it has 5 bytes, \d+ are expected"):
-        source.load("sst2")(**given).read()
-
-
 # ---------------------------------------------------------------- tokens and batches
 
 
@@ -213,56 +198,6 @@ def test_the_grammar_is_the_same_everywhere(grammar, tmp_path):
     again = tmp_path / "grammar"
     dataset.prepare("grammar", GRAMMAR, again / "data.safetensors", again / "digest.json")
     assert (again / "data.safetensors").read_bytes() == (grammar / "data.safetensors").read_bytes()
-
-
-def test_a_model_of_texts_takes_no_images(digits, grammar):
-    with pytest.raises(
-        ParbenchError, match="takes texts that are cut by bpe, the dataset holds im"
-    ):
-        loader.load(digits, "cpu", vocabulary="bpe", max_length=16)
-    with pytest.raises(ParbenchError, match="takes images, the dataset holds texts"):
-        loader.load(grammar, "cpu")
-
-
-def of(**settings):
-    return {"settings": settings}
-
-
-PIPELINE = {"strategy": "pipeline", "hardware": "cpu2"}
-UNFIT = [
-    ("bert", {"dataset": "digits"}, "bert takes texts, and the dataset digits holds images;"),
-    ("swin", {}, "swin takes images, and the dataset grammar holds texts; choose another"),
-    ("bert", of(max_length=None), "the setting max_length is missing: state how ma"),
-    ("bert", of(max_length=513), "max_length 513: model bert takes texts of up to"),
-    ("bert", of(input="pil"), "input pil is of images; remove it"),
-    ("bert", PIPELINE, "padding longest: the stages of a pip"),
-    ("swin", {"dataset": "digits"}, "max_length 64 is of texts, and model swin takes images"),
-]
-
-
-@pytest.mark.parametrize(("model", "changes", "said"), UNFIT)
-def test_settings_that_do_not_fit_the_data(model, changes, said, tmp_path, monkeypatch):
-    monkeypatch.setattr(places, "ROOT", tmp_path)
-    for name in ("config.yaml", "containers"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    variant = {"strategy": changes.get("strategy", "eager")}
-    variant["hardware"] = changes.get("hardware", "cpu1")
-    study = {
-        "title": "x",
-        "description": "x",
-        "citation": None,
-        "dataset": changes.get("dataset", "grammar"),
-        "seeds": [0],
-        "settings": {**SETTINGS, **changes.get("settings", {})},
-        "models": {model: {}},
-        "variants": {"one": variant},
-        "tables": [{"title": "x", "variants": ["one"], "metrics": ["test_accuracy"]}],
-    }
-    (tmp_path / "studies").mkdir()
-    (tmp_path / "studies" / "x.yaml").write_text(yaml.safe_dump(study))
-    config = {**configuration.checked(configuration.load()), "studies": ["x"]}
-    with pytest.raises(ParbenchError, match=said):
-        expansion.plan({**config, "deployment": "host"}, lacking=lambda group, cell: None)
 
 
 # ---------------------------------------------------------------- models

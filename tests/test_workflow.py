@@ -137,36 +137,11 @@ def test_neither_a_touched_file_nor_a_comment_is_a_change(work):
     assert work.jobs() == {}
 
 
-def test_the_results_are_told_again_when_nothing_was_to_do(work):
-    out = work.run("scripts/closing.py").stdout
-    assert "six (stack current" in out
-    assert "swin" in out
-    assert "reports/final.html" in out
-    assert "nan" not in out
-
-
 def test_snakemake_report_has_captions(work):
     work.snakemake("--report", "overview.html")
     text = (work.folder / "overview.html").read_text()
     assert "final.html" in text
     assert "six.csv" in text
-
-
-@pytest.mark.parametrize(
-    ("content", "files", "words"),
-    [
-        ("stack: a\nstack: b\n", 1, "mine.yaml, line 2: not valid YAML: the key 'stack'"),
-        ("studies: [six]\n", 2, "--configfile stands twice"),
-    ],
-)
-def test_wrong_overlays(work, tmp_path, content, files, words):
-    path = tmp_path / "mine.yaml"
-    path.write_text(content)
-    result = work.snakemake("-n", *["--configfile", str(path)] * files, check=False)
-    assert result.returncode != 0
-    text = result.stdout + result.stderr
-    assert "Traceback" not in text
-    assert words in text
 
 
 def test_cells_of_two_seeds_run_at_once(tmp_path):

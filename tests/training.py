@@ -1,4 +1,4 @@
-"""Small cells for tests, and the loop started by hand."""
+"""Small cells for tests, trained by scripts/train.py without the launcher."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SMALL_SWIN = {
 
 
 def cell(strategy: str = "eager", devices: int = 1, model: str = "swin", **changes) -> Cell:
-    """A cell on digits that trains in a second: SGD, two epochs, an uneven tail.
+    """Return a cell on digits that trains in a second: SGD, two epochs, an uneven last batch.
 
-    ``changes`` go to the training settings, or to the strategy's options when they are one.
+    ``changes`` replace options of the strategy where it has them, else training settings.
     """
     module = strategies.load(strategy)
     options = {k: copy.deepcopy(part.get("default")) for k, part in module.OPTIONS.items()}
@@ -58,7 +58,7 @@ def cell(strategy: str = "eager", devices: int = 1, model: str = "swin", **chang
 
 
 def altered(value: Cell, **changes) -> Cell:
-    """``value`` with other values: of a part (``run={...}``), or in place of one (``seed=1``)."""
+    """Return ``value`` with fields of a part changed (``run={...}``) or replaced (``seed=1``)."""
     return replace(
         value,
         **{
@@ -69,14 +69,14 @@ def altered(value: Cell, **changes) -> Cell:
 
 
 def starter(value: Cell) -> list[str]:
-    """What comes before a program that is to run as the ranks of ``value``."""
+    """Return the command prefix that runs a program as the ranks of ``value``."""
     return [sys.executable, "tests/started.py", str(strategies.of(value).ranks_per_node)]
 
 
 def start(
     value: Cell, data: Path, folder: Path, program: str = "scripts/train.py", **variables: str
 ) -> subprocess.Popen:
-    """Start training ``value`` in ``folder``, as many ranks as its strategy has."""
+    """Start training ``value`` in ``folder``, with as many ranks as its strategy has."""
     folder.mkdir(parents=True, exist_ok=True)
     cell_path, out = folder / "cell.json", folder / "metrics.json"
     cell_path.write_text(json.dumps(value.json()))
@@ -102,7 +102,7 @@ def start(
 
 
 def run(value: Cell, data: Path, folder: Path, check: bool = True, **variables: str):
-    """Train ``value``; (metrics or None, the process)."""
+    """Train ``value``; return its metrics, or None, and the completed process."""
     process = start(value, data, folder, **variables)
     stdout, stderr = process.communicate(timeout=300)
     result = subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
@@ -113,13 +113,13 @@ def run(value: Cell, data: Path, folder: Path, check: bool = True, **variables: 
 
 
 def learned(metrics: dict) -> dict:
-    """What a repeated run of a cell must give again in deterministic mode."""
+    """Return what a repeated run must reproduce in deterministic mode."""
     losses = [(epoch["train_loss"], epoch["test_loss"]) for epoch in metrics["history"]]
     return {"losses": losses, **{key: metrics[key] for key in ("weights_sha256", "confusion")}}
 
 
 def kept(folder: Path) -> dict | None:
-    """The place of the newest checkpoint that stands in a cell's folder."""
+    """Return the position ("kept") of the newest checkpoint in a cell's folder; None without."""
     newest = max((folder / "checkpoints").glob("*.safetensors"), default=None)
     if newest is None:
         return None

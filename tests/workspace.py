@@ -1,4 +1,4 @@
-"""A copy of the project to work in: tests edit it, run Snakemake in it and count jobs."""
+"""A copy of the project that tests edit, run Snakemake in, and count jobs of."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTS = (
 def small_study(
     title: str, models: str, variants: str, *, epochs: int = 1, images: int = 100
 ) -> str:
-    """A study for tests, as YAML: one seed and little data, so that a cell takes seconds.
+    """Return a study for tests, as YAML: one seed and little data, so a cell takes seconds.
 
     ``models`` and ``variants`` are lines of YAML; one table shows all variants.
     """
@@ -42,7 +42,7 @@ tables:
 
 
 def add_pairs(monkeypatch, folder: Path, pairs: str, study: str = "laharsh-cpu") -> None:
-    """Plan from a copy of the project's studies in ``folder``: ``study`` with ``pairs`` (YAML)."""
+    """Plan from a copy of the studies in ``folder``, with ``pairs`` (YAML) put into ``study``."""
     for part in ("studies", "containers"):
         shutil.copytree(ROOT / part, folder / part)
     path = folder / "studies" / f"{study}.yaml"
@@ -52,11 +52,10 @@ def add_pairs(monkeypatch, folder: Path, pairs: str, study: str = "laharsh-cpu")
 
 
 class Workspace:
-    """The project's own files, copied to ``folder``; results are its own.
+    """A copy of the project's files in ``folder``, with its own results.
 
-    Cells run on the host unless ``deployment`` says otherwise: what a test needs no image for is
-    then the same on every machine. Turns of pairs are short: beside other tests no ratio of times
-    is a finding.
+    Cells run on the host unless ``deployment`` says otherwise, so tests that need no image do the
+    same on every machine. Slices of pairs are short: beside other tests timings mean nothing.
     """
 
     def __init__(self, folder: Path, deployment: str = "host"):
@@ -80,7 +79,7 @@ class Workspace:
     def run(
         self, *words: str, check: bool = True, **environment: str
     ) -> subprocess.CompletedProcess:
-        """Run this Python with ``words`` in the copy."""
+        """Run this Python with arguments ``words`` in the copy."""
         result = subprocess.run(
             [sys.executable, *words],
             cwd=self.folder,
@@ -99,13 +98,13 @@ class Workspace:
         return self.run("-m", "snakemake", *words, check=check, **environment)
 
     def jobs(self, *words: str, **environment: str) -> dict[str, int]:
-        """Jobs by rule that a dry run would do; empty where nothing is to be done."""
+        """Return the number of jobs per rule in a dry run; empty if nothing is to be done."""
         result = self.snakemake("-n", *words, "--quiet", "host", **environment)
         counts = re.findall(r"^(\w+) +(\d+)$", result.stdout + result.stderr, re.M)
         return {name: int(number) for name, number in counts if name not in ("total", "all")}
 
     def edit(self, file: str, old: str, new: str) -> None:
-        """Replace ``old``, which must be there, by ``new``."""
+        """Replace the first ``old`` in ``file``, which must be there, by ``new``."""
         path = self.folder / file
         text = path.read_text()
         assert old in text, f"{old!r} is not in {file}"
