@@ -1,7 +1,7 @@
-"""BatchNorm over the whole global batch: the training setting `batch_norm: synchronized`.
+"""BatchNorm over the whole global batch, for the setting `batch_norm: synchronized`.
 
-torch's SyncBatchNorm takes no tensor of a CPU, and Horovod's neither. This one needs nothing but a
-strategy's own `reduce`.
+SyncBatchNorm of torch and of Horovod do not support CPU tensors. This one needs only a strategy's
+`reduce`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ LAYERS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class Ranks:
-    """All ranks, as their BatchNorm layers see them; ``reduce`` is a strategy's.
+    """Sums over all ranks for BatchNorm layers; ``reduce``: Strategy.reduce.
 
-    ``counts``: whether this rank's samples are in the batch. One without samples computes with
-    some that are not, since all ranks must join.
+    ``counts``: whether this rank has samples of the batch. A rank without any computes with
+    others, which must not count, since all ranks must take part.
     """
 
     def __init__(self, reduce: Callable[[torch.Tensor], torch.Tensor]):
@@ -30,12 +30,12 @@ class Ranks:
         self.counts = True
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum of everybody's ``values`` [N], differentiable."""
+        """Return the sum of ``values`` [N] over all ranks, differentiable."""
         return _Sum.apply(values if self.counts else values * 0, self.reduce)
 
 
 class _Sum(torch.autograd.Function):
-    """What is trained on is the sum of all ranks' losses, in each of which the sum stands."""
+    """All-reduce. Its gradient is an all-reduce, too: every rank's loss depends on the sum."""
 
     @staticmethod
     def forward(context: Any, values: torch.Tensor, reduce: Callable) -> torch.Tensor:
@@ -48,9 +48,9 @@ class _Sum(torch.autograd.Function):
 
 
 class Synchronized(_BatchNorm):
-    """A BatchNorm layer, of any dimension, whose training sees the batches of all ``ranks``.
+    """A BatchNorm layer of any dimension that normalizes over the batches of all ``ranks``.
 
-    It takes the parameters and buffers of ``layer``, under their names.
+    It takes over the parameters and buffers of ``layer`` under the same names.
     """
 
     def __init__(self, layer: _BatchNorm, ranks: Ranks):
@@ -63,16 +63,16 @@ class Synchronized(_BatchNorm):
         self.ranks = ranks
 
     def _check_input_dim(self, value: torch.Tensor) -> None:
-        """Channels are the second dimension, whatever follows."""
+        """Accept any number of dimensions; channels are the second."""
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        """[B, C, ...] -> the same shape and dtype."""
+        """Normalize [B, C, ...]; return the same shape and dtype."""
         if not self.training:
             return super().forward(value)
-        # Statistics of half precision need more digits than it has.
+        # Half precision has too few digits for statistics.
         x = value.to(torch.promote_types(value.dtype, torch.float32))
         axes, shape = [0, *range(2, x.dim())], [1, -1, *[1] * (x.dim() - 2)]
-        # Twice over the ranks, as the mean of squares less the square of the mean loses digits.
+        # Two sums over ranks: mean of squares minus squared mean would lose digits.
         values = x.new_tensor([x.numel() / x.shape[1]])
         total = self.ranks.sum(torch.cat([x.sum(axes), values]))
         mean, count = total[:-1] / total[-1], total[-1]
@@ -81,19 +81,19 @@ class Synchronized(_BatchNorm):
         self._track(mean.detach(), variance.detach(), count.detach())
         x = centred * (variance + self.eps).rsqrt().view(shape)
         if self.affine:
-            # The product gives the bias a gradient of its own. Of a single value torch would hand
-            # on the sum's, which Horovod averages in place while others still need it.
+            # The product gives the bias its own gradient tensor. For a single value, torch would
+            # pass on the sum's gradient, which Horovod averages in place while it is still needed.
             x = x * self.weight.view(shape) + (self.bias * 1.0).view(shape)
         return x.to(value.dtype)
 
     @torch.no_grad()
     def _track(self, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor) -> None:
-        """Running statistics, as torch keeps them: of the unbiased variance."""
+        """Update the running statistics as torch does, with the unbiased variance."""
         if not self.track_running_stats:
             return
         self.num_batches_tracked += 1
         momentum = self.momentum
-        if momentum is None:  # the mean of all batches
+        if momentum is None:  # cumulative mean
             momentum = 1 / float(self.num_batches_tracked)
         unbiased = variance * (count / (count - 1))
         self.running_mean.lerp_(mean.to(self.running_mean), momentum)
@@ -101,9 +101,9 @@ class Synchronized(_BatchNorm):
 
 
 def synchronize(model: nn.Module, ranks: Ranks) -> None:
-    """Put a Synchronized in the place of every BatchNorm layer of ``model``.
+    """Replace every BatchNorm layer of ``model`` by a Synchronized one.
 
-    ParbenchError for a kind of BatchNorm that it does not stand for.
+    Raises ParbenchError for an unknown kind of BatchNorm.
     """
     for name, child in model.named_children():
         if type(child) in LAYERS:

@@ -1,7 +1,7 @@
-"""Checkpoints of a cell: where its training stands, so that a run that was ended can go on.
+"""Checkpoints of a cell, from which an interrupted run resumes.
 
-A checkpoint is one safetensors file with JSON in its metadata: nothing is unpickled. Its name has
-the number of steps and a digest, which is checked when it is read.
+A checkpoint is one safetensors file with JSON in its metadata, so nothing is unpickled. Its name
+contains the number of steps and a digest, which is checked on reading.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from parbench.training import launched
 if TYPE_CHECKING:
     import torch
 
-KEPT = 2  # the last one, and one more in case that it is damaged
-# How often the ranks look up from their work. The end of a run waits for this at most about twice.
+KEPT = 2  # the last checkpoint, and one more in case it is damaged
+# Interval at which all ranks check for requests. A request waits at most about twice as long.
 LOOK_SECONDS = 1.0
 
 
 def folder(out: Path, companion: int = 0) -> Path:
-    """Where the checkpoints of the run that writes ``out`` lie; within it those of a companion."""
+    """Return the folder for checkpoints of the run that writes ``out``, or of a companion."""
     own = out.parent / "checkpoints"
     return own / f"beside-{companion}" if companion else own
 
 
 def written(folder: Path) -> list[Path]:
-    """The checkpoints in ``folder``, from the first to the last."""
+    """Return the checkpoints in ``folder``, oldest first."""
     return sorted(folder.glob("*.safetensors"))
 
 
 def key(cell: Cell, environment: dict) -> dict[str, str | None]:
-    """What a checkpoint rests on, in words: it is of no use when any of it has changed."""
+    """Return what a checkpoint depends on; if any of it changed, training starts afresh."""
     settings = {name: value for name, value in cell.json().items() if name != "run"}
     return {
         "the settings": files.digest(settings),
@@ -52,9 +52,9 @@ def key(cell: Cell, environment: dict) -> dict[str, str | None]:
 
 @dataclass
 class Place:
-    """How far training has come: ``step`` steps of ``epoch`` (from 0) are done.
+    """How far training has come: ``step`` steps of ``epoch`` (counted from 0) are done.
 
-    ``seconds`` is what these steps took, on the slowest rank; ``loss`` the sum of this rank's.
+    ``seconds``: of these steps on the slowest rank; ``loss``: their sum on this rank.
     """
 
     epoch: int = 0
@@ -63,14 +63,14 @@ class Place:
     loss: float = 0.0
 
     def told(self) -> dict[str, int]:
-        """For a reader, who counts epochs from 1."""
+        """Return {epoch, step} for readers, who count epochs from 1."""
         return {"epoch": self.epoch + 1, "step": self.step}
 
 
 class Store:
-    """The checkpoints in one folder, by number: the steps that are done.
+    """The checkpoints in one folder, identified by the number of completed steps.
 
-    ``key`` is that of the run that reads and writes them.
+    ``key``: of the run that reads and writes them.
     """
 
     def __init__(self, folder: Path, key: dict[str, str | None]):
@@ -78,10 +78,10 @@ class Store:
         self.key = key
 
     def write(self, number: int, tensors: dict[str, torch.Tensor], state: dict) -> None:
-        """Write a checkpoint; the last ``KEPT`` stay."""
+        """Write a checkpoint and delete all but the last ``KEPT``."""
         from safetensors.torch import save_file
 
-        # Contiguous and on the CPU: safetensors takes no other.
+        # safetensors requires contiguous tensors.
         tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         record = json.dumps({"key": self.key, "state": state})
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -91,8 +91,9 @@ class Store:
         _delete(written(self.folder)[:-KEPT])
 
     def find(self) -> int | None:
-        """The newest checkpoint that is whole and of this run; those that are not are deleted, and
-        the log says so.
+        """Return the number of the newest intact checkpoint with this run's key, or None.
+
+        Deletes damaged and outdated checkpoints and says so in the log.
         """
         for path in reversed(written(self.folder)):
             if path.name.split(".")[1] != _digest(path):
@@ -110,11 +111,11 @@ class Store:
         return None
 
     def read(self, number: int) -> tuple[dict, dict[str, torch.Tensor]]:
-        """State and tensors (on the CPU) of a checkpoint that ``find`` found."""
+        """Return the state and the tensors (on the CPU) of a checkpoint that ``find`` returned."""
         from safetensors.torch import load_file
 
         path = next(path for path in written(self.folder) if _number(path) == number)
-        # Not mapped: the optimizer keeps these tensors, and the file is deleted under them.
+        # Not memory-mapped: the optimizer keeps these tensors after the file is deleted.
         return _record(path)["state"], load_file(path, backend="pread")
 
 
@@ -128,7 +129,7 @@ def _number(path: Path) -> int:
 
 
 def _digest(path: Path) -> str:
-    """As much of a file's SHA-256 as finds any damage."""
+    """Return enough of a file's SHA-256 to detect damage."""
     return files.sha256_file(path)[:16]
 
 
@@ -141,7 +142,7 @@ def _record(path: Path) -> dict:
 
 @dataclass
 class Stride:
-    """Every how many steps the ranks look up: ``length``, of which ``left`` are to come."""
+    """The number of steps between two checks: ``length``, of which ``left`` remain."""
 
     length: int = 1
     left: int = 1
@@ -149,34 +150,33 @@ class Stride:
 
 
 class Lookout:
-    """About once a second all ranks look up from their work, after the same step.
+    """Makes all ranks check for requests, about once a second and after the same step.
 
-    They must act together, and a message each step would cost too much: so they agree, from the
-    time that the last steps took, on the step after which they look up next. ``combined`` is
-    Strategy.reduced.
+    A message after each step would cost too much. At each check the ranks agree, from the time that
+    the last steps took, on the number of steps until the next. ``combined``: Strategy.reduced.
     """
 
     def __init__(
         self, every: float, rank: int, combined: Callable[[list[float], str], list[float]]
     ):
-        self.stop = False  # whether the launcher asked for the end
+        self.stop = False  # whether the launcher asked to stop
         self._every = every
         self._look = min(LOOK_SECONDS, every)
         self._rank = rank
         self._combined = combined
-        state = os.environ.get("PARBENCH_STATE")  # not set when train.py was started by hand
+        state = os.environ.get("PARBENCH_STATE")  # not set if train.py was started by hand
         self._asked = Path(state) / "stop" if state else None
         self._strides: defaultdict[str, Stride] = defaultdict(Stride)
         self.wrote()
 
     def wrote(self) -> None:
-        """The time until the next checkpoint counts from now."""
+        """Restart the clock for the next checkpoint."""
         self._written = time.monotonic()
 
     def due(self, phase: str) -> bool:
-        """Called after each step of ``phase``: whether all ranks write a checkpoint now.
+        """Return whether all ranks shall write a checkpoint now; called after each step.
 
-        After it they end, when ``stop`` is set.
+        If ``stop`` is set, they shall stop after it.
         """
         stride = self._strides[phase]
         stride.left -= 1
@@ -187,10 +187,10 @@ class Lookout:
         if self._rank == 0:
             due = now - self._written >= self._every
             asked = self._asked is not None and self._asked.exists()
-        asked = asked or launched.asked_to_stop.is_set()  # Slurm asks any of them
+        asked = asked or launched.asked_to_stop.is_set()  # Slurm may signal any rank
         mine = [now - stride.since, float(due), float(asked)]
         seconds, due, asked = self._combined(mine, "max")
-        # At most twice as many: a few quick steps promise nothing.
+        # At most doubled, in case the last steps were unusually fast.
         steps = min(2.0, self._look / max(seconds, 1e-9)) * stride.length
         stride.length = stride.left = max(1, int(steps))
         stride.since = time.monotonic()

@@ -1,6 +1,6 @@
-"""What the processes of models that train at the same time tell each other (strategy concurrent).
+"""Coordinate the processes of models that train at the same time (strategy concurrent).
 
-Every other strategy meets itself alone, at once.
+With any other strategy a process has no companions, and a meeting returns at once.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from parbench.training.endings import CompanionDiverged, Stopped
 if TYPE_CHECKING:
     from parbench.training.loop import Run
 
-MEET_SECONDS = 0.02  # between two looks whether the others have come as far
+MEET_SECONDS = 0.02  # between two checks whether the others have arrived
 
 
 class Companions:
-    """The other models, as the process of ``run`` hears of them."""
+    """The models that train beside that of ``run``."""
 
     def __init__(self, run: Run):
         self.run = run
-        self.others: list[dict] = []  # what came of them, once all have ended
+        self.others: list[dict] = []  # their results, once all have ended
 
     def meet(self, what: str, phase: str, mine: Any = None) -> list:
-        """Wait until all are at ``what``; returns what each of them told there, ``mine`` among it.
+        """Wait until all processes have reached ``what``; return the message of each.
 
-        Raises Stopped, and CompanionDiverged.
+        ``mine``: this process's message. Raises Stopped or CompanionDiverged.
         """
         run = self.run
         while (told := run.strategy.meet(what, mine)) is None:
             self.heed()
             run.beat(phase)
-            if run.lookout.due(phase) and run.scheduler is not None:  # before: nothing to keep
+            if run.lookout.due(phase) and run.scheduler is not None:  # else nothing to keep yet
                 snapshot.write(run)
             if run.lookout.stop:
                 raise Stopped
@@ -41,7 +41,7 @@ class Companions:
         return told
 
     def heed(self) -> None:
-        """CompanionDiverged where another one has said that it did."""
+        """Raise CompanionDiverged if another process has announced that it diverged."""
         for each in self.run.strategy.heard("trained"):
             if each["trouble"] is not None:
                 raise CompanionDiverged(
@@ -49,12 +49,12 @@ class Companions:
                 )
 
     def tell_end(self, seconds: float | None, trouble: str | None = None) -> dict:
-        """What the others hear of this one's end."""
+        """Return the message that announces the end of this training."""
         name = self.run.cell.model.name
         return {"model": name, "train_seconds": seconds, "trouble": trouble}
 
     def end_together(self, seconds: float) -> None:
-        """After the last step: the devices of all are in use until all have done theirs.
+        """Wait after the last step until all have finished, so that no device falls idle early.
 
         Raises CompanionDiverged.
         """

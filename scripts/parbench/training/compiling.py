@@ -1,4 +1,4 @@
-"""torch.compile outside of every clock: where it writes, what it takes, and that it is done."""
+"""torch.compile, kept outside all clocks: its cache, its time, and a guard against recompiling."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from parbench.measure.clocks import Stopwatch
 if TYPE_CHECKING:
     from parbench.training.loop import Run
 
-# Of each shape. A GPU's graph is compiled in the first, recorded in the second.
+# Passes for each shape. On a GPU the first compiles the graph and the second records it.
 PASSES = 3
 
 
 @contextlib.contextmanager
 def own_cache(cell: Cell) -> Iterator[None]:
-    """An empty cache for this process: what is compiled is always compiled anew."""
+    """Give this process an empty cache, so that everything is compiled anew."""
     if cell.training.compile == "none":
         yield
         return
-    if cell.hardware.device == "cpu":  # a device is so many cores, for its compiler, too
+    if cell.hardware.device == "cpu":  # the compiler, too, may use only the device's cores
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(cell.hardware.threads)
     state = os.environ.get("PARBENCH_STATE")
     with tempfile.TemporaryDirectory("", "compiled-", state, ignore_cleanup_errors=True) as folder:
@@ -35,9 +35,9 @@ def own_cache(cell: Cell) -> Iterator[None]:
 
 
 def compile_all(run: Run, passes: Iterable[Callable[[], object]]) -> float:
-    """Do each of ``passes``, of every shape one; from then on a new shape is an error.
+    """Compile by running each of ``passes``, one per shape; any further shape is then an error.
 
-    Returns the seconds that the first of each took more than the last, on the slowest rank.
+    Returns the extra seconds of first passes over last ones, on the slowest rank.
     """
     strategy, seconds = run.strategy, 0.0
     for number, work in enumerate(passes):

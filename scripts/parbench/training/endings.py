@@ -1,15 +1,15 @@
-"""How a training ends before its last step."""
+"""Exceptions that end a training early."""
 
 from __future__ import annotations
 
 
 class Diverged(Exception):
-    """The loss is no longer a number."""
+    """The loss is not finite."""
 
 
 class CompanionDiverged(Diverged):
-    """That of a model that trained at the same time: this one was not beside it to the end."""
+    """A model that trained at the same time diverged."""
 
 
 class Stopped(Exception):
-    """The launcher asked for the end; a checkpoint is kept."""
+    """The launcher asked to stop; a checkpoint was written."""

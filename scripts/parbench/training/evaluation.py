@@ -1,4 +1,4 @@
-"""The engine torch: predictions of the test set by all ranks together."""
+"""Predict the test set with torch, all ranks together."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def evaluate(run: Run) -> tuple[torch.Tensor, float | None]:
-    """Predicted classes [N] (int64, CPU) and mean loss over the test set, on every rank.
+    """Return the predicted classes [N] (int64, CPU) and the mean loss, on every rank.
 
-    Each rank predicts its own share; nothing is padded, so that exactly N samples count: the whole
-    test set or, with `steps`, its first batches, as many of each rank. What it took goes to
-    ``run.inference``. A run that is stopped here evaluates again when it goes on.
+    N is the whole test set or, with `steps`, its first batches, equally many per rank. Each rank
+    predicts its share, without padding. The time goes into ``run.inference``. A run that stops
+    here evaluates from the beginning when it resumes.
     """
     strategy = run.strategy
     strategy.broadcast_buffers(run.model)
@@ -34,9 +34,9 @@ def evaluate(run: Run) -> tuple[torch.Tensor, float | None]:
     device = strategy.devices[0]
     predicted = torch.zeros(number, dtype=torch.int64, device=device)
     loss = torch.zeros(1, dtype=torch.float64, device=device)
-    seconds = [0.0, 0.0]  # in all, and of the input
+    seconds = [0.0, 0.0]  # total, and making the input
     if run.in_last_epoch and not run.evaluated:
-        # The first allocation, the choice of kernels: of a whole batch and of the last one.
+        # Warm up first allocations and the choice of kernels, for a full batch and the last one.
         for part in parts[:1] + parts[1:][-1:]:
             model(run.augment.test_batch(*_span(part))[0])
     run.evaluated = True
@@ -55,7 +55,7 @@ def evaluate(run: Run) -> tuple[torch.Tensor, float | None]:
         run.beat("evaluation", index * run.training.evaluation_batch)
         if run.lookout.due("evaluation"):
             snapshot.write(run)
-    strategy.reduce(predicted)  # zeros elsewhere: the sum is everybody's predictions
+    strategy.reduce(predicted)  # each rank has zeros outside its share
     strategy.reduce(loss)
     total, of_input = strategy.reduced(seconds, "max")  # of the slowest rank
     run.inference = {"samples": number, "seconds": total, "input_seconds": of_input}
@@ -64,7 +64,7 @@ def evaluate(run: Run) -> tuple[torch.Tensor, float | None]:
 
 
 def passes(run: Run) -> Iterator[Callable[[], object]]:
-    """A pass without gradients over a batch of each size that this rank has, none counted."""
+    """Yield an untimed forward pass for each batch size of this rank."""
     model = run.strategy.unwrap(run.model)
 
     @torch.no_grad()
@@ -79,10 +79,10 @@ def passes(run: Run) -> Iterator[Callable[[], object]]:
 
 
 def _parts(run: Run) -> tuple[int, list[torch.Tensor]]:
-    """How many samples are tested, and this rank's of them by batches.
+    """Return the number of samples to test and this rank's batches of sample indices.
 
-    As many batches on every rank: ranks look up together, and some compute together. One whose
-    share is done has empty batches.
+    Every rank gets equally many batches, some of which may be empty, because ranks check for
+    requests together and some strategies compute together.
     """
     batch, ranks = run.training.evaluation_batch, run.strategy.data_parallel_size
     number = len(run.data.test_labels)

@@ -1,4 +1,4 @@
-"""Predict the test set with the weights that another cell has trained, and train nothing."""
+"""Predict the test set with weights that another cell has trained."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from parbench.training.set_up import set_up
 
 
 def engine(strategy: Strategy) -> ModuleType:
-    """What predicts: it has ``evaluate`` and ``turns`` as evaluation.py has them."""
+    """Return the module that predicts; it has ``evaluate`` and ``turns`` like evaluation.py."""
     return importlib.import_module(f"parbench.training.{strategy.ENGINE}")
 
 
 def infer(
     cell: Cell, data_folder: Path, out: Path, strategy: Strategy, heartbeat: Heartbeat
 ) -> None:
-    """Set up, take the weights, predict; rank 0 writes ``out``."""
+    """Load the weights and predict as one rank of ``cell``; rank 0 writes ``out``."""
     launch_time = float(os.environ.get("PARBENCH_LAUNCHED", time.time()))
     run, described = set_up(cell, data_folder, strategy, heartbeat)
     sha256 = kept.load(run.model, cell, data_folder)
@@ -34,13 +34,13 @@ def infer(
         run.told["compile_seconds"] = compiling.compile_all(run, passes)
     run.meters.start()
     startup = strategy.reduced([time.time() - launch_time], "max")[0]
-    run.place.epoch = cell.training.epochs - 1  # it is the last evaluation that warms up
+    run.place.epoch = cell.training.epochs - 1  # only the last evaluation includes a warm-up
     predictions, _ = engine(strategy).evaluate(run)
     memory = run.meters.peak_memory()
     if not strategy.leads:
         return
     labels = run.data.test_labels.cpu().numpy()
-    seen = (predictions >= 0).numpy()  # a stream may lose some
+    seen = (predictions >= 0).numpy()  # a stream may lose images
     metrics_json.write_run(
         out,
         run.cell,

@@ -1,4 +1,4 @@
-"""What a process does first that is a rank of a launcher: it ends with it, and hears SIGTERM."""
+"""Tie a rank to its launcher: end with it, and treat SIGTERM as a request for a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import threading
 from collections.abc import Iterable
 from queue import SimpleQueue
 
-MARK = "parbench: "  # so begins a line for the launcher, of a rank of a pair
+MARK = "parbench: "  # prefix of lines that a rank of a pair prints for the launcher
 
 asked_to_stop = threading.Event()
-told: SimpleQueue[str] = SimpleQueue()  # lines of the launcher; of a pair alone there are any
-stopped: list[int] = []  # processes that this one has stopped, which do not see their input's end
-stopping = threading.Lock()  # held while it does so
+told: SimpleQueue[str] = SimpleQueue()  # lines from the launcher, which only pairs receive
+stopped: list[int] = []  # processes stopped by this one; they cannot notice the launcher's end
+stopping = threading.Lock()  # held while ``stopped`` changes
 
 
 def begin() -> None:
-    """Tie this process to its launcher. Nothing is done in one that was started by hand.
+    """Tie this process to its launcher; do nothing if it was started by hand.
 
-    The launcher alone can write to the standard input: it ends with the launcher, however that
-    ends. SIGTERM, which Slurm sends before it kills, is the wish for a checkpoint.
+    Only the launcher can write to the standard input, which therefore closes when the launcher
+    ends. Slurm sends SIGTERM before it kills: a request for a checkpoint.
     """
     if "PARBENCH_STATE" not in os.environ:
         return
@@ -30,19 +30,19 @@ def begin() -> None:
 
 
 def _end_with_input() -> None:
-    # Not by way of sys.stdin, whose lock a process that ends may wait for.
+    # Not through sys.stdin: a process that exits might wait for its lock.
     begun = b""
     while read := os.read(0, 4096):
         *lines, begun = (begun + read).split(b"\n")
         for line in lines:
             told.put(line.decode())
-    stopping.acquire()  # for good: nobody is stopped any more
+    stopping.acquire()  # never released: from here on no process is stopped
     send(signal.SIGCONT, stopped)
     os._exit(1)
 
 
 def send(number: int, processes: Iterable[int]) -> None:
-    """Send a signal to processes, of which some may have ended."""
+    """Send a signal to processes, some of which may have ended."""
     for pid in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""The training loop, the same for every strategy: data, mathematics and clock of one rank."""
+"""The training loop of one rank, common to all strategies: data, mathematics and clock."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ INPUTS = {"tensor": loader.Augment, "pil": pil_input.PilInput}
 
 
 class Run:
-    """One rank's training of one cell, by a ``strategy`` that is set up.
+    """One rank's training of a cell with a ``strategy`` that has been set up.
 
-    ``bounds`` are where the batches of an epoch begin and end in its order, ``samples`` how many it
-    has; ``place`` is how far training has come, ``history`` an entry an epoch that is done.
+    ``bounds``: (start, stop) of each batch in an epoch's order; ``samples``: per epoch; ``place``:
+    how far training has come; ``history``: an entry for each completed epoch.
     """
 
     def __init__(self, cell: Cell, data_folder: Path, strategy: Strategy, heartbeat: Heartbeat):
@@ -61,12 +61,12 @@ class Run:
         self.history: list[dict] = []
         self.inference: dict | None = None  # of the last evaluation
         self.evaluated = False  # by this process
-        self.told: dict[str, float] = {}  # further metrics, by the engine that predicts
+        self.told: dict[str, float] = {}  # further metrics, such as those of Spark's engine
 
-        # What earlier parts of this run did, where it goes on from a checkpoint.
+        # Restored from a checkpoint when a run is resumed.
         self.started = clocks.now()
         self.resumed_from: list[dict] = []
-        self.kept = self.place.told()  # where a run would go on that were stopped now
+        self.kept = self.place.told()  # where the run would resume if it stopped now
         self.store: checkpoint.Store | None = None
         self.machine = ""
         every = cell.run.checkpoint_seconds
@@ -79,7 +79,7 @@ class Run:
             strategy.devices[0],
             train_samples=self.cell.dataset.train_samples,
             test_samples=self.cell.dataset.test_samples,
-            verify=strategy.local_rank == 0,  # once a node is enough
+            verify=strategy.local_rank == 0,  # once per node
             vocabulary=models.vocabulary(self.cell.model.name),
             max_length=settings.max_length,
         )
@@ -103,7 +103,7 @@ class Run:
         self.samples = self.bounds[-1][1]
 
     def _build_model(self, data_folder: Path) -> None:
-        """The same initial weights for every strategy: on the CPU, before any wrapping."""
+        """Build the model on the CPU before wrapping it: the same initial weights everywhere."""
         torch.manual_seed(self.cell.seed)
         blocks = self.build()
         pretrained.load(blocks, self.cell, data_folder, verify=self.strategy.local_rank == 0)
@@ -115,52 +115,52 @@ class Run:
         self.parameters = dict(self.model.named_parameters())
 
     def build(self) -> nn.Sequential:
-        """The cell's model, not wrapped yet."""
+        """Build the cell's model, not wrapped yet."""
         model = self.cell.model
         seen = self.data.vocabulary or self.training.image_size
         return models.load(model.name).build(len(self.data.classes), seen, model.options)
 
     def _make_optimizer(self) -> None:
         self.peak_rate = learning_rate.peak(self.training, self.strategy.data_parallel_size)
-        self.last_rate = self.peak_rate  # of the last step that was done
+        self.last_rate = self.peak_rate  # of the last completed step
         made = OPTIMIZERS[self.training.optimizer](
             self.parameters.values(), self.peak_rate, self.training
         )
         self.optimizer: Any = self.strategy.optimizer(made, self.model)
         self.scaler = grad_scaler(self.training.precision == "fp16")
-        self.scheduler: Any = None  # made when training begins
+        self.scheduler: Any = None  # set when training begins
 
     # ------------------------------------------------------------ one step
 
     def order(self, epoch: int) -> torch.Tensor:
-        """Indices of all training samples (int64, on the CPU) as they come in ``epoch``."""
+        """Return the order of all training samples in ``epoch``: int64 indices on the CPU."""
         return loader.order(self.cell.seed, epoch, len(self.data.train_labels))
 
     def mine(self, samples: torch.Tensor) -> torch.Tensor:
-        """This rank's share of ``samples`` [N]."""
+        """Return this rank's share of ``samples`` [N]."""
         ranks = self.strategy.data_parallel_size
         return samples.tensor_split(ranks)[self.strategy.rank % ranks]
 
     def share(self, batch: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """This rank's part of the global ``batch``, and what a sample's loss counts for."""
+        """Return this rank's share of the global ``batch`` and the weight of a sample's loss."""
         share = self.mine(batch)
-        if len(share) == 0:  # a rank without samples still joins, with gradients of zero
+        if len(share) == 0:  # must still take part in collectives, with gradients of zero
             return batch[:2], 0.0
         return share, self.strategy.data_parallel_size / len(batch)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The sum of the losses of some samples: ``logits`` [N, classes], ``labels`` [N]."""
+        """Return the summed loss of N samples: ``logits`` [N, classes], ``labels`` [N]."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         labels = labels.to(logits.device, non_blocking=True)
         smoothing = self.training.label_smoothing
         return functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
     def step(self, batch: torch.Tensor, epoch: int) -> torch.Tensor:
-        """One optimizer step on the global ``batch`` (sample indices [B], on the CPU).
+        """Take one optimizer step on the global ``batch`` (sample indices [B], on the CPU).
 
-        Returns this rank's loss, detached: the sum over its samples times the data-parallel size
-        over B. Averaged over ranks, as data parallelism does, that is the mean over the global
-        batch, also for an uneven tail.
+        Returns this rank's loss, detached: the sum over its samples times data-parallel size / B.
+        Data parallelism averages it over ranks, which gives the mean over the global batch even if
+        the ranks' shares differ in size.
         """
         self.optimizer.zero_grad()
         share, weight = self.share(batch)
@@ -180,32 +180,32 @@ class Run:
         return loss
 
     def _exchanged(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum of the ``values`` of all ranks, in the middle of a step."""
+        """Sum ``values`` over all ranks in the middle of a step (synchronized BatchNorm)."""
         with self.profile.phase("exchange"):
             return self.strategy.reduce(values)
 
     def next_rate(self) -> None:
-        """Go on to the learning rate of the next step."""
+        """Advance to the learning rate of the next step."""
         self.last_rate = self.optimizer.param_groups[0]["lr"]
         self.scheduler.step()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """This rank's weights and buffers, by the names that the strategy gives them."""
+        """Return this rank's weights and buffers by name."""
         return dict(self.model.state_dict())
 
     def beat(self, phase: str, step: int | None = None) -> None:
-        """A sign of life: where in ``phase`` this rank is, by default at ``place``."""
+        """Send a heartbeat with this rank's position in ``phase``, by default ``place``."""
         self.heartbeat.beat(phase, self.place.epoch + 1, self.place.step if step is None else step)
 
     # ------------------------------------------------------------ before the clock
 
     def warm_up(self, steps: int) -> None:
-        """Real ``steps`` that nobody times, then everything as it was before them.
+        """Take ``steps`` real training steps outside the clock, then undo their effects.
 
-        They take the first allocation, the choice of kernels and DDP's bucket building out of the
-        clock. One more, where a last batch of another size would else be the first of its size
-        within it. Weights, buffers, optimizer and random state are put back, so that training
-        starts from the seed's own weights. Raises Stopped.
+        First allocations, the choice of kernels and DDP's bucket building thus cost no timed step.
+        If the last batch of an epoch has another size, one more step warms that size up. Weights,
+        buffers, optimizer and loss scaler are restored, so that training starts from the seed's
+        weights. Raises Stopped.
         """
         whole = self.strategy.whole(self.state())
         initial = {name: value.detach().cpu().clone() for name, value in whole.items()}
@@ -225,7 +225,7 @@ class Run:
             if self.lookout.stop:
                 raise Stopped
         self.strategy.load(self.model, initial)
-        # As good as none; and libraries that hold parts of it do not lose them.
+        # Zeroed, not deleted: libraries hold references to parts of the state.
         for state in self.optimizer.state.values():
             for value in state.values():
                 if isinstance(value, torch.Tensor):
@@ -236,20 +236,21 @@ class Run:
         self.scaler = grad_scaler(self.scaler.is_enabled())
 
     def passes(self, bounds: list[tuple[int, int]]) -> Iterator[Callable[[], object]]:
-        """A step of training of each size that batches in ``bounds`` have."""
+        """Yield a training step for each distinct batch size in ``bounds``."""
         order, sizes = self.order(0), {stop - start: (start, stop) for start, stop in bounds}
         for start, stop in sizes.values():
             yield partial(self.train_once, order[start:stop])
 
     def train_once(self, batch: torch.Tensor) -> None:
-        """A step of training that is none of an epoch's."""
+        """Take a training step that belongs to no epoch."""
         self.model.train()
         self.step(batch, 0)
 
     def find_checkpoint(self, folder: Path, environment: dict) -> int | None:
-        """The checkpoint in ``folder`` from which all ranks go on; None to start afresh.
+        """Return the number of the checkpoint in ``folder`` to resume from; None to start afresh.
 
-        ``environment`` is that of metrics.json; later checkpoints go there, too.
+        All ranks get the same answer. ``environment``: that of metrics.json. Later checkpoints are
+        written to ``folder`` as well.
         """
         self.machine = environment["machine"]["fingerprint"]
         self.store = checkpoint.Store(folder, checkpoint.key(self.cell, environment))
@@ -259,10 +260,10 @@ class Run:
         return round(self.strategy.reduced([float(found or 0)], "sum")[0]) or None
 
     def begin(self, found: int | None = None) -> None:
-        """Make all ready for the first step, or for the one after the checkpoint ``found``."""
+        """Prepare for the first step, or for the one after the checkpoint ``found``."""
         steps = self.training.epochs * len(self.bounds)
         self.scheduler = SCHEDULES[self.training.schedule](self.optimizer, self.peak_rate, steps)
-        # Dropout differs between ranks and repeats between runs.
+        # So that dropout differs between ranks and repeats between runs.
         torch.manual_seed(self.cell.seed * 1_000_003 + self.strategy.rank)
         if found is not None:
             snapshot.resume(self, found)
@@ -274,13 +275,13 @@ class Run:
 
     @property
     def in_last_epoch(self) -> bool:
-        """Whether the evaluation that comes next, or that goes on, is the last one."""
+        """Whether the next evaluation, or the one in progress, is the last."""
         return self.place.epoch + 1 == self.training.epochs
 
     def train(self) -> None:
-        """All epochs.
+        """Train all epochs.
 
-        Diverged when the loss is not finite; Stopped when the launcher asked for the end.
+        Raises Diverged if a loss is not finite, and Stopped on the launcher's request.
         """
         epochs = self.training.epochs
         for epoch in range(self.place.epoch, epochs):
@@ -295,7 +296,7 @@ class Run:
             if test_loss is None:
                 raise Diverged(f"the test loss is no number after epoch {epoch + 1} of {epochs}")
             accuracy = None
-            if self.training.steps is not None:  # nothing has been learned to be tested
+            if self.training.steps is not None:  # a few steps learn nothing worth testing
                 test_loss = None
             else:
                 right = self.predictions == self.data.test_labels.cpu()
@@ -318,15 +319,15 @@ class Run:
                 print(progress.line(self.history[-1], epochs, left), flush=True)
 
     def train_epoch(self) -> tuple[float, float]:
-        """The epoch of ``place``, from there on: (mean loss over its samples, its seconds).
+        """Train the rest of the epoch of ``place``; return its mean loss and its seconds.
 
-        Seconds are those of the slowest rank, between checkpoints: writing one is not training.
+        The seconds are those of the slowest rank, without the writing of checkpoints.
         """
         self.model.train()
         place, strategy = self.place, self.strategy
         order = self.order(place.epoch)
         while place.step < len(self.bounds):
-            # Ranks start together: waiting for a late one is not training.
+            # A barrier: waiting for a late rank is not training time.
             strategy.reduce(torch.zeros(1, device=strategy.devices[0]))
             with clocks.Stopwatch(strategy.devices) as watch, self.profile.phase("other"):
                 due = self._train_until_due(order)
@@ -339,14 +340,14 @@ class Run:
         return total / strategy.data_parallel_size / self.samples, place.seconds
 
     def _train_until_due(self, order: torch.Tensor) -> bool:
-        """The epoch's steps until a checkpoint is due (True) or none is left."""
+        """Take steps until a checkpoint is due (returns True) or the epoch ends (False)."""
         place = self.place
         total = torch.tensor(place.loss, device=self.strategy.devices[-1])
         due = False
         for start, stop in self.bounds[place.step :]:
             loss = self.step(order[start:stop], place.epoch)
             self.next_rate()
-            # The loss is a mean over the batch; the epoch's is one over its samples.
+            # A step's loss is a mean over the batch, the epoch's a mean over its samples.
             total = total + loss * (stop - start)
             place.step += 1
             self.beat("training")

@@ -1,4 +1,4 @@
-"""Optimizers, schedules of the learning rate and the loss scaler, by the settings of a cell."""
+"""Optimizers, learning-rate schedules and the loss scaler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEDULES = {
         optimizer, steps
     ),
     "onecycle": lambda optimizer, rate, steps: torch.optim.lr_scheduler.OneCycleLR(
-        # The stated momentum holds.
+        # OneCycleLR would otherwise change the stated momentum.
         optimizer,
         rate,
         total_steps=steps,
@@ -32,12 +32,12 @@ SCHEDULES = {
 
 
 def _fused(training: Training) -> dict[str, bool]:
-    """Not stated unless asked for: SGD of torch 2.1 has no such argument."""
+    """Return the argument only if it is set: SGD of torch 2.1 does not know it."""
     return {"fused": True} if training.fused else {}
 
 
 def grad_scaler(enabled: bool) -> torch.amp.GradScaler:
-    """The loss scaler that fp16 needs; one that does nothing for other precisions."""
+    """Return the loss scaler for fp16; disabled, it does nothing."""
     if hasattr(torch.amp, "GradScaler"):
         return torch.amp.GradScaler("cuda", enabled=enabled)
     return torch.cuda.amp.GradScaler(enabled=enabled)  # torch < 2.3

@@ -1,4 +1,4 @@
-"""What a running cell tells: heartbeat and last words to the launcher, and a line an epoch."""
+"""Messages of a running rank: heartbeats and errors for the launcher, a line per epoch."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import os
 import time
 from pathlib import Path
 
-# The launcher takes a rank for hung when it is silent for the timeout. A heartbeat costs a small
-# file, so once a second is plenty.
+# A heartbeat writes a small file, and timeouts are minutes: once a second is enough.
 BEAT_SECONDS = 1.0
 
 
 class Heartbeat:
-    """Tells the launcher, through files in PARBENCH_STATE, that this rank lives and where it is.
+    """Reports to the launcher, through files in PARBENCH_STATE, that this rank makes progress.
 
-    Does nothing when train.py was started by hand.
+    Does nothing if train.py was started by hand.
     """
 
     def __init__(self, rank: int):
@@ -25,7 +24,7 @@ class Heartbeat:
         self._last = 0.0
 
     def beat(self, phase: str, epoch: int = 0, step: int = 0) -> None:
-        """Say what this rank is doing, at most once a second."""
+        """Report what this rank is doing, at most once a second."""
         now = time.monotonic()
         if now - self._last >= BEAT_SECONDS:
             self._last = now
@@ -35,7 +34,7 @@ class Heartbeat:
             )
 
     def last_words(self, error: BaseException) -> None:
-        """Leave the reason of this rank's death."""
+        """Report the error that ends this rank."""
         kind = "out_of_memory" if is_out_of_memory(error) else "error"
         words = {"kind": kind, "message": f"{type(error).__name__}: {error}"}
         self._write(
@@ -43,21 +42,21 @@ class Heartbeat:
         )
 
     def stopped(self, place: dict) -> None:
-        """Tell that this run has ended because it was asked to, and where it will go on."""
+        """Report that this run stopped on request, and where it will resume."""
         self._write("stopped.json", place)
 
     def _write(self, ending: str, value: dict) -> None:
         if self._folder is None:
             return
         target = self._folder / ending
-        # Renamed into place: the launcher must never read half a line. No fsync: it is not kept.
+        # Renamed, so that the launcher never reads half a file. No fsync: it need not survive.
         aside = target.with_suffix(".part")
         aside.write_text(json.dumps(value), encoding="utf-8")
         os.replace(aside, target)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether ``error`` says that memory ran out, on an accelerator or in this process."""
+    """Return whether ``error`` means that memory ran out, on an accelerator or in this process."""
     if isinstance(error, MemoryError):
         return True
     text = str(error).lower()
@@ -69,8 +68,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def line(entry: dict, epochs: int, left_seconds: float) -> str:
-    """What the log says of an epoch that is done, of ``epochs``."""
-    accuracy = ""  # of a run of a few steps it is not measured
+    """Return the log line of a completed epoch; there are ``epochs`` in all."""
+    accuracy = ""  # not measured in runs of a few steps
     if entry["test_accuracy"] is not None:
         accuracy = f"test accuracy {entry['test_accuracy']:.4f}  "
     return (

@@ -1,4 +1,4 @@
-"""What a rank does before it trains or predicts, and after."""
+"""Set up a rank before it trains or predicts, and close it afterwards."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from parbench.training.progress import Heartbeat
 
 
 def prepare(cell: Cell) -> None:
-    """Settings of the whole process."""
+    """Apply settings that hold for the whole process."""
     if cell.hardware.device == "cpu":
         torch.set_num_threads(cell.hardware.threads)
     torch.backends.cuda.matmul.allow_tf32 = cell.training.tf32
     torch.backends.cudnn.allow_tf32 = cell.training.tf32
     if cell.training.mode == "deterministic":
-        # Algorithms that give the same bytes every time; an operator without one is an error.
+        # An operator without a deterministic algorithm then raises an error.
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS reads it when it starts
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
@@ -36,8 +36,10 @@ def prepare(cell: Cell) -> None:
 def set_up(
     cell: Cell, data_folder: Path, strategy: Strategy, heartbeat: Heartbeat, of: Pair | None = None
 ) -> tuple[Run, dict]:
-    """Join the other ranks and build what is trained; returns it with `environment` of
-    metrics.json: that of ``cell``, or of the pair that it is a side ``of``."""
+    """Join the other ranks; return the Run and `environment` for metrics.json.
+
+    ``of``: the pair that ``cell`` is a side of, whose environment is described then.
+    """
     prepare(cell)
     heartbeat.beat("start-up")
     strategy.setup()
@@ -56,7 +58,7 @@ def set_up(
 
 
 def _all_cores(run: Run, own: list[int]) -> list[int]:
-    """The cores of all ranks, in rank order."""
+    """Return the cores of all ranks, in rank order."""
     if run.cell.hardware.device != "cpu":
         return []
     rows = run.strategy.gathered([float(core) for core in own])
@@ -65,13 +67,13 @@ def _all_cores(run: Run, own: list[int]) -> list[int]:
 
 @contextlib.contextmanager
 def rank_of(cell: Cell) -> Iterator[tuple[Strategy, Heartbeat]]:
-    """What a rank of ``cell`` works with; it leaves the other ranks in peace, or its last words."""
+    """Provide a rank's strategy and heartbeat; close the strategy, or report the error."""
     strategy = strategies.of(cell)
     heartbeat = Heartbeat(int(os.environ.get("RANK", "0")))
     try:
         with compiling.own_cache(cell):
             yield strategy, heartbeat
-        gc.collect()  # the wrapped model goes before its process group (see _process_group.py)
+        gc.collect()  # release the wrapped model before its process group (_process_group.py)
         strategy.close()
     except BaseException as error:
         heartbeat.last_words(error)

@@ -1,4 +1,4 @@
-"""Where a training stands, written to a checkpoint and taken from one, by all ranks together."""
+"""Write the state of a training to a checkpoint and restore it, on all ranks together."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ if TYPE_CHECKING:
 
 
 def write(run: Run) -> None:
-    """Keep where training is, on rank 0's word; then Stopped when the launcher asked for it.
+    """Write a checkpoint from rank 0; then raise Stopped if the launcher asked for it.
 
-    Where every rank has a whole model, buffers and optimizer are rank 0's: its running statistics
-    are those that count, and the optimizers of all ranks are alike.
-
-    What accelerators hold for it (parts of the model that other ranks have) is not training's peak
-    memory.
+    If every rank has a whole model, buffers and optimizer are rank 0's: its running statistics are
+    the ones that count, and all ranks' optimizers are equal. Memory that gathering the model takes
+    does not count as training's peak.
     """
     run.beat("checkpoint")
     strategy, place = run.strategy, run.place
@@ -45,12 +43,12 @@ def write(run: Run) -> None:
         tensors = {f"model.{name}": value for name, value in weights.items()}
         tensors |= {f"optimizer.{name}": value for name, value in of_optimizer.items()}
         tensors["random"] = torch.tensor(random, dtype=torch.uint8)
-        # Not in JSON: a loss that is no number is found at the epoch's end, not here.
+        # As a tensor, since JSON has no NaN; divergence is detected at the end of the epoch.
         tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
         try:
             run.store.write(place.epoch * len(run.bounds) + place.step, tensors, state)
             run.kept = state["kept"]
-        except (OSError, SafetensorError) as error:  # a full disk ends no training
+        except (OSError, SafetensorError) as error:  # a full disk must not end the training
             print(
                 f"checkpoint: none could be written to {run.store.folder} ({error}); "
                 f"an interruption now goes on from {_said(run.kept)}",
@@ -63,14 +61,14 @@ def write(run: Run) -> None:
 
 
 def resume(run: Run, number: int) -> None:
-    """Go on from the checkpoint ``number``: the same on every rank, or its part of it."""
+    """Restore the checkpoint ``number``, or this rank's part of it."""
     assert run.store is not None
     state, tensors = run.store.read(number)
     kept, rank = state["kept"], run.strategy.rank
     run.strategy.load(run.model, _those_of("model", tensors))
     of_optimizer = _those_of("optimizer", tensors)
     run.strategy.load_optimizer_state(run.optimizer, run.parameters, of_optimizer)
-    # The schedule is a function of the steps that are done. torch warns of the order of calls.
+    # The schedule depends only on the number of steps. torch warns about the order of calls.
     with warnings.catch_warnings(action="ignore"):
         for _ in range(number):
             run.next_rate()
@@ -98,14 +96,14 @@ def _those_of(part: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Te
 
 
 def _random_state(devices: list[torch.device]) -> list[int]:
-    """The random states of this process and its accelerators, as bytes."""
+    """Return the random states of this process and its accelerators as bytes."""
     states = [torch.get_rng_state()]
     states += [torch.cuda.get_rng_state(device) for device in devices if device.type == "cuda"]
     return torch.cat(states).tolist()
 
 
 def _set_random_state(state: torch.Tensor, devices: list[torch.device]) -> None:
-    """The inverse of ``_random_state``: uint8 on the CPU."""
+    """Restore what ``_random_state`` returned, a uint8 tensor on the CPU."""
     size = len(torch.get_rng_state())
     torch.set_rng_state(state[:size].clone())
     accelerators = [device for device in devices if device.type == "cuda"]

@@ -25,10 +25,10 @@ from parbench.training.set_up import rank_of, set_up
 def train(
     cell: Cell, data_folder: Path, out: Path, strategy: Strategy, heartbeat: Heartbeat
 ) -> None:
-    """Set up, train, evaluate; rank 0 writes ``out``."""
+    """Train and evaluate ``cell`` as one of its ranks; rank 0 writes ``out``."""
     launch_time = float(os.environ.get("PARBENCH_LAUNCHED", time.time()))
     run, described = set_up(cell, data_folder, strategy, heartbeat)
-    cell = run.cell  # from here on: a companion has a model of its own
+    cell = run.cell  # differs for a companion, which has its own model
     found = run.find_checkpoint(checkpoint.folder(out, strategy.companion), described)
     try:
         startup, reason = _train_epochs(run, found, launch_time)
@@ -61,22 +61,23 @@ def train(
 def _train_epochs(
     run: Run, found: int | None, launch_time: float
 ) -> tuple[float | None, str | None]:
-    """Warm up and train, from the checkpoint ``found`` on.
+    """Warm up and train, starting from the checkpoint ``found`` if there is one.
 
-    Returns the seconds from ``launch_time`` to the first step and why the training diverged, if it
-    did. Raises Stopped.
+    Returns the seconds from ``launch_time`` to the first step, and why the training diverged or
+    None. Raises Stopped.
     """
     training, startup = run.training, None
     try:
-        # DDP builds its buckets in the first step, for good: they are as they were.
+        # DDP decides on its buckets in the first step. To repeat a run exactly, that step must be
+        # the warm-up's, as it was before.
         repeated = found or training.mode == "deterministic"
         run.warm_up(max(training.warmup_steps, 1 if repeated else 0))
         run.begin(found)
         startup = run.strategy.reduced([time.time() - launch_time], "max")[0]
         with run.profile:
             run.train()
-    except Diverged as error:  # every rank sees the same reduced loss, and stops here together
-        if not isinstance(error, CompanionDiverged):  # that is told already
+    except Diverged as error:  # on all ranks at once, since they see the same reduced loss
+        if not isinstance(error, CompanionDiverged):  # the companion has announced it itself
             run.strategy.meet("trained", run.companions.tell_end(None, str(error)))
         return startup, str(error)
     return startup, None
@@ -85,7 +86,7 @@ def _train_epochs(
 def _result(
     run: Run, weights: dict[str, torch.Tensor], joules: float | None, seconds: float
 ) -> dict:
-    """What metrics.json has of a training that came to its end, after so many ``seconds``."""
+    """Return the results of a completed training of ``seconds`` for metrics.json."""
     tested = scores.NO_SCORES
     if run.training.steps is None:
         labels = run.data.test_labels.cpu().numpy()
@@ -106,7 +107,7 @@ def _result(
 
 
 def _tokens(run: Run, seconds: float) -> dict:
-    """Of texts, what the batches of all ranks held in training, which took so many ``seconds``."""
+    """Return token counts of a training on texts of ``seconds``; nothing for images."""
     if run.data.train_lengths is None:
         return {}
     training, ranks = run.training, run.strategy.data_parallel_size
@@ -125,7 +126,7 @@ def _tokens(run: Run, seconds: float) -> dict:
 
 
 def main() -> None:
-    """The command line of one rank."""
+    """Parse the command line of one rank and run it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cell", type=Path, required=True, help="cell.json")
     parser.add_argument("--data", type=Path, required=True, help="folder of the converted dataset")

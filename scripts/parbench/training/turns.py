@@ -1,8 +1,8 @@
-"""One rank of one side of a pair: it trains, or predicts, when the launcher says so.
+"""One rank of a side of a pair, which trains or predicts when it is its side's turn.
 
-The launcher's lines come in by the standard input, and a line goes back by the standard output at
-the end of each turn. Between two turns a rank waits for a line, never in a collective, and is
-stopped (SIGSTOP): libraries have threads that work while nobody asks for anything.
+The launcher sends lines to the standard input; after each turn the rank prints a line. Between
+turns a rank waits for a line, never in a collective, and is stopped (SIGSTOP), because libraries
+have threads that keep working while idle.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from parbench.training.set_up import rank_of, set_up
 def take_turns(
     pair: Pair, number: int, data_folder: Path, strategy: Strategy, heartbeat: Heartbeat
 ) -> None:
-    """Set up side ``number`` of ``pair`` and take its turns, until the launcher ends it.
+    """Set up side ``number`` of ``pair`` and take turns until the launcher ends the process.
 
-    A turn is {"steps": how many are timed, "stop": {node: processes of other sides}}.
+    A turn is {"steps": number of timed steps, "stop": {node: processes of other sides}}.
     """
     run, described = set_up(pair.sides[number], data_folder, strategy, heartbeat, of=pair)
     if strategy.leads:
@@ -58,13 +58,13 @@ def take_turns(
 
 
 def node() -> str:
-    """This node's name: several may be of one machine."""
+    """Return this node's name; in tests several nodes are one machine."""
     return os.environ.get("SLURMD_NODENAME", socket.gethostname())
 
 
 @contextlib.contextmanager
 def _alone(others: list[int], leads: bool) -> Iterator[None]:
-    """Stop the processes ``others`` of this node for so long; one rank a node does so."""
+    """Stop the processes ``others`` of this node meanwhile; one rank per node ``leads``."""
     with launched.stopping:
         launched.stopped = others if leads else []
         launched.send(signal.SIGSTOP, launched.stopped)
@@ -75,9 +75,9 @@ def _alone(others: list[int], leads: bool) -> Iterator[None]:
 
 
 def _timed(step: Callable[[], int], steps: int, strategy: Strategy, helpers: list[int]) -> dict:
-    """Time ``steps`` after one that nobody times: {samples, seconds, and the load meanwhile}.
+    """Time ``steps`` after an untimed one; return {samples, seconds} and the load meanwhile.
 
-    Samples are those of all ranks; ``helpers`` are processes that work for this one.
+    The samples are those of all ranks. ``helpers``: processes that work for this one.
     """
     step()
     _meet(strategy)
@@ -85,20 +85,19 @@ def _timed(step: Callable[[], int], steps: int, strategy: Strategy, helpers: lis
     with clocks.Stopwatch(strategy.devices) as watch:
         samples = sum(step() for _ in range(steps))
     found = load.now(helpers) - before
-    _meet(strategy)  # nobody is woken while a rank of this side computes
+    _meet(strategy)  # the other side must not wake while a rank of this one computes
     return {"samples": samples, "seconds": watch.seconds, **asdict(found)}
 
 
 def _meet(strategy: Strategy) -> None:
-    """Wait for the other ranks, and for what devices have still to do."""
+    """Wait for the other ranks and for the devices."""
     strategy.reduce(torch.zeros(1, device=strategy.devices[0]))
     clocks.synchronize(strategy.devices)
 
 
 def _training(run: Run) -> Callable[[], int]:
-    """A function that does the next step at a constant learning rate and returns its samples.
-
-    All batches are whole: the last one of an epoch may be of another size.
+    """Return a function that takes the next step, at a constant learning rate, and returns its
+    number of samples. All batches have full size.
     """
     size = run.training.global_batch
     spans = [(start, stop) for start, stop in run.bounds if stop - start == size] or run.bounds
@@ -123,7 +122,7 @@ def _training(run: Run) -> Callable[[], int]:
 
 
 def main() -> None:
-    """The command line of one rank."""
+    """Parse the command line of one rank and run it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cell", type=Path, required=True, help="cell.json of a pair")
     parser.add_argument("--side", type=int, required=True, help="which of its sides, from 0")
