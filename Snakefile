@@ -1,11 +1,11 @@
 # parbench: config + study -> cells -> dataset -> metrics.json -> table.csv -> report.
-# One file an arrow of that flow; scripts/ does the work.
+# Each arrow of that flow is a file in rules/ and a program in scripts/.
 from snakemake.utils import min_version
 
 min_version("9.9")
 
 
-# config.yaml is read there, and not by `configfile:`, whose message names no line.
+# common.smk reads config.yaml: errors of `configfile:` would name no line.
 include: "rules/common.smk"
 include: "rules/images.smk"
 include: "rules/dataset.smk"
@@ -35,9 +35,9 @@ rule all:
 
 
 onstart:
-    # With its limit of jobs a second the scheduler looks around once more each second for every job
-    # that has ended (Snakemake's issue 3744), and takes more and more of a core from what is timed.
-    # The default limits nothing here; one that somebody types stays.
+    # With a limit on jobs per second the scheduler wakes up every second once for each job that has
+    # ended (Snakemake issue 3744), and takes more and more of a core from timed cells. The default
+    # limit is never reached here; a limit that a user types stays.
     limit = workflow.scheduler.job_rate_limiter
     if limit is not None and (limit.max_jobs, limit.timespan) == (100, 1):
         workflow.scheduler.job_rate_limiter = None

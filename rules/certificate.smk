@@ -5,7 +5,7 @@ rule certificate:
         "results/certificates/{place}.json",
     log:
         "results/certificates/{place}.log",
-    # After the cells, which are what somebody waits for; none is made beside one that is timed.
+    # After the cells, for which users wait, and never beside a timed cell.
     priority: -1_000_000
     localrule: RUN.prepares_here
     threads: ALL_CORES

@@ -1,4 +1,4 @@
-# Reads and checks the configuration and expands it into cells: RUN, whose methods rules ask. No rules.
+# Reads and checks the configuration and expands it into cells: RUN, whose methods the rules call.
 import os
 import sys
 from pathlib import Path
@@ -12,14 +12,14 @@ from parbench.plan import places
 from parbench.printable import printable
 
 if Path.cwd().resolve() != places.ROOT:
-    # Results, studies and scripts belong together: a checkout is a work folder.
+    # A checkout is a work folder: results belong to its studies and scripts.
     sys.exit(
         f"error: run Snakemake in the project's folder {places.ROOT} "
         f"(this is {Path.cwd()}); a second checkout is a second work folder"
     )
 
-# A cell's launcher ends with the process that runs its rule: this one.
-# `python` in a rule is the one that runs Snakemake, also where nobody activated its environment.
+# PARBENCH_PARENT: a cell's launcher ends with this process. PATH: `python` in a rule is the one that
+# runs Snakemake, even if its environment is not activated.
 os.environ.update(
     PARBENCH_PARENT=str(os.getpid()),
     PATH=os.pathsep.join(
@@ -30,28 +30,29 @@ os.environ.update(
 try:
     RUN = workflows.WorkflowRun(workflows.invocation(workflow))
 except ParbenchError as error:
-    # Not a WorkflowError: Snakemake would print the lines of this file with it.
+    # Not a WorkflowError, with which Snakemake would print lines of this file.
     print(f"error: {printable(str(error))}", file=sys.stderr)
     sys.exit(2)
 STUDIES = RUN.config["studies"]
-# Those of this machine, where cells run here: none is timed beside more ranks than cores.
+# All cores of this machine if cells run on it: no cell may be timed beside other jobs.
 ALL_CORES = 1 if RUN.called.on_slurm else workflow.cores or 1
 
 
 def entered_by_launcher(wildcards):
-    """No container directive's image: scripts/launch.py enters it, where srun can stand outside
-    and GPU and isolation flags are a cell's own. Nor does `--sdm apptainer` rerun anything.
+    """Return no image: scripts/launch.py enters it, with srun outside and with flags per cell.
+
+    `--sdm apptainer` then does not rerun anything either.
     """
     return None
 
 
 def code_of(*modules):
-    """Digest of the meaning of ``modules`` and all that they import.
+    """Return a digest of ``modules`` and all that they import, without comments and docstrings.
 
-    Reckoned for a job of its own rule, and not whenever a cell's job reads the rules on its node.
+    A function, so that jobs of cells, which read the rules on their nodes, do not compute it.
     """
     return lambda wildcards: provenance.combined(provenance.closure(*modules))
 
 
-# Of every rule.
+# For all rules.
 container: entered_by_launcher

@@ -4,7 +4,7 @@ rule dataset:
         digest="results/data/{dataset}/digest.json",
     log:
         "results/data/{dataset}/log.txt",
-    # Before any cell.
+    # Before all cells.
     priority: 1_000_000
     localrule: RUN.prepares_here
     resources:

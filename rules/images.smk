@@ -3,10 +3,10 @@ rule image:
         "results/images/{image}.json",
     log:
         "results/images/{image}.log",
-    # Before any cell.
+    # Before all cells.
     priority: 1_000_000
     localrule: RUN.prepares_here
-    # None is built beside a cell that is timed.
+    # Never beside a timed cell.
     threads: ALL_CORES
     resources:
         **RUN.preparing,

@@ -20,7 +20,7 @@ rule train:
         " --out {output.metrics:q} --log {log:q}"
 
 
-# A cell whose weights another one predicts with leaves them, too.
+# Cells whose weights other cells predict with; these weights are kept.
 use rule train as train_and_keep with:
     output:
         metrics="results/cells/{cell}/metrics.json",

@@ -4,7 +4,7 @@ rule weights:
         digest="results/weights/{weights}/digest.json",
     log:
         "results/weights/{weights}/log.txt",
-    # Before any cell.
+    # Before all cells.
     priority: 1_000_000
     localrule: RUN.prepares_here
     resources:
