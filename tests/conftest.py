@@ -1,4 +1,4 @@
-"""Fixtures that several test files share, and which tests may run at once."""
+"""Shared fixtures, and the grouping of tests that run in parallel."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 import require
 
 ROOT = Path(__file__).resolve().parent.parent
-# Other work on the machine fails no test.
+# No deadline: other load on the machine must not fail a test.
 hypothesis.settings.register_profile("parbench", deadline=None)
 hypothesis.settings.load_profile("parbench")
 
 
 def pytest_configure(config):
-    # Each of the workers that run tests at once lends cores by locks of its own: their cells slow
-    # each other down, which no test minds, and do not wait for each other.
+    # Each parallel worker has its own core locks: cells of different workers slow each other down,
+    # which no test minds, but do not wait for each other.
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         folder = Path(tempfile.gettempdir(), f"parbench-locks-{os.getuid()}-{worker}")
         os.environ.setdefault("PARBENCH_LOCKS", str(folder))
@@ -29,7 +29,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """A worker takes a whole file, and one worker takes all tests of what is made only once."""
+    """Give each file to one worker, and all users of an expensive fixture to one worker."""
     for item in items:
         shared = {"cluster", "quickstart"} & set(item.fixturenames)
         group = min(shared) if shared else item.path.name
@@ -38,8 +38,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory) -> Path:
-    """The converted digits dataset, made once."""
-    from parbench.data import dataset  # here: a test copies this file alone
+    """Convert the digits dataset, once; return its folder."""
+    from parbench.data import dataset  # imported here: a test copies this file alone
 
     folder = tmp_path_factory.mktemp("data") / "digits"
     data, digest = folder / "data.safetensors", folder / "digest.json"
@@ -49,13 +49,13 @@ def digits(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def quickstart(tmp_path_factory):
-    """The default study, trained and reported on this machine: its work folder, and what was said.
+    """Train and report the default study; return its workspace and the finished process.
 
-    As a user gets it: in images where Apptainer works, else on the host; without network, but for
-    loopback, which cells need. One restart of each pair: beside other tests more decide nothing.
+    As for a user: in images where Apptainer works, else on the host; without network except for
+    loopback, which cells need. One restart per pair: beside other tests more decide nothing.
     """
     from parbench.deploy import apptainer, images
-    from workspace import Workspace  # here: a test copies this file alone
+    from workspace import Workspace  # imported here: a test copies this file alone
 
     settings = {"arguments": {}, "unpack": True}
     work = Workspace(tmp_path_factory.mktemp("quick") / "quick, start", "auto")
@@ -74,7 +74,7 @@ def quickstart(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def cluster():
-    """A Slurm cluster (tests/cluster.py) for this process."""
+    """Yield a Slurm cluster (tests/cluster.py) for this process."""
     require.require("slurm")
     from cluster import Cluster
 

@@ -1,4 +1,4 @@
-"""A cell in a folder of its own, trained by a checkout's scripts/launch.py."""
+"""A cell in its own folder, trained by a checkout's scripts/launch.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workspace import ROOT
 
 
 def wait_for(there: Callable[[], object], seconds: float = 120, often: float = 0.02) -> None:
-    """Wait until ``there()``."""
+    """Wait until ``there()`` is true; fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not there():
         assert time.monotonic() < deadline, "waited in vain"
@@ -26,7 +26,7 @@ def wait_for(there: Callable[[], object], seconds: float = 120, often: float = 0
 
 
 class Launched:
-    """The cell or pair ``value`` on ``data``, below ``home``; its launcher is that of ``root``."""
+    """The cell or pair ``value`` on ``data``, below ``home``, run by the launcher of ``root``."""
 
     def __init__(self, value: Cell | Pair, data: Path, home: Path, root: Path = ROOT):
         self.data, self.root, self.locks = data, root, home / "locks"
@@ -52,13 +52,13 @@ class Launched:
         )
 
     def run(self, **variables: str) -> tuple[int, str, str]:
-        """The launcher's status, and what it said on stdout and stderr."""
+        """Run the launcher; return its status, stdout and stderr."""
         process = self.start(**variables)
         said, errors = process.communicate(timeout=300)
         return process.returncode, said, errors
 
     def processes(self) -> list[psutil.Process]:
-        """Those of its launchers and ranks that live."""
+        """Return its launchers and ranks that are alive."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -69,9 +69,9 @@ class Launched:
         return found
 
     def beats(self) -> dict[int, dict]:
-        """What its ranks that live tell of themselves: {rank: {rank, pid, phase, epoch, step}}.
+        """Return the heartbeats of live ranks: {rank: {rank, pid, phase, epoch, step}}.
 
-        A launcher that was killed outright has left what its ranks said last.
+        A launcher that was killed outright leaves the last heartbeats of its ranks behind.
         """
         paths = self.temporary.glob("parbench-*/*/rank*.heartbeat")
         told = [json.loads(path.read_text()) for path in paths]

@@ -1,7 +1,7 @@
 """scripts/train.py with a late rank and a slow network, planted into every step.
 
-PLANTED is a JSON object: seconds that rank 1 comes `late`, and that the `network` takes:
-of a step, with fsdp of each of its messages.
+PLANTED is a JSON object in the environment, in seconds: `late` delays each loss of rank 1, and
+`network` delays DDP's last bucket of each step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PLANTED = json.loads(os.environ["PLANTED"])
 
 
 def late():
-    """Rank 1 computes longer."""
+    """Make rank 1 compute longer."""
     right = loop.Run.loss
 
     def loss(self, logits, labels):
@@ -34,7 +34,7 @@ def late():
 
 
 def network_of_ddp():
-    """The last message of a step takes longer."""
+    """Delay the last bucket of each step."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
     right = default_hooks.allreduce_hook

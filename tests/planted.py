@@ -1,6 +1,6 @@
-"""Errors that a certificate must not let pass, planted into the ranks that make it.
+"""Planted errors that a certificate of equivalence must catch.
 
-Run by the ranks in place of scripts/equivalence.py: a trial's cell is called by its error.
+Ranks run this file instead of scripts/equivalence.py; the ID of a trial's cell names its error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PLANTED = {"nothing": contextlib.nullcontext}
 
 
 def planted(owner, name):
-    """Make a function that does wrong, given what is right, an error in its place."""
+    """Register the decorated function, which is passed the right one, to replace ``owner.name``."""
 
     def named(wrong):
         right = getattr(owner, name)
@@ -39,7 +39,7 @@ def planted(owner, name):
 
 @planted(ddp.Strategy, "step")
 def summed(right, strategy, optimizer, scaler):
-    """Gradients are summed over the ranks and not averaged."""
+    """Sum gradients over the ranks instead of averaging them."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad.mul_(strategy.world_size)
@@ -48,7 +48,7 @@ def summed(right, strategy, optimizer, scaler):
 
 @planted(ddp.Strategy, "wrap")
 def other_weights(right, strategy, blocks):
-    """One rank begins with other weights than the rest."""
+    """Start rank 1 with other weights than the rest."""
     model = right(strategy, blocks)
     if strategy.rank == 1:
         with torch.no_grad():
@@ -58,14 +58,14 @@ def other_weights(right, strategy, blocks):
 
 @planted(loop.Run, "share")
 def uneven_mean(right, run, batch):
-    """Every rank's mean counts alike, whatever its share of the batch."""
+    """Weight every rank's mean equally, whatever its share of the batch."""
     samples, weight = right(run, batch)
     return samples, weight and 1 / len(samples)
 
 
 @planted(gpipe.Strategy, "wrap")
 def dropped(right, strategy, blocks):
-    """Of the last micro-batch comes no gradient."""
+    """Drop the gradient of the last micro-batch."""
     model = right(strategy, blocks)
     forward = model.forward
 
@@ -79,7 +79,7 @@ def dropped(right, strategy, blocks):
 
 @planted(gpipe.Strategy, "wrap")
 def not_in_half(right, strategy, blocks):
-    """Mixed precision is entered around the model, where GPipe's threads do not see it."""
+    """Enter autocast around the model, where GPipe's threads do not see it."""
     model = right(strategy, blocks)
     for module in model.modules():
         if isinstance(module, stages.Stage):
@@ -89,7 +89,7 @@ def not_in_half(right, strategy, blocks):
 
 
 def plant():
-    """Let each trial err as it says. Returns what puts it right again."""
+    """Return a patch that makes each trial run with the error its cell's ID names."""
     right = trials.errors_of
 
     def errors_of(trial, strategy, work):

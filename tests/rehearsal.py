@@ -1,7 +1,7 @@
-"""Many short cells through a Slurm of many nodes on this machine: is one lost, does one run twice?
+"""Run many short cells through a simulated Slurm cluster: is any lost, does any run twice?
 
-`make rehearsal` prints it, with what a job costs before its cell starts and what submitting costs.
-All nodes are this machine, whose cores the cells wait for: its minutes say nothing of a cluster.
+`make rehearsal` prints this, a job's processor time before its cell starts, and the cost of
+submitting. All nodes share this machine's cores: its minutes say nothing about a real cluster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from cluster import Cluster
 from workspace import Workspace, small_study
 
-# Before a launcher begins: which job trains which cell, and what the job's processes have spent.
+# Prepended to launch.py: logs the cell, its job and the processor seconds the job has spent.
 COUNT = """\
 import os, pathlib, sys, psutil
 job, spent = os.environ["SLURM_JOB_ID"], 0.0
@@ -37,7 +37,7 @@ with open("started.txt", "a") as file:
 
 
 def work_folder(folder: Path, planned: int) -> Workspace:
-    """A copy of the project whose only study has as many cells."""
+    """Return a copy of the project whose only study has ``planned`` cells."""
     work = Workspace(folder)
     study = small_study("Rehearsal", "cnn: {}", "eager: {strategy: eager, hardware: cpu1}")
     seeds = f"seeds: {list(range(planned))}"
@@ -49,7 +49,7 @@ def work_folder(folder: Path, planned: int) -> Workspace:
 
 
 def submitted(work: Workspace, cluster: Cluster, cells: list[str]) -> str:
-    """Run ``cells``; what that took where it was typed."""
+    """Run ``cells``; return a sentence on what submitting them cost."""
     targets = [f"results/cells/{cell}/metrics.json" for cell in cells]
     words = ["-m", "snakemake", *targets, "--configfile", "mine.yaml", "--profile", "slurm"]
     begun = time.monotonic()
@@ -72,7 +72,7 @@ def submitted(work: Workspace, cluster: Cluster, cells: list[str]) -> str:
 
 
 def told(work: Workspace, cluster: Cluster, cells: list[str]) -> bool:
-    """Print what became of ``cells``; whether each was trained once."""
+    """Print what became of ``cells``; return whether each was trained once."""
     results = work.folder / "results/cells"
     lost = [cell for cell in cells if not (results / cell / "metrics.json").exists()]
     started = [line.split() for line in (work.folder / "started.txt").read_text().splitlines()]
@@ -91,7 +91,7 @@ def told(work: Workspace, cluster: Cluster, cells: list[str]) -> bool:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cells", type=int, default=300, help="that run (300)")
     parser.add_argument("--planned", type=int, help="cells of the study, of which those run")

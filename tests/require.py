@@ -1,4 +1,4 @@
-"""Tools that some tests need: skipped with a reason when absent, failed where they must be."""
+"""Skip tests whose tools are missing; fail them where PARBENCH_REQUIRE names the tool."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-# What a machine must offer for each name that PARBENCH_REQUIRE may list.
+# The commands that each tool needs, by the names that PARBENCH_REQUIRE may list.
 COMMANDS = {
     "apptainer": ("apptainer",),
     "slurm": ("sbatch", "srun", "squeue", "scontrol", "slurmctld", "slurmd", "munged"),
@@ -18,15 +18,15 @@ COMMANDS = {
 
 
 def which(command: str) -> str | None:
-    """The path of ``command``; an ordinary user's PATH on Debian leaves out sbin."""
+    """Return the path of ``command``; also search sbin, absent from a Debian user's PATH."""
     return shutil.which(command) or shutil.which(command, path="/usr/local/sbin:/usr/sbin:/sbin")
 
 
 def require(tool: str) -> None:
     """Skip the test when ``tool`` is missing; fail it when PARBENCH_REQUIRE names the tool.
 
-    ``tool`` is a key of COMMANDS. PARBENCH_REQUIRE holds such names, separated by
-    blanks or commas, so that a machine that should have a tool cannot skip its tests unseen.
+    ``tool`` is a key of COMMANDS. PARBENCH_REQUIRE holds such names, separated by blanks or
+    commas, so that a machine that should have a tool cannot silently skip its tests.
     """
     missing = [command for command in COMMANDS[tool] if which(command) is None]
     if not missing:
@@ -35,15 +35,15 @@ def require(tool: str) -> None:
 
 
 def require_package(name: str, module: str) -> None:
-    """Skip a test where packages that few studies need are missing; ``name`` in PARBENCH_REQUIRE
-    makes that a failure."""
+    """Skip the test when ``module``, which few studies need, is missing; fail it when
+    PARBENCH_REQUIRE contains ``name``."""
     if importlib.util.find_spec(module) is not None:
         return
     lacking(name, f"{module} is not installed here: python scripts/environment.py ensure")
 
 
 def lacking(name: str, reason: str) -> None:
-    """Skip the test, or fail it where PARBENCH_REQUIRE names ``name``."""
+    """Skip the test, or fail it when PARBENCH_REQUIRE contains ``name``."""
     if name in os.environ.get("PARBENCH_REQUIRE", "").replace(",", " ").split():
         pytest.fail(f"{reason}, and PARBENCH_REQUIRE names {name}")
     pytest.skip(reason)

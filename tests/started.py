@@ -1,8 +1,8 @@
-"""Start a program as the ranks of one node, and end with them.
+"""Run a program as the ranks of one node until they end.
 
     python tests/started.py COUNT PROGRAM ARGUMENT...
 
-As scripts/launch.py does, without locks, images, log or watch.
+Like scripts/launch.py, but without locks, images, log or monitoring.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parbench.launch.ranks import place
 
 
 def main() -> int:
-    """The status of the first rank that failed, when none is left."""
+    """Run the ranks; return 0, or the status of a failed rank after killing the others."""
     count, words = int(sys.argv[1]), [sys.executable, *sys.argv[2:]]
     with tempfile.TemporaryDirectory() as folder:
         meet = {"PARBENCH_STORE": f"{folder}/store", "GLOO_SOCKET_IFNAME": "lo"}
@@ -28,7 +28,7 @@ def main() -> int:
         ranks = [
             subprocess.Popen(
                 words,
-                stdin=subprocess.PIPE,  # ranks end with whoever can write to it
+                stdin=subprocess.PIPE,  # ranks end when this process does
                 env={**os.environ, **meet, **place(rank, count, count)},
             )
             for rank in range(count)
@@ -38,7 +38,7 @@ def main() -> int:
                 if all(rank.poll() == 0 for rank in ranks):
                     return 0
                 time.sleep(0.05)
-            time.sleep(1.0)  # the others say what they make of it
+            time.sleep(1.0)  # time for the others to report
             return next(rank.returncode for rank in ranks if rank.poll())
         finally:
             for rank in ranks:

@@ -1,4 +1,4 @@
-"""Apptainer: how this machine runs an image, found by a probe; the command that enters one."""
+"""Apptainer: the probe for how this machine runs an image; the command that enters one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INFO:    Using cached SIF image
 
 @pytest.fixture(autouse=True)
 def _asked_anew():
-    """Each test asks for itself."""
+    """Clear the probe's cache: each test probes for itself."""
     apptainer.probe.cache_clear()
     yield
     apptainer.probe.cache_clear()
@@ -30,7 +30,7 @@ def _asked_anew():
 
 @pytest.fixture
 def stub(monkeypatch, tmp_path) -> Callable[..., Path]:
-    """Put an `apptainer` first on PATH that does what ``body`` says."""
+    """Return a function that puts an `apptainer` that runs ``body`` first on PATH."""
 
     def make(body: str = "exit 0", version: str = "1.4.5") -> Path:
         (tmp_path / "said.txt").write_text(RIGHTS)
@@ -89,7 +89,7 @@ def test_paths_of_any_name_are_seen_inside_and_nothing_else_is(monkeypatch, tmp_
         (folder / "file").write_text("seen")
     monkeypatch.setenv("APPTAINER_BIND", str(hidden))
     monkeypatch.setenv("APPTAINERENV_SECRET", "told, too")
-    # The image holds nothing: a shell comes with this machine's own folders.
+    # The image is empty: the shell comes from this machine's folders.
     programs = [Path(path) for path in ("/bin", "/usr", "/lib", "/lib64") if Path(path).exists()]
     script = f'cat file; echo made >made; test -e "{hidden}" || echo "; $X; $SECRET; $PWD"'
     monkeypatch.setenv("SECRET", "told")

@@ -1,4 +1,4 @@
-"""What published numbers say against themselves is found by arithmetic, in any file."""
+"""Contradictions among published numbers are found by arithmetic, in any file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRANTED = audit.Granted()
 
 
 def found(tmp_path, *rows: str, granted=GRANTED) -> dict[str, list[audit.Contradiction]]:
-    """The findings of a small file, by check. Rows begin at ``strategy``."""
+    """Return the findings in a file of ``rows``, by check. Rows begin at column ``strategy``."""
     path = tmp_path / "published.csv"
     path.write_text("\n".join([HEAD, *(f"paper,Table 1,net,{row}" for row in rows)]))
     by: dict[str, list[audit.Contradiction]] = {}
@@ -33,7 +33,7 @@ ONE = "eager,X,1,1,train_seconds,100,s,100,"
 
 @pytest.mark.parametrize("name", ["planted", "plausible"])
 def test_each_planted_contradiction_is_found_and_nothing_else(name):
-    """Column `finds` of the file: `<check> (<how sure>): <words>` on the first line concerned."""
+    """The column `finds` has `<check> (<how sure>): <words>` on the first line concerned."""
     path = ROOT / "tests" / "audit" / f"{name}.csv"
     with open(path, newline="") as file:
         wanted = {n: row.get("finds") for n, row in enumerate(csv.DictReader(file), start=2)}
@@ -70,11 +70,11 @@ FASTER = {"strategy": "eager"}, {"strategy": "ddp", "devices": 2}
     ("claims", "seconds", "checks"),
     [
         (claim(*FASTER), 80, []),
-        (claim(*FASTER), 100, []),  # to the second: it may be 1.01 times
+        (claim(*FASTER), 100, []),  # rounded to seconds: the ratio may be 1.01
         (claim(*FASTER), 125, ["denied by its own numbers"]),
         (claim(*FASTER, op="<"), 80, ["denied by its own numbers"]),
         (claim(*FASTER, op="<"), 125, []),
-        (claim(FASTER[0], {"strategy": "ddp", "devices": 4}), 125, []),  # of which it has no number
+        (claim(FASTER[0], {"strategy": "ddp", "devices": 4}), 125, []),  # no number for 4
         (claim(*FASTER, value=2), 80, ["denied by its own numbers", "promised above its devices"]),
         (
             claim(*FASTER, value="published", published={"ddp": 3}),

@@ -1,4 +1,4 @@
-"""Synchronized BatchNorm: what one process computes on the whole batch, over ranks of any share."""
+"""Synchronized BatchNorm: ranks of any share compute what one process does on the whole batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parbench.training import batch_norm
 
 
 class Meeting:
-    """The ranks of a test, threads of one process: ``reduce`` is a strategy's."""
+    """An all-reduce among ranks that are threads; ``reduce`` sums as a strategy's does."""
 
     def __init__(self, ranks: int):
         self.barrier = threading.Barrier(ranks, timeout=20)
@@ -41,7 +41,7 @@ def layer():
 
 
 def trained(model, images, target, weight=1.0):
-    """Loss of two steps' forward passes, after the backward passes."""
+    """Run two forward and backward passes; return the output of the second."""
     for _ in range(2):
         output = model(images)
         ((output - target).square().sum() * weight).backward()
@@ -58,13 +58,13 @@ def test_ranks_of_any_share_are_one_batch():
     meeting = Meeting(len(shares))
 
     def rank(share):
-        with meeting.lock:  # the seed is the process's
+        with meeting.lock:  # the random state is global
             torch.manual_seed(0)
             model = layer()
         ranks = batch_norm.Ranks(meeting.reduce)
         batch_norm.synchronize(model, ranks)
         ranks.counts = len(share) > 0
-        if not ranks.counts:  # as loop.Run.share: others' samples, which count for nothing
+        if not ranks.counts:  # as in loop.Run.share: others' samples with weight 0
             trained(model, images[:2], target[:2], 0.0)
             return model, expected[:0]
         return model, trained(model, images[share], target[share])
@@ -86,7 +86,7 @@ def test_ranks_of_any_share_are_one_batch():
 def test_half_precision_keeps_its_dtype_and_its_statistics():
     model = nn.Sequential(nn.BatchNorm1d(4))
     batch_norm.synchronize(model, batch_norm.Ranks(lambda values: values))
-    values = torch.randn(64, 4) + 300  # bfloat16 tells 300 from 302
+    values = torch.randn(64, 4) + 300  # bfloat16 has a spacing of 2 here
     assert model(values.bfloat16()).dtype == torch.bfloat16
     expected = nn.BatchNorm1d(4)
     expected(values.bfloat16().float())

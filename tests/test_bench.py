@@ -1,4 +1,4 @@
-"""What scripts/bench.py does, never how long anything takes."""
+"""scripts/bench.py: what it does, never how long anything takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parbench.errors import ParbenchError
 
 @pytest.fixture
 def context(tmp_path, monkeypatch):
-    """Nothing here is timed: each side has one turn."""
+    """Return a context in which each side runs once and nothing is timed."""
 
     def once(contenders, pairs):
         return {name: [(work(),) * 2] for name, work in contenders.items()}

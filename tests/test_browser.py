@@ -39,7 +39,7 @@ def page(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def chromium():
-    """Headless Chromium, steered by Debian's driver; nothing is downloaded."""
+    """Yield headless Chromium, run by Debian's driver; nothing is downloaded."""
     require("chromium")
     webdriver = pytest.importorskip("selenium.webdriver")
     from selenium.webdriver.chrome.service import Service
@@ -63,7 +63,7 @@ def chromium():
 
 @pytest.fixture
 def view(chromium, page):
-    """Open the report: ``view(width, scheme, scripts)``."""
+    """Yield ``view(width, scheme, scripts, anchor)``, which opens the report."""
 
     def open_report(
         width: int = 1280, scheme: str = "light", scripts: bool = True, anchor: str = ""
@@ -78,7 +78,7 @@ def view(chromium, page):
             {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
         )
         command("Emulation.setScriptExecutionDisabled", {"value": not scripts})
-        chromium.get("about:blank")  # so that another anchor of the same file loads it anew
+        chromium.get("about:blank")  # so that another anchor of the same file reloads it
         chromium.get(page.as_uri() + anchor)
         return chromium
 
@@ -87,7 +87,7 @@ def view(chromium, page):
 
 
 def picture_of(driver) -> bytes:
-    """A screenshot of the whole page."""
+    """Return a screenshot of the whole page."""
     size = driver.execute_script(
         "const e = document.documentElement; return [e.clientWidth, e.scrollHeight]"
     )
@@ -100,7 +100,7 @@ def picture_of(driver) -> bytes:
 
 
 def press(driver, key: str) -> None:
-    """Press a key where the focus is, as a keyboard does."""
+    """Press a key where the focus is."""
     from selenium.webdriver import ActionChains
 
     ActionChains(driver).send_keys(key).perform()
@@ -133,7 +133,7 @@ def test_no_horizontal_scrolling_and_the_right_theme(view, size, scheme):
 
 
 def test_no_table_is_cut_off_at_1200_pixels(view):
-    """Nor does a cell wrap into five lines."""
+    """And no cell wraps into five lines."""
     driver = view(1200)
     driver.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
     cut, tall = driver.execute_script("""
@@ -152,7 +152,7 @@ def test_no_table_is_cut_off_at_1200_pixels(view):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_contrast(view, scheme):
-    """Every text is at least 4.5 times as bright as its ground, or the other way round."""
+    """Every text has a contrast ratio of at least 4.5 to its background."""
     driver = view(1280, scheme)
     driver.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
     worst = driver.execute_script("""
@@ -210,7 +210,7 @@ def test_filtering_hides_rows_and_says_how_many_are_left(view):
 
 @pytest.mark.parametrize("scripts", [True, False])
 def test_a_number_leads_to_the_details_of_its_cells(view, scripts):
-    """They lie in a closed part: the browser opens what holds the target of a link."""
+    """They are in a closed part, which the browser opens for the target of a link."""
     driver = view(scripts=scripts)
     link = driver.find_element("css selector", "#t-constructed-2 td a")
     target = driver.find_element("id", link.get_attribute("href").split("#")[1])

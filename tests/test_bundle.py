@@ -28,7 +28,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch) -> Path:
-    """A small repository in a folder with blanks, in place of this checkout."""
+    """Return a small repository, in a folder with blanks, that replaces this checkout."""
     folder = tmp_path / "a check out"
     (folder / "studies").mkdir(parents=True)
     (folder / "studies" / "one.yaml").write_text("title: One\n")
@@ -75,7 +75,7 @@ def test_the_archive_is_the_commit_and_what_it_needs(checkout, tmp_path, monkeyp
 
 @pytest.fixture
 def offline(tmp_path) -> Clone:
-    """A clone with a bundle, and no other source of packages."""
+    """Return a clone with a bundle and no other source of packages."""
     clone = Clone(tmp_path)
     folder = clone.root / "bundle"
     (folder / "wheels").mkdir(parents=True)
@@ -101,20 +101,20 @@ STUDY = small_study(
     "One cell", "simple_cnn: {}", "eager: {strategy: eager, hardware: cpu1}"
 )  # fmt: skip
 GB_NEEDED = 18
-# Nothing but a loop device, or the test means nothing.
+# Fail if there is another network device: the test would mean nothing.
 WITHOUT_NETWORK = "ip link set lo up && test $(grep -c : /proc/self/net/dev) = 1 && "
 
 
 @pytest.fixture
 def scratch(tmp_path):
-    """A folder for gigabytes, which does not stay for the next three runs."""
+    """Yield a folder for gigabytes, deleted afterwards: pytest keeps its folders for three runs."""
     yield tmp_path / "scratch"
     shutil.rmtree(tmp_path / "scratch", ignore_errors=True)
 
 
 @pytest.mark.whole
 def test_a_machine_without_network_makes_the_report(scratch):
-    """Two minutes, 18 GB of disk: bundled here, unpacked elsewhere, run with a cache of its own."""
+    """Two minutes, 18 GB of disk: bundled here, unpacked elsewhere, run with the bundle's cache."""
     require("apptainer")
     if trouble := apptainer.probe().trouble:
         pytest.skip(trouble)
@@ -137,7 +137,7 @@ def test_a_machine_without_network_makes_the_report(scratch):
     git(work.folder, "add", ".")
     git(work.folder, "commit", "--quiet", "--message", "first")
     commit = git(work.folder, "rev-parse", "HEAD")
-    # As a user types it: not from within the environment that runs the tests.
+    # As a user types it: without the environment of these tests on PATH.
     own = str(Path(sys.prefix) / "bin")
     path = os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if p != own)
     plain = {**os.environ, "PATH": path}

@@ -1,6 +1,6 @@
-"""Studies become cells, and a cell's state is told with its reasons.
+"""Studies become cells, and a cell's state is reported with its reasons.
 
-tests/contract holds the plans of all studies and the messages for mistakes.
+tests/contract has the plans of all studies and the messages for mistakes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from workspace import Workspace, add_pairs
 
 @pytest.fixture
 def base(monkeypatch):
-    """The project's configuration on a machine of two cores, Horovod at hand."""
+    """Return the project's configuration on a machine with two cores and Horovod."""
     monkeypatch.setattr(machine.Software, "without_horovod", lambda self: None)
     value = config.load()
     value["available"] = {"cpu": 2}
@@ -84,7 +84,7 @@ def test_what_is_assumed_of_a_strategy_lies_under_its_variants_and_is_told(base,
         planned(base, studies=["gorantla2024-cpu"])
 
 
-# A source's studies at its own scale, by the source.
+# The studies at their source's own scale, by source.
 SOURCES = "gorantla2024", "rangoju2025", "laharsh", "torchgpipe", "kamoji-images"
 STUDIES = {name: [name] for name in SOURCES}
 STUDIES["kamoji"] = ["kamoji", "kamoji-text"]
@@ -133,7 +133,7 @@ def test_a_pair_is_of_two_variants_of_a_model_or_of_models_together(base, monkey
             assert [side.id for side in cell.sides] == each.sides
             assert (cell.variants, cell.inference) == (each.variants, each.inference)
     together = [plan.cells[study.pairs[-1].cells[0]].sides, study.pairs[-1].variants]
-    # The ViT trains beside the CNN, and after it on one device.
+    # One side trains both at once; against it, the ViT trains after the CNN on one device.
     assert ([side.model.name for side in together[0]], together[1]) == (["cnn", "cnn", "vit"], 1)
 
 
@@ -145,12 +145,12 @@ def test_a_pair_is_not_run_where_a_side_is_not(base, monkeypatch, tmp_path):
     assert sum(".pair." in name for name in plan.not_run) == 6
 
 
-# --- who predicts with another's weights ---
+# --- cells that predict with another's weights ---
 
 
 @pytest.fixture
 def with_spark(base, monkeypatch):
-    """The same with Spark at hand."""
+    """Return the same configuration with Spark."""
     monkeypatch.setattr(machine.Software, "without_spark", lambda self: None)
     return base
 
@@ -162,7 +162,7 @@ def predicting(plan) -> list:
 
 
 def test_who_predicts_has_a_trainer_of_its_seed_that_keeps_its_weights(with_spark, monkeypatch):
-    """Also of seeds that were added, and whichever study comes last."""
+    """Also for seeds that were added, and whichever study comes last."""
     names = ["kamoji-stream-cpu", "kamoji-spark-cpu"]
     first = planned(with_spark, studies=names)
     killed = next(g for g in first.studies[names[0]].groups if g.variant == "killed")
@@ -179,7 +179,7 @@ def test_who_predicts_has_a_trainer_of_its_seed_that_keeps_its_weights(with_spar
 
 
 def test_options_of_every_strategy_and_model_are_described_and_can_be_checked():
-    """A new file is picked up without a test being edited."""
+    """New files are covered without editing a test."""
     for name in strategies.names():
         options = strategies.load(name).OPTIONS
         some = {"array": [1], "object": {"swin": {}}, "number": 1}
@@ -193,7 +193,7 @@ def test_options_of_every_strategy_and_model_are_described_and_can_be_checked():
 
 
 def test_planning_never_imports_torch(tmp_path):
-    """Nor what takes a workflow's start long; in a process of its own."""
+    """Nor others that slow a workflow's start; tested in a process of its own."""
     program = (
         "import sys; sys.path.insert(0, 'scripts'); from parbench.plan import config, expansion; "
         "expansion.plan(config.checked(config.load())); "
@@ -206,8 +206,8 @@ def test_planning_never_imports_torch(tmp_path):
 
 
 class Trained:
-    """A plan of which one cell stands as trained (constructed; no number is reported): the first,
-    or that which has ``part`` in its id."""
+    """A plan in which one cell has a result (constructed; no number is reported): the first whose
+    ID contains ``part``."""
 
     def __init__(self, base, folder, part=""):
         self.plan, self.folder = planned(base), folder
@@ -307,7 +307,7 @@ def test_a_run_says_what_it_will_train_and_how_long(trained):
         "4 cells to train, 1 of them again (`cells.py why <cell>` says why); by earlier runs some "
         "1.5 h of training one after the other, and 1 for which it is unknown"
     )
-    # Of GPipe in two stages a CPU tells no speedup, and two devices gain no factor of two.
+    # Not testable: a speedup of GPipe on a CPU, and a factor of two on two devices.
     assert claims.startswith("of 7 claims they test 5: gorantla-horovod-speedup, ")
     assert forecast(trained.plan, names[-1:])[0] == (
         "1 cell to train; how long is unknown, since nothing like it has run here"

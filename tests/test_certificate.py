@@ -1,4 +1,4 @@
-"""What a certificate says of a cell, and where it stands: table, report, provenance."""
+"""What a certificate says of a cell, and where it is shown: table, report, provenance."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_table_and_report_mark_what_is_not_certified(tmp_path):
     study = constructed.usual_study(tables=constructed.usual_study()["tables"][1:])
     groups = [g for g in constructed.usual_groups() if g.model == "resnet18" and not g.not_run]
     paths = constructed.write_study(tmp_path, study, groups)
-    rows = [row(options={}), row("float32", options={})]  # of ddp alone
+    rows = [row(options={}), row("float32", options={})]  # only of ddp
     certificates(tmp_path, rows)
     proof = tmp_path / "host.json"
     constructed.make_table(paths["plan"], paths["cells"], paths["table"], "--certificate", proof)

@@ -1,4 +1,4 @@
-"""Checkpoints: a run of one rank stopped anywhere, the files, and when ranks look up."""
+"""Checkpoints: one rank stopped anywhere, the files, and when ranks check for a stop."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat
 from training import SMALL_SWIN, altered, cell, kept, learned
 
-# Every step may be the last: a checkpoint after each.
+# Write a checkpoint after each step, since any may be the last.
 EACH_STEP = 1e-6
 
 
 def often(strategy="eager", devices=1, **changes):
-    """A cell with all that has a state, which looks up and writes after every step."""
+    """Return a cell with every kind of state that writes a checkpoint after every step."""
     usual = {"optimizer": "adamw", "schedule": "cosine", "learning_rate": 0.003}
     value = cell(strategy, devices, **{"warmup_steps": 2, **usual, **changes})
     if value.model.name == "swin":  # random blocks: random states matter
@@ -34,13 +34,13 @@ def often(strategy="eager", devices=1, **changes):
 
 
 def last(folder):
-    """All that the last checkpoint of a run holds: weights, optimizer, random states."""
+    """Return a run's last checkpoint: its number and all tensors (also of optimizer and RNG)."""
     path = max((folder / "checkpoints").glob("*.safetensors"))
     return path.name.split(".")[0], load_file(path)
 
 
 def assert_same(ours, theirs):
-    """Two folders of runs: the same results, the same weights, to the last bit."""
+    """Check that two runs have the same results and checkpoints, to the last bit."""
     found, wanted = (json.loads((one / "metrics.json").read_text()) for one in (ours, theirs))
     assert learned(found) == learned(wanted)
     (name, found), (other, wanted) = last(ours), last(theirs)
@@ -52,7 +52,7 @@ def assert_same(ours, theirs):
 
 @pytest.fixture
 def state(tmp_path, monkeypatch):
-    """The launcher's folder of a run."""
+    """Return the folder in which the launcher would request a stop."""
     folder = tmp_path / "state"
     folder.mkdir()
     monkeypatch.setenv("PARBENCH_STATE", str(folder))
@@ -60,7 +60,7 @@ def state(tmp_path, monkeypatch):
 
 
 class Until(Heartbeat):
-    """Asks for the end at the ``number``-th beat, as the launcher does: by a file."""
+    """A heartbeat that requests a stop at beat ``number``, by a file as the launcher does."""
 
     def __init__(self, state: Path, number: int):
         super().__init__(0)
@@ -73,7 +73,7 @@ class Until(Heartbeat):
 
 
 def here(value, data, folder, heartbeat=None):
-    """Train in this process; whether it has a result."""
+    """Train in this process; return whether there is a result."""
     folder.mkdir(exist_ok=True)
     strategy = strategies.of(value)
     out = folder / "metrics.json"
@@ -93,7 +93,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_stopped_anywhere(digits, tmp_path, state, name):
-    """In warm-up, after a step, in evaluation: it goes on as if nothing had been."""
+    """In warm-up, after a step, in evaluation: it continues as if it had not been stopped."""
     value, draw = CASES[name], random.Random(name)
     assert here(value, digits, tmp_path / "whole")
     starts, ended = 1, tmp_path / "ended"
@@ -115,8 +115,8 @@ def test_stopped_anywhere(digits, tmp_path, state, name):
 
 
 def test_each_step_is_timed_once(digits, tmp_path, state, monkeypatch):
-    """By a clock that only steps and evaluation make go: a run that is interrupted has the time of
-    its steps, not more.
+    """The clock advances only in steps and evaluation: an interrupted run has the time of its
+    steps, not more.
     """
     clock, step, test_batch = [0.0], Run.step, loader.Augment.test_batch
 
@@ -142,7 +142,7 @@ def test_each_step_is_timed_once(digits, tmp_path, state, monkeypatch):
 
 
 def test_a_checkpoint_is_not_the_peak_of_training(digits, tmp_path, state, monkeypatch):
-    """Of an accelerator: 20 MiB in the first part, 10 in the second, 1000 to gather the model."""
+    """An accelerator has 20 MiB before the stop, 10 after it, and 1000 to gather the model."""
     usual, peak = [20.0], [0.0]
 
     def reset(accelerators):
@@ -175,7 +175,7 @@ def test_another_cell_in_the_same_folder_starts_afresh(digits, tmp_path, state, 
 
 @pytest.fixture
 def small_files():
-    """The kernel refuses files of more than 20 kB, as on a full disk: metrics.json fits."""
+    """Limit files to 20 kB, as on a full disk; metrics.json fits."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     yield
@@ -191,12 +191,12 @@ def test_a_full_disk_ends_no_training(digits, tmp_path, state, capsys, small_fil
     assert json.loads((state / "stopped.json").read_text()) == {"epoch": 1, "step": 0}
 
 
-# ---------------------------------------------------------------- when the ranks look up
+# ---------------------------------------------------------------- when ranks check for a stop
 
 
 @pytest.mark.parametrize("step_seconds", [0.001, 0.2, 3.0])
 def test_ranks_look_up_about_once_a_second(monkeypatch, step_seconds):
-    """Whatever a step takes, and without a message each step."""
+    """Whatever a step takes, and without communicating at each step."""
     clock = [0.0]
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: clock[0])
     looks = []

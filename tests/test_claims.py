@@ -53,13 +53,13 @@ def group(
     images=1000,
     **changes,
 ) -> Group:
-    """A group whose seeds have memory (``seconds`` MiB) and accuracies that differ a little.
+    """Return a group whose seeds differ a little in memory (``seconds`` MiB) and accuracy.
 
-    ``accuracy``: of all seeds, or of each; ``changes`` are those of `constructed.Group`.
+    ``accuracy`` is that of all seeds, or of each; ``changes`` go to `constructed.Group`.
     """
     seeds = changes.setdefault("seeds", (0, 1, 2, 3))
     changes["told"] = {"published": None} | changes.pop("told", {})
-    # Another factor than of the other group's seeds: no interval is a point.
+    # Factors that differ between groups, so that no interval is a point.
     factors = [1 + 0.001 * math.sin(len(variant) + 2 * seed) for seed in seeds]
     memory = [{"processes": [{"rank": 0, "mib": seconds * f}], "devices": []} for f in factors]
     scores = [accuracy * f for f in factors] if isinstance(accuracy, float) else accuracy
@@ -72,7 +72,7 @@ def group(
 
 
 def judged(claim: dict, *groups: Group, rows=(), found=()):
-    """The verdict on one claim about ``paper``."""
+    """Return the verdict on one claim about ``paper``."""
     with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
         file.write("\n".join([HEAD, *(f"paper,Table 1,{row}" for row in rows)]))
         file.flush()
@@ -114,7 +114,7 @@ def test_what_no_clock_measures_is_a_ratio_seed_by_seed(op, mib, verdict):
 
 
 def scores(*accuracies, op="within_margin", images=1000, **more):
-    """The verdict on the scores of ddp beside 0.8, 0.8, ... of eager training."""
+    """Return the verdict on ddp's ``accuracies`` against eager's, which are all 0.8."""
     claim = ratio({"strategy": "ddp"}, {"strategy": "eager"}, op, "test_accuracy", **more)
     seeds = {"seeds": range(len(accuracies)), "images": images}
     eager = group("eager", CPU1, accuracy=[0.8] * len(accuracies), **seeds)
@@ -129,7 +129,7 @@ def scores(*accuracies, op="within_margin", images=1000, **more):
         ({"accuracies": (0.84, 0.8, 0.8, 0.79)}, UNDECIDED),
         ({"accuracies": (0.84, 0.8, 0.8, 0.79), "margin": 0.2}, HOLDS),
         ({"accuracies": (0.8,) * 4, "margin": 0.001}, HOLDS),  # three images of 1,000
-        # Nobody measures less than an image, however alike the seeds are.
+        # The resolution is one image, however alike the seeds are.
         ({"accuracies": (0.81,) * 4, "op": ">", "value": 0}, HOLDS),
         ({"accuracies": (0.81,) * 4, "op": ">", "value": 0, "images": 100}, UNDECIDED),
         ({"accuracies": (0.851, 0.85, 0.849, 0.85), "op": ">", "value": 0.1}, FAILS),
@@ -234,7 +234,7 @@ def test_one_comparison_that_is_against_it_is_enough():
 
 
 def turns(own: Group, baseline: Group, *ratios: float, bound=math.inf) -> Group:
-    """``own`` that was compared with ``baseline``: so many times as fast, restart by restart."""
+    """Return ``own``, measured to be ``ratios`` times as fast as ``baseline``, by restart."""
     made = [
         Restart(n, math.log(ratio), 0.0, (), 4, 0, bound, 20.0) for n, ratio in enumerate(ratios)
     ]
@@ -250,7 +250,7 @@ FAST, SLOW = (1.49, 1.51, 1.5, 1.5), (0.79, 0.81, 0.8, 0.8)
     ("claim", "ratios", "verdict"),
     [
         (FASTER, FAST, HOLDS),
-        (FASTER, SLOW, FAILS),  # whatever whole trainings took
+        (FASTER, SLOW, FAILS),  # regardless of whole trainings
         (FASTER, (0.9, 1.1, 1.3, 0.8), UNDECIDED),
         (FASTER, FAST[:3], UNDECIDED),
         (ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<"), FAST, HOLDS),
@@ -308,7 +308,7 @@ def test_where_equal_sides_differ_pairs_tell_nothing():
 
 
 def test_a_restart_is_what_its_undisturbed_pairs_say():
-    """Two models one after the other, over both at once."""
+    """Two models one after the other, relative to both at once."""
     seconds = [(1.0, 0.6, 0.9), (1.0, 0.6, 0.9), (1.0, 9.0, 9.0)]
     slices = [
         {"pair": pair, "side": side, "samples": 10, "seconds": row[side], "disturbed": pair == 2}
@@ -328,7 +328,7 @@ def test_a_restart_is_what_its_undisturbed_pairs_say():
 
 
 def make_report(folder: Path, claim: dict, groups=None, **study) -> dict:
-    """report.json of the constructed study with one claim about it."""
+    """Return report.json of the constructed study with one claim about it."""
     paths = constructed.write_study(folder, constructed.usual_study(**study), groups)
     text = {"study": "constructed", "claim": "Two are faster than one.", **claim}
     (folder / "claims.yaml").write_text(json.dumps({"two-faster": text}))
@@ -353,7 +353,7 @@ def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
     for text in ("1  Two are faster than", "resnet18", "resnet50", "✓ holds, firm"):
         assert f">{text}" in figure["svg"]
     assert "restart 0: at step 3" in [note["text"] for note in made["detail"]["notes"]]
-    # Of this report's sources alone.
+    # Only this report's sources are audited.
     (found,) = made["audit"]["rows"]
     assert [cell["text"] for cell in found][:2] == ["constructed", "equal to the last digit"]
     first = squeezed(pypdf.PdfReader(io.BytesIO(pdf)).pages[0].extract_text())

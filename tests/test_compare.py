@@ -17,7 +17,7 @@ DDP = Group("resnet18", "ddp", CPU2, 7.0)
 
 
 def write(folder: Path, groups, change=lambda metrics: metrics, name="constructed", **plan) -> Path:
-    """A file of evidence of groups; ``change`` alters each metrics.json, ``plan`` its plan."""
+    """Write evidence of groups; ``change`` alters each metrics.json, ``plan`` the plan."""
     constructed.write_study(folder, constructed.usual_study(name), groups, change)
     path = folder / f"results/plan/{name}.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | plan))
@@ -26,7 +26,7 @@ def write(folder: Path, groups, change=lambda metrics: metrics, name="constructe
 
 
 def changed(seconds=1.0, accuracy=0.0, weights=None, shift=(0, 0, 0, 0)):
-    """What another machine makes of the same cells; ``shift`` is added to scores, by seed."""
+    """Return a change to another machine's results; ``shift`` is added to accuracies by seed."""
 
     def change(metrics):
         if metrics["status"] == "ok":

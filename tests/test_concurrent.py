@@ -1,4 +1,4 @@
-"""Models that train at the same time: each as if it were alone, and what both together take."""
+"""Models that train at the same time: each as if alone, and the time that both take together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["state"]  # a fixture
 BESIDE = {"simple_cnn": {}}
 
 
-# ---------------------------------------------------------------- the strategy's words
+# ---------------------------------------------------------------- the strategy
 
 
 def test_on_one_gpu_each_process_has_a_core_and_on_one_core_none_may(monkeypatch):
@@ -49,11 +49,11 @@ def test_the_code_of_a_cell_is_that_of_all_its_models(monkeypatch):
     assert code_digest(value) not in (alone, code_digest(cell()))
 
 
-# ---------------------------------------------------------------- with others that are scripted
+# ---------------------------------------------------------------- with a scripted other process
 
 
 class Scripted(eager.Strategy):
-    """One process of two; of the other one, ``late`` looks at its end find nothing."""
+    """One process of two; the other one has not ended yet at the first ``late`` checks."""
 
     late, seconds, trouble = 2, 30.0, None
 
@@ -89,7 +89,7 @@ def test_the_end_is_when_all_have_ended(digits, tmp_path):
 
 @pytest.mark.parametrize(("late", "epochs"), [(0, 0), (1, 1), (4, 1)])
 def test_a_failure_of_another_one_is_the_cells(digits, tmp_path, late, epochs):
-    """Known at the next end of an epoch, or while its end is awaited; and not told again."""
+    """Noticed at the next end of an epoch or while waiting for it, and reported once."""
     strategy = Scripted(cell())
     strategy.late, strategy.seconds = late, None
     strategy.trouble = "the training loss became nan in epoch 1 of 2"
@@ -118,11 +118,8 @@ def test_a_run_that_waits_can_be_stopped_and_goes_on(digits, tmp_path, state):
     assert learned(ended) == learned(whole)
 
 
-# ---------------------------------------------------------------- several models together: the plan
-
-
-# ---------------------------------------------------------------- several models together: numbers
-# tests/contract holds those of all that was measured.
+# ---------------------------------------------------------------- several models together
+# tests/contract has the numbers of all evidence.
 
 
 (MEASURED,) = (config.ROOT / "reports/evidence").glob("laharsh-cpu-*.json")
@@ -130,7 +127,7 @@ def test_a_run_that_waits_can_be_stopped_and_goes_on(digits, tmp_path, state):
 
 @pytest.fixture
 def measured(tmp_path):
-    """laharsh-cpu as it was measured: makes its table and returns (plan, table, cells)."""
+    """Return a function that makes the table of laharsh-cpu's evidence: (plan, table, cells)."""
     folder = evidence.unpack(MEASURED, tmp_path)
     shutil.copy(config.ROOT / "studies/published/published_results.csv", folder / "published.csv")
     plan, cells = folder / f"plan/{folder.name}.json", folder / "cells"
@@ -152,7 +149,7 @@ def test_both_models_need_both_models(measured):
 
 
 def test_the_report_shows_both_models(measured):
-    """As rows of their own, whose numbers lead to their cells; no cell is shown twice."""
+    """In rows of their own, whose numbers link to their cells; no cell is shown twice."""
     plan, table, cells = measured()
     data = report.collect([plan], [table], cells)
     rows = [row for each in data["studies"][0]["tables"] for row in each["rows"]]

@@ -1,6 +1,6 @@
-"""Files that a user writes are read safely, and what is wrong in them is named.
+"""A user's files are read safely, and mistakes in them are named.
 
-Messages stand in tests/contract/mistakes.yaml; here is what no golden file can hold.
+Most messages are in tests/contract/mistakes.yaml; this file tests what no golden file can hold.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parbench.plan.settings import Settings
 
 @pytest.mark.parametrize("name", schemas.MADE)
 def test_schemas_are_those_of_the_models(name):
-    """Else: PYTHONPATH=scripts python -m parbench.plan.schemas."""
+    """If not, run PYTHONPATH=scripts python -m parbench.plan.schemas."""
     assert (SCHEMAS / f"{name}.schema.yaml").read_text() == schemas.text(name)
 
 
@@ -33,7 +33,7 @@ def test_the_settings_are_those_that_training_reads():
 
 
 def test_values_of_the_command_line_are_those_of_a_file():
-    """Snakemake leaves what stands in a mapping or list as text."""
+    """Snakemake leaves values inside a mapping or list as text."""
     override = {"quickstart": {"seeds": ["0"], "settings": {"augment": "true"}}}
     asked = config.typed({"override": override, "x": "1 a"})
     assert asked["override"]["quickstart"] == {"seeds": [0], "settings": {"augment": True}}

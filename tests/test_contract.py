@@ -1,8 +1,8 @@
-"""What a user types, and what comes of it: held from outside, while the code behind it changes.
+"""What a user types and gets must not change while the code behind it changes.
 
 Programs are run as a user or a rule runs them, and what they print and write is compared with the
-files in tests/contract. Nothing of the project is imported. Where behaviour changes on purpose,
-those files are written anew, and the difference is read before it is committed:
+files in tests/contract. Nothing of the project is imported. When behaviour changes on purpose,
+rewrite those files, and read the difference before you commit it:
 
     REWRITE_CONTRACT=1 python -m pytest tests/test_contract.py
 """
@@ -43,7 +43,7 @@ def hold(name: str, text: str) -> None:
 
 
 def as_lines(value: Mapping[str, Any]) -> str:
-    """``value`` as JSON, a line for each entry of its parts: a difference can be read."""
+    """Return ``value`` as JSON, one line per entry of its parts, for readable diffs."""
     parts = []
     for key, part in value.items():
         text = json.dumps(part, sort_keys=True)
@@ -60,17 +60,17 @@ def digest(value: Any) -> str:
 
 # --- the plan of every study ----------------------------------------------------------------------
 
-# Two cores and one A100, so that what runs here does not depend on the machine that tests.
+# Two cores and one A100, so that plans do not depend on the machine that tests.
 PLACE = "deployment: host\navailable: {cpu: 2, cuda: {A100: 1}}\n"
-# What is derived. Settings and options are the study's, and the ids of cells hold digests of them.
+# Derived values only: settings and options are the study's, and IDs of cells have their digests.
 DERIVED = ("variant", "members", "baseline", "published", "differs", "comparable", "pretrained")
 
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory):
-    """A work folder in which all studies have been planned, and nothing was trained.
+    """Return the results of a work folder in which all studies are planned and none is trained.
 
-    As where all packages are: planning only looks for them, and this machine may lack some.
+    Packages that this machine may lack are faked: planning only looks for them.
     """
     work = Workspace(tmp_path_factory.mktemp("plan") / "work")
     for name in ("deepspeed", "pyspark", "transformers"):
@@ -83,7 +83,7 @@ def planned(tmp_path_factory):
 
 
 def told(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What a plan derives of a group of cells, without what is empty."""
+    """Return what a plan derives for a group of cells, without empty values."""
     kept = {key: group[key] for key in DERIVED if group.get(key)}
     reason = group["not_run"]
     if reason and not reason.startswith("Horovod "):  # which may not be built here
@@ -120,21 +120,21 @@ def test_a_cell_of_each_strategy_is_as_ever(planned):
     found: dict[str, Any] = {}
     for path in sorted(planned.glob("cells/*/cell.json")):
         cell = json.loads(path.read_text())
-        if "strategy" in cell:  # it is no pair
+        if "strategy" in cell:  # not a pair
             found.setdefault(cell["strategy"]["name"], cell)
     hold("cells.json", as_lines({key: found[key] for key in sorted(found) if key != "horovod"}))
 
 
 # --- weights of every strategy --------------------------------------------------------------------
 
-# Where torch, the processor or its instructions are others, sums are rounded otherwise.
+# Another torch, processor or instruction set rounds sums differently.
 LOSS_TOLERANCE = 1e-3  # relative
 MEASURED = ("train_loss", "test_loss", "test_accuracy")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """metrics.json of the cells of tests/contract/study.yaml, by strategy and model."""
+    """Return metrics.json of the cells of tests/contract/study.yaml, by strategy and model."""
     work = Workspace(tmp_path_factory.mktemp("weights") / "work")
     shutil.copy(GOLDEN / "study.yaml", work.folder / "studies/contract.yaml")
     (work.folder / "mine.yaml").write_text("studies: [contract]\navailable: {cpu: 2}\n")
@@ -184,7 +184,7 @@ COLUMNS = "metric n_seeds mean std ci_low ci_high published ratio verdict".split
 
 @pytest.fixture(scope="module")
 def told_again(tmp_path_factory):
-    """A work folder in which tables and the report's data were made of reports/evidence."""
+    """Make tables and the report from reports/evidence; return their folder."""
     work = Workspace(tmp_path_factory.mktemp("evidence") / "work")
     published = sorted(str(path) for path in (ROOT / "studies/published").glob("*.csv"))
 
@@ -210,7 +210,7 @@ def told_again(tmp_path_factory):
 
 @pytest.mark.parametrize("name", EVIDENCE)
 def test_a_table_of_evidence_has_the_same_numbers(told_again, name):
-    """To 12 digits; reasons stand once, below, by their number."""
+    """To 12 digits; reasons are listed once, below, by number."""
     lines, reasons, group = [",".join(["group", *COLUMNS, "reason"])], [""], ""
     with open(told_again / name / "tables" / f"{name}.csv", newline="") as file:
         for row in csv.DictReader(file):
@@ -225,7 +225,7 @@ def test_a_table_of_evidence_has_the_same_numbers(told_again, name):
 
 
 def rounded(text: str) -> str:
-    """A number of a table to 12 digits; other text as it is."""
+    """Return a number of a table to 12 digits; other text as it is."""
     return f"{float(text):.12g}" if re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) else text
 
 
@@ -236,14 +236,14 @@ def test_claims_have_the_same_verdicts_and_sentences(told_again):
 
 
 def test_all_evidence_is_a_report_of_few_pages(told_again):
-    """Without a number less: that every cell of a table stands in it, test_report.py shows. The
-    eight files of the sources' studies take 30, and every other study, of curves, at most four."""
+    """None of its numbers is left out, as test_report.py shows. The eight files of the sources'
+    studies take 30 pages, and every other study, of curves, at most four."""
     others = len(EVIDENCE) - 8
     assert len(pypdf.PdfReader(told_again / "report.pdf").pages) <= 30 + 4 * others
 
 
 def texts(part: Any) -> Iterator[str]:
-    """What stands in a part of the report: a line for each row of a table."""
+    """Yield the texts of a part of the report, with one line for each row of a table."""
     if isinstance(part, list) and part and all(isinstance(c, dict) and "text" in c for c in part):
         yield " | ".join(cell["text"] for cell in part)
     elif isinstance(part, (list, dict)):
@@ -258,7 +258,7 @@ def texts(part: Any) -> Iterator[str]:
 
 
 def said(work: Workspace, case: Mapping[str, Any]) -> str:
-    """What is read after the mistake ``case``, made in ``work`` and undone."""
+    """Return the message for the mistake ``case``, made in ``work`` and undone."""
     changes = {work.folder / file: v for file, v in case.items() if file not in ("run", "says")}
     before = {path: path.read_text() for path in changes if path.exists()}
     for path, change in changes.items():
@@ -272,21 +272,21 @@ def said(work: Workspace, case: Mapping[str, Any]) -> str:
     for path in changes:
         path.write_text(before[path]) if path in before else path.unlink()
     assert done.returncode != 0, done.stdout
-    if "snakemake" in words:  # which says more than we do
+    if "snakemake" in words:  # which prints more than our message
         text = re.search(r"error: .*", done.stdout + done.stderr)[0]
     else:
         assert "Traceback" not in done.stderr
         text = done.stderr.rstrip()
-    # Where the code lies is no promise.
+    # The location of the code may change.
     return text.replace(f"{work.folder}/", "").replace("scripts/parbench/", "scripts/")
 
 
 def test_messages_for_mistakes(tmp_path):
-    """Each is one clear error, told before anything runs, and the same as ever."""
+    """Each is one clear error, reported before anything runs, and unchanged."""
     path = GOLDEN / "mistakes.yaml"
     cases = yaml.safe_load(path.read_text())
     works = [Workspace(tmp_path / f"work-{number}") for number in range(2)]
-    for work in works:  # the study they are made in, which is nobody's to change
+    for work in works:  # the study they are made in, kept for this test
         shutil.copy(GOLDEN / "five.yaml", work.folder / "studies/quickstart.yaml")
 
     def half(number: int) -> list[str]:
@@ -313,7 +313,7 @@ def test_messages_for_mistakes(tmp_path):
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of the project in which nothing has been run, planned for two cores."""
+    """Return a copy of the project in which nothing has been run, for two cores."""
     work = Workspace(tmp_path_factory.mktemp("readme") / "work")
     work.edit("config.yaml", "available: auto", "available: {cpu: 2}")
     shutil.copytree(ROOT / "reports/evidence", work.folder / "reports/evidence")

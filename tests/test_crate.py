@@ -1,4 +1,4 @@
-"""A finished run as a Workflow Run RO-Crate: valid, whole, and of files that are what it says."""
+"""A finished run as a Workflow Run RO-Crate: valid, complete, and true to its files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROFILES = (
 
 @pytest.fixture
 def finished(quickstart, tmp_path):
-    """A finished run, to be changed: its cells, of which one ended diverged, and its report."""
+    """Return a copy of a finished run, to be changed; one of its cells diverged."""
     require_package("crate", "rocrate")
     work = copy.copy(quickstart[0])
     left = shutil.ignore_patterns("data.safetensors", ".snakemake", "__pycache__")
@@ -40,7 +40,7 @@ def finished(quickstart, tmp_path):
 
 @pytest.fixture(scope="module")
 def validator(tmp_path_factory) -> Path:
-    """The Python of an environment with the validator."""
+    """Return the Python of an environment with the validator."""
     program, place = Path(sys.executable).with_name("uv"), tmp_path_factory.mktemp("validator")
     python = place / "bin/python"
     try:

@@ -34,7 +34,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def prepared(spec: dict, folder: Path, name: str = "mine") -> tuple[dict, dict]:
-    """What is made of an entry: (the tensors by name, digest.json)."""
+    """Prepare an entry; return (the tensors by name, digest.json)."""
     dataset.prepare(name, spec, folder / "data.safetensors", folder / "digest.json")
     return load_file(folder / "data.safetensors"), json.loads((folder / "digest.json").read_text())
 
@@ -44,7 +44,7 @@ def prepared(spec: dict, folder: Path, name: str = "mine") -> tuple[dict, dict]:
 
 @pytest.fixture
 def site(tmp_path) -> tuple[Path, str]:
-    """A folder, and the address at which a server on this machine gives its files."""
+    """Yield a folder and the URL at which a server on this machine serves it."""
     folder = tmp_path / "site"
     folder.mkdir()
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=folder)
@@ -100,7 +100,7 @@ BINS = [*cifar10_binary.TRAIN, cifar10_binary.TEST]
 
 
 def records(first: int = 0) -> bytes:
-    """Ten records, where CIFAR-10 has 10,000 in each file."""
+    """Return ten records, where CIFAR-10 has 10,000 in each file."""
     pixels = np.random.default_rng(7).integers(0, 256, 3072, dtype=np.uint8).tobytes()
     return b"".join(bytes([(first + at) % 10]) + pixels for at in range(10))
 
@@ -128,7 +128,7 @@ def test_an_archive_here_and_one_from_a_mirror(tmp_path):
     spec = local(pack(CONTENTS), tmp_path / "a.tar.gz")
     images, described = prepared(spec, tmp_path / "out")
     assert images["train_images"].shape == (50, 3, 32, 32)
-    assert images["train_labels"].tolist()[8:12] == [8, 9, 1, 2]  # in the order of their numbers
+    assert images["train_labels"].tolist()[8:12] == [8, 9, 1, 2]  # files in numeric order
     assert images["test_labels"].tolist() == [5, 6, 7, 8, 9, 0, 1, 2, 3, 4]
     assert images["train_images"][0].tobytes() == records()[1:3073]  # red, green, blue planes
     assert described["classes"][:2] == ["airplane", "automobile"]
@@ -136,7 +136,7 @@ def test_an_archive_here_and_one_from_a_mirror(tmp_path):
     path = Path(spec.pop("path"))
     spec["urls"] = [(tmp_path / "absent").as_uri(), path.as_uri()]
     _, other = prepared(spec, tmp_path / "again")
-    # Whichever mirror answered.
+    # The recorded source does not depend on which mirror answered.
     assert (other["source"], other["sha256"]) == (spec["urls"][0], described["sha256"])
 
 
@@ -167,7 +167,7 @@ SYNTHETIC = {
     "kind": "synthetic",
     **{"classes": 5, "image_size": 9, "train_samples": 23, "test_samples": 7, "seed": 3},
 }
-# Whatever the release of NumPy or scikit-learn: every measurement on them refers to these bytes.
+# For any release of NumPy or scikit-learn: every measurement on them refers to these bytes.
 DRAWN = "381349e71836b85b83719b456b3a438e2e7880cf41fc0dc86b80c9140abb6a3b"
 DIGITS_FILE = "16695193738ab034e0714b84ec318cafd41e39265c5fd9b1b8839d8d9a08ace8"
 
@@ -240,7 +240,7 @@ def of(folder: Path) -> dict:
 
 def test_a_folder_of_images(folder, tmp_path):
     images, described = prepared(of(folder), tmp_path / "out")
-    assert described["classes"] == [MARKUP, "b"]  # as it is: escaping is the report's work
+    assert described["classes"] == [MARKUP, "b"]  # unescaped: that is the report's job
     assert described["image_shape"] == [3, 4, 6]
     assert described["source"] == str(folder)
     assert images["train_labels"].tolist() == [0, 1, 1]
@@ -249,11 +249,11 @@ def test_a_folder_of_images(folder, tmp_path):
     for name, mode in [("x.jpg", "L"), ("x.jpeg", "CMYK"), ("x.bmp", "1"), ("y.webp", "RGBA")]:
         paint(folder / "train" / "b" / name, (255, 255, 255), mode=mode)
     images, _ = prepared(of(folder), tmp_path / "out")
-    assert (images["train_images"][3:, :, 3, 5] > 247).all()  # recompression
+    assert (images["train_images"][3:, :, 3, 5] > 247).all()  # lossy compression
 
 
 def test_a_changed_folder_is_known_by_its_digest(folder, tmp_path):
-    """Its cells are trained again for other bytes, not for other times."""
+    """Its cells are trained again for changed bytes, not for changed times."""
     kept, digest = tmp_path / "kept.json", tmp_path / "out/digest.json"
     first = dataset.local_digest(of(folder), kept, digest)
     assert first == prepared(of(folder), tmp_path / "out")[1]["source_sha256"]
@@ -266,7 +266,7 @@ def test_a_changed_folder_is_known_by_its_digest(folder, tmp_path):
     with pytest.raises(ParbenchError, match=r"stray\.txt: not a folder"):
         dataset.local_digest(of(folder), kept, digest)
     folder.rename(tmp_path / "elsewhere")
-    assert dataset.local_digest(of(folder), kept, digest) == first  # as good as it was
+    assert dataset.local_digest(of(folder), kept, digest) == first  # the kept digest holds
 
 
 def put(root: Path, name: str, content: bytes) -> None:

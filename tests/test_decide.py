@@ -1,4 +1,4 @@
-"""make decide: restarts are added until what pairs compare is decided, or the time is over."""
+"""make decide: restarts are added until every comparison is decided, or the time is over."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def work(tmp_path):
 
 
 def cost(work, cells, seconds):
-    """Have the results of ``cells`` say that each took so many seconds."""
+    """Set the duration in the results of ``cells`` to ``seconds``."""
     for path in work.folder.glob(f"results/cells/{cells}/metrics.json"):
         metrics = json.loads(path.read_text())
         finished = datetime.fromisoformat(metrics["started"]) + timedelta(seconds=seconds)
@@ -36,7 +36,7 @@ def test_restarts_are_added_and_kept(work):
     assert "undecided: 1 restart, and 4 are the fewest" in said
     kept = work.folder / "results/restarts.json"
     assert not kept.exists()
-    # A restart that costs nothing fits into any time; one round takes longer than these 3 seconds.
+    # A restart of 0 seconds fits into any time; one round takes longer than these 3 seconds.
     cost(work, "*.pair.*", 0)
     said = work.run("scripts/decide.py", "--minutes", "0.05").stdout
     assert "undecided comparisons: 2; one restart or seed more of each" in said
@@ -48,7 +48,7 @@ def test_restarts_are_added_and_kept(work):
     work.run("scripts/decide.py", "--minutes", "0.2")
     training, inference = json.loads(kept.read_text()).values()
     assert training > inference == 2
-    # The workflow's next run has them, too: the whole training alone is left.
+    # The workflow's next run plans them, too: only the whole training is left.
     assert work.jobs()["train"] == 1
 
 
@@ -75,7 +75,7 @@ def test_seeds_are_added_to_what_a_claim_about_scores_compares(work):
     work.run("scripts/decide.py", "--minutes", "0.05")  # one round
     one, other = json.loads((work.folder / "results/restarts.json").read_text()).values()
     assert one == other > 1
-    assert "train" not in work.jobs()  # they are the plan's
+    assert "train" not in work.jobs()  # the new seeds are in the plan and done
 
 
 def test_make_report_spends_no_more_than_its_budget(work):

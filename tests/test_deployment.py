@@ -1,4 +1,4 @@
-"""Where cells run: settled once for a work folder, and never changed behind its back."""
+"""Where cells run: decided once per work folder, and never changed silently."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OBSTACLE = "this user cannot build images: no debootstrap; sudo make system"
 
 @pytest.fixture(autouse=True)
 def has(monkeypatch, tmp_path):
-    """A fresh work folder on a machine where Apptainer runs and builds images; changes that."""
+    """Enter a fresh folder where Apptainer runs and builds; return a function to change that."""
     monkeypatch.chdir(tmp_path)
 
     def change(found: apptainer.Apptainer, obstacle: str | None = None) -> None:
@@ -36,7 +36,7 @@ def config(asked: str = "auto") -> dict:
 
 
 def run(asked: str = "auto", typed: bool = False) -> str:
-    """Settle and keep, as the workflow does at the start of a run."""
+    """Settle and keep the deployment, as the workflow does at the start of a run."""
     settled = deployment.settle(config(asked), typed)
     deployment.keep(settled, typed)
     return settled["deployment"]
@@ -59,7 +59,7 @@ def test_auto_takes_images_where_they_work_and_keeps_that(has, capsys):
     assert said == f"parbench: cells run in Apptainer images, stack current: {reason}\n"
     assert run() == "apptainer"
     assert "results/deployment.json keeps that; delete it to look again" in capsys.readouterr().out
-    has(ABSENT)  # no fall back
+    has(ABSENT)  # no fallback
     with pytest.raises(ParbenchError, match=r"^this folder's cells run in images \(results/deploy"):
         run()
 
@@ -80,7 +80,7 @@ def test_auto_takes_the_host_elsewhere_says_why_and_stays_there(
     assert run() == "host"
     assert run(typed=True) == "host"
     assert "--sdm apptainer changes nothing in a folder whose cells" in capsys.readouterr().out
-    assert run("apptainer") == "apptainer"  # what config.yaml says goes before what was kept
+    assert run("apptainer") == "apptainer"  # config.yaml overrides what was kept
     KEPT.unlink()
     assert run() == "apptainer"
 
@@ -149,7 +149,7 @@ def test_the_real_obstacles_of_building(monkeypatch, tmp_path, stack):
     other = {"bootstrap": "docker", "from": f"debian@sha256:{'0' * 64}"}
     lack = "this user cannot build images: no range of ids for me in /etc/subuid; sudo make system"
     assert images.obstacle(stack, {**asked, "arguments": other}) == lack
-    # Who has copied those that most studies need into the cache builds none.
+    # Nothing is built when the images that most studies need were copied into the cache.
     for name in ("torch", "horovod", "report"):
         one = images.image(name, stack, asked)
         one.path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The doctor: works on a bare Python, and says what each missing thing costs and what mends it."""
+"""The doctor: runs on a bare Python, and says what each missing thing costs and how to mend it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHECKS = ["Python", "disk", "cores", "accelerators", "Horovod", "compiler", "App
 
 @pytest.fixture
 def bare(tmp_path):
-    """Run the doctor without site-packages and with nothing on PATH."""
+    """Return a function that runs the doctor without site-packages and with an empty PATH."""
 
     def run(*words: str) -> subprocess.CompletedProcess:
         env = {"PATH": str(tmp_path), "PARBENCH_CACHE": str(tmp_path / "a cache"), "HOME": "/"}
@@ -56,7 +56,7 @@ def test_an_older_python_stops_everything_and_is_all_that_is_said():
 
 @pytest.fixture
 def checks(monkeypatch, tmp_path):
-    """What the doctor finds here, by name; whatever is lacking has a price and a remedy."""
+    """Return a function that gives the doctor's checks by name; failed ones have cost and mend."""
     monkeypatch.setenv("PARBENCH_CACHE", str(tmp_path))
 
     def examine() -> dict[str, doctor.Check]:

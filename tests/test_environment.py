@@ -1,4 +1,4 @@
-"""The environment: built once, made again, checked; Horovod's build; lock files; the Makefile."""
+"""The environment: built once, rebuilt, checked; Horovod's build; lock files; the Makefile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UV = Path(sys.prefix) / "bin" / "uv"
 
 
 class Clone:
-    """A clone in a folder with blanks, whose stacks are a tiny wheel, and uv, on this disk."""
+    """A clone in a folder with blanks; its stacks are a tiny wheel and uv on this disk."""
 
     def __init__(self, base: Path):
         self.root, self.cache = base / "a clone with blanks", base / "a cache"
@@ -32,7 +32,7 @@ class Clone:
         (self.root / "containers").mkdir()
         shutil.copy(ROOT / "containers/build_horovod.py", self.root / "containers")
         self.links.mkdir()
-        self.index.mkdir()  # which has nothing
+        self.index.mkdir()  # it stays empty
         self.stack("tiny")
 
     def stack(self, name: str, *, digest: str | None = None) -> None:
@@ -72,7 +72,7 @@ class Clone:
 
 
 def wheel(path: Path, **files: str | bytes) -> Path:
-    """A wheel, with names of files below its package's information as keys in capitals."""
+    """Write a wheel of ``files`` (path to content), unless it exists; return its path."""
     name, version = path.name.split("-")[:2]
     info = f"{name}-{version}.dist-info"
     files = {
@@ -91,14 +91,14 @@ def wheel(path: Path, **files: str | bytes) -> Path:
 
 
 def tiny_wheel(folder: Path) -> Path:
-    """A pure wheel with a module and a console script."""
+    """Write a pure wheel with a module and a console script."""
     entry = {"tiny-1.0.dist-info/entry_points.txt": "[console_scripts]\ntiny = tiny:main\n"}
     module = {"tiny.py": "def main():\n    print('tiny runs')\n"}
     return wheel(folder / "tiny-1.0-py3-none-any.whl", **entry, **module)
 
 
 def uv_wheel(folder: Path) -> Path:
-    """The environment's uv, as the package registry offers it."""
+    """Write a wheel of the environment's uv, as the package registry offers it."""
     name = f"uv-9.9-py3-none-manylinux_2_17_{platform.machine()}.whl"
     return wheel(folder / name, **{"uv-9.9.data/scripts/uv": UV.read_bytes()})
 
@@ -110,7 +110,7 @@ def clone(tmp_path) -> Clone:
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory) -> tuple[Clone, Path]:
-    """A clone whose environment two programs have set up at once, and its folder."""
+    """Return a clone whose environment two processes set up at once, and that folder."""
     clone = Clone(tmp_path_factory.mktemp("ready"))
     both = [clone.start("ensure", "--stack", "tiny") for _ in range(2)]
     answers = [process.communicate(timeout=120) for process in both]
@@ -142,7 +142,7 @@ def test_exec_runs_in_the_environment_and_nothing_foreign_leaks_in(ready):
 def test_what_is_half_or_lost_its_python_is_made_again(clone):
     folder = Path(clone.run("ensure", "--stack", "tiny").stdout.strip())
     (folder / "bin" / "python").unlink()
-    (folder.with_name(f".{folder.name}") / "bin").mkdir(parents=True)  # of one that was killed
+    (folder.with_name(f".{folder.name}") / "bin").mkdir(parents=True)  # left by a killed process
     assert clone.run("exec", "--stack", "tiny", "--", "tiny").stdout == "tiny runs\n"
     clone.stack("tiny", digest="1" * 64)  # another lock file is another environment
     assert clone.run("exec", "--stack", "tiny", "--", "tiny").returncode == 2
@@ -201,11 +201,11 @@ def test_horovod_that_cannot_be_built_is_a_reason_and_everything_else_goes_on(re
     assert "sudo apt install" in state["reason"]
     again = clone.run("ensure", "--stack", "tiny")
     assert (again.returncode, again.stdout.strip()) == (0, str(folder))
-    assert "make env tries again" in again.stderr  # somebody may have installed one meanwhile
+    assert "make env tries again" in again.stderr  # a compiler may be there by now
     assert clone.run("exec", "--stack", "tiny", "--horovod", "--", "tiny").stderr == ""
     (folder / "horovod.json").unlink()
     clone.run("exec", "--stack", "tiny", "--", "tiny")
-    assert not (folder / "horovod.json").exists()  # it waits for Horovod only where that is asked
+    assert not (folder / "horovod.json").exists()  # built only where asked for
     bad = clone.run("ensure", "--stack", "tiny", PARBENCH_HOROVOD_GPU="rocm")
     assert "rocm" in bad.stderr.splitlines()[-1]
 
@@ -221,7 +221,7 @@ def test_the_lock_of_a_killed_snakemake_is_released_aloud_and_no_other(tmp_path)
     code += "e.release_stale_lock(Path(sys.prefix))"
 
     def unlock() -> str:
-        """What is said; nobody's lock is released who may still work."""
+        """Return the message; check that the lock is released only on success."""
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.write_text("x\n")
         command = [sys.executable, "-c", code]
@@ -272,7 +272,7 @@ def test_locks_are_exact_name_no_machine_and_agree(stack):
 
 
 def make(folder: Path, *words: str) -> subprocess.CompletedProcess:
-    # Inside `make test` the outer make's variables would steer this one.
+    # Inside `make test` the outer make's variables would affect this one.
     outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "PYTHON", "TESTS", "STACK")
     env = {key: value for key, value in os.environ.items() if key not in outer}
     command = ["make", "--no-print-directory", f"PYTHON={sys.executable}", *words]
@@ -295,7 +295,7 @@ def test_make_clean_deletes_results_and_reports_alone(made, bundle):
         (made / name).touch()
     assert make(made, "clean").returncode == 0
     assert [path.name for path in (made / "reports").iterdir()] == ["template.html"]
-    # What came without a network cannot be fetched again.
+    # Data that came in a bundle cannot be fetched again.
     left = [path.name for path in (made / "results").glob("*")]
     assert left == (["data"] if bundle else [])
 

@@ -1,4 +1,4 @@
-"""The certificate of equivalence: it is given, and planted errors are caught."""
+"""The certificate of equivalence: strategies get it, and planted errors are caught."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def trials(model, strategy, devices=1, precisions=("fp32",), synchronized=False,
 
 
 def thinned():
-    """Of the whole matrix (`make certificate`) every value of every dimension, at little cost.
+    """Return trials with every value of every dimension of `make certificate`, at little cost.
 
-    All of them for a model without BatchNorm and one with it; each other one is cut by GPipe.
+    All strategies for a model without BatchNorm and one with it; eager and GPipe for the others.
     """
     both = ("fp32", "bf16")
     found = []
@@ -40,7 +40,7 @@ def thinned():
             found += trials(model, "gpipe", len(balance), precisions, **options)
         if not whole:
             continue
-        found += trials(model, "ddp", 4, both, True)  # of the tail, one rank has nothing
+        found += trials(model, "ddp", 4, both, True)  # one rank has no sample of the last batch
         if importlib.util.find_spec("horovod"):
             found += trials(model, "horovod", 3, both, True)
         # The last one has more stages than micro-batches.
@@ -74,7 +74,7 @@ def certified_with(todo, error):
 
 
 def test_planted_errors_of_ranks_are_caught():
-    """All in one start of two ranks."""
+    """All errors in one run of two ranks."""
     errors = ["nothing", "summed", "other_weights", "uneven_mean"]
     (trial,) = trials("swin", "ddp", 2, precisions=())
     todo = [erring(trial, error) for error in errors]
@@ -104,7 +104,7 @@ def test_autocast_that_does_not_reach_the_stages_is_caught(error):
     todo = trials("swin", "gpipe", 2, precisions=["bf16"], **options)[1:]
     rows = certified_with(todo, error)
     (row,) = (row for row in rows if row["quantity"] == "products in float32")
-    # Around the model, autocast reaches no thread of the pipeline at all.
+    # Autocast around the model reaches no thread of the pipeline.
     assert row["error"] == (0.0 if error == "nothing" else 1.0)
 
 
@@ -118,7 +118,7 @@ def test_what_cannot_run_is_no_certificate():
     assert other["reason"]
 
 
-@pytest.mark.parametrize("name", sorted({*strategies.names()} - {"spark", "stream"}))  # which train
+@pytest.mark.parametrize("name", sorted({*strategies.names()} - {"spark", "stream"}))  # no training
 def test_every_strategy_states_what_is_certified(name):
     stated = list(strategies.load(name).certified())
     assert stated

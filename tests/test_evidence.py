@@ -1,4 +1,4 @@
-"""Evidence: what a file holds, what it refuses, and a report made of files alone."""
+"""Evidence: what a file contains, what is refused, and a report made of files alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUPS = [group for group in constructed.usual_groups() if group.model != "resne
 
 
 def measured(folder: Path, groups=None, change=lambda metrics: metrics, **study) -> Path:
-    """A folder `results` in which the study `constructed` was run."""
+    """Return a folder `results` in which the study `constructed` was run."""
     text = constructed.usual_study(**study)
     constructed.write_study(folder, text, GROUPS if groups is None else groups, change)
     certificate.write(folder / "results/certificates/host.json", "host", {}, [])
@@ -51,7 +51,7 @@ def test_a_file_holds_all_that_was_measured_and_gives_it_back(tmp_path):
     assert made["plan"] == json.loads((results / "plan/constructed.json").read_text())
     assert [p["place"] for p in made["certificates"]] == ["host"]
     assert made["missing"] == []
-    # Small: what cells have alike stands there once, and a cell takes little of its own.
+    # Small: what cells share is stored once.
     assert len(made["environments"]) == 2  # one and two processes
     sizes = [sum(len(json.dumps(run)) for run in all_.values()) for all_ in (made["cells"], runs)]
     assert sizes[0] < 0.5 * sizes[1]
@@ -123,7 +123,7 @@ def test_no_path_and_no_name_of_a_host_leaves_the_machine(tmp_path, monkeypatch)
 
 
 def test_studies_are_those_of_the_last_report_unless_they_are_named(tmp_path, capsys, monkeypatch):
-    """One that cannot run here is no trouble."""
+    """A study that cannot run here is only noted."""
     results = measured(tmp_path)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ParbenchError, match=r"report.json: no such file; make the report first"):
@@ -166,7 +166,7 @@ def test_a_file_that_was_changed_is_refused(tmp_path):
 
 
 def collected(*outs: Path) -> dict:
-    """report.json of unpacked evidence, as rules/evidence.smk makes it."""
+    """Return report.json of unpacked evidence, as rules/evidence.smk makes it."""
     plans, made = [], []
     for out in outs:
         plans.append(out / "plan" / f"{out.name}.json")
@@ -177,7 +177,7 @@ def collected(*outs: Path) -> dict:
 
 
 def test_one_report_holds_a_study_of_two_machines(tmp_path):
-    """The same cells, measured twice: each number stands with its own machine."""
+    """The same cells, measured twice: each number is shown with its own machine."""
     groups = [Group("resnet18", "eager", CPU1), Group("resnet18", "ddp", CPU2, 7.0)]
     (tmp_path / "published.csv").write_text(constructed.published_csv({"published": None}, []))
     outs = []

@@ -1,4 +1,4 @@
-"""Killed at any moment, a writer leaves nothing by half; what others wrote harms no reader."""
+"""A writer killed at any moment leaves no partial file; damaged files and text harm no reader."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from parbench.plan.yaml_file import read_yaml
 from parbench.printable import log_line, printable
 from parbench.training import checkpoint
 
-# Of what Python tells of beforehand: all that programs do to files.
+# The audit events that Python raises before a program changes or opens files.
 EVENTS = {"open", "tempfile.mkstemp", "os.chmod", "os.rename", "os.remove", "os.mkdir"}
 
 
 def killed(write: Callable[[], None], folder: Path, number: int) -> bool:
-    """Run ``write`` in a copy of this process that dies before the ``number``-th thing it does to
-    files in ``folder``; whether it came to that."""
+    """Run ``write`` in a fork that is killed before its ``number``-th operation on files in
+    ``folder``; return whether it was killed."""
     child = os.fork()
     if child == 0:
         left = number
@@ -49,7 +49,7 @@ def killed(write: Callable[[], None], folder: Path, number: int) -> bool:
 
 
 def found(folder: Path) -> dict[str, bytes]:
-    """All files; hidden ones are what a writer that was killed had begun."""
+    """Return all files but hidden ones, which killed writers leave behind."""
     return {path.name: path.read_bytes() for path in folder.rglob("[!.]*") if path.is_file()}
 
 
@@ -74,7 +74,7 @@ def test_killed_anywhere_and_run_again(tmp_path, write):
         folder = tmp_path / str(number)
         folder.mkdir()
         was_killed = killed(lambda folder=folder: write(folder), folder, number)
-        if write is write_dataset:  # older checkpoints are deleted
+        if write is write_dataset:  # not checkpoints: older ones are deleted
             assert found(folder).items() <= wanted.items()
         write(folder)
         assert found(folder) == wanted
@@ -91,7 +91,7 @@ def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path):
             break
         seen.add(path.read_text())
     assert seen == {"old", "new"}
-    with files.atomic_path(path) as first:  # who writes is not disturbed by another
+    with files.atomic_path(path) as first:  # two writers do not disturb each other
         first.write_text("first")
         files.write_atomically(path, "second")
     assert path.read_text() == "first"

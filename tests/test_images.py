@@ -1,7 +1,7 @@
-"""Images: what decides their names, what they hold, and what happens when a build goes wrong.
+"""Images: what decides their names, what they contain, and what happens when a build fails.
 
-Those that need Apptainer build real images. A recipe of three lines on top of the base image
-stands for the large ones where only the machinery is looked at.
+Tests that need Apptainer build real images. A short recipe on top of the base image replaces the
+large ones where only the machinery is tested.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ From: {{ parent }}
 
 @pytest.fixture
 def recipes(tmp_path, monkeypatch):
-    """A copy of the recipes, to be edited."""
+    """Return a copy of the recipes, to be edited."""
     shutil.copytree(config.ROOT / "containers", tmp_path / "containers")
     monkeypatch.setattr(images, "RECIPES", tmp_path / "containers")
     return tmp_path / "containers"
 
 
-MORE = {"text", "spark", "deepspeed"}  # which stand on horovod
+MORE = {"text", "spark", "deepspeed"}  # built on horovod
 ALL = {"base", "torch", "horovod", "report", *MORE}
 
 
@@ -97,7 +97,7 @@ def test_arguments_count_and_a_mirror_does_not():
 
 
 def ready(name: str) -> dict:
-    """What is known of a real image, built into the cache unless it is there."""
+    """Build a real image into the cache unless it is there; return its facts."""
     require("apptainer")
     if trouble := apptainer.probe().trouble:
         pytest.skip(trouble)
@@ -105,7 +105,7 @@ def ready(name: str) -> dict:
 
 
 class Build:
-    """A copy of the project whose recipe `tiny` is built into a cache of its own."""
+    """A copy of the project with a recipe `tiny` and its own cache."""
 
     def __init__(self, folder: Path, base: dict):
         self.work = Workspace(folder / "a work folder", "apptainer")
@@ -134,7 +134,7 @@ def test_an_image_is_built_once_with_a_bill_of_materials(tiny):
     second = tiny.run("build", "tiny")
     assert second.stderr == ""
     assert second.stdout.strip() == str(file.with_suffix(".unpacked"))
-    assert not list(tiny.folder.glob("base-*.unpacked"))  # which nobody starts
+    assert not list(tiny.folder.glob("base-*.unpacked"))  # nothing runs in it
     lines = {line.split("-")[0]: line for line in tiny.run("list").stdout.splitlines()}
     assert "sha256" in lines["tiny"]
     assert "missing" in lines["torch"]
@@ -202,13 +202,13 @@ def test_nothing_of_the_host_is_seen_inside(tmp_path):
 
 @pytest.fixture(scope="session")
 def in_images():
-    """Asked before the study is run, for nothing where it would run on the host."""
+    """Skip before the study is run for nothing, where it would run on the host."""
     ready("torch")
 
 
 @pytest.fixture
 def finished(in_images, quickstart):
-    """The default study in images, which tests/conftest.py has run without any network."""
+    """Return the default study in images, as tests/conftest.py ran it without network."""
     return quickstart
 
 
@@ -236,7 +236,7 @@ def test_cells_run_in_images_without_network_and_say_in_which(finished):
 
 @contextlib.contextmanager
 def edited(path, change):
-    """Within: the file is another; after: it is as it was."""
+    """Change a file within the context; restore it and its times afterwards."""
     content, status = path.read_bytes(), path.stat()
     path.write_text(change(path.read_text()))
     try:

@@ -1,6 +1,6 @@
-"""Whatever ends a cell: run again, it has the same result.
+"""Whatever ends a cell, running it again gives the same result.
 
-Through the launcher, in deterministic mode; tests/test_checkpoint.py has what needs no processes,
+With the launcher, in deterministic mode; tests/test_checkpoint.py tests what needs no processes,
 tests/test_train.py every strategy.
 """
 
@@ -25,7 +25,7 @@ DYING = Path(__file__).parent / "dying"
 
 
 def cell_of(strategy: str, devices: int, epochs: int) -> Cell:
-    """A cell that trains for some seconds and writes a checkpoint after each step."""
+    """Return a cell that trains for some seconds and writes a checkpoint after each step."""
     more = {"optimizer": "adamw", "learning_rate": 0.003, "schedule": "cosine"}
     value = training.cell(strategy, devices, epochs=epochs, mode="deterministic", **more)
     model = {"options": {**training.SMALL_SWIN, "stochastic_depth": 0.3}}
@@ -33,17 +33,17 @@ def cell_of(strategy: str, devices: int, epochs: int) -> Cell:
 
 
 def newest(it: Launched) -> Path | None:
-    """The cell's newest checkpoint."""
+    """Return the cell's newest checkpoint, or None."""
     return max(it.folder.glob("checkpoints/*.safetensors"), default=None)
 
 
 def number_of(checkpoint: Path | None) -> int:
-    """Its number; 0 where there is none."""
+    """Return its number; 0 for None."""
     return int(checkpoint.name.split(".")[0]) if checkpoint else 0
 
 
 def train(it: Launched, steps: int) -> subprocess.Popen:
-    """Start the cell, and wait until it has written as many checkpoints."""
+    """Start the cell, and wait until it has written ``steps`` more checkpoints."""
     before = number_of(newest(it))
     process = it.start()
     wait_for(lambda: process.poll() is not None or number_of(newest(it)) >= before + steps)
@@ -52,7 +52,7 @@ def train(it: Launched, steps: int) -> subprocess.Popen:
 
 
 def end(it: Launched, process: subprocess.Popen) -> int:
-    """The status of the launcher, when all whom it started are gone, too."""
+    """Wait until the launcher and all its ranks have ended; return the launcher's status."""
     process.communicate(timeout=120)
     wait_for(lambda: not it.processes())
     return process.returncode
@@ -67,7 +67,7 @@ def flip(path: Path, draw: random.Random) -> None:
 
 @pytest.fixture
 def launched(tmp_path, digits):
-    """Makes a cell that can be launched; nothing of it is left."""
+    """Yield a function that makes a cell to launch; kill what is left of it."""
     made = []
 
     def make(value: Cell, root: Path = ROOT) -> Launched:
@@ -82,16 +82,16 @@ def launched(tmp_path, digits):
 def test_a_cell_survives_all_kills(launched, digits, tmp_path):
     draw, value = random.Random("ddp"), cell_of("ddp", 2, epochs=14)
     it = launched(value)
-    whole = training.start(value, digits, tmp_path / "whole")  # beside it: with nobody killed
+    whole = training.start(value, digits, tmp_path / "whole")  # never killed
 
-    # The launcher; and its newest checkpoint is damaged.
+    # Kill the launcher, and damage the newest checkpoint.
     process = train(it, draw.randint(2, 6))
     process.kill()
     end(it, process)
     damaged = newest(it)
     flip(damaged, draw)
 
-    # The rank that writes checkpoints, inside one; half of it is left.
+    # Kill the rank that writes checkpoints while it writes one, which leaves a partial file.
     process = it.start(PYTHONPATH=str(DYING), DIES=f"{draw.randint(2, 6)} /checkpoints/")
     assert end(it, process) == 1
     said = it.log.read_text()
@@ -100,14 +100,14 @@ def test_a_cell_survives_all_kills(launched, digits, tmp_path):
     assert "checkpoint: goes on from epoch " in said
     assert "killed by signal 9 (SIGKILL)" in said
 
-    # All ranks at once.
+    # Kill all ranks at once, and truncate the newest checkpoint.
     process = train(it, draw.randint(2, 6))
     for beat in it.beats().values():
         os.kill(beat["pid"], signal.SIGKILL)
     assert end(it, process) == 1
     os.truncate(newest(it), draw.randrange(newest(it).stat().st_size))
 
-    # The launcher is asked to end.
+    # Ask the launcher to end.
     process = train(it, draw.randint(2, 6))
     assert "the one before it is tried" in it.log.read_text()
     wait_for(lambda: any(beat["epoch"] for beat in it.beats().values()))

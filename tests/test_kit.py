@@ -1,6 +1,6 @@
-"""A kit for a bare machine: what it holds, and its way there and home.
+"""A kit for a bare machine: packing it, running it there, and taking the results home.
 
-The machine is a Python that finds torch, torchvision and what these two need, and nothing else.
+The machine is a Python that has torch, torchvision, their dependencies and nothing else.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ gpipe: {strategy: gpipe, models: [simple_cnn], options: {balance: [2]}, hardware
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory) -> Path:
-    """The Python of the bare machine."""
+    """Return the Python of the bare machine."""
     folder = tmp_path_factory.mktemp("bare")
     venv.create(folder)
     (packages,) = folder.glob("lib/*/site-packages")
@@ -51,7 +51,7 @@ def bare(tmp_path_factory) -> Path:
         name = waiting.pop()
         try:
             held = metadata.distribution(name)
-        except metadata.PackageNotFoundError:  # for another system
+        except metadata.PackageNotFoundError:  # needed on other systems
             continue
         for part in {file.parts[0] for file in held.files} - {"..", "__pycache__"}:
             if not (packages / part).exists():
@@ -64,7 +64,7 @@ def bare(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def work(tmp_path) -> Workspace:
-    """A project with a small study of JPEG images, one cell of which needs timm."""
+    """Return a project with a small study of JPEG images, one cell of which needs timm."""
     work = Workspace(tmp_path / "home")
     drawn = np.random.default_rng(0).integers(0, 256, (60, 32, 32, 3), np.uint8)
     for number, pixels in enumerate(drawn):
@@ -81,7 +81,7 @@ def work(tmp_path) -> Workspace:
 
 
 def start(bare: Path, work: Workspace, **variables: str) -> subprocess.Popen:
-    """`run` as somebody types it there, who may be killed with all that is in the process group."""
+    """Start the kit's `run` in its own process group, so that a test can kill all of it."""
     words = ["kit/scripts/kit.py", "run", "--out", "out", "--work", "there", "--minutes", "9"]
     kept = {"PATH": "/usr/bin:/bin", "PARBENCH_LOCKS": str(work.folder / "locks")}
     return subprocess.Popen(

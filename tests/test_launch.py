@@ -1,7 +1,7 @@
-"""The launcher as a program, with real processes: good ends, bad ones, and nothing left behind.
+"""The launcher as a program, with real processes: success, failures, and nothing left behind.
 
 It runs in a copy of the project whose training script is a stand-in without torch: each rank does
-what the cell's model options say of it.
+what the cell's model options say.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ if rank == 0 and mode != "silent":
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of the project with the stand-in, in a folder whose name has blanks."""
+    """Return a copy of the project with the stand-in, in a folder whose name has blanks."""
     root = tmp_path_factory.mktemp("work folder") / "a copy"
     for part in ("scripts", "rules/schemas", "containers/locks"):
         shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -100,7 +100,7 @@ def checkout(tmp_path_factory):
 
 @pytest.fixture
 def launch(checkout, tmp_path):
-    """Makes a cell whose ranks behave as ``modes`` say; nothing of its runs may be left."""
+    """Yield a function that makes a cell whose ranks act by ``modes``; check nothing is left."""
     made = []
 
     def make(*modes, name="", timeout=60, grace=20, devices=None):
@@ -120,17 +120,17 @@ def launch(checkout, tmp_path):
 
 
 def told(it, rank=0):
-    """What a rank told of itself."""
+    """Return what a rank wrote about itself."""
     return json.loads((it.folder / f"rank{rank}.json").read_text())
 
 
 def wait_for_ranks(it, ranks):
-    """Until as many work."""
+    """Wait until ``ranks`` ranks work."""
     wait_for(lambda: len(list(it.folder.glob("rank?.json"))) == ranks)
     time.sleep(0.3)
 
 
-# ---------------------------------------------------------------- good ends
+# ---------------------------------------------------------------- success
 
 
 def test_a_cell_that_trains_leaves_its_result_and_its_log(launch):
@@ -163,7 +163,7 @@ def test_out_of_memory_is_a_result(launch):
 @pytest.mark.parametrize(("counted", "status"), [(1, 0), (0, 1)])
 def test_a_kill_is_a_lack_of_memory_if_the_kernel_counts_one(launch, counted, status):
     it = launch("ok", "kill")
-    # The kernel's counter, as one that was never asked for is not in a test's hand.
+    # A fake of the kernel's counter of kills, which a test cannot control.
     program = it.root / "scripts" / "launch.py"
     kept = program.read_text()
     count = f"kills = itertools.count(4, {counted})\nmachine.oom_kills = lambda: next(kills)\n"
@@ -181,7 +181,7 @@ def test_a_kill_is_a_lack_of_memory_if_the_kernel_counts_one(launch, counted, st
         assert sentence in errors
 
 
-# ---------------------------------------------------------------- bad ends
+# ---------------------------------------------------------------- failures
 
 BAD = [
     (("silent",), "training ended without an error, and without a result"),
@@ -271,7 +271,7 @@ def test_ranks_end_with_their_launcher_whatever_ends_it(launch):
     process.kill()
     process.communicate()
     wait_for(lambda: not it.processes(), seconds=20)
-    shutil.rmtree(os.path.dirname(told(it)["PARBENCH_STATE"]))  # is all that is left
+    shutil.rmtree(os.path.dirname(told(it)["PARBENCH_STATE"]))  # all that is left
     # Its cores are free.
     it = launch("ok", "ok", name="-next")
     assert it.run()[0] == 0
@@ -334,12 +334,12 @@ def test_a_finished_result_that_nobody_took_is_taken(launch):
     it = launch("ok")
     it.run()
     taken = "an earlier run has trained it meanwhile"
-    assert taken not in it.run()[1]  # whoever has the result wants it anew
+    assert taken not in it.run()[1]  # with the result in place, the user wants a new one
     made = it.out.read_bytes()
     it.out.unlink()
     assert taken in it.run()[1]
     assert it.out.read_bytes() == made
-    # Of other data it is not.
+    # A result of other data is not taken.
     it.out.unlink()
     kept = json.loads((it.folder / "finished.json").read_text())
     kept["environment"]["dataset_digest"] = "1" * 64

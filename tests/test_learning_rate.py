@@ -1,5 +1,5 @@
-"""Learning rates, whatever the world size. tests/test_train.py shows that every strategy has eager
-training's losses, and so its samples, in training and evaluation.
+"""Learning rates at any world size. tests/test_train.py shows that every strategy has the losses
+of eager training, and so its samples, in training and evaluation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SCHEDULES = ("constant", "cosine", "onecycle")
 
 
 class Rank(eager.Strategy):
-    """One rank of several, whose sums are taken by the test."""
+    """One of several ranks, without the others: it does not communicate."""
 
     def __init__(self, value, rank, world_size):
         super().__init__(value)
@@ -28,7 +28,7 @@ class Rank(eager.Strategy):
 
 
 def rates(digits, rule, schedule, world_size):
-    """The rates that the optimizer uses, step by step, and those that the history keeps."""
+    """Return the learning rates that the optimizer uses by step, and those in the history."""
     value = cell(learning_rate_rule=rule, schedule=schedule, learning_rate=0.01, train_samples=100)
     run = Run(value, digits, Rank(value, 0, world_size), Heartbeat(0))
     used, step = [], run.step
@@ -38,7 +38,7 @@ def rates(digits, rule, schedule, world_size):
         return step(batch, epoch)
 
     run.step = noted
-    run.warm_up(1)  # at a rate of its own, and undone
+    run.warm_up(1)  # at its own rate, and undone
     used.clear()
     run.begin()
     run.train()
@@ -48,7 +48,7 @@ def rates(digits, rule, schedule, world_size):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_rule_holds_for_every_schedule(digits, schedule):
     one, kept = rates(digits, "linear", schedule, 1)
-    assert kept == [one[len(one) // 2 - 1], one[-1]]  # of the last step, not of the next
+    assert kept == [one[len(one) // 2 - 1], one[-1]]  # an epoch's last step, not the next one
     assert 0.005 < max(one) <= 0.01
     for rule, factor in (("fixed", 1), ("linear", 3)):
         three, kept = rates(digits, rule, schedule, 3)

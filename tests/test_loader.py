@@ -43,7 +43,7 @@ GREY_LEVEL = 1 / 255 / min(STD)
 @pytest.mark.parametrize("augment", [True, False])
 @pytest.mark.parametrize(
     ("size", "image_size", "apart"),
-    # PIL resizes bytes: it rounds after the rows, and after the columns.
+    # PIL resizes bytes, and rounds after each of the two axes.
     [((32, 32), 32, 1e-5), ((8, 12), 32, GREY_LEVEL), ((32, 32), 20, GREY_LEVEL)],
 )
 def test_both_inputs_make_the_same_samples(size, image_size, apart, augment):
@@ -63,7 +63,7 @@ def test_augmentation_does_not_depend_on_the_batch():
     augment = loader.Augment(data, seed=0, image_size=32, augment=True)
     indices = loader.order(0, 4, 40)
     whole, labels = augment.train_batch(indices, 4)
-    # Two ranks and an uneven tail; another object, as in another process.
+    # Uneven shares of ranks; another object, as in another process.
     other = loader.Augment(data, seed=0, image_size=32, augment=True)
     parts = [other.train_batch(indices[a:b], 4) for a, b in ((0, 16), (16, 33), (33, 40), (40, 40))]
     assert torch.equal(torch.cat([images for images, _ in parts]), whole)
@@ -101,7 +101,7 @@ def test_order_is_a_permutation(seed, epoch, n):
 
 
 def test_what_is_drawn_is_the_same_for_ever():
-    # It is part of what a measurement means: no release of torch, no machine may change it.
+    # Measurements depend on it: no release of torch and no machine may change it.
     assert loader.order(0, 0, 12).tolist() == [4, 5, 10, 2, 11, 1, 3, 0, 9, 6, 8, 7]
     top, left, flip = loader.draws(3, 7, torch.arange(6))
     assert top.tolist() == [7, 8, 7, 8, 8, 6]
@@ -138,7 +138,7 @@ def test_a_part_is_balanced_fixed_and_nested(digits):
     assert len(part.train_images) == 205
     smaller = loader.balanced(whole.train_labels, 100).tolist()
     assert set(smaller) < set(loader.balanced(whole.train_labels, 205).tolist())
-    # All of them, asked for by number, is the same dataset in the same order.
+    # Asking for all of them by number gives the same dataset in the same order.
     same = loader.load(digits, "cpu", train_samples=1437, test_samples=360)
     assert torch.equal(same.train_images, whole.train_images)
     assert torch.equal(same.test_labels, whole.test_labels)

@@ -22,7 +22,7 @@ def hardware(device: str, devices: int, model=None, nodes: int = 1, threads: int
 
 @pytest.fixture
 def cards(monkeypatch):
-    """Pretend that the machine has these accelerators."""
+    """Return a function that pretends that the machine has these accelerators."""
 
     def pretend(*found: dict) -> None:
         monkeypatch.setattr(machine, "accelerators", lambda: found)
@@ -43,7 +43,7 @@ def test_the_fingerprint_is_steady_where_times_stay_comparable(cards):
     for accelerators in ([A100], [{**A100, "driver": "590.0"}], [A100, A100], [H100], []):
         cards(*accelerators)
         found.append(machine.describe()["fingerprint"])
-    assert found[0] == found[1] == found[2]  # another job was given two
+    assert found[0] == found[1] == found[2]  # a job may be given more GPUs
     assert len(set(found)) == 3
 
 
@@ -123,7 +123,7 @@ def test_what_horovod_lacks_has_the_builds_reason(tmp_path, monkeypatch):
 
 
 def test_cores_are_parted_among_processes(monkeypatch):
-    """A process with two threads has two cores; processes on GPUs may share what there is."""
+    """A process with two threads has two cores; processes on GPUs may share cores."""
     bound = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: bound.append(cores))
     for lent, processes, parts in (

@@ -1,4 +1,4 @@
-"""`make report` as a user types it: wrong, interrupted in the middle, started again, repeated."""
+"""`make report` as a user types it: with mistakes, interrupted, started again, repeated."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def start(work):
 
 
 def wait_for_epochs(work, process):
-    """Until the long cell is in the middle of its training."""
+    """Wait until the long cell is in the middle of its training."""
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and process.poll() is None:
         for log in (work.folder / "results/cells").glob("swin.ddp*/log.txt"):
@@ -74,7 +74,7 @@ def test_configuration_that_cannot_be_read_is_named(work, words, error):
 
 
 def test_interrupted_in_the_middle_of_a_cell_started_again_and_repeated(work):
-    """By Ctrl-C; tests/test_kills.py has worse."""
+    """By Ctrl-C; tests/test_kills.py has kills."""
     first = start(work)
     wait_for_epochs(work, first)
     os.killpg(first.pid, signal.SIGINT)
@@ -98,7 +98,7 @@ def test_interrupted_in_the_middle_of_a_cell_started_again_and_repeated(work):
     ]
     assert [m["status"] for m in metrics] == ["ok", "ok"]
 
-    third = start(work)  # runs nothing, and tells the results again
+    third = start(work)  # runs nothing, and prints the results again
     said = third.communicate(timeout=180)[0]
     assert third.returncode == 0, said
     assert "reports/final.html" in said

@@ -1,4 +1,4 @@
-"""Models are torchvision's own or what their source states; stages change nothing of them."""
+"""Models equal torchvision's, timm's or what their source states; stages do not change them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def plain_cnn():
 
 
 def resnet18_for_small_images():
-    """The usual change of torchvision's: a stem without stride and pooling."""
+    """Return torchvision's network with the usual change: a stem without stride and pooling."""
     network = torchvision.models.resnet18(num_classes=10)
     network.conv1, network.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
     return network
 
 
-# What each is by its defaults, for 10 classes.
+# The reference of each model with default options and 10 classes.
 REFERENCES = {
     "cnn": cnn,
     "convnext": partial(torchvision.models.convnext_tiny, num_classes=10),

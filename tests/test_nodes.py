@@ -1,7 +1,7 @@
 """Cells in jobs of a real Slurm cluster, on one node and on two: training, faults, signals.
 
-Their jobs run the launcher as Snakemake's jobs do: in the batch step, with nothing of Slurm's own
-variables but the job's number.
+Jobs run the launcher as Snakemake's jobs do: in the batch step, with SLURM_JOB_ID as the only one
+of Slurm's variables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Cell:
-    """A cell of 2 nodes with one core each, in a folder of its own."""
+    """A cell of two ranks, on two nodes or on one, in its own folder."""
 
     def __init__(self, cluster, folder, data, strategy, nodes=2, run=None, **changes):
         self.cluster, self.data = cluster, data
@@ -41,7 +41,7 @@ class Cell:
         files.write_json(self.folder / "cell.json", self.value.json())
 
     def submit(self, *options, **environment):
-        """Its job's number."""
+        """Submit its job; return the job's ID."""
         words = f"{sys.executable} scripts/launch.py --cell {self.folder}/cell.json"
         words += f" --data {self.data} --out {self.out}"
         kept = "for v in ${!SLURM_@}; do [ $v = SLURM_JOB_ID ] || unset $v; done"
@@ -62,12 +62,12 @@ class Cell:
         return int(done.stdout)
 
     def wait(self, job, seconds=300):
-        """Its end; what it said."""
+        """Wait for its end; return its output."""
         wait_for(lambda: state(self.cluster, job) in DONE, seconds)
         return (self.folder / "slurm.txt").read_text()
 
     def rank(self, job, number):
-        """What a rank tells of itself, once it trains."""
+        """Return a rank's heartbeat, once it trains."""
         beats = []
         wait_for(lambda: beats.extend(self._beats(number)) or beats)
         return beats[0]
@@ -118,7 +118,7 @@ def cell(cluster, digits, tmp_path, monkeypatch):
 
 
 def local(cell_, folder):
-    """The same on one node with two ranks."""
+    """Train the same on one node with two ranks; return its metrics."""
     value = training.altered(cell_.value, hardware={"nodes": 1, "devices": 2})
     return training.run(value, cell_.data, folder)[0]
 
@@ -139,7 +139,7 @@ def test_two_nodes_train_as_two_ranks_of_one(cell, strategy, tmp_path):
 
 @pytest.fixture
 def pair(cell):
-    """One side on one node, and one on two."""
+    """Return a pair with one side on one node and one on two."""
     it = cell()
     eager = training.altered(training.cell(), run=asdict(it.value.run))
     it.value = Pair(it.value.id, 0, (eager, it.value))
@@ -182,7 +182,7 @@ def test_without_a_job_of_as_many_nodes(cell):
 
 
 def test_a_step_that_alone_is_asked_to_end_keeps_a_checkpoint(cell):
-    """As where Slurm tracks processes by cgroups: nobody below its own processes is told."""
+    """As where Slurm tracks processes by cgroups: it signals none below its own processes."""
     it = cell(nodes=1, epochs=2000)
     job = it.submit("--cpus-per-task=2")
     log = it.folder / "log.txt"
@@ -193,7 +193,7 @@ def test_a_step_that_alone_is_asked_to_end_keeps_a_checkpoint(cell):
 
 def test_a_job_goes_on_before_the_end_of_its_walltime(cell):
     it = cell(epochs=5000, run={"grace_seconds": 5})
-    job = it.submit("--time=2")  # its ranks are asked 25 s before that
+    job = it.submit("--time=2")  # its ranks are asked to stop 25 s before that
     said = it.folder / "slurm.txt"
     wait_for(lambda: said.exists() and "stopped before" in said.read_text())
     it.value = training.altered(it.value, training={"epochs": 2})
@@ -229,7 +229,7 @@ def test_nobody_outlives_the_launcher(cell, how):
         (launcher,) = [p for p in found if f"{it.folder}/cell.json" in p.cmdline()]
         launcher.kill()
     wait_for(lambda: not parent.is_running() and not alive(it))
-    # The next run goes on, without waiting for the dead.
+    # The next run continues, without waiting for the dead one.
     it.value = training.altered(it.value, training={"epochs": 2})
     files.write_json(it.folder / "cell.json", it.value.json())
     said = it.wait(it.submit())
@@ -237,7 +237,7 @@ def test_nobody_outlives_the_launcher(cell, how):
 
 
 def alive(it):
-    """How many processes of the cell's runs there are."""
+    """Return how many processes of the cell's runs are alive."""
     found = 0
     for process in psutil.process_iter():
         try:

@@ -1,4 +1,4 @@
-"""The operator profile of a cell, a few steps instead of epochs, and inference beside training."""
+"""The operator profile of a cell, a few steps instead of epochs, and inference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL = {"train_samples": 64, "test_samples": 33, "global_batch": 16, "epochs": 
 
 
 def trained(folder, data, **changes) -> dict:
-    """metrics.json of a small cell, trained in this process."""
+    """Train a small cell in this process; return metrics.json."""
     value = cell(**{**SMALL, **changes})
     strategy = strategies.of(value)
     out = folder / "metrics.json"
@@ -46,7 +46,7 @@ def test_operators_of_training_and_of_inference(profiled):
     tested_by = {each["name"]: each for each in inference["operators"]}
     assert trained_by["Optimizer.step#SGD.step"]["calls"] == 4
     assert not any("Backward" in name or "Optimizer" in name for name in tested_by)
-    # Each forward pass has one call a linear layer; a training step, its gradients beside.
+    # One call per linear layer and forward pass; gradients use other operators.
     assert trained_by["aten::addmm"]["calls"] / 4 == tested_by["aten::addmm"]["calls"] / 5
     for part in (training, inference):
         own = [each["cpu_self_seconds"] for each in part["operators"]]
@@ -58,7 +58,7 @@ def test_operators_of_training_and_of_inference(profiled):
 
 
 class Event:
-    """What torch.profiler tells of an operator or, of kind CUDA, of a kernel."""
+    """A torch.profiler event of an operator or, of kind CUDA, of a kernel."""
 
     def __init__(self, key, kind, cpu, device, annotation=False):
         self.key, self.count, self.is_user_annotation = key, 2, annotation
@@ -83,7 +83,7 @@ def test_kernels_count_once_with_the_operator_that_started_them():
 
 
 def test_an_instrument_changes_nothing_that_is_learned(profiled, digits, tmp_path):
-    """Its checkpoint keeps what it has found."""
+    """The weights are those without the profile."""
     plain = trained(tmp_path, digits, evaluation_batch=8)
     assert plain["weights_sha256"] == profiled["weights_sha256"]
     assert plain["profile"] is None
@@ -95,7 +95,7 @@ def test_a_few_steps_measure_speed_and_no_accuracy(digits, tmp_path):
     run = trained(tmp_path, digits, steps=2, evaluation_batch=8, epochs=2)
     assert run["steps_per_epoch"] == 2
     assert run["samples_per_second"] == pytest.approx(2 * 32 / run["train_seconds"])
-    assert run["inference"]["samples"] == 16  # as many batches
+    assert run["inference"]["samples"] == 16  # two batches
     assert run["test_accuracy"] is None
     assert run["confusion"] == []
     assert [entry["test_accuracy"] for entry in run["history"]] == [None, None]
@@ -107,7 +107,7 @@ def test_a_few_steps_measure_speed_and_no_accuracy(digits, tmp_path):
 
 
 def operator(name, milliseconds, on_gpu=None) -> dict:
-    """Of a processor, and of a GPU; its total is twice its self time."""
+    """Return an operator's entry, on a CPU or also a GPU; total is twice self time."""
     own, there = milliseconds / 1000, None if on_gpu is None else on_gpu / 1000
     return {
         **{"name": name, "calls": 5, "cpu_self_seconds": own, "cpu_total_seconds": 2 * own},
@@ -116,7 +116,7 @@ def operator(name, milliseconds, on_gpu=None) -> dict:
 
 
 def constructed_metrics(value: Cell) -> dict:
-    """Made-up metrics.json of a cell of the study."""
+    """Return made-up metrics.json of a cell of the study."""
     training, changes = value.training, {}
     if training.profile == "operators":
         listed = [operator("aten::bmm", 60), operator("aten::addmm", 20), operator("<b>&", 15)]
@@ -132,7 +132,7 @@ def constructed_metrics(value: Cell) -> dict:
 
 
 def collected(folder, study_name, **available) -> dict:
-    """Return report.json of a study with made-up numbers, on a machine that has this."""
+    """Return report.json of a study with made-up numbers, on a machine with ``available``."""
     base = config.load()
     base |= {"studies": [study_name], "deployment": "host", "available": available}
     base["override"] = {study_name: {"seeds": [0]}}
@@ -150,7 +150,7 @@ def collected(folder, study_name, **available) -> dict:
 
 
 def rows_of(data: dict, title: str, variant: str) -> list[list[str]]:
-    """The rows of a variant of vit, as text."""
+    """Return the rows of a variant of vit, as text."""
     table = next(each for each in data["studies"][0]["tables"] if each["title"] == title)
     rows = [[cell["text"] for cell in row] for row in table["rows"]]
     return [row for row in rows if row[:2] == ["vit", variant]]

@@ -1,6 +1,6 @@
-"""Pairs: two sides of a comparison take turns on the same devices, by the launcher.
+"""Pairs: the launcher interleaves slices of two sides on the same devices.
 
-Real processes train a small model; a turn has some sixty steps.
+Real processes train a small model; a slice has some sixty steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BOTH = training.cell(), training.cell("ddp", 2)
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    """A copy of the project whose turns are short, and few."""
+    """Return a copy of the project whose slices are short and few."""
     work = Workspace(tmp_path_factory.mktemp("quick") / "work")
     work.edit("scripts/parbench/launch/turns.py", "PAIRS = 4", "PAIRS = 2")
     return work.folder
@@ -37,7 +37,7 @@ def quick(tmp_path_factory):
 
 @pytest.fixture
 def launch(tmp_path, digits):
-    """Makes a pair that can be launched; nothing of its runs may be left."""
+    """Yield a function that makes a pair to launch; fail if a process is left."""
     made = []
 
     def make(*sides: Cell, root: Path = ROOT, **kind) -> Launched:
@@ -52,14 +52,14 @@ def launch(tmp_path, digits):
 
 
 def measured(it: Launched) -> dict:
-    """What the pair leaves when it is launched."""
+    """Launch the pair; return its metrics.json."""
     status, _, errors = it.run()
     assert status == 0, errors + it.log.read_text()
     return metrics_json.read(it.out)
 
 
 def ranks(it: Launched) -> dict[int, list[psutil.Process]]:
-    """Its ranks that live, by side."""
+    """Return its live ranks, by side."""
     mine = {}
     for process in psutil.process_iter(["cmdline", "ppid"]):
         words = process.info["cmdline"] or []
@@ -75,7 +75,7 @@ def ranks(it: Launched) -> dict[int, list[psutil.Process]]:
 
 
 def in_turn(it: Launched, side: int) -> list[psutil.Process]:
-    """The ranks of a side that has its turn, once those of the other one are stopped."""
+    """Wait until the other side's ranks are stopped; return the ranks of ``side``."""
     found: dict[int, list[psutil.Process]] = {}
 
     def alone() -> bool:
@@ -91,7 +91,7 @@ def in_turn(it: Launched, side: int) -> list[psutil.Process]:
 
 
 def test_sides_take_turns_and_who_waits_is_stopped(launch):
-    """Also Horovod's thread, which works while its rank waits."""
+    """Also Horovod's thread, which runs while its rank waits."""
     has_horovod = importlib.util.find_spec("horovod") is not None  # it may not be built here
     first = training.cell("horovod", 2) if has_horovod else BOTH[0]
     it, sizes = launch(first, BOTH[1]), [first.hardware.devices, 2]
@@ -193,7 +193,7 @@ def test_nobody_outlives_the_launcher_also_who_is_stopped(launch, number):
 
 
 def test_equal_sides_are_equal_and_a_slow_one_is_found(tmp_path, monkeypatch):
-    """Bounds are wide: other work on the machine is not the same for all sides."""
+    """Bounds are wide: other load on the machine differs between sides."""
     monkeypatch.setenv("PARBENCH_LOCKS", str(tmp_path / "locks"))
     study = known.study(1, models={"simple_cnn": {}})
     study["variants"]["slowed10"]["options"] = {"share": 1.0}

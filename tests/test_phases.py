@@ -1,4 +1,4 @@
-"""Where the seconds go: phases sum to the clock, and what is planted is seen where it belongs."""
+"""Where the seconds go: phases sum to the measured time, and planted delays show in theirs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from parbench.training.progress import Heartbeat
 from shown import collect, pdf_text, render, squeezed
 from training import altered, cell, run
 
-STEPS = 10  # of two epochs
+STEPS = 10  # in two epochs
 
 
 def trained(value, data, plant=lambda run: None):
-    """(result of the profile, seconds of the epochs, the run), in this process."""
+    """Train in this process; return (the profile's result, seconds of the epochs, the run)."""
     strategy = strategies.of(value)
     strategy.setup()
     made = Run(value, data, strategy, Heartbeat(0))
@@ -34,7 +34,7 @@ def trained(value, data, plant=lambda run: None):
 
 
 def instrumented(value):
-    """The same cell with the profile."""
+    """Return the same cell with the profile."""
     return altered(value, training={"profile": "phases"})
 
 
@@ -57,11 +57,11 @@ def check_sums(result, seconds):
 
 
 def test_a_pipeline_of_equal_stages_has_the_bubble_of_theory():
-    """m micro-batches through n stages, a second each: of (m + n - 1) seconds, n - 1 are idle."""
+    """m micro-batches of 1 s through n stages take m + n - 1 s, of which a stage idles n - 1."""
     n, m = 3, 4
     busy = {f"d{i}": [(i + j, i + j + 1) for j in range(m)] for i in range(n)}
     assert phases.idle(busy) == n - 1
-    assert phases.idle({"cpu": [(0, 1), (3, 4)]}) == 0  # with whom could it have worked?
+    assert phases.idle({"cpu": [(0, 1), (3, 4)]}) == 0  # one device alone has no bubble
     assert phases.idle({}) == 0
 
 
@@ -91,7 +91,7 @@ PIPELINE = cell("gpipe", 2, balance=[1, 1], chunks=3, checkpoint="never", epochs
 
 @pytest.mark.parametrize("checkpoint", ["never", "always"])
 def test_stages_that_take_turns_leave_each_other_idle(digits, monkeypatch, checkpoint):
-    """As if the one worker were two devices: at any time one of them works, and one does not."""
+    """As if the one worker were two devices: at any time one of them works and one is idle."""
 
     def watch(self, told, model, optimizer):
         for index, partition in enumerate(model.partitions):
@@ -103,13 +103,13 @@ def test_stages_that_take_turns_leave_each_other_idle(digits, monkeypatch, check
     value.strategy.options["checkpoint"] = checkpoint
     result, seconds, _ = trained(value, digits)
     check_sums(result, seconds)
-    # Forwards, by the sleep, and backwards are nearly all of the work, and half of it is one's own.
+    # Forward (by the sleep) and backward passes are nearly all of the work, half of it per stage.
     found = result["mean"]
     assert 0.3 < found["bubble"] / (found["bubble"] + found["compute"]) <= 0.5
 
 
 def test_a_late_rank_is_waited_for_and_a_slow_network_is_not(digits, tmp_path):
-    """... and what is learned is what is learned without."""
+    """The delays and the profile change nothing that is learned."""
     late, network = 0.15, 0.02
     value = cell("ddp", 2, mode="deterministic", epochs=1)
     planted = json.dumps({"late": late, "network": network})
@@ -131,7 +131,7 @@ def test_a_late_rank_is_waited_for_and_a_slow_network_is_not(digits, tmp_path):
 
 
 def test_a_slow_last_stage_is_the_bubble_of_the_first(digits, tmp_path):
-    late = 0.05  # of each of four micro-batches
+    late = 0.05  # for each of four micro-batches
     value = instrumented(cell("pipeline", 2, epochs=1))
     planted = json.dumps({"late": late, "network": 0})
     metrics, _ = run(value, digits, tmp_path, program="tests/phased.py", PLANTED=planted)
@@ -165,7 +165,7 @@ INSTRUMENTED = [
 
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory):
-    """A report of constructed groups: (its study as JSON, HTML, PDF)."""
+    """Return a report of constructed groups: (its study as JSON, HTML, PDF)."""
     folder = tmp_path_factory.mktemp("report")
     variants = ["eager", "ddp"]
     study = constructed.usual_study(

@@ -1,4 +1,4 @@
-"""Published weights: read with care, put into a model's own blocks, and trained by a cell."""
+"""Published weights: read safely, put into a model's own blocks, and trained by a cell."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def network_of_resnet():
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """(file, its entry under `weights`, the network): a ResNet-18 as a publisher leaves it."""
+    """Return a ResNet-18 as a publisher saves it: (file, its entry under `weights`, network)."""
     path = tmp_path_factory.mktemp("published") / "resnet18.pth"
     network = network_of_resnet()
     torch.save(network.state_dict(), path)
@@ -59,7 +59,7 @@ def entry(path, model, network, **more):
 
 @pytest.fixture
 def prepared(published, tmp_path):
-    """(folder of a dataset, the entry, the network), with the weights made ready beside it."""
+    """Prepare the weights; return (folder of a dataset beside them, their entry, network)."""
     _, spec, network = published
     place = tmp_path / "results/weights/mine"
     weights.prepare("mine", spec, place / pretrained.WEIGHTS, place / pretrained.DIGEST)
@@ -98,14 +98,14 @@ def test_a_classifier_of_other_classes_is_the_seeds_own(prepared):
 
 @pytest.mark.parametrize("name", [each for each in ENTRIES if "network" in ENTRIES[each]])
 def test_entries_of_the_configuration_are_of_their_models(name):
-    """Shapes and order of the weights are the library's network's; nothing is drawn."""
+    """Weights have the shapes and order of the library's network; nothing is initialized."""
     spec = ENTRIES[name]
     options = models.options(spec["model"], spec.get("options", {}))
     with torch.device("meta"):
         network = weights.network(spec)
         ours = models.load(spec["model"]).build(1000, spec["image_size"], options)
     assert weights.classes(network) == 1000
-    # Without sides of one: a linear layer is a convolution of one pixel.
+    # Without dimensions of 1: a linear layer is a convolution of one pixel.
     shapes = [
         [[n for n in p.shape if n > 1] for p in each.parameters()] for each in (ours, network)
     ]
@@ -117,7 +117,7 @@ TEXTS = {"bert": (30522, 0), "roberta": (50265, 1), "distilbert": (30522, 0)}  #
 
 @pytest.mark.parametrize("name", [each for each in ENTRIES if "network" not in ENTRIES[each]])
 def test_entries_of_texts_are_of_their_models(name):
-    """As many bytes as the model's weights, but for heads."""
+    """Their files have as many bytes as the model's weights, except for heads."""
     require_package("text", "transformers")
     spec = ENTRIES[name]
     tokens, pad = TEXTS[spec["model"]]
@@ -132,14 +132,14 @@ SMALL = {"hidden_dim": 12, "depth": 2, "num_heads": 2, "mlp_dim": 24, "max_posit
 
 @pytest.mark.parametrize("model", TEXTS)
 def test_a_language_model_becomes_a_classifier(model, tmp_path):
-    """Its body computes what the published one does; the head is the seed's own."""
+    """Its body computes what the published one does; the head is drawn by the seed."""
     require_package("text", "transformers")
     from transformers import AutoModelForMaskedLM
 
     vocabulary = Vocabulary(50, TEXTS[model][1], 0, 0)
     config = models.load(model).network(2, vocabulary, models.options(model, SMALL)).config
     theirs = AutoModelForMaskedLM.from_config(config).eval()
-    # As the oldest files call them.
+    # The names in the oldest files.
     old = {
         key.replace("LayerNorm.weight", "LayerNorm.gamma"): value
         for key, value in theirs.state_dict().items()
@@ -244,6 +244,6 @@ pipeline: {strategy: pipeline, options: {chunks: 1}, hardware: cpu2}
 
 
 def planned(work, chosen):
-    """The cells of the study."""
+    """Return the IDs of the study's cells."""
     lines = work.run("scripts/cells.py", *chosen, "list").stdout.splitlines()
     return [word for line in lines for word in line.split() if word.startswith("resnet18.")]

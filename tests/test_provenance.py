@@ -11,7 +11,7 @@ import pytest
 from parbench.measure import provenance
 
 SCRIPTS = provenance.SCRIPTS
-# Below parbench.
+# Modules of parbench.
 REACHED = """
     by_schema cell data data.kept data.loader data.pil_input data.pretrained data.tokens errors
     files machine measure measure.clocks measure.cores measure.environment measure.meters
@@ -41,7 +41,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 def test_what_an_eager_cell_reaches():
-    """A new import here makes every cell of the kind stale."""
+    """A new import in one of these modules makes every such cell stale."""
     found = provenance.cell_code("eager", "resnet18")
     assert list(found) == ["parbench", *(f"parbench.{name}" for name in REACHED)]
 

@@ -1,4 +1,4 @@
-"""The default study: each of its configurations on real data, to the report that a user opens."""
+"""The default study on real data, from its cells to the report that a user opens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from parbench.deploy import apptainer
 from parbench.measure import metrics_json
 
-# Whoever tests the workflow's rules need not wait for it: pytest -m "not whole"
+# To test the workflow's rules without waiting for it: pytest -m "not whole"
 pytestmark = pytest.mark.whole
 
 
@@ -27,7 +27,7 @@ def test_every_cell_learns(quickstart, metrics):
     runnable = [cell for each in measured if not each["not_run"] for cell in each["cells"]]
     assert (len(groups), len(plan["pairs"])) == (10, 5)
     assert set(runnable) == set(metrics)
-    # Only a Horovod that cannot be compiled may be missing, and it says why.
+    # Only Horovod may be missing, where it cannot be compiled.
     assert all(group["strategy"] == "horovod" for group in groups if group["not_run"])
     for cell, values in metrics.items():
         assert values["status"] == "ok", cell
@@ -37,12 +37,12 @@ def test_every_cell_learns(quickstart, metrics):
 def test_every_cell_saw_the_same_work(metrics):
     for values in (each for each in metrics.values() if "slices" not in each):
         assert sum(map(sum, values["confusion"])) == 360
-        # 1,437 images in batches of 24 or 48, the rest of 21 or 45 by itself
+        # 1,437 images in batches of 24 or 48; the last one has 21 or 45
         batch = values["cell"]["training"]["global_batch"]
         assert values["steps_per_epoch"] == {24: 60, 48: 30}[batch]
         in_images = apptainer.probe().trouble is None
         assert (values["environment"]["image"] is not None) == in_images
-        cell = values["cell"]  # each of the models side by side has a core of its own
+        cell = values["cell"]  # models trained side by side have one core each
         ranks = 1 if values["beside"] else cell["hardware"]["devices"]
         assert len(set(values["environment"]["cores"])) == ranks
 
@@ -55,7 +55,7 @@ def test_table_is_tidy_and_whole(quickstart):
     assert (done[done.metric == "test_accuracy"].n_seeds == 1).all()
     speedup = done[(done.metric == "speedup") & (done.of == "restarts")]
     assert set(speedup.variant) >= {"gpipe-2-recompute", "ddp", "concurrent"}
-    # Certified, each of them: no reason says otherwise.
+    # All are certified.
     assert not done.reason.fillna("").str.contains("not certified").any()
 
 

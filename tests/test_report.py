@@ -19,7 +19,7 @@ from shown import collect, pdf_text, render, squeezed
 
 
 class Page(HTMLParser):
-    """Visible text, elements and attributes of a page."""
+    """The visible text, elements and attributes of a page."""
 
     def __init__(self, html: str):
         super().__init__()
@@ -46,13 +46,13 @@ def all_tables(data: dict) -> list[dict]:
 
 
 def row_of(table: dict, *start: str) -> list[dict]:
-    """The row whose first cells read ``start``."""
+    """Return the row whose first cells read ``start``."""
     return next(r for r in table["rows"] if tuple(c["text"] for c in r[: len(start)]) == start)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A report in a folder whose name has blanks: (data, HTML, PDF, paths of the studies)."""
+    """Return a report made in a folder with blanks: (data, HTML, PDF, paths of the studies)."""
     folder = tmp_path_factory.mktemp("a work folder with blanks")
     lacking = {"not_run": "needs 2x A100", "published": {"train_seconds": 2000.0}}
     none = [Group("vit", "gpipe-2", A100X2, **lacking)]
@@ -149,7 +149,7 @@ def test_the_note_of_gpipe_on_cpu_stands_under_its_tables(made):
         ((1.0, 1.01, 0.99, 1.0), "equal within 5%"),
         ((0.8, 0.81, 0.79, 0.8), "slower"),
         ((1.6, 1.61, 1.59, 1.6), "faster"),
-        ((1.9, 2.0, 2.1, 2.1), "faster"),  # its mean alone is above the bound
+        ((1.9, 2.0, 2.1, 2.1), "faster"),  # only its mean is above the bound
         ((2.6, 2.61, 2.59, 2.6), "above the bound: suspect the clock"),
         ((0.7, 1.4, 1.1, 1.0), "undecided: too close to call"),
         ((1.6, 1.6, 1.6), "undecided: 3 restarts, and 4 are the fewest"),
@@ -170,7 +170,7 @@ def test_reading_of_a_speedup(tmp_path, turns, says):
     ("other", "training"), [(CPU1, {"precision": "bf16"}), (A100X2, {}), (CPU1, {})]
 )
 def test_only_more_devices_of_one_kind_have_a_bound(tmp_path, other, training):
-    """2.6 times as fast: no clock is to be suspected."""
+    """2.6 times as fast gives no reason to suspect the clock."""
     half = Group("resnet18", "bf16", other, turns=(2.6, 2.61, 2.59, 2.6), training=training)
     paths = constructed.write_study(tmp_path, groups=[Group("resnet18", "eager", CPU1), half])
     tables = collect(paths)["studies"][0]["tables"]
@@ -193,7 +193,7 @@ def test_figures_have_text_names_and_ids_of_their_own(made):
     for svg in svgs:
         assert "<text" in svg
         assert "currentColor" in svg
-        assert "<style" not in svg  # a style inside an SVG holds for the whole page
+        assert "<style" not in svg  # a style inside an SVG applies to the whole page
         used = re.findall(r'(?:url\(#|href="#)([^)"]+)', svg)
         assert set(used) <= set(ids)
     assert 'role="img" aria-label="Does it learn the same? resnet50"' in made[1]
@@ -222,7 +222,7 @@ def test_a_cells_details_hold_what_rebuilds_and_explains_it(made):
 
 
 def test_an_environment_names_image_and_digest(tmp_path):
-    """And a cell leads to its environment."""
+    """And a cell refers to its environment."""
     paths = constructed.write_study(tmp_path, change=constructed.in_image, deployment="apptainer")
     data = collect(paths)
     facts = {each["name"]: dict(each["pairs"]) for each in data["environments"]}
@@ -340,7 +340,7 @@ def test_markup_in_any_text_is_shown_as_text(tmp_path):
         Group("<b>$m$</b>", "ddp", CPU2, status="diverged", reason=HOSTILE + "\x00\u202e"),
         Group("<b>$m$</b>", "gpipe-2", A100X2, not_run=HOSTILE),
     ]
-    raw = HOSTILE + "\x1b[2J\x1b]0;x\x07"  # what a terminal obeys is taken out
+    raw = HOSTILE + "\x1b[2J\x1b]0;x\x07"  # escape sequences are removed
     study = constructed.usual_study(title=raw, description=raw, settings={raw: raw})
     study["citation"] = {"text": HOSTILE, "authors": [], "year": 2024, "url": "javascript:alert(1)"}
     study["tables"][0]["title"] = HOSTILE
@@ -391,7 +391,7 @@ def test_time_to_the_published_accuracy_stands_beside_the_time_for_the_epochs(tm
     html, pdf = render(made)
     shown = made["studies"][0]["tables"]
     table = next(t for t in shown if t["id"] == "t-constructed-time-to-accuracy")
-    eager, ddp = ([cell["text"] for cell in row] for row in table["rows"])  # the others: no goal
+    eager, ddp = ([cell["text"] for cell in row] for row in table["rows"])  # the rest: no goal
     assert eager[3:5] == ["80", "93.00 ± 0.28 (4)"]
     assert eager[7] == "0.100 ± 0.001 (4)"  # the second epoch's end
     assert ddp[7] == "not reached by 2 of 4 seeds (the others: 7.039 to 7.115 s)"

@@ -1,4 +1,4 @@
-"""Scaling: what more devices bring and what does not scale; curves over batch, images, samples."""
+"""Scaling: speedups and serial fractions; curves over batch size, image size and samples."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def test_the_serial_fraction_is_the_one_that_laws_put_in():
 
 
 def few(variant: str, hardware: dict, **more) -> Group:
-    """A few steps, for speed."""
+    """Return a group that trains a few steps, to measure speed only."""
     settings = {"steps": 8, **more.pop("training", {})}
     return Group("vit", variant, hardware, training=settings, epochs=4, **more)
 
 
 def turns(gain: float) -> tuple[float, ...]:
-    """Of four restarts, whose mean (of logarithms) is ``gain``."""
+    """Return the ratios of four restarts; their geometric mean is ``gain``."""
     return tuple(gain * math.exp(step) for step in (-0.02, -0.01, 0.01, 0.02))
 
 
@@ -56,7 +56,7 @@ GROUPS = [
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Of a constructed study: (its section of report.json, HTML, PDF)."""
+    """Return a constructed study's section of report.json, its HTML and its PDF."""
     folder = tmp_path_factory.mktemp("scaling")
     rows = [{"title": "Times", "variants": ["eager"], "metrics": ["samples_per_second"]}]
     study = constructed.usual_study(tables=rows, published=None)
@@ -65,7 +65,7 @@ def made(tmp_path_factory):
 
 
 def shown(made, title: str) -> tuple[str, str]:
-    """What a figure says in words, in the HTML too, and its SVG."""
+    """Return a figure's alternative text, which the HTML must contain, and its SVG."""
     (part,) = next(f["parts"] for f in made[0]["figures"] if f["title"].startswith(title))
     assert part["alt"] in unescape(made[1])
     return part["alt"], part["svg"]
@@ -83,7 +83,7 @@ def test_gains_stand_beside_what_does_not_scale(made):
     assert "Strong scaling: speedup" in svg
     assert [f["title"].split("?")[0] for f in made[0]["figures"]][-2:] == [
         "What do more devices bring, and what does not scale",
-        "Why not twice as fast",  # where the seconds go stands next to it
+        "Why not twice as fast",  # the figure of phases is next to it
     ]
     table = next(t for t in made[0]["tables"] if t["title"] == "Compared in turns")
     cells = {row[1]["text"]: [cell["text"] for cell in row] for row in table["rows"]}
@@ -96,7 +96,7 @@ def test_a_batch_that_memory_does_not_hold_is_marked_in_its_place(made):
     assert "at 128 523 (515 to 530), at 256 548 (540 to 555), at 512 out of memory" in words
     assert "Peak memory, process" in words
     assert "out of memory" in svg
-    assert "ddp" not in words  # those of several devices stand in a figure of their own
+    assert "ddp" not in words  # several devices have their own figure
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The rule of verdicts, and how it is calibrated: shares and words, never how long it takes."""
+"""The verdict rule and its calibration: error rates and words, never how long it takes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPREAD = np.array([-1.0, 1.0, -1.0, 1.0, -1.0, 1.0])
 
 
 def around(mean, half):
-    """Six values whose interval is ``mean`` plus and minus ``half``."""
+    """Return six values whose interval is ``mean`` plus and minus ``half``."""
     found = mean + SPREAD * half * math.sqrt(6) / (k(6) * SPREAD.std(ddof=1))
     made = interval(found)
     assert (made.low, made.high) == pytest.approx((mean - half, mean + half))
@@ -95,7 +95,7 @@ def test_a_resolution_bounds_the_spread_of_identical_values():
 
 
 def comparisons(*several):
-    """Whether each of ``several`` values is above 0, at an alpha."""
+    """Return, for each of ``several`` samples, a function: alpha to the verdict "above 0"."""
 
     def above(values, alpha):
         return within(interval(values, alpha), ABOVE_0)
@@ -104,14 +104,14 @@ def comparisons(*several):
 
 
 def test_a_claim_of_several_comparisons():
-    # The interval of `clear` leaves 0 out by far, that of `barely` only at 0.05.
+    # The interval of `clear` excludes 0 by far, that of `barely` only at alpha 0.05.
     clear, barely, unknown = (around(mean, 1) for mean in (9.0, 1.05, 0.5))
     for several, word in [
         ((clear, barely), HOLDS),
         ((clear, unknown), UNDECIDED),
         ((clear, clear, -clear), FAILS),
         ((-barely,), FAILS),
-        ((clear, clear, -barely), UNDECIDED),  # one of three, and not at 0.05 / 3
+        ((clear, clear, -barely), UNDECIDED),  # one of three, but not at 0.05 / 3
         ((-barely, -barely, -barely), FAILS),  # all three, each at 0.05
     ]:
         assert of_claim(comparisons(*several)) == word
@@ -127,7 +127,7 @@ def test_a_verdict_is_firm_that_passes_among_all_claims_of_a_report():
 @pytest.mark.parametrize("region", [ABOVE_0, (-2.0, 2.0), (-0.2, 0.2)])
 def test_as_many_values_as_are_needed_decide(region):
     def standing(n):
-        """``n`` values of mean 0.5 and standard deviation 1."""
+        """Return the interval of ``n`` values of mean 0.5 and standard deviation 1."""
         values = np.random.default_rng(n).standard_normal(n)
         return interval(0.5 + (values - values.mean()) / values.std(ddof=1))
 
@@ -153,7 +153,7 @@ def test_what_is_undecided_says_what_it_takes():
 
 
 def restart(number, shift, ratios, other="eager"):
-    """The metrics of one restart of a minute; its last pair was disturbed, and is far off."""
+    """Return metrics of a one-minute restart; its last slices were disturbed and are far off."""
     sides = [
         constructed.make_cell(name, "net", name, constructed.CPU1) for name in ("eager", other)
     ]
@@ -169,7 +169,7 @@ def restart(number, shift, ratios, other="eager"):
 
 @pytest.fixture
 def program(tmp_path, monkeypatch, capsys):
-    """Restarts to be calibrated by, and the program, which returns what it prints."""
+    """Return a function that calibrates by given restarts and returns what is printed."""
     monkeypatch.chdir(tmp_path)
 
     def call(runs, *words):
@@ -183,7 +183,7 @@ def program(tmp_path, monkeypatch, capsys):
 
 
 def test_calibration_by_measured_pairs(program):
-    rng = np.random.default_rng(2)  # of a heavy-tailed machine
+    rng = np.random.default_rng(2)  # heavy-tailed noise
     runs = [restart(n, rng.normal(0, 0.02), rng.standard_t(3, 4) * 0.02) for n in range(12)]
     out = program([*runs, restart(99, 5.0, [5.0], "ddp")])
     assert "by 12 restarts" in out
@@ -200,7 +200,7 @@ def test_calibration_by_measured_pairs(program):
     for false, undecided, _, edge in found.values():
         if edge:
             assert 0 < false <= allowed
-            assert false == pytest.approx(100 - undecided, abs=0.11)  # no verdict is right there
+            assert false == pytest.approx(100 - undecided, abs=0.11)  # there every verdict is wrong
     assert found["> 1", 20] == (0, 0, "4.0", "")  # all within an hour, most by four restarts
     assert found["within 5 %", 5][2] == "more than 60"
 

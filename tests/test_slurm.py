@@ -18,7 +18,7 @@ slurm_site = pytest.importorskip(
     "parbench.launch.slurm_site", reason="the stack `paper` has no Slurm plugin"
 )
 
-# As sites say it: sockets behind a count, slices of a GPU, GPUs without a type, no memory stated.
+# As sites report it: sockets behind a count, slices of a GPU, untyped GPUs, no memory stated.
 PARTITIONS = """\
 PartitionName=cpu AllowGroups=ALL Default=YES MaxTime=1-12:00:00 Nodes=c[1-2]
 PartitionName=gpu AllowGroups=ALL Default=NO MaxTime=UNLIMITED Nodes=a[1-3],h1
@@ -36,7 +36,7 @@ SITE = slurm_cluster.parsed(PARTITIONS, NODES)
 
 @pytest.fixture
 def config() -> dict:
-    """config.yaml, for the partitions above."""
+    """Return config.yaml for the partitions above."""
     value = configuration.load()
     value["slurm"]["partition"] = "gpu"
     value["hardware"] |= {
@@ -53,7 +53,7 @@ def config() -> dict:
 
 
 def line(config: dict, name: str, **asked) -> str:
-    """The sbatch line of a hardware, as the plugin makes it."""
+    """Return the sbatch line of a hardware, as the plugin makes it."""
     settings = slurm.settings(config, name) | asked
     hardware = configuration.hardware(name, config)
     return slurm_site.sbatch_line(slurm.resources(hardware, settings, SITE))
@@ -79,7 +79,7 @@ LINES = [
     ("a100x2", {}, f"{GPU} --gpus=a100:2"),
     ("a100x2", {"gpus": "gres"}, f"{GPU} --gres=gpu:a100:2"),
     ("gpu2", {}, "--gpus=2"),
-    ("gpu4", {}, "-C h200 "),  # GPUs without a type are known by a feature
+    ("gpu4", {}, "-C h200 "),  # GPUs without a type are selected by a feature
     ("2x2", {}, f"{TWO_NODES} --gpus-per-node=a100:2"),
     ("2x2", {"gpus": "gres"}, f"{TWO_NODES} --gres=gpu:a100:2"),
     ("2x1", {}, "--nodes=2 --requeue --ntasks=2 --cpus-per-task=1"),
@@ -94,7 +94,7 @@ def test_what_a_cell_asks_for(config, name, asked, words):
     assert words in line(config, name, **asked)
 
 
-# ---------------------------------------------------------------- what the cluster lacks
+# ---------------------------------------------------------------- missing hardware
 
 
 LACKING = [
@@ -142,7 +142,7 @@ def test_walltimes_of_slurm(text, minutes):
 
 @pytest.fixture
 def planned(monkeypatch, tmp_path) -> expansion.Plan:
-    """The quickstart's plan, in a work folder without results."""
+    """Return the quickstart's plan, in a work folder without results."""
     monkeypatch.chdir(tmp_path)
     config = configuration.checked(configuration.load())
     settled = {**config, "deployment": "host", "reason": "", "auto": False}
@@ -178,7 +178,7 @@ def test_the_walltime_of_a_cell(planned, config):
 
 
 def test_a_pair_asks_for_all_that_its_sides_need(config, monkeypatch, tmp_path):
-    """Its nodes for itself, and the memory of both sides, which are there at once."""
+    """Exclusive nodes, and the memory of both sides, which are loaded at once."""
     monkeypatch.chdir(tmp_path)
     add_pairs(monkeypatch, tmp_path, "{compare: [{variant: ddp, baseline: eager}]}")
     for name in ("cpu1", "cpu2"):
@@ -210,7 +210,7 @@ def test_a_compute_node_plans_what_the_submitter_planned(planned):
 
 
 def test_a_cells_job_reads_what_its_submitter_wrote_of_it(planned, config):
-    """Its cell.json alone: a study may be edited, and have thousands of cells, while jobs wait."""
+    """Only cell.json: a study may have thousands of cells, and be edited while jobs wait."""
     writing.write(planned)
     for name, cell in list(planned.cells.items())[:20]:
         alone = writing.plan_of(name, config)

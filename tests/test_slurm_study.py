@@ -1,4 +1,4 @@
-"""`snakemake --profile slurm` on a real cluster: what is asked for, trained, taken over."""
+"""`snakemake --profile slurm` on a real cluster: what it requests, trains and takes over."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ QUICK = ["--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "5"
 
 @pytest.fixture(scope="module")
 def work(cluster, tmp_path_factory):
-    """A work folder, its cells for the cluster, and what sbatch was called with."""
+    """Return a workspace with cells for the cluster; its ``seen`` logs sbatch's arguments."""
     work = Workspace(tmp_path_factory.mktemp("slurm") / "work")
     (work.folder / "studies/two.yaml").write_text(STUDY)
     (work.folder / "mine.yaml").write_text(MINE)
@@ -64,7 +64,7 @@ def cell_of(work, part: str) -> str:
 
 @pytest.fixture
 def asked(cluster, monkeypatch) -> slurm_cluster.Cluster:
-    """What the cluster says of itself."""
+    """Return what the cluster says about itself."""
     monkeypatch.setenv("PATH", cluster.environment["PATH"])
     return slurm_cluster.ask()
 
@@ -94,7 +94,7 @@ def test_a_wrong_name_stops_before_anything_is_submitted(work):
 
 
 def test_an_eight_core_cell_submitted_from_two_cores(work, cluster):
-    """Its job waits in a partition that starts none."""
+    """Its job waits in a partition that is down."""
     name = cell_of(work, "ddp.cpu8")
     cluster.run("scontrol", "update", "PartitionName=gpu", "State=DOWN")
     few = sorted(os.sched_getaffinity(0))[:2]
@@ -116,7 +116,7 @@ def test_an_eight_core_cell_submitted_from_two_cores(work, cluster):
         assert asked == ["8", "1", "5:00", "gpu", "8000M"]
         assert "--ntasks=1 --cpus-per-task=8 " in work.seen.read_text()
     finally:
-        submitter.kill()  # asked to end, it would wait for its job
+        submitter.kill()  # SIGTERM would make it wait for its job
         submitter.communicate()
         cluster.run("scancel", "--me")
         cluster.run("scontrol", "update", "PartitionName=gpu", "State=UP")
@@ -124,7 +124,7 @@ def test_an_eight_core_cell_submitted_from_two_cores(work, cluster):
 
 
 def left_behind(work, cluster, name: str, seconds: int, folder: str | None = None) -> str:
-    """The id of a job of the cell ``name`` that nobody waits for."""
+    """Submit a job of cell ``name`` that nobody waits for; return its ID."""
     comment = f"--comment=rule_train_wildcards_{name}"
     words = ["--output=/dev/null", comment, "-D", folder or str(work.folder)]
     return cluster.run("sbatch", "--parsable", *words, f"--wrap=sleep {seconds}").strip()
@@ -144,7 +144,7 @@ def test_a_dry_run_tells_of_a_job_that_was_left_behind_and_writes_nothing(work, 
 
 @pytest.fixture(scope="module")
 def trained(work, cluster):
-    """Two cells, trained behind jobs of a submitter that was killed; what was said."""
+    """Train two cells whose first submitter was killed; return cells, a job it left, and output."""
     eager, two = cell_of(work, "eager.cpu1"), cell_of(work, "ddp.2x1")
     targets = [f"results/cells/{name}/metrics.json" for name in (eager, two)]
     with open(work.folder / "first.txt", "w") as first:
@@ -194,7 +194,7 @@ def test_preparation_may_be_a_job(work):
     words = ["-n", "--force", "results/data/other/digest.json"]
     assert "slurm_partition" not in snakemake(work, *words).stdout
     there = snakemake(work, *words, "--config", "slurm={prepare: short}").stdout
-    # At most as long as that partition gives.
+    # No longer than that partition allows.
     assert "cpus_per_task=2, runtime=1, slurm_partition=short" in there
 
 

@@ -1,7 +1,7 @@
-"""Inference by Spark: the predictions of engine torch, on local[2], on a real cluster and over a
+"""Inference by Spark predicts what one process does: on local[2], on a real cluster and over a
 stream whose processes are killed.
 
-``PARBENCH_KILLS`` says how many are killed, by default 3; `make chaos-stream` kills 20.
+``PARBENCH_KILLS`` is the number of kills, by default 3; `make chaos-stream` sets 20.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def _packages():
 
 @pytest.fixture
 def home(tmp_path, digits):
-    """A folder with results/data/digits."""
+    """Return a folder with results/data/digits."""
     (tmp_path / "results/data").mkdir(parents=True)
     (tmp_path / "results/data/digits").symlink_to(digits)
     return tmp_path
 
 
 def kept_by(trainer: Cell, home, seen, classes: int = 10) -> torch.nn.Module:
-    """A model as ``trainer`` would have trained it, whose weights lie in ``home``."""
+    """Build the model of ``trainer``, keep its weights in ``home`` as if trained; return it."""
     strategy = strategies.of(trainer)
     strategy.setup()
     of = trainer.model
@@ -58,8 +58,8 @@ def kept_by(trainer: Cell, home, seen, classes: int = 10) -> torch.nn.Module:
 
 
 def by_spark(trainer: Cell, data, home, strategy: str = "spark", **changes) -> dict:
-    """metrics.json of a cell that predicts with the weights of ``trainer``, on two cores;
-    ``changes`` of its options, or of how it is run."""
+    """Predict with the weights of ``trainer`` on two cores; return metrics.json. ``changes`` are
+    the strategy's options, and ``run`` the run settings."""
     template = training.cell(strategy, **{k: v for k, v in changes.items() if k != "run"})
     value = replace(
         training.altered(trainer, hardware={"threads": 2}, run=changes.get("run", {})),
@@ -79,7 +79,7 @@ def digest(predictions: torch.Tensor) -> str:
 
 
 def test_predictions_are_those_of_one_process(home):
-    """Id by id, in partitions that are no whole number of batches."""
+    """For each sample, with partitions that are no whole number of batches."""
     trainer, folder = training.cell(), home / "results/data/digits"
     model = kept_by(trainer, home, trainer.training.image_size)
     data = loader.load(folder, "cpu", test_samples=101)
@@ -95,7 +95,7 @@ def test_predictions_are_those_of_one_process(home):
 
 
 def test_texts_on_a_cluster_of_two_workers(home):
-    """A real one, by the README's commands; afterwards nothing of it is left."""
+    """A real cluster, by the README's commands; nothing of it is left afterwards."""
     require_package("text", "transformers")
     folder = home / "results/data/grammar"
     dataset.prepare("grammar", GRAMMAR, folder / "data.safetensors", folder / "digest.json")
@@ -127,14 +127,14 @@ def test_texts_on_a_cluster_of_two_workers(home):
 
 
 def streamed(home, **options) -> dict:
-    """metrics.json of a stream of digits."""
+    """Run a stream of digits; return metrics.json."""
     trainer = training.cell()
     kept_by(trainer, home, trainer.training.image_size)
     return by_spark(trainer, home / "results/data/digits", home, "stream", **options)
 
 
 def test_each_image_of_a_stream_comes_out_once_whatever_is_killed(home):
-    """Driver, executor or worker, at random moments; what is no image stops nothing."""
+    """Driver, executor or worker, at random moments; broken images stop nothing."""
     kills = int(os.environ.get("PARBENCH_KILLS", "3"))
     found = streamed(home, rate=4, seconds=5, kills=kills, broken=2)
     assert (found["kills"], found["lost"], found["doubled"]) == (kills, 0, 0)
@@ -145,8 +145,8 @@ def test_each_image_of_a_stream_comes_out_once_whatever_is_killed(home):
 
 
 def test_a_stream_without_coordination_loses_images(home):
-    """As the source had it: read while they are written."""
-    # Files that take longer to be written than they all take to come: the first look finds halves.
+    """As in the source: images are read while they are written."""
+    # Writing a file takes longer than all arrivals, so the first read finds partial files.
     found = streamed(home, rate=15, seconds=4, coordinated=False, write_seconds=6)
     assert found["lost"] > 0
     assert found["delivered_share"] < 1
@@ -180,7 +180,7 @@ tables: [{title: t, variants: [torch], metrics: [test_accuracy]}]
 
 
 def test_who_predicts_is_trained_for_and_knows_of_other_weights(tmp_path):
-    """A trainer whose weights are gone is stale; who predicts is, once they are others."""
+    """A trainer is stale when its weights are gone; a predicting cell, when they changed."""
     work = Workspace(tmp_path / "work")
     (work.folder / "studies/inference.yaml").write_text(STUDY)
     mine = ["--config", "studies=[inference]", "deployment=host"]

@@ -1,6 +1,6 @@
-"""What strategies tell the plan of their cells: contradictions, and what they cannot run on.
+"""What strategies tell the plan: contradictory settings, and reasons not to run.
 
-tests/contract holds their work in the plans of all studies, and most of the contradictions.
+tests/contract has their work in the plans of all studies, and most of the contradictions.
 """
 
 from __future__ import annotations

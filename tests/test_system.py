@@ -1,4 +1,4 @@
-"""`make system`: what is looked for, what apt is asked, and what is left as it is."""
+"""`make system`: what it looks for, what it asks of apt, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHROMIUM = ("chromium", "chromedriver", "pdftotext")
 
 
 class Machine:
-    """A machine whose programs are stubs; apt notes what it is asked, and installs it."""
+    """A machine whose programs are links and stubs; ``calls`` is for what apt is asked."""
 
     def __init__(self, folder: Path):
         self.bin, self.calls = folder / "bin", folder / "calls"
@@ -25,12 +25,12 @@ class Machine:
             (self.bin / tool).symlink_to(f"/usr/bin/{tool}")
 
     def stub(self, name: str, body: str = "") -> None:
-        (self.bin / name).unlink(missing_ok=True)  # a link to the machine's own
+        (self.bin / name).unlink(missing_ok=True)  # it may be a link to the real program
         (self.bin / name).write_text(f"#!/bin/bash\n{body}\n")
         (self.bin / name).chmod(0o755)
 
     def run(self, *words: str) -> subprocess.CompletedProcess:
-        # The script looks into sbin, too: a copy of it does not.
+        # The script also searches sbin; this copy must not.
         script = (ROOT / "containers/system.sh").read_text()
         script = script.replace(":/usr/local/sbin:/usr/sbin:/sbin", "")
         script = script.replace("/usr/sbin/policy-rc.d", str(self.bin / "policy-rc.d"))

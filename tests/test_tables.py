@@ -30,14 +30,14 @@ COLUMNS = "study document table model strategy options hardware nodes devices_pe
 
 
 def group(variant="eager", hardware=ONE, seeds=4, machine=A100, **changes) -> Group:
-    """A group whose seeds are alike, but for what is ``measured`` of each."""
+    """Return a group whose seeds are alike, except for what is ``measured`` of each."""
     alike = {"test_accuracy": [0.9] * seeds, "train_seconds": [100.0] * seeds}
     changes["measured"] = alike | changes.pop("measured", {})
     return Group("resnet50", variant, hardware, seeds=range(seeds), machine=machine, **changes)
 
 
 def make_published(*rows: dict) -> str:
-    """The CSV of a source, by default of one accuracy."""
+    """Return the CSV of a source; each row is by default an accuracy of 0.9."""
     base = {"study": "paper", "document": "paper.txt", "table": "Table 1", **EAGER}
     base |= {"hardware": "A100", "nodes": 1, "devices_per_node": 1}
     base |= {"metric": "test_accuracy", "value": 0.9, "unit": "fraction"}
@@ -67,7 +67,7 @@ def test_numbers_over_seeds():
     found = row(table(group(measured={"train_seconds": times})), "train_seconds")
     assert found[["n_seeds", "mean", "min", "max"]].tolist() == [4, 12, 10, 15]
     assert found["std"] == pytest.approx(np.std(times, ddof=1))
-    # The interval is that of every verdict.
+    # The interval is the one that verdicts use.
     assert found["ci_high"] == pytest.approx(12 + k(4) * found["std"] / 2)
     few = row(table(group(seeds=3)), "train_seconds")
     assert few[["ci_low", "ci_high"]].isna().all()
@@ -99,7 +99,7 @@ def test_a_speedup_is_that_of_pairs_whatever_whole_trainings_took():
 @pytest.mark.parametrize(
     ("training", "ratios"),
     [
-        # Twice the epochs in the time; of equal seconds a sample, one side has twice as many.
+        # Equal seconds per sample, but twice the epochs, and so half the speedup.
         ({}, [0.5, 1.0, 0.25]),
         ({"steps": 8}, [1.0, 1.0, 0.5]),  # no whole trainings are compared
     ],
@@ -140,7 +140,7 @@ def test_accuracies_are_compared_by_their_difference_seed_by_seed(scores, readin
 def test_no_difference_between_unequal_runs(changes, reason):
     found = row(table(group(), group("ddp", **changes)), "accuracy_difference", "ddp")
     assert found["n_seeds"] == 0
-    assert found["reason"].count(reason) == 1  # once, not once a seed
+    assert found["reason"].count(reason) == 1  # once, not per seed
 
 
 # ---------------------------------------------------------------- published values
@@ -209,14 +209,14 @@ def test_a_source_is_looked_up_in_every_file_and_stands_in_one(tmp_path):
 @pytest.mark.parametrize(
     ("metric", "values", "published", "verdict"),
     [
-        # Half the interval is 0.0022 (or 0.022), the tolerance 0.01.
+        # The half-width of the interval is 0.0022 (or 0.022), the tolerance 0.01.
         ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.895, words.REPRODUCED),
         ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.92, words.NOT_REPRODUCED),
         ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.88, words.SUSPICIOUS),
         ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.909, words.UNDECIDED),
         ("test_accuracy", [0.89, 0.9, 0.9, 0.91], 0.9, words.UNDECIDED),
         ("test_accuracy", [0.89, 0.9, 0.9, 0.91], 0.94, words.NOT_REPRODUCED),
-        # Of times the tolerance is relative, and less is better.
+        # For times the tolerance is relative, and less is better.
         ("train_seconds", [99.9, 100.0, 100.0, 100.1], 97, words.REPRODUCED),
         ("train_seconds", [99.9, 100.0, 100.0, 100.1], 90.0, words.NOT_REPRODUCED),
         ("train_seconds", [99.9, 100.0, 100.0, 100.1], 120.0, words.SUSPICIOUS),
@@ -239,7 +239,7 @@ def test_a_verdict(metric, values, published, verdict):
 
 @pytest.mark.parametrize(("images", "verdict"), [(1000, words.NOT_REPRODUCED), (100, "undecided")])
 def test_three_test_images_are_never_a_difference(images, verdict):
-    """Two points are, of 1,000 images; of 100 they are two images."""
+    """0.02 is a difference with 1,000 images; with 100 it is two images."""
     own = group(measured={"confusion": [[[images]]] * 4})
     frame = table(own, published=make_published({"value": 0.92}))
     assert row(frame, "test_accuracy")["verdict"] == verdict
@@ -270,7 +270,7 @@ def test_times_that_are_not_comparable(changes, study, reason):
     assert found["verdict"] == words.NOT_COMPARABLE
     assert reason in found["reason"]
     assert found["ratio"] == 1  # shown, not judged
-    # What is no matter of clocks or devices is judged, unless the work is other work.
+    # Accuracy does not depend on clocks or devices: it is judged unless the work differs.
     other = {"override", "source_dataset", "told"} & {*changes, *study}
     accuracy = row(frame, "test_accuracy")["verdict"]
     assert accuracy == (words.NOT_COMPARABLE if other else words.REPRODUCED)
@@ -299,7 +299,7 @@ WORKER = "torchgpipe gives all CPU devices one worker: micro-batch cost, not sca
 def test_a_speedup_lies_somewhere_also_on_other_hardware_with_as_many_devices(
     changes, verdict, reason
 ):
-    """Published 1.5 on 2x A100; nearly 2 on two cores."""
+    """Published 1.5 on 2x A100; measured nearly 2 on two cores."""
     piped = group("gpipe", **{"hardware": CPU2, "turns": (1.94, 1.95, 1.95, 1.96)} | changes)
     time = {"metric": "train_seconds", "unit": "s", "value": 30.0}
     rows = make_published(time, time | {"value": 20.0, "strategy": "gpipe", "devices_per_node": 2})

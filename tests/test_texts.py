@@ -1,4 +1,4 @@
-"""Texts: read, cut into tokens, batched, and trained with the transformers library's models."""
+"""Texts: read, tokenized, batched, and trained with the transformers library's models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _packages():
 
 @pytest.fixture(scope="module")
 def grammar(tmp_path_factory):
-    """The converted grammar: its folder, beside other datasets as in results/data."""
+    """Convert the grammar; return its folder, beside other datasets as in results/data."""
     folder = tmp_path_factory.mktemp("data") / "grammar"
     dataset.prepare("grammar", GRAMMAR, folder / "data.safetensors", folder / "digest.json")
     return folder
@@ -51,7 +51,7 @@ def pinned(path, content: bytes) -> dict:
 
 @pytest.fixture
 def vocabularies(tmp_path, monkeypatch):
-    """A folder with small vocabularies, taken for the published ones."""
+    """Return a folder with small vocabularies that replace the published ones."""
     folder = tmp_path / "vocabularies"
     folder.mkdir()
     known = {
@@ -153,7 +153,7 @@ def test_a_member_of_a_downloaded_archive(tmp_path, vocabularies):
 
 
 def test_texts_become_the_tokens_of_the_models_own_tokenizers(tmp_path, vocabularies):
-    """Those of the transformers library, cut to max_length, with their first and last token."""
+    """As in the transformers library: cut to max_length, with first and last special token."""
     import transformers
 
     given = entry("sst2", tmp_path, vocabularies)
@@ -227,7 +227,7 @@ def test_a_model_computes_what_the_librarys_own_does(name):
 
 
 def test_strategies_compute_what_eager_training_does():
-    """BERT also by processes of its own; `make certificate` has all."""
+    """BERT also with several processes; `make certificate` has all."""
     todo = []
     for name, strategy, devices, options in (
         ("bert", "ddp", 2, {}),

@@ -28,12 +28,12 @@ from parbench.training.progress import Heartbeat, is_out_of_memory
 from require import require_package
 from training import altered, cell, kept, learned, run
 
-# A line for each strategy. A checkpoint after each step: any of them may be the last.
+# One cell per strategy. Below, a checkpoint after each step: any may be the last.
 CASES = {
     "eager": cell(),
     "gpipe": cell("gpipe", 2, balance=[1, 1], chunks=4),
     "ddp": cell("ddp", 2),
-    "ddp of 3": cell("ddp", 3, evaluation_batch=33),  # one of them has a batch less
+    "ddp of 3": cell("ddp", 3, evaluation_batch=33),  # one rank has a batch less
     "horovod": cell("horovod", 2),
     "fsdp": cell("fsdp", 2),
     "pipeline": cell("pipeline", 2),
@@ -49,7 +49,7 @@ CASES = {
     if value.strategy.name not in ("horovod", "deepspeed")
     or importlib.util.find_spec(value.strategy.name)
 }
-# In several buckets, and profiled as well: DDP takes one hook.
+# With several buckets, and a profile as well: DDP takes only one communication hook.
 POWERSGD = altered(
     CASES["ddp"],
     strategy={
@@ -62,7 +62,7 @@ POWERSGD = altered(
 
 @pytest.fixture(scope="module")
 def runs(digits, tmp_path_factory):
-    """metrics.json of each case, trained once."""
+    """Return a function that gives metrics.json of a case, trained once."""
     done = {}
 
     def of(name):
@@ -77,7 +77,7 @@ def test_every_strategy_has_a_case():
     trained = {"horovod", "deepspeed", *(value.strategy.name for value in CASES.values())}
     trains = {name for name in strategies.names() if any(strategies.load(name).certified())}
     assert trained == trains
-    require_package("deepspeed", "deepspeed")  # of which a case is left out without a word
+    require_package("deepspeed", "deepspeed")  # else its case is left out silently
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -89,7 +89,7 @@ def test_every_strategy_computes_what_eager_does(runs, name):
         assert ours["test_loss"] == pytest.approx(theirs["test_loss"], rel=1e-4)
     assert metrics["status"] == "ok"
     assert metrics["cell"] == CASES[name].json()
-    assert metrics["steps_per_epoch"] == 5  # 217 samples in batches of 48; the tail stands alone
+    assert metrics["steps_per_epoch"] == 5  # 217 samples in batches of 48, the last of 25
     assert metrics["train_seconds"] == pytest.approx(sum(metrics["epoch_seconds"]))
     assert metrics["samples_per_second"] == pytest.approx(2 * 217 / metrics["train_seconds"])
     assert np.array(metrics["confusion"]).sum() == 101  # the test set, each image once
@@ -100,7 +100,7 @@ def test_every_strategy_computes_what_eager_does(runs, name):
     assert metrics["startup_seconds"] > 0
 
 
-KILLED = ("ddp", "ddp of 3")  # which tests/test_kills.py has
+KILLED = ("ddp", "ddp of 3")  # tests/test_kills.py has these
 
 
 @pytest.mark.parametrize("name", [*(name for name in CASES if name not in KILLED), "powersgd"])
@@ -135,7 +135,7 @@ def test_warm_up_leaves_no_trace_and_another_seed_does(runs, digits, tmp_path):
     without, process = run(value, digits, tmp_path / "a")
     assert without["weights_sha256"] == runs("eager")["weights_sha256"]
     lines = [line for line in process.stdout.splitlines() if line.startswith("epoch ")]
-    assert len(lines) == 2  # one an epoch where there is no terminal
+    assert len(lines) == 2  # one per epoch without a terminal
     other, _ = run(altered(value, seed=1), digits, tmp_path / "b")
     assert other["weights_sha256"] != without["weights_sha256"]
 
@@ -166,7 +166,7 @@ def test_communication_options(runs, digits, tmp_path, strategy, options, tolera
 
 @pytest.fixture
 def one_rank(digits):
-    """Training of a cell, before its first step."""
+    """Return a function that makes the run of a cell, before its first step."""
 
     def made(value):
         strategy = strategies.of(value)
@@ -187,7 +187,7 @@ def test_warm_up_takes_every_size_of_batch(one_rank, samples, steps, sizes):
 
 
 def test_an_untimed_evaluation_takes_every_size_of_batch(one_rank):
-    """Where no earlier epoch's evaluation has: 40 + 40 + 21 images."""
+    """Unless an earlier epoch's evaluation has: 40 + 40 + 21 images."""
     made, seen = one_rank(cell(epochs=1, evaluation_batch=40)), []
     made.model.register_forward_pre_hook(lambda model, images: seen.append(len(images[0])))
     evaluation.evaluate(made)
@@ -197,7 +197,7 @@ def test_an_untimed_evaluation_takes_every_size_of_batch(one_rank):
 
 
 def test_a_rank_makes_images_only_where_they_go_into_the_model(digits):
-    """The first stage's rank of a pipeline does; labels are everybody's."""
+    """In a pipeline, the rank of the first stage does; all ranks get labels."""
     value, batches = cell("pipeline", 2, input="pil"), []
     for rank in (0, 1):
         strategy = strategies.of(value)
@@ -222,7 +222,7 @@ def test_a_diverged_run_is_a_result_of_all_ranks(digits, tmp_path):
 
 @pytest.mark.parametrize("moment", ["training", "evaluation"])
 def test_no_number_at_any_moment_is_divergence(digits, tmp_path, moment):
-    """In the last layer's bias, from the second epoch on: the first is kept."""
+    """NaN in the last layer's bias, from the second epoch on: the first is kept."""
 
     class Poisoned(eager.Strategy):
         evaluations = 0
@@ -272,7 +272,7 @@ def test_classification_is_as_in_scikit_learn_also_of_a_class_that_is_never_pred
     assert [found[name] for name in names] == pytest.approx(shares[:3])
     assert found["test_accuracy"] == pytest.approx(accuracy_score(truth, predicted))
     assert found["confusion"] == confusion_matrix(truth, predicted).tolist()
-    # True negatives over all that are not of the class: the recall of not being of it.
+    # Specificity is the recall of not being of the class.
     kept = [recall_score(truth != one, predicted != one) for one in range(5)]
     assert found["test_specificity_macro"] == pytest.approx(np.mean(kept))
 

@@ -1,4 +1,4 @@
-"""What makes one device faster: the same mathematics, compiled outside of the clock."""
+"""Settings that make one device faster: the same mathematics, compiled outside the timing."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def trials_of(model, strategy, devices, precisions, tuned, **options):
 
 
 def test_they_compute_what_eager_training_does():
-    """One of each way in which a strategy holds a model; torch.compile over ranks and in half
-    precision."""
+    """One trial per way in which a strategy wraps a model; torch.compile with several ranks and
+    in half precision."""
     todo = trials_of("simple_cnn", "ddp", 2, ["bf16"], {**LAST, "compile": "default"})
     todo += trials_of("deep_cnn", "ddp", 2, ["fp32"], LAST)
     todo += trials_of("deep_cnn", "gpipe", 2, ["fp32"], LAST, balance=[1, 1], chunks=4)
@@ -36,7 +36,7 @@ def test_they_compute_what_eager_training_does():
 
 
 def trained(value, digits, folder, heartbeat=None):
-    """metrics.json of a training in this process; None where it was stopped."""
+    """Train in this process; return metrics.json, or None if it was stopped."""
     folder.mkdir(exist_ok=True)
     out = folder / "metrics.json"
     train.train(value, digits, out, strategies.of(value), heartbeat or Heartbeat(0))
@@ -44,7 +44,7 @@ def trained(value, digits, folder, heartbeat=None):
 
 
 class Stop(Heartbeat):
-    """Asks for the end as soon as training has begun, as the launcher does."""
+    """A heartbeat that requests a stop, as the launcher does, once training has begun."""
 
     def __init__(self, state):
         super().__init__(0)
@@ -56,8 +56,8 @@ class Stop(Heartbeat):
 
 
 def test_a_compiled_training_that_was_stopped_ends_as_the_whole(digits, tmp_path, monkeypatch):
-    """With the weights' own names, and what compiling takes beside the clock, not in it. Fused, as
-    AdamW does it, which no certificate covers."""
+    """Weights keep their names, and compile time is not in train_seconds. With fused AdamW, which
+    no certificate covers."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     usual = {"train_samples": 96, "evaluation_batch": 101, "optimizer": "adamw"}
     small = Model("cnn", {"width": 4, "hidden": 16, "dropout": 0})  # with BatchNorm

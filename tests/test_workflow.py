@@ -1,4 +1,4 @@
-"""What runs again is exactly what changed: dry runs are counted."""
+"""Exactly what changed runs again: jobs of dry runs are counted."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ddp: {strategy: ddp, hardware: cpu2, baseline: eager}
 """,
 )
 AFTER = {"table": 1, "report": 1}
-PROVED = {"certificate": 1, **AFTER}  # after a change of code that computes
+PROVED = {"certificate": 1, **AFTER}  # after a change of training code
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A work folder, its name with blanks, in which the small study has been run to the report."""
+    """Run the small study to the report in a folder with blanks; return it and the process."""
     work = Workspace(tmp_path_factory.mktemp("base") / "a work folder")
     (work.folder / "studies/six.yaml").write_text(STUDY)
     work.edit("config.yaml", "studies: [quickstart]", "studies: [six]")
@@ -41,7 +41,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def work(finished):
-    """The finished folder, put back as it was after the test's edits."""
+    """Yield the finished folder; undo the test's edits afterwards."""
     folder = finished[0].folder
     before = {
         path: (path.read_bytes(), path.stat())
@@ -72,7 +72,7 @@ def test_nothing_changed_nothing_runs(work):
 
 
 def test_a_result_whose_workflow_was_killed_is_taken_over(work):
-    """It died when the cell was done, and had not noticed: Snakemake makes it anew."""
+    """Snakemake died before it noticed that the cell was done, so it runs the cell's job again."""
     path = next((work.folder / "results/cells").glob("swin.eager*/metrics.json"))
     target = str(path.relative_to(work.folder))
     before = path.read_bytes()
@@ -88,7 +88,7 @@ def test_words_of_the_command_line_train_nothing_again(work):
     words = "--sdm apptainer --configfile config.yaml --config studies=[six] timeout_seconds=60"
     assert work.jobs(*words.split()) == {}
     (work.folder / "mine.yaml").write_text("studies: [six]\n")
-    assert work.jobs("--configfile", "mine.yaml") == AFTER  # its name stands in report's commands
+    assert work.jobs("--configfile", "mine.yaml") == AFTER  # the report's commands contain its name
 
 
 GPIPE = "scripts/parbench/strategies/gpipe.py"
@@ -103,9 +103,9 @@ RATE = "gpipe-2: {settings: {learning_rate: 0.1}, strategy: gpipe,"
         ("studies/six.yaml", "gpipe-2: {strategy: gpipe,", RATE, {"train": 2, **AFTER}),
         ("studies/six.yaml", "seeds: [0]", "seeds: [0, 1]", {"train": 6, **AFTER}),
         ("studies/six.yaml", "variants:", f"{PAIRS}variants:", {"train": 4, **AFTER}),
-        # Nothing to train: its hardware is not here, its rows say so.
+        # Nothing to train: its hardware is missing here, as its rows say.
         ("config.yaml", "studies: [six]", "studies: [six, gorantla2024]", AFTER),
-        # The value is the same: what counts is that the code is another.
+        # The value is the same, but the code is not.
         (GPIPE, '"default": False', '"default": True if False else False', {"train": 2, **PROVED}),
         (
             "scripts/parbench/models/resnet18.py",
@@ -145,7 +145,7 @@ def test_snakemake_report_has_captions(work):
 
 
 def test_cells_of_two_seeds_run_at_once(tmp_path):
-    """They have other priorities, and no core waits for that."""
+    """Their priorities differ, but no core stays idle for that."""
     work = Workspace(tmp_path / "a work folder")
     variants = "eager: {strategy: eager, hardware: cpu1}"
     # Long enough to overlap, although one may start a second later.

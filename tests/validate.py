@@ -1,4 +1,4 @@
-"""Validates a crate without network, in the environment of validator.txt.
+"""Validate a crate without network, in the environment of validator.txt.
 
 python validate.py <crate> <file for the cache> <profile>...
 """
@@ -19,7 +19,7 @@ CONTEXT = "https://w3id.org/ro/crate/1.1/context"
 
 
 class Kept(HTTPAdapter):
-    """Answers with the context that this rocrate holds."""
+    """An adapter that answers with the JSON-LD context shipped with rocrate."""
 
     def send(self, request, **_):
         body = io.BytesIO((resources.files("rocrate") / "data/ro-crate.jsonld").read_bytes())

@@ -1,8 +1,8 @@
-"""Ends a program in the middle of a write: Python imports this first where PYTHONPATH says so.
+"""End a program in the middle of a write; Python imports this at startup from PYTHONPATH.
 
-DIES="3 /checkpoints/": it is killed when it renames a file to such a path for the third time,
-before the rename. STOPS, likewise: it asks itself to end, as its launcher would. FULL="1 <file>":
-memory runs out there, of a side of a pair, while another one holds the file.
+DIES="3 /checkpoints/": kill it just before it renames a file to such a path for the third time.
+STOPS, likewise: request a stop, as its launcher would. FULL="1 <file>": raise MemoryError in a
+side of a pair while another side holds a lock on the file.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ if left["FULL"] and "scripts/turns.py" in sys.orig_argv:
 
 
 def look(event, arguments):
-    """Called by Python before all that programs do to files."""
+    """Act on an audit event, which Python raises before each file operation."""
     for name, (_, place) in ends.items():
         if event == "os.rename" and left[name] and place in str(arguments[1]):
             left[name] -= 1
