@@ -1,16 +1,16 @@
 """Models, one file each, loaded by name.
 
-A model file states
+A model file defines
 
 - ``OPTIONS``: a JSON schema (with a default) for each option that a study may set,
-- ``SMALL``: options that make it small, for scripts/equivalence.py,
+- ``SMALL``: options of a small version, for scripts/equivalence.py,
 - ``cuts(stages, options)``: the names of the blocks that begin the 2nd, 3rd, ... of ``stages``
-  balanced stages; ParbenchError when the file states no cut for that number,
+  balanced stages; ParbenchError if the model cannot be cut into that many,
 - ``build(num_classes, image_size, options)``: a plain single-device ``nn.Sequential`` of named
-  blocks, ignorant of parallelism, with one tensor passing between blocks.
+  blocks, unaware of parallelism, with one tensor passing between blocks.
 
-The file of a model of texts also states ``VOCABULARY``, how its texts are cut into tokens:
-wordpiece or bpe. Its ``build`` takes data/tokens.py's ``Vocabulary`` in the image size's place.
+The file of a text model also defines ``VOCABULARY``, its tokenizer: wordpiece or bpe. Its ``build``
+takes a ``Vocabulary`` (data/tokens.py) instead of the image size.
 
 torch is imported inside ``build`` only: the workflow reads options and cuts without it.
 """
@@ -23,20 +23,20 @@ from types import ModuleType
 
 
 def names() -> list[str]:
-    """All models: the files of this folder."""
+    """Return the names of all models: the files in this folder."""
     return sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
 
 
 def load(name: str) -> ModuleType:
-    """The module of the model ``name``."""
+    """Return the module of the model ``name``."""
     return importlib.import_module(f"parbench.models.{name}")
 
 
 def vocabulary(name: str) -> str | None:
-    """How the texts of the model ``name`` are cut into tokens; None for a model of images."""
+    """Return the tokenizer of the model ``name``; None for an image model."""
     return getattr(load(name), "VOCABULARY", None)
 
 
 def options(name: str, given: dict) -> dict:
-    """Every option of the model ``name``, those not ``given`` by their defaults."""
+    """Return all options of the model ``name``: ``given``, else defaults."""
     return {key: part["default"] for key, part in load(name).OPTIONS.items()} | given

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019) of the transformers library, of any size."""
+"""BERT (Devlin et al. 2019) from the transformers library, in any size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL = {"hidden_dim": 12, "depth": 4, "num_heads": 2, "mlp_dim": 24, "max_posit
 
 
 def options(hidden_dim: int, depth: int, num_heads: int, mlp_dim: int) -> dict[str, dict]:
-    """OPTIONS of a text classifier with these defaults."""
+    """Return OPTIONS of a text classifier with these defaults."""
     return {
         "hidden_dim": number("width of a token", hidden_dim, 16384),
         "depth": number("transformer blocks", depth, 1000),
@@ -30,12 +30,12 @@ def options(hidden_dim: int, depth: int, num_heads: int, mlp_dim: int) -> dict[s
 
 
 def cuts(model: str):
-    """The `cuts` of a model's file."""
+    """Return the function `cuts` for the file of ``model``."""
     return partial(_cuts.transformer, model, "hidden_dim")
 
 
 def settings(num_classes: int, vocabulary: Vocabulary, options: dict) -> dict:
-    """What BertConfig takes, and RobertaConfig likewise."""
+    """Return the arguments of BertConfig or RobertaConfig."""
     return {
         "vocab_size": vocabulary.size,
         "pad_token_id": vocabulary.pad,
@@ -51,14 +51,14 @@ def settings(num_classes: int, vocabulary: Vocabulary, options: dict) -> dict:
 
 
 def network(num_classes: int, vocabulary: Vocabulary, options: dict) -> PreTrainedModel:
-    """The library's own classifier."""
+    """Return the library's own classifier."""
     from transformers import BertConfig, BertForSequenceClassification
 
     return BertForSequenceClassification(BertConfig(**settings(num_classes, vocabulary, options)))
 
 
 def build(num_classes: int, vocabulary: Vocabulary, options: dict) -> nn.Sequential:
-    """[B, L] tokens, int64 -> [B, num_classes] logits."""
+    """Build the model: [B, L] tokens, int64 -> [B, num_classes] logits."""
     from parbench.models import _text
 
     theirs = network(num_classes, vocabulary, options)

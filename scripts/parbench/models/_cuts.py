@@ -1,4 +1,4 @@
-"""Where models are cut into stages, and images into patches."""
+"""Cuts of models into stages and of images into patches."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from parbench.errors import ParbenchError
 
 
 def stated(model: str, cuts: dict[int, list[str]], stages: int, options: dict) -> list[str]:
-    """The ``cuts`` that a model file states for ``stages``, whatever its ``options`` are.
+    """Return the ``cuts`` that a model file states for ``stages``, whatever its ``options``.
 
-    ParbenchError when it states none.
+    ParbenchError if it states none.
     """
     if stages not in cuts:
         numbers = ", ".join(str(number) for number in sorted(cuts))
@@ -20,8 +20,8 @@ def stated(model: str, cuts: dict[int, list[str]], stages: int, options: dict) -
 
 
 def names(part: str, depths: list[int]) -> list[str]:
-    """Names of the blocks of a network that has ``depths`` of them in its parts 1, 2, ...: the
-    part and the index within it.
+    """Return block names ``<part><number>_<index>`` of a network with ``depths`` blocks in its
+    parts 1, 2, ...
     """
     return [
         f"{part}{number}_{index}"
@@ -31,18 +31,18 @@ def names(part: str, depths: list[int]) -> list[str]:
 
 
 def layers(model: str, part: str, kind: str, stages: int, options: dict) -> list[str]:
-    """``even`` cuts of a network with ``depths``, whose blocks are named by ``names``.
+    """Return ``even`` cuts of a network with ``depths``, whose blocks are named by ``names``.
 
-    Every block costs about the same: where the width doubles, the pixels are a quarter.
+    Every block costs about the same: the pixels are quartered where the width doubles.
     """
     name = f"{model} with depths {options['depths']}"
     return even(name, kind, names(part, options["depths"]), stages)
 
 
 def even(model: str, kind: str, blocks: list[str], stages: int) -> list[str]:
-    """Cuts that give each stage as many of the ``blocks``, which all cost about the same.
+    """Return cuts into stages of equally many ``blocks``, which all cost about the same.
 
-    ParbenchError when there are fewer blocks, of a ``kind``, than stages.
+    ParbenchError if there are fewer blocks (named ``kind``) than stages.
     """
     if stages > len(blocks):
         raise ParbenchError(
@@ -53,9 +53,9 @@ def even(model: str, kind: str, blocks: list[str], stages: int) -> list[str]:
 
 
 def transformer(model: str, width: str, stages: int, options: dict) -> list[str]:
-    """``even`` cuts of a Vision Transformer; ``width`` names the option that its heads divide.
+    """Return ``even`` cuts of a transformer; ``width`` names the option that its heads divide.
 
-    ParbenchError also where they do not.
+    ParbenchError also if num_heads does not divide it.
     """
     if options[width] % options["num_heads"]:
         raise ParbenchError(
@@ -67,7 +67,7 @@ def transformer(model: str, width: str, stages: int, options: dict) -> list[str]
 
 
 def check_patches(model: str, image_size: int, options: dict) -> None:
-    """ParbenchError where an image is not a whole number of patches."""
+    """Raise ParbenchError unless image_size is a multiple of patch_size."""
     if image_size % options["patch_size"]:
         raise ParbenchError(
             f"model {model}: image_size {image_size} is no multiple of patch_size "

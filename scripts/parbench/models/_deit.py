@@ -1,4 +1,4 @@
-"""The ends of timm's Vision Transformers, which has them in one piece with its blocks."""
+"""Input and output layers of timm's Vision Transformers, split off from their blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Embedding(nn.Module):
-    """Images to tokens: patches projected, prefix tokens in front, learned positions added."""
+    """Projects patches to tokens, prepends prefix tokens, and adds learned positions."""
 
     def __init__(self, network: VisionTransformer):
         super().__init__()
@@ -19,7 +19,7 @@ class Embedding(nn.Module):
         self.pos_drop = network.pos_drop
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """[B, 3, S, S] -> [B, prefix tokens + patches, width]."""
+        """Map [B, 3, S, S] to [B, prefix tokens + patches, width]."""
         patches = self.patch_embed(images)
         prefix = [token for token in (self.cls_token, self.dist_token) if token is not None]
         tokens = [token.to(patches.dtype).expand(len(images), -1, -1) for token in prefix]
@@ -36,7 +36,7 @@ class Head(nn.Module):
         self.head_dist = getattr(network, "head_dist", None)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[B, T, width] -> [B, num_classes] logits; of two heads their mean."""
+        """Map [B, T, width] to [B, num_classes] logits; two heads are averaged."""
         tokens = self.norm(tokens)
         logits = self.head(tokens[:, 0])
         if self.head_dist is None:

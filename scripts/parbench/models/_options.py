@@ -1,10 +1,10 @@
-"""JSON schemas of options that several models have."""
+"""JSON schemas of model options."""
 
 from __future__ import annotations
 
 
 def number(description: str, default: int, maximum: int) -> dict:
-    """A whole number from 1 to ``maximum``."""
+    """Return the schema of an integer from 1 to ``maximum``."""
     return {
         "description": description,
         "type": "integer",
@@ -15,7 +15,7 @@ def number(description: str, default: int, maximum: int) -> dict:
 
 
 def share(description: str, default: float) -> dict:
-    """A number from 0 to below 1."""
+    """Return the schema of a number in [0, 1)."""
     return {
         "description": description,
         "type": "number",
@@ -28,7 +28,7 @@ def share(description: str, default: float) -> dict:
 def numbers(
     description: str, maximum: int, default: list[int], least: int = 4, most: int = 4
 ) -> dict:
-    """``least`` to ``most`` whole numbers from 1 to ``maximum``: one for each resolution."""
+    """Return the schema of ``least`` to ``most`` integers from 1 to ``maximum``."""
     return {
         "description": description,
         "type": "array",

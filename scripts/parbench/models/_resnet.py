@@ -1,4 +1,4 @@
-"""What torchvision's ResNets share (He et al. 2016): blocks in a row."""
+"""torchvision's ResNets (He et al. 2016) as sequences of blocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def blocks(resnet: nn.Module) -> nn.Sequential:
-    """A torchvision ResNet as a row of blocks; same parameters, same order."""
+    """Return a torchvision ResNet as a sequence of blocks; same parameters, same order."""
     from torch import nn
 
     stem = OrderedDict(conv1=resnet.conv1, bn1=resnet.bn1, relu=resnet.relu, maxpool=resnet.maxpool)

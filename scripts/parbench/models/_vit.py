@@ -1,4 +1,4 @@
-"""Parts of a Vision Transformer that torchvision has in one piece, or not at all."""
+"""Parts of a Vision Transformer that torchvision lacks or does not separate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchvision.ops import StochasticDepth
 
 
 class Embedding(nn.Module):
-    """Images to tokens: patches projected, class token in front, learned positions added."""
+    """Projects patches to tokens, prepends the class token, and adds learned positions."""
 
     def __init__(self, network: VisionTransformer):
         super().__init__()
@@ -18,7 +18,7 @@ class Embedding(nn.Module):
         self.positions = Positions(network)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """[B, 3, S, S] -> [B, 1 + patches, width]."""
+        """Map [B, 3, S, S] to [B, 1 + patches, width]."""
         patches = self.conv_proj(images).flatten(2).transpose(1, 2)
         token = self.class_token.to(patches.dtype).expand(len(images), -1, -1)
         return self.positions(torch.cat([token, patches], 1))
@@ -33,7 +33,7 @@ class Positions(nn.Module):
         self.dropout = network.encoder.dropout
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[B, T, width] -> the same."""
+        """Map [B, T, width] to the same shape."""
         return self.dropout(tokens + self.pos_embedding)
 
 
@@ -46,7 +46,7 @@ class Block(nn.Module):
         self.stochastic_depth = StochasticDepth(probability, "row")
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[B, T, width] -> the same."""
+        """Map [B, T, width] to the same shape."""
         block = self.block
         value = block.ln_1(tokens)
         value, _ = block.self_attention(value, value, value, need_weights=False)
@@ -55,8 +55,8 @@ class Block(nn.Module):
 
 
 class ClassToken(nn.Module):
-    """Takes the class token, from which the head predicts the class."""
+    """Selects the class token, from which the head predicts the class."""
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[B, T, width] -> [B, width]."""
+        """Map [B, T, width] to [B, width]."""
         return tokens[:, 0]

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019) of the transformers library; the defaults are its base model."""
+"""BERT (Devlin et al. 2019) from the transformers library; by default its base model."""
 
 from __future__ import annotations
 

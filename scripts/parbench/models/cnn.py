@@ -1,5 +1,5 @@
-"""A plain convolutional network: three blocks of two 3x3 convolutions with BatchNorm, each pooled,
-and two fully connected layers. The source of the study laharsh names a CNN and states no more.
+"""A plain convolutional network: three blocks of two 3x3 convolutions with BatchNorm and pooling,
+then two fully connected layers. The source of the study laharsh says no more than "CNN".
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ OPTIONS: dict[str, dict] = {
 }
 SMALL = {"width": 8, "hidden": 16}
 
-# Every block costs about the same: half the side, twice the channels.
+# Every block costs about the same: the side halves, the channels double.
 CUTS = {1: [], 2: ["block3"], 3: ["block2", "block3"], 4: ["block2", "block3", "hidden"]}
 cuts = partial(_cuts.stated, "cnn", CUTS)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """[B, 3, S, S] float -> [B, num_classes] logits."""
+    """Build the model: [B, 3, S, S] float -> [B, num_classes] logits."""
     from torch import nn
 
     def convolution(inputs: int, outputs: int) -> list[nn.Module]:

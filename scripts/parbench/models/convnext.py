@@ -1,6 +1,6 @@
-"""ConvNeXt of torchvision (Liu et al. 2022); the defaults are its convnext_tiny.
+"""ConvNeXt from torchvision (Liu et al. 2022); by default its convnext_tiny.
 
-The small one has ``depths: [3, 3, 27, 3]`` and ``stochastic_depth: 0.4``.
+convnext_small has ``depths: [3, 3, 27, 3]`` and ``stochastic_depth: 0.4``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ cuts = partial(_cuts.layers, "convnext", "stage", "blocks")
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """[B, 3, S, S] float, S of at least 32 -> [B, num_classes] logits."""
+    """Build the model: [B, 3, S, S] float, S at least 32 -> [B, num_classes] logits."""
     from torch import nn
     from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 

@@ -1,6 +1,6 @@
-"""ConvNeXt V2 of timm (Woo et al. 2023); the defaults are its convnextv2_tiny.
+"""ConvNeXt V2 from timm (Woo et al. 2023); by default its convnextv2_tiny.
 
-The nano one has ``depths: [2, 2, 8, 2]`` and ``dims: [80, 160, 320, 640]``.
+convnextv2_nano has ``depths: [2, 2, 8, 2]`` and ``dims: [80, 160, 320, 640]``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ cuts = partial(_cuts.layers, "convnextv2", "stage", "blocks")
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """[B, 3, S, S] float, S of at least 8 patches -> [B, num_classes] logits."""
+    """Build the model: [B, 3, S, S] float, S at least 8 patches -> [B, num_classes] logits."""
     from timm.models.convnext import ConvNeXt
     from torch import nn
 
@@ -39,8 +39,8 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         depths=tuple(options["depths"]),
         dims=tuple(options["dims"]),
         drop_path_rate=options["stochastic_depth"],
-        use_grn=True,  # what V2 adds
-        ls_init_value=None,  # and what it leaves out
+        use_grn=True,  # added in V2
+        ls_init_value=None,  # removed in V2
     )
     row = OrderedDict(stem=network.stem)
     for at, stage in enumerate(network.stages, 1):

@@ -1,5 +1,5 @@
 """A residual network for small images: 3x3 stem, four layers of BasicBlocks, global average pooling
-(rangoju2025, Deep CNN). By default a ResNet-18 without its stem's stride and pooling.
+(rangoju2025, Deep CNN). By default a ResNet-18 without the stem's stride and pooling.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ cuts = partial(_cuts.layers, "deep_cnn", "layer", "residual blocks")
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """[B, 3, S, S] float -> [B, num_classes] logits."""
+    """Build the model: [B, 3, S, S] float -> [B, num_classes] logits."""
     from torch import nn
     from torchvision.models.resnet import BasicBlock
 
@@ -48,7 +48,7 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         nn.AdaptiveAvgPool2d(1), nn.Flatten(1), nn.Linear(width, num_classes)
     )
     network = nn.Sequential(row)
-    for module in network.modules():  # as torchvision's ResNets begin
+    for module in network.modules():  # the initialization of torchvision's ResNets
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     return network

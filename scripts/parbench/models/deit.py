@@ -1,7 +1,7 @@
-"""DeiT of timm (Touvron et al. 2021); the defaults are its deit_tiny with patches of 16.
+"""DeiT from timm (Touvron et al. 2021); by default its deit_tiny with patches of 16.
 
-The small one has ``embed_dim: 384, num_heads: 6``, the base one 768 and 12. ``distilled`` adds the
-token and the head of distillation; without a teacher both learn from the labels, by their mean.
+deit_small has ``embed_dim: 384, num_heads: 6``, deit_base 768 and 12. ``distilled`` adds the
+distillation token and head; without a teacher, the mean of both heads learns from the labels.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ cuts = partial(_cuts.transformer, "deit", "embed_dim")
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """[B, 3, S, S] float -> [B, num_classes] logits. ParbenchError where patches do not fit."""
+    """Build [B, 3, S, S] float -> [B, num_classes] logits; ParbenchError if patches do not fit."""
     _cuts.check_patches("deit", image_size, options)
     from timm.models.deit import VisionTransformerDistilled
     from timm.models.vision_transformer import VisionTransformer

@@ -1,4 +1,4 @@
-"""DistilBERT (Sanh et al. 2019) of the transformers library; the defaults are its base model."""
+"""DistilBERT (Sanh et al. 2019) from the transformers library; by default its base model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ cuts = _bert.cuts("distilbert")
 
 
 def network(num_classes: int, vocabulary: Vocabulary, options: dict) -> PreTrainedModel:
-    """The library's own classifier."""
+    """Return the library's own classifier."""
     from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
     return DistilBertForSequenceClassification(
@@ -40,7 +40,7 @@ def network(num_classes: int, vocabulary: Vocabulary, options: dict) -> PreTrain
 
 
 def build(num_classes: int, vocabulary: Vocabulary, options: dict) -> nn.Sequential:
-    """[B, L] tokens, int64 -> [B, num_classes] logits."""
+    """Build the model: [B, L] tokens, int64 -> [B, num_classes] logits."""
     from torch import nn
 
     from parbench.models import _text, _vit

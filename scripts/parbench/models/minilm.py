@@ -1,5 +1,5 @@
-"""MiniLM (Microsoft; Wang et al. 2020): BERT with 12 layers of 384, its MiniLM-L12-H384. It is
-trained from the labels alone, without the teacher that its authors distil it from.
+"""MiniLM-L12-H384 (Microsoft; Wang et al. 2020): BERT with 12 layers of width 384. It learns from
+the labels alone, without the teacher from which its authors distilled it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""ResNet-101 of torchvision (He et al. 2016): 7x7 stem with stride 2 and max pooling; the defaults
-leave it unchanged.
+"""ResNet-101 from torchvision (He et al. 2016), by default unchanged: 7x7 stem with stride 2 and
+max pooling.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ OPTIONS: dict[str, dict] = {
 }
 SMALL = {"width_per_group": 4}
 
-# A layer halves the side of its images and doubles their channels: each block costs about the same.
+# Each layer halves the side and doubles the channels, so all blocks cost about the same.
 BLOCKS = _cuts.names("layer", [3, 4, 23, 3])
 
 
 def cuts(stages: int, options: dict) -> list[str]:
-    """Names of the blocks that begin the 2nd, 3rd, ... stage."""
+    """Return the names of the blocks that begin the 2nd, 3rd, ... stage."""
     return _cuts.even("resnet101", "residual blocks", BLOCKS, stages)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """[B, 3, S, S] float -> [B, num_classes] logits."""
+    """Build the model: [B, 3, S, S] float -> [B, num_classes] logits."""
     from torchvision.models import resnet101
 
     return _resnet.blocks(resnet101(num_classes=num_classes, **options))

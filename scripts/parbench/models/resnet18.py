@@ -1,4 +1,4 @@
-"""ResNet-18 of torchvision, unchanged: 7x7 stem with stride 2 and max pooling (He et al. 2016)."""
+"""torchvision's ResNet-18, unchanged: 7x7 stem with stride 2 and max pooling (He et al. 2016)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 OPTIONS: dict[str, dict] = {}
 SMALL: dict = {}
 
-# Blocks that begin a stage, so that stages take about the same time.
+# Blocks that begin a stage; all stages take about the same time.
 CUTS = {
     1: [],
     2: ["layer3_0"],
@@ -23,7 +23,7 @@ cuts = partial(_cuts.stated, "resnet18", CUTS)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """[B, 3, S, S] float -> [B, num_classes] logits."""
+    """Build the model: [B, 3, S, S] float -> [B, num_classes] logits."""
     from torchvision.models import resnet18
 
     return _resnet.blocks(resnet18(num_classes=num_classes))

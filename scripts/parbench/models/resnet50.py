@@ -1,5 +1,5 @@
-"""ResNet-50 of torchvision (He et al. 2016): 7x7 stem with stride 2 and max pooling; the defaults
-leave it unchanged.
+"""ResNet-50 from torchvision (He et al. 2016), by default unchanged: 7x7 stem with stride 2 and
+max pooling.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OPTIONS: dict[str, dict] = {
 }
 SMALL = {"width_per_group": 4}
 
-# Blocks that begin a stage, so that stages take about the same time.
+# Blocks that begin a stage; all stages take about the same time.
 CUTS = {
     1: [],
     2: ["layer3_0"],
@@ -28,7 +28,7 @@ cuts = partial(_cuts.stated, "resnet50", CUTS)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """[B, 3, S, S] float -> [B, num_classes] logits."""
+    """Build the model: [B, 3, S, S] float -> [B, num_classes] logits."""
     from torchvision.models import resnet50
 
     return _resnet.blocks(resnet50(num_classes=num_classes, **options))

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019) of the transformers library; the defaults are its base model."""
+"""RoBERTa (Liu et al. 2019) from the transformers library; by default its base model."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ cuts = _bert.cuts("roberta")
 
 
 def network(num_classes: int, vocabulary: Vocabulary, options: dict) -> PreTrainedModel:
-    """The library's own classifier."""
+    """Return the library's own classifier."""
     from transformers import RobertaConfig, RobertaForSequenceClassification
 
     settings = _bert.settings(num_classes, vocabulary, options)
-    # Its positions are counted from behind the number of padding.
+    # RoBERTa numbers positions from the padding id + 1.
     settings["max_position_embeddings"] += vocabulary.pad + 1
     settings |= {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
     return RobertaForSequenceClassification(RobertaConfig(**settings))
 
 
 def build(num_classes: int, vocabulary: Vocabulary, options: dict) -> nn.Sequential:
-    """[B, L] tokens, int64 -> [B, num_classes] logits."""
+    """Build the model: [B, L] tokens, int64 -> [B, num_classes] logits."""
     from parbench.models import _text
 
     theirs = network(num_classes, vocabulary, options)

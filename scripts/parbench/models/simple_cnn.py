@@ -19,7 +19,7 @@ cuts = partial(_cuts.stated, "simple_cnn", CUTS)
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """[B, 3, S, S] float -> [B, num_classes] logits."""
+    """Build the model: [B, 3, S, S] float -> [B, num_classes] logits."""
     from torch import nn
 
     def convolution(inputs: int, outputs: int) -> nn.Sequential:

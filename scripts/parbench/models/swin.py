@@ -1,4 +1,4 @@
-"""Swin Transformer of torchvision (Liu et al. 2021); the defaults are its swin_t."""
+"""Swin Transformer from torchvision (Liu et al. 2021); by default its swin_t."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ SMALL = {"embed_dim": 12, "depths": [2, 2], "num_heads": [2, 2], "window_size": 
 
 
 def cuts(stages: int, options: dict) -> list[str]:
-    """Names of the blocks that begin the 2nd, 3rd, ... stage.
+    """Return the names of the blocks that begin the 2nd, 3rd, ... stage.
 
-    ParbenchError when there are fewer blocks than stages and for options that contradict each
-    other.
+    ParbenchError if there are fewer blocks than stages or options contradict each other.
     """
     depths, heads = options["depths"], options["num_heads"]
     if len(depths) != len(heads):
@@ -46,7 +45,7 @@ def cuts(stages: int, options: dict) -> list[str]:
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """[B, 3, S, S] float -> [B, num_classes] logits."""
+    """Build the model: [B, 3, S, S] float -> [B, num_classes] logits."""
     from torch import nn
     from torchvision.models.swin_transformer import SwinTransformer
 

@@ -1,5 +1,5 @@
-"""Vision Transformer of torchvision (Dosovitskiy et al. 2021), with stochastic depth; the defaults
-are small enough for images of 32x32.
+"""Vision Transformer from torchvision (Dosovitskiy et al. 2021) with stochastic depth; the defaults
+suit images of 32x32.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ cuts = partial(_cuts.transformer, "vit", "hidden_dim")
 
 
 def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
-    """[B, 3, S, S] float -> [B, num_classes] logits. ParbenchError where patches do not fit."""
+    """Build [B, 3, S, S] float -> [B, num_classes] logits; ParbenchError if patches do not fit."""
     _cuts.check_patches("vit", image_size, options)
     from torch import nn
     from torchvision.models.vision_transformer import VisionTransformer

@@ -1,1 +1,1 @@
-"""The only training loop, with its checkpoints, input and BatchNorm over ranks."""
+"""The training loop that all strategies share, with its checkpoints and engines."""

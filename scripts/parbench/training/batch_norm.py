@@ -1,6 +1,6 @@
 """BatchNorm over the whole global batch, for the setting `batch_norm: synchronized`.
 
-SyncBatchNorm of torch and of Horovod do not support CPU tensors. This one needs only a strategy's
+Neither torch's nor Horovod's SyncBatchNorm takes CPU tensors. This one needs only a strategy's
 `reduce`.
 """
 

@@ -54,7 +54,7 @@ def key(cell: Cell, environment: dict) -> dict[str, str | None]:
 class Place:
     """How far training has come: ``step`` steps of ``epoch`` (counted from 0) are done.
 
-    ``seconds``: of these steps on the slowest rank; ``loss``: their sum on this rank.
+    ``seconds``: of these steps on the slowest rank; ``loss``: sum of this rank's losses.
     """
 
     epoch: int = 0
@@ -81,7 +81,7 @@ class Store:
         """Write a checkpoint and delete all but the last ``KEPT``."""
         from safetensors.torch import save_file
 
-        # safetensors requires contiguous tensors.
+        # safetensors takes only contiguous tensors on the CPU.
         tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         record = json.dumps({"key": self.key, "state": state})
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -54,7 +54,7 @@ class Companions:
         return {"model": name, "train_seconds": seconds, "trouble": trouble}
 
     def end_together(self, seconds: float) -> None:
-        """Wait after the last step until all have finished, so that no device falls idle early.
+        """Wait after the last step until all have finished: no device is free before that.
 
         Raises CompanionDiverged.
         """

@@ -93,8 +93,8 @@ def _parts(run: Run) -> tuple[int, list[torch.Tensor]]:
 
 
 def turns(run: Run) -> tuple[Callable[[], int], list[int]]:
-    """A function that predicts the next batch of the test set, one a rank, and returns its samples
-    of all ranks; and other processes that predict for this one: none."""
+    """Return a function that predicts each rank's next test batch and returns the number of samples
+    over all ranks; and the PIDs of helper processes: none."""
     run.strategy.broadcast_buffers(run.model)
     model = run.strategy.unwrap(run.model).eval()
     parts = itertools.cycle(_whole_batches(run))
@@ -110,14 +110,14 @@ def turns(run: Run) -> tuple[Callable[[], int], list[int]]:
 
 
 def _whole_batches(run: Run) -> list[tuple[int, int]]:
-    """Where this rank's batches of full size begin and end; of a small test set, its first one."""
+    """Return (start, stop) of this rank's full batches, or of its first one if none is full."""
     _, parts = _parts(run)
     whole = [part for part in parts if len(part) == run.training.evaluation_batch]
     return [_span(part) for part in whole or parts[:1]]
 
 
 def _span(part: torch.Tensor) -> tuple[int, int]:
-    """Where the neighbouring samples ``part`` begin and end; those of the first one for none.
+    """Return (start, stop) of the consecutive samples ``part``; (0, 1) if it is empty.
 
     A rank without samples joins with an image that does not count.
     """

@@ -1,7 +1,7 @@
-"""The engine Spark: the test set is records of a DataFrame, and executors predict them.
+"""Predict the test set with Spark: executors predict the records of a DataFrame.
 
-The driver is this process. Spark itself carries weights and parbench's code to the executors, which
-need Python with the packages of the stack and no disk in common.
+This process is the driver. Spark itself sends the weights and parbench's code to the executors,
+which need Python with the packages of the stack, but no shared disk.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
     from parbench.training.loop import Run
 
 SCRIPTS = Path(__file__).resolve().parents[2]
-JOBS = 3  # that are timed in steady state, after two
+JOBS = 3  # timed in steady state, after two others
 HOST = "127.0.0.1"
 IDLE_SECONDS = 3.0
-CLUSTER_SECONDS = 60.0  # in which a cluster gives its cores
-FAILURES = 4  # of a task, after which a job fails: as on a cluster
+CLUSTER_SECONDS = 60.0  # within which a cluster must provide its cores
+FAILURES = 4  # of a task until its job fails, as on a cluster
 MIB = 2**20
 
 
 def evaluate(run: Run) -> tuple[torch.Tensor, None]:
-    """Predicted classes [N] (int64, CPU) of the test set.
+    """Return the predicted classes [N] (int64, CPU) of the test set.
 
-    ``run.inference`` gets what some jobs in steady state took, ``run.told`` what came before them,
-    what they used and how even the tasks were.
+    ``run.inference`` gets the time of JOBS jobs in steady state; ``run.told`` start-up times,
+    memory, idle load and task skew.
     """
     session = Session(run)
     try:
@@ -76,8 +76,8 @@ def evaluate(run: Run) -> tuple[torch.Tensor, None]:
 
 
 def turns(run: Run) -> tuple[Callable[[], int], list[int]]:
-    """A function that predicts the test set in one job and returns its samples; and the processes
-    on this machine that predict for this one: the JVM, executors, their workers."""
+    """Return a function that predicts the test set in one job and returns its number of samples;
+    and the PIDs of JVM, executors and Python workers on this machine."""
     session = Session(run)
 
     def step() -> int:
@@ -89,15 +89,15 @@ def turns(run: Run) -> tuple[Callable[[], int], list[int]]:
 
 
 def started(cell: Cell) -> SparkSession:
-    """A session with as many cores as ``cell`` has: here, or of its site's cluster."""
+    """Start a session with the cores of ``cell``, on this machine or on the site's cluster."""
     cores, executors = cell.hardware.threads, cell.strategy.options.get("executors", 1)
     master, asked = f"local[{cores},{FAILURES}]", {}
     if cluster := cell.strategy.options.get("cluster", False):
         master, asked = cell.run.spark_master, cell.run.spark_conf
-    # Of a driver that no spark-submit has started, this variable alone is heard.
+    # Without spark-submit, only this variable sets the workers' Python.
     os.environ["PYSPARK_PYTHON"] = asked.get("spark.pyspark.python", sys.executable)
     if not cluster or f"//{HOST}:" in master:
-        os.environ["SPARK_LOCAL_IP"] = HOST  # nobody else reads this session's pages
+        os.environ["SPARK_LOCAL_IP"] = HOST  # hides this session's pages from others
     chosen = {
         "spark.app.name": cell.id or "parbench",
         "spark.ui.port": "0",
@@ -107,8 +107,8 @@ def started(cell: Cell) -> SparkSession:
         "spark.executor.processTreeMetrics.enabled": "true",
         "spark.executor.metrics.pollingInterval": "200ms",
         "spark.executor.cores": str(cores // executors),
-        "spark.executor.instances": str(executors),  # of YARN and Kubernetes
-        "spark.cores.max": str(cores),  # of a standalone cluster
+        "spark.executor.instances": str(executors),  # for YARN and Kubernetes
+        "spark.cores.max": str(cores),  # for a standalone cluster
     }
     if not cluster:
         chosen |= dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), HOST)
@@ -126,14 +126,14 @@ def bring(spark: SparkSession, weights: Path) -> None:
 
 
 def keep_weights(run: Run, folder: Path) -> Path:
-    """Write the model's weights for `bring`."""
+    """Write the model's weights for `bring`; return the file."""
     path = folder / spark_worker.WEIGHTS
     save_file({name: value.contiguous() for name, value in run.model.state_dict().items()}, path)
     return path
 
 
 def predictor(run: Run) -> spark_worker.Predictor:
-    """What workers must know of ``run``."""
+    """Return what workers must know about ``run``."""
     return spark_worker.Predictor(
         cell=run.cell.json(),
         classes=len(run.data.classes),
@@ -145,13 +145,13 @@ def predictor(run: Run) -> spark_worker.Predictor:
 
 
 def helpers_of(application: str) -> list[psutil.Process]:
-    """The processes on this machine that work for this one and for a Spark ``application``."""
+    """Return this machine's executors of ``application``, their descendants and this process's."""
     lines = {each: each.info["cmdline"] or () for each in psutil.process_iter(["cmdline"])}
     executors = [each for each, words in lines.items() if application in words]
     own = psutil.Process().children(recursive=True)
     theirs = []
     for each in executors:
-        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+        with contextlib.suppress(psutil.NoSuchProcess):  # has just ended
             theirs += each.children(recursive=True)
     return list(dict.fromkeys([*own, *executors, *theirs]))
 
@@ -159,7 +159,7 @@ def helpers_of(application: str) -> list[psutil.Process]:
 class Session:
     """A Spark session with the test set of ``run`` in its executors' memory.
 
-    ``seconds``: what starting it took.
+    ``seconds``: the time to start it.
     """
 
     def __init__(self, run: Run):
@@ -175,7 +175,7 @@ class Session:
         run.beat("start-up")
 
     def _await_cores(self) -> None:
-        """Wait for the executors: ParbenchError where they have not all cores of the cell."""
+        """Wait for the executors; ParbenchError if they lack cores after CLUSTER_SECONDS."""
         deadline = time.monotonic() + CLUSTER_SECONDS
         while True:
             rows = (each for each in self._asked("executors") if each["id"] != "driver")
@@ -205,11 +205,11 @@ class Session:
         )
         number = self.cores * self.options["partitions"]
         records = self.spark.createDataFrame(_records(run)).repartition(number).cache()
-        records.count()  # brings them there
+        records.count()  # fills the cache
         self.frame = records.select("id", predict("record").alias("predicted"))
 
     def predict(self) -> torch.Tensor:
-        """Predicted classes [N] of the whole test set, in one job."""
+        """Predict the whole test set in one job; return the classes [N]."""
         found = self.frame.toArrow()
         ids = torch.from_numpy(found["id"].to_numpy())
         predicted = torch.full((len(self.run.data.test_labels),), -1)
@@ -222,10 +222,10 @@ class Session:
         self.run.beat("evaluation")
         return predicted
 
-    # ------------------------------------------------------------ what Spark says of itself
+    # ------------------------------------------------------------ from Spark's own metrics
 
     def skew(self) -> float:
-        """The longest task of the last job over the median one."""
+        """Return the time of the last job's longest task over that of its median task."""
         stages = [each for each in self._asked("stages?status=complete") if each["numTasks"] > 0]
         last = max(stages, key=lambda each: each["stageId"])
         path = f"stages/{last['stageId']}/{last['attemptId']}/taskList?length=100000"
@@ -233,8 +233,8 @@ class Session:
         return max(spent) / max(1.0, statistics.median(spent))  # milliseconds
 
     def memory(self) -> dict[str, float]:
-        """Peak resident memory in MiB: the driver's JVM, the largest executor's, and the Python
-        workers of the executor that has most of them.
+        """Return peak resident memory in MiB: the driver's JVM, the largest executor's JVM, and
+        the most that the Python workers of one executor use together.
 
         With local[n] the driver's JVM is the executor.
         """
@@ -252,16 +252,16 @@ class Session:
     def _asked(self, path: str) -> list[dict]:
         context = self.spark.sparkContext
         place = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/{path}"
-        with urlopen(place, timeout=30) as answer:  # noqa: S310 (this process's own)
+        with urlopen(place, timeout=30) as answer:  # noqa: S310 (this process's own server)
             return json.load(answer)
 
     def helpers(self) -> list[int]:
-        """Processes of this session on this machine, beside this one."""
+        """Return the PIDs of this session's other processes on this machine."""
         application = self.spark.sparkContext.applicationId
         return sorted(each.pid for each in helpers_of(application))
 
     def idle_cores(self) -> float:
-        """How many cores the session uses while nothing is asked of it."""
+        """Return how many cores the session uses while idle."""
         helpers = self.helpers()
         before = sum(map(load.used, helpers))
         time.sleep(IDLE_SECONDS)
@@ -273,7 +273,7 @@ def _peak(rows: list[dict], kind: str) -> float:
 
 
 def _records(run: Run) -> pyarrow.Table:
-    """The test set: id, and the bytes of an image or of a text's tokens without padding."""
+    """Return the test set: ids, and the bytes of images or of texts' tokens without padding."""
     rows, lengths = run.data.test_images.numpy(), run.data.test_lengths
     ends = [None] * len(rows) if lengths is None else lengths.tolist()
     record = [row[:end].tobytes() for row, end in zip(rows, ends, strict=True)]

@@ -1,6 +1,6 @@
-"""What a Python worker of an executor does: hold the model, predict records.
+"""The work of an executor's Python worker: load the model and predict records.
 
-Runs where there is no driver: it knows a cell by what Predictor holds.
+A worker may run on another machine than the driver and knows only what Predictor holds.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-WEIGHTS = "weights.safetensors"  # by this name Spark has them
+WEIGHTS = "weights.safetensors"  # their name in Spark
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """What a worker must know: the cell (cell.json), and of its dataset the number of classes, the
-    shape of a record and what input is made with (loader.Dataset)."""
+    """What a worker must know: the cell (cell.json), the number of classes, the shape of a record,
+    and the fields of loader.Dataset from which input is made."""
 
     cell: dict
     classes: int
@@ -38,7 +38,7 @@ class Predictor:
     vocabulary: tokens.Vocabulary | None
 
     def load(self) -> Callable[[Sequence[bytes]], np.ndarray]:
-        """Load the model, once in each worker: a function from records [B] to classes [B]."""
+        """Load the model, once per worker; return a function from records [B] to classes [B]."""
         torch.set_num_threads(1)  # a task has one core
         cell = Cell.of(self.cell)
         model = self._model(cell)
@@ -62,7 +62,7 @@ class Predictor:
         return model.eval()
 
     def _batch(self, records: Sequence[bytes], cell: Cell) -> torch.Tensor:
-        """The model's input, as the engine torch makes it."""
+        """Return the model's input, the same as in evaluation.py."""
         number, empty = len(records), torch.empty(0, dtype=torch.int64)
         labels = torch.zeros(number, dtype=torch.int64)
         data = loader.Dataset(
@@ -85,17 +85,17 @@ class Predictor:
 
 @dataclass(frozen=True)
 class OfFiles:
-    """Predicts files as Spark's source binaryFile has them, by ``predictor``.
+    """Predicts files that Spark's source binaryFile has read, with ``predictor``.
 
-    A file that is no image of the right size goes into the folder ``dead``, with its reason beside
-    it, and has no result.
+    A file that is not an image of the right size is copied to the folder ``dead`` with the reason
+    and gets no result.
     """
 
     predictor: Predictor
     dead: str
 
     def __call__(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """Frames of path and content to frames of id and predicted class."""
+        """Map frames of path and content to frames of id and predicted class."""
         import pandas as pd
 
         predict = _loaded(self.predictor)
@@ -112,7 +112,7 @@ class OfFiles:
                 yield pd.DataFrame({"id": list(images), "predicted": predicted})
 
     def _decoded(self, content: bytes) -> bytes:
-        """The bytes of an image [3, H, W]. OSError or ValueError for what is none."""
+        """Return the bytes of an image [3, H, W]; OSError or ValueError if it is none."""
         from PIL import Image
 
         image = np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).transpose(2, 0, 1)
@@ -121,12 +121,12 @@ class OfFiles:
         return image.tobytes()
 
     def _dead_letter(self, name: str, content: bytes, reason: str) -> None:
-        """Put a file aside; a task that is tried again puts the same there."""
+        """Copy a file to ``dead``; a retried task overwrites it with the same content."""
         files.write_atomically(Path(self.dead, name), content)
         files.write_atomically(Path(self.dead, name).with_suffix(".txt"), f"{reason}\n")
 
 
-_LOADED: list[Callable[[Sequence[bytes]], np.ndarray]] = []  # a worker has one model
+_LOADED: list[Callable[[Sequence[bytes]], np.ndarray]] = []  # one model per worker process
 
 
 def _loaded(predictor: Predictor) -> Callable[[Sequence[bytes]], np.ndarray]:

@@ -1,7 +1,7 @@
-"""The engine of a stream: a producer, the driver of a streaming query, and a reader that counts.
+"""Predict a stream: a producer, the driver of a streaming query, and a reader that counts results.
 
-The producer and the driver are processes of their own, since the driver is one that may be killed:
-it is started again, and goes on from Spark's checkpoint.
+Producer and driver are separate processes because the driver may be killed: it is then started
+again and resumes from Spark's checkpoint.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from parbench.training.loop import Run
 
 LOOK_SECONDS = 0.5
-QUIET_SECONDS = 45.0  # after which nothing more comes of what was lost
+QUIET_SECONDS = 45.0  # without a result, until missing ones count as lost
 KILL_SECONDS = 8.0  # between two kills, on average
 FOLDERS = ("coming", "images", "results", "dead")
 
 
 def evaluate(run: Run) -> tuple[torch.Tensor, None]:
-    """Predicted classes [N] (int64, CPU) of the test set; -1 of images that did not come out.
+    """Return the predicted classes [N] (int64, CPU) of the test set; -1 for images without result.
 
-    ``run.inference`` gets how many came out in which time, ``run.told`` how late, and what was
-    lost or came twice.
+    ``run.inference`` gets the number of results and their time; ``run.told`` latencies, losses
+    and duplicates.
     """
     stream = _Stream(run)
     try:
@@ -54,7 +54,7 @@ def evaluate(run: Run) -> tuple[torch.Tensor, None]:
 
 
 class _Stream:
-    """A run of it, in a folder of its own."""
+    """One run of the stream, in its own folder."""
 
     def __init__(self, run: Run):
         self.run, self.options = run, run.cell.strategy.options
@@ -62,7 +62,7 @@ class _Stream:
         for name in FOLDERS:
             (self.folder / name).mkdir()
         spark.keep_weights(run, self.folder)
-        # A data set may be sorted by class, and not all of it may come.
+        # Shuffled: the dataset may be sorted by class and sent only in part.
         images = run.data.test_images
         self.order = np.random.default_rng(run.cell.seed).permutation(len(images))
         save_file({"images": images[self.order].contiguous()}, self.folder / "test.safetensors")
@@ -71,7 +71,7 @@ class _Stream:
         self.random = random.Random(run.cell.seed)  # noqa: S311
         self.killed: Counter[str] = Counter()
         self.results = Reader(self.folder / "results")
-        self.workers: set[psutil.Process] = set()  # also of drivers that are gone
+        self.workers: set[psutil.Process] = set()  # including those of dead drivers
         self.driver = self._start(stream_driver)
         self.producer: subprocess.Popen | None = None
 
@@ -80,13 +80,13 @@ class _Stream:
         return subprocess.Popen(
             [sys.executable, "-m", program.__name__, str(self.folder)],
             env=environment,
-            stdin=subprocess.PIPE,  # its end tells them that this process is gone
+            stdin=subprocess.PIPE,  # closes when this process ends (launched.py)
         )
 
     # ------------------------------------------------------------ while it runs
 
     def follow(self) -> None:
-        """Until all images came and their results did, or no more do."""
+        """Run until all images are sent and have results, or no more are expected."""
         timeout = self.run.cell.run.timeout_seconds
         self._wait((self.folder / "ready").exists, timeout)
         self.producer = self._start(stream_producer)
@@ -100,7 +100,7 @@ class _Stream:
                 moved, seen = time.monotonic(), found
             if self._kills_left() and time.monotonic() > next_kill:
                 self._kill()
-                moved = time.monotonic()  # what is killed again and again starts anew
+                moved = time.monotonic()  # a restart takes time: wait anew
                 next_kill = moved + self._pause()
             if self.driver.poll() is not None:
                 self._again()
@@ -139,7 +139,7 @@ class _Stream:
         return sum(self.killed.values()) < self.options["kills"]
 
     def _kill(self) -> None:
-        """Kill one of the processes that there are, of a kind that is drawn."""
+        """Kill a random process of a random kind: driver, executor or worker."""
         found: dict[str, list[psutil.Process]] = {}
         for each in self._find_workers():
             kind = "worker" if "pyspark.daemon" in _words(each) else "executor"
@@ -151,7 +151,7 @@ class _Stream:
             self.killed[kind] += 1
 
     def _find_workers(self) -> list[psutil.Process]:
-        """The JVMs and Python workers of the driver's application that live."""
+        """Return the live JVMs and Python workers of the driver's application."""
         application = self.folder / "application"
         name = application.read_text() if application.exists() else "none yet"
         every = spark.helpers_of(name)
@@ -160,20 +160,20 @@ class _Stream:
         return found
 
     def _again(self) -> None:
-        """Start the driver again, once nothing of the one before is left."""
+        """Start the driver again, once the previous one's processes have ended."""
         for each in psutil.wait_procs(self.workers, timeout=10)[1]:
             _kill(each)
         self.workers.clear()
         self.driver = self._start(stream_driver)
 
     def _all_out(self) -> bool:
-        """Whether each image has its result, or lies among the dead letters."""
+        """Return whether each file has a result or is a dead letter."""
         dead = {path.stem for path in (self.folder / "dead").glob("*.txt")}
         out = self.results.look()
         return all(id_ in out or str(id_) in dead for id_ in produced(self.folder))
 
     def end(self) -> None:
-        """Leave none of its processes."""
+        """End all processes of the stream."""
         for process in (self.producer, self.driver):
             if process is not None:
                 process.stdin.close()
@@ -185,7 +185,7 @@ class _Stream:
     # ------------------------------------------------------------ afterwards
 
     def measured(self) -> torch.Tensor:
-        """Read what came out, and tell it to the run."""
+        """Set the run's metrics from the results; return the predicted classes."""
         made, results = produced(self.folder), self.results.look()
         read = results if self.options["coordinated"] else self.results.everything()
         images = {id_: when for id_, when in made.items() if id_ >= 0}
@@ -221,7 +221,7 @@ class _Stream:
 
 
 def _kill(process: psutil.Process) -> bool:
-    """Kill it, unless it has just ended."""
+    """Kill a process; return False if it has just ended."""
     try:
         process.kill()
     except psutil.NoSuchProcess:
@@ -240,12 +240,12 @@ def _names(process: psutil.Process) -> set[str]:
     return {Path(word).name for word in _words(process)[:3]}
 
 
-# ------------------------------------------------------------ what is read
+# ------------------------------------------------------------ results
 
 
 @dataclass
 class Result:
-    """Of an image: its class, the time when it came out first, and how often it did."""
+    """An image's class, the time of its first result, and the number of its results."""
 
     predicted: int
     first: float
@@ -253,23 +253,23 @@ class Result:
 
 
 def produced(folder: Path) -> dict[int, float]:
-    """When each image came, by id; files that are no images have ids below 0."""
+    """Return when each file was sent, by id; ids below 0 are not images."""
     rows = (folder / stream_producer.MADE).read_text().split()
     return {int(id_): float(when) for id_, _, when in (row.partition(",") for row in rows)}
 
 
 class Reader:
-    """Reads the folder ``results`` of a sink of Parquet files."""
+    """Reads the folder ``results``, the Parquet sink of the streaming query."""
 
     def __init__(self, results: Path):
         self._results = results
-        self._known: set[str] = set()  # batches and files that were read
+        self._known: set[str] = set()  # batches and files already read
         self._found: dict[int, Result] = {}
 
     def look(self) -> dict[int, Result]:
-        """The results that Spark's own log names, by id.
+        """Return the committed results, those in files that Spark's own log lists, by id.
 
-        A batch counts once its log is there: what it wrote before lies in files that no log names.
+        A batch counts once its log entry is there; files that no log lists are ignored.
         """
         log = self._results / "_spark_metadata"
         batches = (path for path in log.glob("[0-9]*") if path.name not in self._known)
@@ -277,14 +277,14 @@ class Reader:
             self._known.add(path.name)
             _, *lines = path.read_text().splitlines()
             for entry in map(json.loads, lines):
-                if entry["path"] not in self._known:  # a compacted log names all before it
+                if entry["path"] not in self._known:  # a compacted log repeats all earlier entries
                     self._known.add(entry["path"])
                     file = Path(unquote(urlparse(entry["path"]).path))
                     _count(self._found, file, path.stat().st_mtime)
         return self._found
 
     def everything(self) -> dict[int, Result]:
-        """What all files hold, whoever wrote them."""
+        """Return the results in all files, committed or not, by id."""
         found: dict[int, Result] = {}
         for path in self._results.glob("*.parquet"):
             _count(found, path, path.stat().st_mtime)
@@ -294,7 +294,7 @@ class Reader:
 def _count(found: dict[int, Result], file: Path, when: float) -> None:
     try:
         rows = pyarrow.parquet.read_table(file).to_pylist()
-    except pyarrow.ArrowInvalid:  # of a writer that was killed
+    except pyarrow.ArrowInvalid:  # its writer was killed
         return
     for row in rows:
         found.setdefault(row["id"], Result(row["predicted"], when)).number += 1

@@ -1,6 +1,6 @@
-"""The driver of a streaming query: it predicts files as they come, until it is ended or killed.
+"""The driver of a streaming query: predicts files as they arrive, until it is ended or killed.
 
-Started again, it goes on from Spark's checkpoint: each file's result is committed once.
+Started again, it resumes from Spark's checkpoint: each file's result is committed once.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from parbench.files import write_atomically, write_json
 from parbench.training import launched, spark, spark_worker, stream_producer
 
 FILES = "path string, modificationTime timestamp, length long, content binary"
-WARM = -1_000_000  # ids of images that are predicted before any is counted
+WARM = -1_000_000  # ids of warm-up images count down from here
 
 
 def main() -> None:
-    """Predict what comes into the folder that is named."""
+    """Predict the images that arrive in the folder given as argument."""
     folder = Path(sys.argv[1])
     launched.begin()
     told = json.loads((folder / "stream.json").read_text())
     predictor = spark_worker.Predictor(**told["predictor"])
     began = time.perf_counter()
     session = spark.started(Cell.of(predictor.cell))
-    # Of this application are the executors that may be killed.
+    # Identifies the executors that may be killed.
     write_atomically(folder / "application", session.sparkContext.applicationId)
     seconds = time.perf_counter() - began
     spark.bring(session, folder / spark_worker.WEIGHTS)
-    # Its log is read while it grows: nothing of it is forgotten.
+    # The log is read while it grows, so no entry may be deleted.
     session.conf.set("spark.sql.streaming.fileSink.log.deletion", "false")
     files = session.readStream.format("binaryFile").schema(FILES).load(str(folder / "images"))
     work = spark_worker.OfFiles(predictor, str(folder / "dead"))

@@ -1,7 +1,7 @@
-"""Write images of the test set into a folder, at a rate, until it is time or has been enough.
+"""Write images of the test set into a folder at a fixed rate, until both time and kills are over.
 
-An image's id counts up from 0; files that are no images have ids below. When each came is written
-into a file beside the folders.
+Images have ids from 0 upwards, files that are not images ids below 0. The time of each is logged in
+MADE, next to the folders.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MADE = "produced.csv"
 
 
 def main() -> None:
-    """Produce into the folder that is named."""
+    """Produce images in the folder given as argument."""
     folder = Path(sys.argv[1])
     launched.begin()
     options = json.loads((folder / "stream.json").read_text())["options"]
@@ -51,21 +51,21 @@ def main() -> None:
 
 
 def encoded(image: torch.Tensor) -> bytes:
-    """An image [3, H, W] as PNG."""
+    """Return an image [3, H, W] as PNG."""
     file = io.BytesIO()
     Image.fromarray(image.permute(1, 2, 0).numpy()).save(file, "png")
     return file.getvalue()
 
 
 def renamed(folder: Path, id_: int, content: bytes) -> None:
-    """Let a file enter the folder that is watched, whole or not at all."""
+    """Move a file into the watched folder atomically."""
     coming = folder / "coming" / f"{id_}.png"
     coming.write_bytes(content)
     os.rename(coming, folder / "images" / coming.name)
 
 
 class InPlace:
-    """Writes files where they are watched, as they come over a network: in two parts, the second
+    """Writes files directly into the watched folder, as over a network: in two halves, the second
     ``seconds`` after the first."""
 
     def __init__(self, seconds: float) -> None:
@@ -73,7 +73,7 @@ class InPlace:
         self._begun: deque[tuple[float, BinaryIO, bytes]] = deque()
 
     def __call__(self, folder: Path, id_: int, content: bytes) -> None:
-        """Write the first half, and the second of those that are due."""
+        """Write the first half of a file, and the second halves that are due."""
         half = len(content) // 2
         file = open(folder / "images" / f"{id_}.png", "wb", buffering=0)  # noqa: SIM115
         file.write(content[:half])
@@ -81,7 +81,7 @@ class InPlace:
         self.finish(time.monotonic())
 
     def finish(self, now: float) -> None:
-        """Write the second half of all that are due by ``now``."""
+        """Write all second halves that are due by ``now``."""
         while self._begun and self._begun[0][0] <= now:
             _, file, rest = self._begun.popleft()
             with file:
