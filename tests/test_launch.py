@@ -56,10 +56,10 @@ def work(stops):
 
 if mode == "raise":
     time.sleep(0.3)
-    heartbeat.last_words(RuntimeError("no luck"))
+    heartbeat.report_error(RuntimeError("no luck"))
     time.sleep(60)  # in the teardown of its libraries
 elif mode == "memory":
-    heartbeat.last_words(MemoryError("CUDA out of memory"))
+    heartbeat.report_error(MemoryError("CUDA out of memory"))
     sys.exit(1)
 elif mode == "kill":
     time.sleep(0.5)
@@ -75,7 +75,7 @@ elif mode == "partner":  # like Gloo: an error as soon as the other rank's conne
     pid = json.loads(other.read_text())["pid"]
     while Path(f"/proc/{pid}").exists() and ") Z" not in Path(f"/proc/{pid}/stat").read_text():
         time.sleep(0.005)
-    heartbeat.last_words(RuntimeError("Connection closed by peer"))
+    heartbeat.report_error(RuntimeError("Connection closed by peer"))
     sys.exit(1)
 elif mode in ("work", "stubborn"):
     work(mode == "work")

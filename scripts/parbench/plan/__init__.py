@@ -1,3 +1,3 @@
-"""config.yaml and studies in; typed Config, Study, cells and plans out, and a cell's state with its
-reasons. The rules, the launcher and whoever reads a plan may call it; what trains never does.
+"""Turns config.yaml and studies into typed Config, Study, cells and plans; tells a cell's state and
+its reasons. Used by the rules, the launcher and readers of plans, never by training code.
 """

@@ -1,4 +1,4 @@
-"""What a plan tells of its study beside the groups: its texts and settings, rows of several models,
+"""The parts of a study's plan beside its groups: its texts and settings, rows of several models,
 and how groups differ from the study at published scale."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parbench.plan.study_plan import About, PlannedGroup
 
 
 def about(name: str, study: Study, override: Override, dataset: str) -> About:
-    """The study ``name`` as the report shows it, on the ``dataset`` that ``override`` chose."""
+    """Return the study ``name`` as the report shows it; ``dataset`` is its final dataset."""
     return About(
         name=name,
         title=study.title,
@@ -33,14 +33,14 @@ def about(name: str, study: Study, override: Override, dataset: str) -> About:
         published=study.published,
         **({"claims": study.claims} if study.claims else {}),
         **({"second_device": study.second_device} if study.second_device else {}),
-        # Every field stated, so that defaults are written, too.
+        # Every field is passed, so that defaults are written, too.
         tolerance=Tolerance(**study.tolerance.model_dump()),
         tables=study.tables,
     )
 
 
 def _shown_assumptions(study: Study, override: Override) -> dict[str, Any]:
-    """What the report shows: settings, and options of strategies one by one."""
+    """Return the assumptions for the report: settings, and each option of strategies."""
     assumed = {k: value for k, value in study.assumed.items() if k not in override.settings}
     for strategy, options in assumed.pop("options", {}).items():
         assumed |= {f"{strategy}'s {key}": value for key, value in options.items()}
@@ -48,7 +48,7 @@ def _shown_assumptions(study: Study, override: Override) -> dict[str, Any]:
 
 
 def _shown_settings(study: Study, override: Override) -> dict[str, Any]:
-    """What the report shows: the study's settings, and those of single models and variants."""
+    """Return the settings for the report: the study's, and those of models and variants."""
     final = override.settings  # laid over everything
     shown = {**study.settings, **final}
     for name, entry in study.models.items():
@@ -64,13 +64,13 @@ def _shown_settings(study: Study, override: Override) -> dict[str, Any]:
 def together(
     study: Study, groups: Mapping[tuple[str, str], PlannedGroup], where: str
 ) -> Iterator[PlannedGroup]:
-    """Several models together: a group for each variant that trains them, without cells of its own;
-    its ``members`` are the groups that have them."""
+    """Yield a group for several models together and each variant that trains them all, without
+    cells of its own; its ``members`` are the groups of the models."""
     for label, entry in study.together.items():
         for name in study.variants:
             if set(entry.models) <= set(study.trained(name)):
                 members = [groups[model, name] for model in entry.models]
-                if members[0].training.profile == "none":  # else its times are no times
+                if members[0].training.profile == "none":  # profiling distorts times
                     _check_alike(members, f"{where}: together.{label}", name)
                     yield _joined(label, entry, study, name, members)
 
@@ -108,11 +108,11 @@ def _joined(
     )
 
 
-# --- how it is smaller than its source ---
+# --- how a study is smaller than its source ---
 
 
 def source_of(study: Study, where: str) -> Study | None:
-    """The study at published scale that ``study`` names; None where it names none."""
+    """Return the study at published scale that ``study`` names; None if it names none."""
     if study.scaled_from is None:
         return None
     try:
@@ -124,12 +124,12 @@ def source_of(study: Study, where: str) -> Study | None:
 def differences(
     cell: Cell, model: str, variant: str, study: Study, source: Study | None
 ) -> list[str]:
-    """How ``cell``, of ``model`` and ``variant`` of ``study``, differs from that of ``source``."""
+    """Return how ``cell``, of ``model`` and ``variant`` of ``study``, differs from ``source``'s."""
     if source is None:
         return ["a scale of its own"] if study.claims else []
     place = f"studies/{study.scaled_from}.yaml"
-    # A variant that only this study has is no scaled one, and what it states itself stands; unless
-    # it is set beside published rows.
+    # A variant that only this study has is not scaled down, so its own settings are no difference,
+    # unless it is compared with published rows.
     own = study.variants[variant]
     alone = own.model_copy(update={"settings": {}}) if own.published is not None else own
     entry = source.variants.get(variant, alone)
@@ -155,11 +155,11 @@ def differences(
 
 
 def _other_strategy(cell: Cell, entry: Variant, source: Study, place: str) -> list[str]:
-    """How a cell's strategy differs from that of the variant ``entry`` of ``source``."""
+    """Return how a cell's strategy differs from that of the variant ``entry`` of ``source``."""
     name, here = cell.strategy.name, strategies.of(cell).options
     if name != entry.strategy:
         return [f"strategy {name} instead of {entry.strategy}"]
-    # Of options that hold options, such as those of companions, only that they differ.
+    # For nested options, such as those of companions, say only that they differ.
     return [
         f"other options in {key}"
         if isinstance(value, dict)

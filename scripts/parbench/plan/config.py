@@ -1,4 +1,4 @@
-"""config.yaml and studies/*.yaml, read and checked: a typo ends with file, key, value, fix."""
+"""Reads and checks config.yaml and studies/*.yaml; errors name file, key, value and fix."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from parbench.words import nearest
 
 
 def merged(base: dict, change: dict) -> dict:
-    """``base`` with ``change`` laid over it, mappings key by key, as --configfile does it."""
+    """Return ``base`` with ``change`` laid over it, mappings key by key, like --configfile."""
     result = dict(base)
     for key, value in change.items():
         both = isinstance(value, dict) and isinstance(base.get(key), dict)
@@ -34,7 +34,7 @@ def merged(base: dict, change: dict) -> dict:
 
 
 def laid_over(words: Iterable[str]) -> dict[str, Any]:
-    """The ``key=value`` of a program's own ``--config``, as Snakemake reads them."""
+    """Read the ``key=value`` words of a program's own ``--config`` as Snakemake does."""
     found = {}
     for key, _, value in (word.partition("=") for word in words):
         found[key] = value
@@ -44,9 +44,9 @@ def laid_over(words: Iterable[str]) -> dict[str, Any]:
 
 
 def typed(value: Any) -> Any:
-    """A value of ``--config`` as YAML reads it; Snakemake leaves those in lists as text.
+    """Read a value of ``--config`` as YAML does; Snakemake leaves items of lists as text.
 
-    So `--config 'override={quickstart: {seeds: [0]}}'` means what it would in a file.
+    So `--config 'override={quickstart: {seeds: [0]}}'` means the same as in a file.
     """
     if isinstance(value, dict):
         return {key: typed(part) for key, part in value.items()}
@@ -59,17 +59,17 @@ def typed(value: Any) -> Any:
     return value
 
 
-# Keys of `--config` that decide what a cell is. `studies` is said for each study by itself; what is
-# left, as a time limit, changes no number.
+# Keys of `--config` that decide what a cell is. `studies` is written for each study separately;
+# other keys, such as time limits, change no number.
 _DECISIVE = ("stack", "hardware", "datasets", "weights", "override")
 
 
 def arguments(
     study: str, configfiles: Sequence[str | Path] = (), changes: dict | None = None
 ) -> list[str]:
-    """Snakemake's words that ask for ``study`` as a run with these files and ``--config`` does.
+    """Return the Snakemake arguments that run ``study`` with these files and ``--config`` values.
 
-    The same however the run was typed: paths are those that ``shown`` gives, keys are sorted.
+    They do not depend on how the run was typed: paths are as from ``shown``, keys are sorted.
     """
     names = [shown(os.path.abspath(file)) for file in configfiles]
     files = list(itertools.dropwhile(lambda name: name == "config.yaml", names))
@@ -83,12 +83,12 @@ def arguments(
 
 
 def read(configfiles: Sequence[str | Path] = (), changes: dict | None = None) -> dict:
-    """config.yaml with ``configfiles`` and ``changes`` (of ``--config``) laid over it, checked."""
+    """Read config.yaml, lay ``configfiles`` and ``changes`` (of ``--config``) over it, check it."""
     return checked(merged(load(*configfiles), changes or {}), configfiles, changes)
 
 
 def load(*configfiles: str | Path) -> dict:
-    """config.yaml with ``configfiles`` laid over it; unchecked (see checked)."""
+    """Read config.yaml and lay ``configfiles`` over it; unchecked (see checked)."""
     value = read_yaml(places.ROOT / "config.yaml")
     for file in configfiles:
         value = merged(value, read_yaml(file))
@@ -98,7 +98,7 @@ def load(*configfiles: str | Path) -> dict:
 def checked(
     config: dict, configfiles: Sequence[str | Path] = (), changes: dict | None = None
 ) -> dict:
-    """``config`` if it is right; ParbenchError names the file that holds the wrong key.
+    """Return ``config`` if it is valid; ParbenchError names the file that holds the wrong key.
 
     ``configfiles`` are laid over config.yaml, and ``changes`` (of ``--config``) over these.
     """
@@ -113,14 +113,14 @@ def checked(
 
 
 def holder(configfiles: Sequence[str | Path], key: list) -> str:
-    """The name of the last file that holds ``key``, of config.yaml and the ``configfiles`` that are
-    laid over it: it is the one that counts."""
+    """Return the name of the file whose ``key`` counts: the last that holds it, of config.yaml and
+    the ``configfiles`` laid over it."""
     files = [places.ROOT / "config.yaml", *configfiles]
     return next((shown(f) for f in reversed(files) if _holds(read_yaml(f), key)), "config.yaml")
 
 
 def _holds(value: Any, key: list) -> bool:
-    """Whether the keys and indices ``key`` lead to something in ``value``."""
+    """Return whether the keys and indices ``key`` lead to something other than None."""
     for part in key:
         try:
             value = value[part]
@@ -130,7 +130,7 @@ def _holds(value: Any, key: list) -> bool:
 
 
 def study(name: str) -> Study:
-    """studies/<name>.yaml, checked; ParbenchError for an unknown study or a wrong file."""
+    """Read and check studies/<name>.yaml; ParbenchError for an unknown study or a bad file."""
     path = places.ROOT / "studies" / f"{name}.yaml"
     if not path.exists():
         known = sorted(file.stem for file in path.parent.glob("*.yaml"))
@@ -148,5 +148,5 @@ def study(name: str) -> Study:
 
 
 def hardware(name: str, config: dict) -> Hardware:
-    """What a cell runs on, for a name in config.yaml."""
+    """Return the hardware that config.yaml lists under ``name``."""
     return HardwareEntry.model_validate(config["hardware"][name]).called(name)

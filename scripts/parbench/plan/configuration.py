@@ -1,4 +1,4 @@
-"""config.yaml, what to run, as models."""
+"""Models of config.yaml, which says what to run."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class BuildArguments(Model):
 
 
 class Images(Model):
-    """Images of the deployment apptainer (docs/images.md)."""
+    """Settings of Apptainer images (docs/images.md)."""
 
     arguments: BuildArguments = Field(description="build arguments of the recipes in containers/")
     unpack: bool = Field(
@@ -134,7 +134,7 @@ class Spark(Model):
 
 
 class Machine(Model):
-    """What a machine has."""
+    """The resources of a machine."""
 
     cpu: Whole = Field(description="processor cores")
     cuda: dict[str, Annotated[int, Field(ge=0)]] | None = Field(
@@ -143,7 +143,7 @@ class Machine(Model):
 
 
 class HardwareEntry(Model):
-    """What a cell runs on."""
+    """The hardware that a cell runs on."""
 
     device: Literal["cpu", "cuda", "mps"] = Field(
         description="cpu, cuda, or mps: Apple's GPU, which no cell runs on yet and which stands "
@@ -175,7 +175,7 @@ class HardwareEntry(Model):
         return self
 
     def called(self, name: str) -> Hardware:
-        """The `hardware` of a cell on this entry of config.yaml."""
+        """Return this entry of config.yaml as the `hardware` of a cell."""
         return Hardware(name, self.device, self.devices, self.threads, self.nodes, self.gpu_model)
 
 
@@ -229,7 +229,7 @@ class Override(Model):
 
 
 def _of_its_kind(entry: dict) -> dict:
-    """An entry of ``datasets``, checked by its kind's own class."""
+    """Check an entry of ``datasets`` by the class of its kind, and return it."""
     if "kind" not in entry:
         raise wrong([], missing_key("kind", "where its images come from"))
     kinds = source.kinds()
@@ -241,7 +241,7 @@ def _of_its_kind(entry: dict) -> dict:
 
 
 class Config(Model):
-    """config.yaml, with what is laid over it."""
+    """config.yaml with all changes laid over it."""
 
     studies: Annotated[list[Name], Field(min_length=1), Distinct] = Field(
         description="studies to run, each a file studies/<name>.yaml"

@@ -1,4 +1,4 @@
-"""What no model of a file can say: names that lead nowhere, settings that contradict each other."""
+"""Checks that the models of files cannot do: unknown names, settings that contradict each other."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from parbench.plan.study import Study, VariantPair
 from parbench.strategies._base import Strategy
 from parbench.words import brief, nearest
 
-LEAST_TORCH = "2.6"  # torch.compile that can be told to compile no more (torch.compiler.set_stance)
-# Fused kernels on GPUs, by optimizer; elsewhere both are of one version.
+LEAST_TORCH = "2.6"  # has torch.compiler.set_stance, to stop torch.compile from compiling more
+# The first torch with fused kernels on GPUs, by optimizer; elsewhere it is the same for both.
 FUSED_ON_CUDA = {"adamw": "2.0", "sgd": "2.3"}
 FUSED_ELSEWHERE = "2.4"
 
 
 def known(key: str, name: str, names: Iterable[str], where: str) -> None:
-    """ParbenchError where ``name``, the value of ``key``, is none of ``names``."""
+    """Raise ParbenchError if ``name``, the value of ``key``, is not among ``names``."""
     names = list(names)
     if name not in names:
         raise ParbenchError(f"{where}: {key}: unknown value {brief(name)!r}{nearest(name, names)}")
@@ -31,7 +31,7 @@ def known(key: str, name: str, names: Iterable[str], where: str) -> None:
 
 
 def check_names(study: Study, where: str) -> None:
-    """Models and variants that a study's tables, variants and rows of several models name."""
+    """Check every name of a model, variant or strategy that a study refers to."""
     for label, entry in study.together.items():
         if label in study.models:
             raise ParbenchError(f"{where}: together: {label} is a model; give it another name")
@@ -64,7 +64,7 @@ def check_names(study: Study, where: str) -> None:
 
 
 def _check_other(study: Study, variant: str, key: str, where: str) -> None:
-    """The variant that ``key`` of another one names trains all models of that one."""
+    """Check that the variant named by ``key`` of ``variant`` trains all models of ``variant``."""
     other = getattr(study.variants[variant], key)
     if other is None:
         return
@@ -97,8 +97,8 @@ def _check_comparison(study: Study, entry: VariantPair, where: str) -> None:
 
 
 def check_clocks(study: Study, trained: Mapping[tuple[str, str], Training], where: str) -> None:
-    """Times of deterministic and of instrumented cells mean something else: none is set beside
-    others, in a table or as a baseline. ``trained`` are the settings by model and variant."""
+    """Check that no table mixes modes or profiles, whose times are not comparable, and no speedup
+    is of instrumented cells. ``trained``: settings by model and variant."""
     for model, variant in trained:
         baseline = study.variants[variant].baseline
         for name in (variant, baseline) if baseline is not None else ():
@@ -125,8 +125,8 @@ def check_clocks(study: Study, trained: Mapping[tuple[str, str], Training], wher
 
 
 def check_cell(cell: Cell, study: Study, where: str, model: str, holds: str) -> None:
-    """ParbenchError for settings that contradict each other, the hardware, the strategy, or a
-    dataset that ``holds`` images or texts."""
+    """Raise ParbenchError for settings that contradict each other, the hardware, the strategy, or
+    the dataset, which ``holds`` images or texts."""
     whole, strategy = f"{where} with model {model}", strategies.of(cell)
     for problem in (*strategy.check(), *_tuning_problems(cell, strategy)):
         raise ParbenchError(f"{whole}: {problem}")
@@ -163,7 +163,7 @@ def _training_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
             "into; remove profile"
         )
     pieces = strategy.data_parallel_size * strategy.micro_batches
-    least = 2 * pieces  # BatchNorm needs two samples in every piece of a batch
+    least = 2 * pieces  # BatchNorm needs 2 samples in each piece
     for key in ("global_batch", "min_tail"):
         if getattr(training, key) < least:
             yield (
@@ -211,7 +211,7 @@ def _data_problems(cell: Cell, holds: str) -> Iterator[str]:
 
 
 def _tuning_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
-    """Sentences about what a cell cannot have."""
+    """Yield a sentence for each tuned setting that the cell cannot have."""
     training = cell.training
     for key, value in training.tuned.items():
         stated = f"{key} {str(value).lower()}"
@@ -234,7 +234,7 @@ def _tuning_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
 
 
 def unavailable(cell: Cell, software: Software) -> str | None:
-    """What a cell's settings need and this machine's ``software``, or the stack, lacks."""
+    """Return what a cell's settings need that ``software`` or its stack lacks; None for nothing."""
     training, reason = cell.training, None
     if training.fused:
         on_cuda = cell.hardware.device == "cuda"

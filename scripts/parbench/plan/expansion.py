@@ -1,8 +1,8 @@
-"""Studies become groups and cells.
+"""Expands studies into groups and cells.
 
-A cell is one configuration with one seed; a group is the same configuration with all its seeds.
-Of a pair of configurations it is one restart, and all of them.
-Never imports torch: the workflow uses this when it is parsed.
+A cell is one configuration with one seed; a group is that configuration with all its seeds.
+For a pair of configurations, a cell is one restart and a group is all restarts.
+Never imports torch: the workflow imports this when it is parsed.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from parbench.plan.study_plan import PlannedGroup, StudyPlan, Work
 from parbench.training import learning_rate
 
 
-@dataclass(eq=False)  # one is equal to itself alone
+@dataclass(eq=False)  # compared by identity
 class Plan:
-    """What a configuration asks for.
+    """Everything that a configuration asks for.
 
-    ``cells``: every cell by id. ``not_run``: the ids of those that this machine cannot run, with
-    the reason. ``studies``: what the report knows of each. ``datasets``: where each comes from,
-    and ``weights`` likewise. ``images``: what results/plan/images.json tells the launcher.
+    ``cells``: every cell by id. ``not_run``: the reason for each cell, by id, that this machine
+    cannot run. ``studies``: the plan of each, for the report. ``datasets`` and ``weights``: where
+    each comes from. ``images``: the content of results/plan/images.json, for the launcher.
     """
 
     cells: dict[str, Cell | Pair] = field(default_factory=dict)
@@ -54,17 +54,16 @@ class Plan:
     images: dict = field(default_factory=dict)
 
     def runnable(self, study: str) -> list[str]:
-        """Ids of the study's cells that this machine can run."""
+        """Return the ids of the study's cells that this machine can run."""
         return self.studies[study].runnable()
 
 
-# Why the cells of a group cannot run; None where they can. Takes the group's id, and a cell of it
-# without its seed.
+# Takes a group's id and one of its cells without seed; returns why the cells cannot run, or None.
 Lacking = Callable[[str, Cell], str | None]
 
 
 def lacking_here(config: dict) -> Lacking:
-    """What this machine lacks."""
+    """Return a function that tells what a group's cells need and this machine lacks."""
     available = machine.available(config["available"])
     software = deployment.DeployedSoftware(config)
 
@@ -79,9 +78,9 @@ def lacking_here(config: dict) -> Lacking:
 
 
 def lacking_as_planned(studies: list[str]) -> Lacking:
-    """What was lacking when the plans of ``studies`` were written.
+    """Return a function that tells what was lacking when the plans of ``studies`` were written.
 
-    For the jobs of a run: a compute node plans no other cells than the machine that submitted it.
+    For the jobs of a run: a compute node must plan the same cells as the submitting machine.
     """
     paths = [places.RESULTS / "plan" / f"{study}.json" for study in studies]
     groups = (group for path in paths if path.exists() for group in read_json(path)["groups"])
@@ -90,7 +89,7 @@ def lacking_as_planned(studies: list[str]) -> Lacking:
 
 
 def sources(config: dict) -> dict[str, dict]:
-    """Where a Plan's data, weights and images come from."""
+    """Return a Plan's ``datasets``, ``weights`` and ``images`` for ``config``."""
     images = {"stack": config["stack"], "settings": config["images"]}
     return {"datasets": config["datasets"], "weights": config["weights"], "images": images}
 
@@ -104,8 +103,8 @@ def plan(
     """Expand all studies of a checked, settled ``config``. ParbenchError names study, key, value.
 
     ``configfiles`` and ``changes`` (of ``--config``) are what was laid over config.yaml: plans keep
-    them for the commands that rebuild a number. ``lacking`` tells what cells cannot run; by
-    default those that this machine cannot.
+    them for the commands that rebuild a number. ``lacking`` tells why cells cannot run; by default
+    what this machine lacks.
     """
     read = Config.model_validate({key: config[key] for key in Config.model_fields})
     stacks = places.ROOT / "containers" / "locks"
@@ -129,9 +128,9 @@ def plan(
 
 
 class Expansion:
-    """One study of ``config`` on its way to groups and cells.
+    """The expansion of one study of ``config`` into groups and cells.
 
-    ``cells`` and ``not_run`` are as those of a Plan.
+    ``cells`` and ``not_run`` are as in Plan.
     """
 
     def __init__(self, name: str, config: Config, lacking: Lacking) -> None:
@@ -144,12 +143,12 @@ class Expansion:
         self.seeds = self.override.seeds if "seeds" in stated else self.study.seeds
         self.cells: dict[str, Cell | Pair] = {}
         self.not_run: dict[str, str] = {}
-        # Groups whose weights others predict with: their names, and a cell without id and seed.
+        # By id, groups whose weights others predict with: names, and a cell without id and seed.
         self.trainers: dict[str, tuple[Named, Cell]] = {}
         self.added = pairing.added()
 
     def plan(self, arguments: list[str]) -> StudyPlan:
-        """Everything that the report knows of it; ``arguments`` ask Snakemake for it again."""
+        """Return the study's plan; ``arguments`` are those that ask Snakemake for it again."""
         self._check()
         templates = dict(self._templates())
         for (of, variant), cell in templates.items():
@@ -158,7 +157,7 @@ class Expansion:
                 named = Named.of(trainer)
                 templates[of, variant] = replace(cell, trained_by=named.group)
                 self.trainers[named.group] = named, trainer
-                # Of as many seeds as any that predicts with its weights.
+                # It needs as many seeds as any group that predicts with its weights.
                 own = self.added.get(Named.of(templates[of, variant]).group, 0)
                 self.added[named.group] = max(own, self.added.get(named.group, 0))
         trained = {key: cell.training for key, cell in templates.items()}
@@ -194,7 +193,7 @@ class Expansion:
         )
 
     def _check(self) -> None:
-        """What can be told before any cell."""
+        """Check what needs no cells."""
         consistency.known("dataset", self.dataset, self.config.datasets, self.where)
         asked = {entry.hardware for entry in self.study.variants.values()}
         for used in self.override.hardware:
@@ -206,7 +205,7 @@ class Expansion:
         consistency.check_names(self.study, self.where)
 
     def _templates(self) -> Iterator[tuple[tuple[str, str], Cell]]:
-        """Model and variant of each group, with a cell of it that has no id and no seed yet."""
+        """Yield model and variant of each group, with a cell of it that has no id or seed yet."""
         for of, named in self.study.models.items():
             consistency.known("models", named.model or of, models.names(), self.where)
             for variant, entry in self.study.variants.items():
@@ -256,7 +255,7 @@ class Expansion:
         return cell
 
     def _names(self, templates: dict[tuple[str, str], Cell]) -> dict[tuple[str, str], Named]:
-        """The names of all groups; ParbenchError for two that are the same."""
+        """Return the names of all groups; ParbenchError for two variants with the same cells."""
         named = {key: Named.of(cell) for key, cell in templates.items()}
         first: dict[str, str] = {}
         for (of, variant), names in named.items():
@@ -274,7 +273,7 @@ class Expansion:
             self.not_run.update(dict.fromkeys((cell.id for cell in cells), not_run))
 
     def _group(self, template: Cell, named: Named, **told: Any) -> PlannedGroup:
-        """The group of ``template`` over all seeds; ``told`` is what its variant says of it."""
+        """Return the group of ``template`` over all seeds; ``told`` holds its further fields."""
         reason = self.lacking(named.group, template)
         more = self.added.get(named.group, 0) - len(self.seeds)
         unused = (seed for seed in itertools.count() if seed not in self.seeds)

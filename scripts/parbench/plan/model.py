@@ -1,4 +1,4 @@
-"""What every model of a file is made of, and one sentence for what does not fit it."""
+"""Base class and field types of the models of files, and one-sentence errors for bad values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parbench.words import brief, nearest
 
 
 class Model(pydantic.BaseModel):
-    """Closed and strict: no further key, and no value of another type."""
+    """Base of all models: unknown keys and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
 
@@ -27,16 +27,16 @@ class Model(pydantic.BaseModel):
         return explained(cls, value, check)
 
     def stated(self) -> dict:
-        """It as its file has it: what is not stated there is left out."""
-        # A whole number is as good as 2.0 and stays as it was written.
+        """Return the model as its file states it, without keys left to their defaults."""
+        # warnings=False: pydantic would warn of 2 in a float field, which stays as written.
         return self.model_dump(by_alias=True, exclude_unset=True, warnings=False)
 
     def lacking(self, key: str) -> PydanticCustomError:
-        """The error about a ``key`` of its own that others ask for."""
+        """Return the error for a missing ``key`` that other keys require."""
         return wrong([], missing_key(key, type(self).model_fields[key].description))
 
     def unwanted(self, key: str) -> PydanticCustomError:
-        """The error about a ``key`` of its own that others exclude."""
+        """Return the error for a stated ``key`` that other keys exclude."""
         value = words_of(self.stated()[key])
         return wrong([key], f"value {value} does not belong here; remove it")
 
@@ -45,7 +45,7 @@ AnyModel = TypeVar("AnyModel", bound=pydantic.BaseModel)
 
 
 def _unchanged(value: Any, check: Any) -> Any:
-    """What was checked, as it was written: pydantic makes 0.0 of 0, which has another digest."""
+    """Check ``value`` but return it as written: pydantic turns 0 into 0.0, changing digests."""
     check(value)
     return value
 
@@ -70,7 +70,7 @@ Names = Annotated[list[str], Field(min_length=1), Distinct]
 
 
 def stated_part(name: str, model: type[Model]) -> type[Model]:
-    """A model with the fields of ``model``, any of which may be left out."""
+    """Return a model with the fields of ``model``, all of them optional."""
     fields: dict[str, Any] = {}
     for key, field in model.model_fields.items():
         hidden = (lambda schema: schema.pop("default")) if field.is_required() else None
@@ -80,29 +80,29 @@ def stated_part(name: str, model: type[Model]) -> type[Model]:
     return create_model(name, __base__=Model, __doc__=model.__doc__, **fields)
 
 
-# --- what does not fit ---
+# --- errors ---
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong in a file: at ``keys``, as ``said``; ``last`` is a key there that is wrong."""
+    """An error in a file: ``said`` about the place ``keys``; ``last`` is a wrong key there."""
 
     keys: list
     said: str
     last: str | None = None
 
     def __str__(self) -> str:
-        """``hardware.cpu2: unknown key 'device_count' ...``."""
+        """Return the message, such as ``hardware.cpu2: unknown key 'device_count' ...``."""
         return f"{dotted(self.keys)}: {self.said}" if self.keys else self.said
 
 
 def wrong(keys: list, said: str, last: str | None = None) -> PydanticCustomError:
-    """The error of a model or a validator that found a Problem."""
+    """Return the error that a model or validator raises for a Problem."""
     return PydanticCustomError("told", "{said}", {"keys": keys, "said": said, "last": last})
 
 
 def explained(kind: type[AnyModel], value: Any, check: Callable[[Any], AnyModel]) -> AnyModel:
-    """``check(value)``; where a ``kind`` finds several things wrong, the error is of one."""
+    """Return ``check(value)``; of several errors in a ``kind``, raise only one, explained."""
     try:
         return check(value)
     except pydantic.ValidationError as error:
@@ -111,7 +111,7 @@ def explained(kind: type[AnyModel], value: Any, check: Callable[[Any], AnyModel]
 
 
 def validated(kind: type[AnyModel], value: Any, where: str) -> AnyModel:
-    """``value`` as a ``kind``; ParbenchError begins with ``where``, and names key, value, fix."""
+    """Return ``value`` as a ``kind``; ParbenchError names ``where`` first, then key, value, fix."""
     try:
         return kind.model_validate(value)
     except pydantic.ValidationError as error:
@@ -119,14 +119,13 @@ def validated(kind: type[AnyModel], value: Any, where: str) -> AnyModel:
 
 
 def problem(kind: type[pydantic.BaseModel], value: Any, error: pydantic.ValidationError) -> Problem:
-    """The first of what pydantic found wrong in ``value``: the shallowest, an unknown key before
-    all else."""
+    """Return the shallowest of pydantic's errors in ``value``, at equal depth an unknown key."""
     found = [_problem(kind, value, each) for each in error.errors(include_url=False)]
     return min(found, key=lambda each: (len(each.keys), each.last is None))
 
 
 def _problem(kind: type[pydantic.BaseModel], value: Any, found: Any) -> Problem:
-    """One error of pydantic's. Those deeper in ``value`` are of its models, and explained."""
+    """Return one pydantic error as a Problem; nested models have explained theirs (``told``)."""
     place, given, message = found["loc"], words_of(found["input"]), found["msg"]
     keys = _keys(place, value)
     match found["type"]:
@@ -141,7 +140,7 @@ def _problem(kind: type[pydantic.BaseModel], value: Any, found: Any) -> Problem:
             return Problem([], missing_key(place[-1], kind.model_fields[place[-1]].description))
         case "literal_error":
             return Problem(keys, none_of(given, re.findall(r"'([^']*)'", message)))
-        case "value_error":  # a whole sentence of the model's own
+        case "value_error":  # the model's own full sentence
             return Problem(keys, message.removeprefix("Value error, "))
     if place[-1:] == ("[key]",):
         return Problem(keys[:-1], f"value {given} as a key {_said(message)}", str(place[-2]))
@@ -151,7 +150,7 @@ def _problem(kind: type[pydantic.BaseModel], value: Any, found: Any) -> Problem:
 
 
 def _keys(place: tuple, value: Any) -> list:
-    """The keys of pydantic's ``place`` in ``value``: it names kinds of a union among them."""
+    """Return the keys in pydantic's location ``place``, without the union tags among them."""
     keys = []
     for part in place:
         try:
@@ -163,7 +162,7 @@ def _keys(place: tuple, value: Any) -> list:
 
 
 def _said(message: str) -> str:
-    """pydantic's words, without what only a programmer knows."""
+    """Return pydantic's message without programmers' terms."""
     said = re.sub(r"^(Input|String|List|Dictionary) (?=should)", "", message)
     said = re.sub(r"a valid dictionary( or instance of \w+)?", "keys with values", said)
     return re.sub(r" after validation, not \d+$", "", said)

@@ -1,4 +1,4 @@
-"""What cells and their groups are called: readable names, each unique by a digest."""
+"""Names of cells and groups: readable, and unique by a digest."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from parbench.files import canonical_json, digest
 
 
 class Named:
-    """The names of a group and of its cells: ``words``, and a digest of what is measured.
+    """The names of a group and of its cells: ``words`` and a digest of what is measured.
 
-    ``template`` is a cell without its id and seed, which cells' names have behind ``turn``.
+    ``template`` is a cell without id and seed; a cell's name has its seed after ``turn``.
     """
 
     def __init__(self, template: Cell | Pair, words: Iterable[str], turn: str = "s") -> None:
@@ -25,17 +25,17 @@ class Named:
 
     @classmethod
     def of(cls, template: Cell) -> Named:
-        """Those of the cells like ``template``."""
+        """Return the names for the group of ``template``."""
         model, strategy, place = template.model, template.strategy, template.hardware
         return cls(template, (model.name, strategy.name, place.name, short_options(template)))
 
     def cell(self, seed: int) -> str:
-        """The id of the cell with this seed."""
+        """Return the id of the cell with this seed."""
         return f"{self._name}.{self._turn}{seed}-{digest([self._text, seed])[:8]}"
 
 
 def short_options(cell: Cell) -> str:
-    """Options that differ from their defaults, for a name that can be read in a queue listing."""
+    """Return the options that differ from their defaults, short enough for a queue listing."""
     parts = []
     schema = strategies.of(cell).OPTIONS
     for key, value in cell.strategy.options.items():
@@ -47,7 +47,7 @@ def short_options(cell: Cell) -> str:
 
 
 def identity(cell: dict) -> dict:
-    """The part of a cell.json that decides its measurement: all but names and `run`."""
+    """Return the part of a cell.json that decides its measurement: all but names and `run`."""
     if "sides" in cell:
         sides = {f"side {n}": identity(side) for n, side in enumerate(cell["sides"], 1)}
         return {**sides, "variants": cell["variants"], "inference": cell["inference"]}

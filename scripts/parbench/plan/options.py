@@ -21,11 +21,11 @@ from parbench.words import brief
 
 
 def _stated(kind: str, name: str) -> dict[str, dict]:
-    """The JSON schema of each option that the file of a model or strategy states."""
+    """Return the JSON schema of each option that the file of a model or strategy states."""
     return {"models": models, "strategies": strategies}[kind].load(name).OPTIONS
 
 
-# Of JSON Schema what options use, as pydantic calls it.
+# The JSON Schema keywords that options use -> pydantic's names.
 _LIMITS = {
     "minimum": "ge",
     "maximum": "le",
@@ -39,7 +39,7 @@ _KINDS = {"integer": int, "number": float, "string": str, "boolean": bool}
 
 
 def _annotation(part: dict) -> Any:
-    """The type that the JSON schema of an option describes. LookupError for what it may not use."""
+    """Return the type that an option's JSON schema describes; LookupError for unknown keywords."""
     match part:
         case {"enum": values}:
             kind = Literal[tuple(values)]
@@ -72,7 +72,7 @@ def _model(kind: str, name: str) -> type[FileModel]:
 
 
 def all_options(kind: str, name: str, given: dict, where: str) -> dict[str, Any]:
-    """Every option of a model or strategy, those not ``given`` by their defaults."""
+    """Return every option of a model or strategy, those not ``given`` with their defaults."""
     validated(_model(kind, name), given, f"{where}: options of {name}")
     return {
         key: copy.deepcopy(given[key] if key in given else part["default"])
@@ -81,8 +81,8 @@ def all_options(kind: str, name: str, given: dict, where: str) -> dict[str, Any]
 
 
 def model(name: str, entry: ModelEntry, weights: Mapping[str, Weights], where: str) -> Model:
-    """The network of a cell, of the entry ``name``; where the study says so, with the weights that
-    it starts from."""
+    """Return the model of a cell for the study's entry ``name``, with published weights if the
+    entry asks for them."""
     file = entry.model or name
     options = all_options("models", file, entry.options, where)
     started = None
@@ -93,16 +93,16 @@ def model(name: str, entry: ModelEntry, weights: Mapping[str, Weights], where: s
 
 
 def starts_published(entry: ModelEntry | None) -> bool:
-    """Whether a model of a study starts from published weights: true, or their name."""
+    """Return whether ``pretrained`` of a study's model is true or a name of weights."""
     return entry is not None and entry.pretrained is not False
 
 
 def published_weights(
     name: str, options: dict, asked: bool | str, weights: Mapping[str, Weights], keys: str
 ) -> Pretrained:
-    """Those of config.yaml's ``weights`` that are of the model ``name`` with all its ``options``.
+    """Return the weights of config.yaml that fit the model ``name`` with all its ``options``.
 
-    ``asked`` is true or their name. ParbenchError where not exactly one is meant.
+    ``asked`` is true or their name. ParbenchError unless exactly one entry fits.
     """
     usual = {key: part.get("default") for key, part in _stated("models", name).items()}
     of_model = {key: each for key, each in weights.items() if each.model == name}

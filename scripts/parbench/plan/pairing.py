@@ -1,4 +1,4 @@
-"""Pairs of variants whose times are compared: both sides take turns on the same devices."""
+"""Pairs of variants whose times are compared while both take turns on the same devices."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ ADDED = places.RESULTS / "restarts.json"
 
 
 def added() -> dict[str, int]:
-    """How many restarts scripts/decide.py has given to pairs, and seeds to groups, by id: more than
-    studies state."""
+    """Return the number of restarts of pairs and seeds of groups, by id, where scripts/decide.py
+    asked for more than studies state."""
     return read_json(ADDED) if ADDED.exists() else {}
 
 
 def pairs(
     study: Study, templates: Mapping[Key, Cell], groups: Mapping[Key, PlannedGroup], where: str
 ) -> Iterator[tuple[PairGroup, list[Pair]]]:
-    """What ``study`` compares in pairs, each with its cells, one a restart.
+    """Yield the pairs that ``study`` compares, each with its cells, one per restart.
 
-    ``templates`` are cells of its ``groups`` without id and seed. ParbenchError, beginning with
-    ``where``, for a pair that stands there twice or means nothing.
+    ``templates`` are cells of its ``groups`` without id and seed. ParbenchError, starting with
+    ``where``, for a pair that is stated twice or cannot be compared.
     """
     found: set[str] = set()
     for entry in study.pairs.compare if study.pairs else ():
@@ -53,7 +53,7 @@ def _pair(
     groups: Mapping[Key, PlannedGroup],
     where: str,
 ) -> tuple[PairGroup, list[Pair]]:
-    """One comparison of ``entry``, for the model or the models together called ``name``."""
+    """Return one comparison of ``entry``, for the model or models together called ``name``."""
     members = study.members(name)
     variants, baselines = (
         _in_turn(members, variant, templates) for variant in (entry.variant, entry.baseline)
@@ -61,7 +61,7 @@ def _pair(
     keys = [*variants, *baselines]
     sides = tuple(templates[key] for key in keys)
     _check(entry, keys, sides, f"{where}: pairs")
-    # How long predicting takes is no matter of the weights: its seed draws them.
+    # Prediction time does not depend on the weights: the seed draws them.
     sides = tuple(replace(side, trained_by=None) for side in sides)
     kinds = {"variants": len(variants), "inference": entry.inference}
     template = Pair("", 0, sides, **kinds)
@@ -70,7 +70,7 @@ def _pair(
     named = Named(template, words, "r")
     name_of_group = ".".join(filter(None, (name, *words[1:]))) + f"-{named.digest}"
     number = max(study.pairs.restarts, added().get(name_of_group, 0))
-    # Several names may stand for the same models: what is measured is the same cells.
+    # Cells are named by their models, so two names for the same models share their cells.
     group = PairGroup(
         id=name_of_group,
         model=name,
@@ -86,8 +86,8 @@ def _pair(
 
 
 def _in_turn(members: Iterable[str], variant: str, templates: Mapping[Key, Cell]) -> list[Key]:
-    """The cells that train all ``members``, one after the other: none for a model that trains
-    beside an earlier one."""
+    """Return the keys of the cells that train all ``members`` one after the other, without models
+    that train beside an earlier one."""
     found, trained = [], set()
     for model in members:
         if model not in trained:
@@ -120,12 +120,12 @@ def _check(entry: VariantPair, keys: Iterable[Key], sides: tuple[Cell, ...], whe
 
 
 def _short(side: Cell) -> str:
-    """A side in a name."""
+    """Return how a name describes a side."""
     return "-".join(filter(None, (side.strategy.name, side.hardware.name, short_options(side))))
 
 
 def _started(template: Pair, group: PairGroup, restart: int) -> Pair:
-    """The cell of ``group`` for a ``restart``, which is the seed of its sides."""
+    """Return the cell of ``group`` for a ``restart``, which is the seed of its sides."""
     called = zip(template.sides, group.sides, strict=True)
     sides = tuple(replace(side, id=name, seed=restart) for side, name in called)
     return replace(template, id=group.cells[restart], seed=restart, sides=sides)

@@ -1,4 +1,4 @@
-"""Where things lie in a project's folder."""
+"""Paths in a project's folder."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ CLAIMS = PUBLISHED / "claims.yaml"
 
 
 def folder(cell: str) -> Path:
-    """Where the files of the cell with this id lie."""
+    """Return the folder of the cell with this id."""
     return RESULTS / "cells" / cell
 
 
 def shown(path: str | Path) -> str:
-    """``path`` as a user types it: from the project's folder where it lies there."""
+    """Return ``path`` as a user types it: relative to the project's folder if inside it."""
     path = Path(path)
     return (
         str(path.relative_to(ROOT))
@@ -26,5 +26,5 @@ def shown(path: str | Path) -> str:
 
 
 def published_files() -> list[Path]:
-    """The files of published values; each source stands in one of them."""
+    """Return the files of published values; each source is in one of them."""
     return sorted(PUBLISHED.glob("*.csv"))

@@ -1,4 +1,4 @@
-"""What sources published: rows of studies/published/*.csv, and claims.yaml beside them."""
+"""Published values (rows of studies/published/*.csv) and claims (claims.yaml beside them)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from parbench.plan.yaml_file import read_yaml
 
 
 class Published(pydantic.BaseModel):
-    """A row of published values: one number, as its column and in its unit."""
+    """A row of a CSV file of published values: one number of one metric, with its unit."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, str_strip_whitespace=True)
 
@@ -50,11 +50,11 @@ class Published(pydantic.BaseModel):
     published_value: str = ""
     published_unit: str = ""
     note: str = ""
-    line: int  # of the file
+    line: int  # line number in the file
 
     @property
     def devices(self) -> int:
-        """Of all nodes."""
+        """The number of devices on all nodes."""
         return self.nodes * self.devices_per_node
 
     @property
@@ -68,48 +68,48 @@ class Published(pydantic.BaseModel):
 
     @property
     def least(self) -> float:
-        """The smallest number that is printed so."""
+        """The smallest number that rounds to the printed one."""
         return self.value - self.rounding
 
     @property
     def most(self) -> float:
-        """The largest one."""
+        """The largest number that rounds to the printed one."""
         return self.value + self.rounding
 
     @property
     def setting(self) -> tuple:
-        """What is trained on what. Where a row says nothing, that is a value like any other."""
+        """What is trained and on which hardware. An empty column counts as a value of its own."""
         return self.study, self.model, self.hardware, self.batch_size, self.precision
 
     @property
     def way(self) -> tuple:
-        """How it is trained."""
+        """How it is trained: strategy, options, nodes, devices."""
         return self.strategy, self.options, self.nodes, self.devices
 
     @property
     def configuration(self) -> tuple:
-        """Both: what has one value of each metric."""
+        """Setting and way together, which have one value per metric."""
         return (*self.setting, *self.way)
 
     @property
     def shown(self) -> str:
-        """``39.2 s``."""
+        """The value with its unit, such as ``39.2 s``."""
         return f"{self.value:g} {self.unit}"
 
     @property
     def where(self) -> str:
-        """Where in the file it stands, and what."""
+        """The row's line, document and table, with its value."""
         place = ", ".join(filter(None, (self.document, self.table)))
         return f"line {self.line} ({place}: {self.value} {self.unit})"
 
     def __str__(self) -> str:
-        """The configuration in words."""
+        """Return the configuration in words."""
         parts = [self.model, self.strategy, self.options]
         parts += [f"batch {self.batch_size}"] if self.batch_size else []
         return " ".join(filter(None, [*parts, f"on {self.devices}x {self.hardware}"]))
 
     def is_one_of(self, selection: Mapping[str, Any]) -> bool:
-        """Whether every column that ``selection`` names has its value, or one of several."""
+        """Return whether every column in ``selection`` has its value, or one of several."""
         return all(
             _spelling(getattr(self, column, None))
             in [_spelling(each) for each in (value if isinstance(value, list) else [value])]
@@ -118,7 +118,7 @@ class Published(pydantic.BaseModel):
 
 
 def _spelling(value: Any) -> str | float:
-    """One spelling of a column's value, so that 16, 16.0 and "16" agree."""
+    """Return a canonical form of a column's value, so that 16, 16.0 and "16" are equal."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -126,7 +126,7 @@ def _spelling(value: Any) -> str | float:
 
 
 def rows(path: str | Path) -> list[Published]:
-    """The rows of a CSV file of published values; ParbenchError names line, column and value."""
+    """Read a CSV file of published values; ParbenchError names line, column and value."""
     try:
         with open(path, encoding="utf-8", newline="") as file:
             lines = [{**row, "line": n} for n, row in enumerate(csv.DictReader(file), start=2)]
@@ -139,7 +139,7 @@ def rows(path: str | Path) -> list[Published]:
 
 
 class Selection(Model):
-    """Which cells; what is not named is free."""
+    """A choice of cells; keys that are not named are free."""
 
     strategy: str | Names | None = Field(None, description="one or several")
     options: dict[str, Any] | None = Field(None, description="of the strategy")
@@ -158,14 +158,14 @@ class Selection(Model):
         return self
 
     def __str__(self) -> str:
-        """``strategy gpipe, checkpoint always``."""
+        """Return it in words: ``strategy gpipe, checkpoint always``."""
         wanted = {**self.stated(), **(self.options or {})}
         return ", ".join(f"{key} {value}" for key, value in wanted.items() if key != "options")
 
 
 class ClaimTest(Model):
-    """A metric of the numerator's cells over that of the denominator's, or, of scores, less it:
-    same model, dataset, seed, and whatever else neither of the two names."""
+    """The ratio (for scores, the difference) of a metric between the numerator's and denominator's
+    cells, which agree in model, dataset, seed and all else that neither names."""
 
     metric: str = Field(
         min_length=1, description="as in tables; of `largest`, what stands before the colon"
@@ -213,7 +213,7 @@ class ClaimTest(Model):
         return self
 
     def check_number(self, key: str, value: Any) -> None:
-        """Refuse what can be no ratio, or no difference of scores; ``key`` has it."""
+        """Raise an error if ``value`` of ``key`` cannot be a ratio, or a difference of scores."""
         if isinstance(value, Mapping):
             for each in value.values():
                 self.check_number(key, each)
@@ -227,18 +227,18 @@ class ClaimTest(Model):
 
     @property
     def is_of_differences(self) -> bool:
-        """Whether scores are compared, which have no ratio but a difference."""
+        """Whether scores are compared, by their difference instead of a ratio."""
         metric = METRICS.get(self.metric)
         return self.op not in ("largest", "equal") and metric is not None and metric.is_score
 
     @property
     def sides(self) -> tuple[Selection, Selection]:
-        """What is compared with what, of a test of a ratio."""
+        """Numerator and denominator of a test of a ratio."""
         return self.numerator, self.denominator
 
     @property
     def named(self) -> set[str]:
-        """The keys that either side names: in these the two may differ."""
+        """The keys that either side names, in which the two may differ."""
         return {key for side in self.sides for key in side.model_fields_set}
 
     @property
@@ -248,12 +248,12 @@ class ClaimTest(Model):
 
     @property
     def is_of_layouts(self) -> bool:
-        """Whether the two may differ in how they are trained."""
+        """Whether the two sides may differ in how they are trained."""
         return bool(self.named & {"strategy", "devices", "nodes", "options"})
 
 
 class Claim(Model):
-    """What a source says in words, with what decides it."""
+    """A statement that a source makes in words, with the test that decides it."""
 
     study: str = Field(description="the source's name in column `study` of the published values")
     claim: str = Field(min_length=1, description="what it says")
@@ -287,9 +287,9 @@ class Claim(Model):
 
 
 class Claims(RootModel[dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,63}$")], Claim]]):
-    """What sources say in words, each claim under a name of its own."""
+    """All claims that sources make in words, by name."""
 
 
 def claims(path: str | Path) -> dict[str, Claim]:
-    """The claims of a file, by name. ParbenchError names file, key, value, fix."""
+    """Read the claims of a file, by name; ParbenchError names file, key, value, fix."""
     return validated(Claims, read_yaml(path), places.shown(path)).root

@@ -1,4 +1,4 @@
-"""The JSON schemas of files that a user writes, as an editor or another program reads them."""
+"""JSON schemas of the files that users write, for editors and other programs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ MADE: dict[str, tuple[type[pydantic.BaseModel], str]] = {
 
 
 class _Untitled(GenerateJsonSchema):
-    """Without the titles that pydantic makes of the names of fields."""
+    """A generator that omits the titles pydantic makes from field names."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
 
 def text(name: str) -> str:
-    """The content of rules/schemas/<name>.schema.yaml."""
+    """Return the content of rules/schemas/<name>.schema.yaml."""
     kind, title = MADE[name]
     schema = kind.model_json_schema(schema_generator=_Untitled)
     start = {"$schema": "https://json-schema.org/draft/2020-12/schema"}

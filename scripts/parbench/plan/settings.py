@@ -1,4 +1,4 @@
-"""The settings of a cell's training, each described once."""
+"""The training settings of a cell, each described once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parbench.plan.model import AS_WRITTEN, Model, NotNegative, Positive, Share,
 
 
 class Settings(Model):
-    """What the loop is told, each explicit, and how much of its dataset it learns."""
+    """Settings of the training loop, all explicit, and how much of its dataset it uses."""
 
     epochs: Whole = Field(description="passes over the training set")
     global_batch: Whole = Field(description="samples of one optimizer step over all ranks")
@@ -128,21 +128,21 @@ class _Assumptions(Settings):
     )
 
 
-# What a study may set for its cells, as it was written and in that order; and what it may assume.
+# What a study may set for its cells, and what it may assume; both keep spelling and order.
 Layer = Annotated[stated_part("Layer", Settings), AS_WRITTEN, PlainSerializer(dict)]
 Assumed = Annotated[stated_part("Assumed", _Assumptions), AS_WRITTEN, PlainSerializer(dict)]
 
 
 def defaults() -> dict[str, Any]:
-    """The settings that have a default."""
+    """Return the settings that have a default."""
     fields = Settings.model_fields.items()
     return {key: field.default for key, field in fields if not field.is_required()}
 
 
 def settled(layers: list[dict], where: str) -> dict[str, Any]:
-    """All settings of a cell: later ``layers`` over earlier ones over the defaults.
+    """Return all settings of a cell: later ``layers`` over earlier ones over the defaults.
 
-    ParbenchError for one that has no default and stands nowhere.
+    ParbenchError for a setting without default that no layer states.
     """
     values = defaults()
     for layer in layers:

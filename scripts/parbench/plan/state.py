@@ -1,4 +1,4 @@
-"""What state a cell is in, why it would be trained again, and how a user is told."""
+"""The state of a cell, why it would be trained again, and how this is shown to the user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from parbench.plan.naming import identity
 from parbench.plan.places import folder
 from parbench.words import nearest
 
-_CODE: dict[tuple, dict[str, str]] = {}  # thousands of cells have the same few
+_CODE: dict[tuple, dict[str, str]] = {}  # a cache: thousands of cells share a few
 
 
 def _code(cell: Cell | Pair) -> dict[str, str]:
@@ -32,16 +32,16 @@ def _code(cell: Cell | Pair) -> dict[str, str]:
 
 
 def code_digest(cell: Cell | Pair) -> str:
-    """Digest of the code that a cell can reach."""
+    """Return a digest of the code that a cell can reach."""
     return provenance.combined(_code(cell))
 
 
 def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
-    """A cell's state in one word, and the reasons why it would run.
+    """Return a cell's state in one word and the reasons for it.
 
-    ``done``: its metrics stand and nothing that they rest on changed; ``stale``: something did;
-    ``missing``: no metrics yet; ``not run``: this machine cannot; ``unreadable``: a file that tells
-    is damaged or another cell's.
+    ``done``: it has metrics and nothing they depend on changed; ``stale``: something did;
+    ``missing``: no metrics yet; ``not run``: this machine cannot; ``unreadable``: a file that
+    decides this is damaged or belongs to another cell.
     """
     if cell_id in plan.not_run:
         return "not run", [plan.not_run[cell_id]]
@@ -65,15 +65,15 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
 def _changes(
     cell: Cell | Pair, environments: Sequence[Mapping], data: dict | None, plan: Plan
 ) -> list[str]:
-    """What changed since ``cell`` was trained, each of its sides in one of ``environments`` (of its
-    metrics.json); ``data`` describes its dataset as it is now."""
+    """Return what changed since ``cell`` was trained. ``environments`` (of its metrics.json) are
+    those of its sides; ``data`` describes its dataset as it is now."""
     code = {module: digest for each in environments for module, digest in each["code"].items()}
     found = _changed_code(cell, code)
     for side, environment in zip(cell.sides, environments, strict=False):
         image, then = image_of(side, plan), environment["image"]
         if image is not None and image.label != then:
             found.append(f"the image {image.name} changed ({then} to {image.label})")
-    found = list(dict.fromkeys(found))  # sides have the same image, most often
+    found = list(dict.fromkeys(found))  # sides often share an image
     for path in lacking_weights(cell):
         found.append(f"the weights that it starts from are not there ({path})")
     name, then = cell.dataset.name, environments[0]["dataset_digest"]
@@ -87,7 +87,7 @@ def _changes(
 
 
 def _changed_code(cell: Cell | Pair, then: Mapping[str, str]) -> list[str]:
-    if any(name.endswith(".py") for name in then):  # digests were those of files
+    if any(name.endswith(".py") for name in then):  # old digests were of files
         return [
             "it was trained by parbench before its modules got new names: every cell is trained "
             "again once"
@@ -103,7 +103,7 @@ def _changed_code(cell: Cell | Pair, then: Mapping[str, str]) -> list[str]:
 
 
 def took(cell: str) -> float | None:
-    """Seconds that a cell took from its start to its end; None where it has no result."""
+    """Return the seconds from a cell's start to its end; None if it has no result."""
     try:
         found = read_json(folder(cell) / "metrics.json")
         return seconds(found)
@@ -111,13 +111,13 @@ def took(cell: str) -> float | None:
         return None
 
 
-# --- what a cell rests on ---
+# --- what a cell depends on ---
 
 
 def metrics(cell_id: str) -> dict | None:
-    """A cell's metrics.json, None without one; ParbenchError for one that is not what it must be.
+    """Read a cell's metrics.json; None if there is none, ParbenchError if it is invalid.
 
-    Anything may lie in a results folder: copied from elsewhere, half deleted, edited.
+    A results folder may hold anything: files copied from elsewhere, half deleted, edited.
     """
     path = folder(cell_id) / "metrics.json"
     if not path.exists():
@@ -131,18 +131,18 @@ def metrics(cell_id: str) -> dict | None:
 
 
 def data_path(cell: Cell | Pair) -> Path:
-    """The file that describes the cell's dataset."""
+    """Return the path of the file that describes the cell's dataset."""
     return places.RESULTS / "data" / cell.dataset.name / "digest.json"
 
 
 def described_data(cell: Cell | Pair) -> dict | None:
-    """The description of the cell's converted dataset; None while it is not there."""
+    """Read the description of the cell's converted dataset; None while it does not exist."""
     path = data_path(cell)
     return read_json(path) if path.exists() else None
 
 
 def weights(cell: Cell | Pair) -> list[Path]:
-    """The descriptions of the weights that ``cell`` starts from: published, or another cell's."""
+    """Return paths of descriptions of the weights ``cell`` starts from: published or a cell's."""
     started = (side.model.pretrained for side in cell.sides)
     names = dict.fromkeys(each.weights for each in started if each)
     found = [places.RESULTS / "weights" / name / pretrained.DIGEST for name in names]
@@ -151,12 +151,12 @@ def weights(cell: Cell | Pair) -> list[Path]:
 
 
 def lacking_weights(cell: Cell | Pair) -> list[Path]:
-    """Those of ``weights`` that are not there."""
+    """Return the paths in ``weights`` that do not exist."""
     return [path for path in weights(cell) if not path.exists()]
 
 
 def image_of(cell: Cell, plan: Plan) -> images.Image | None:
-    """The image that ``cell`` runs in; None on the host."""
+    """Return the image that ``cell`` runs in; None on the host."""
     if cell.deployment == "host":
         return None
     return images.of_cell(cell, plan.images["settings"])
@@ -164,21 +164,21 @@ def image_of(cell: Cell, plan: Plan) -> images.Image | None:
 
 @functools.cache
 def source_digest(name: str, plan: Plan) -> str | None:
-    """SHA-256 of what a dataset's local folder holds; None for other sources, which are pinned."""
+    """Return the SHA-256 of a dataset's local folder; None for other sources, which are pinned."""
     if "path" not in plan.datasets[name]:
         return None
-    from parbench.data import dataset  # which needs numpy: only where there is a folder to look at
+    from parbench.data import dataset  # imported late: it needs numpy
 
     kept = places.RESULTS / "plan" / "datasets" / f"{name}.source.json"
     made = places.RESULTS / "data" / name / "digest.json"
     return dataset.local_digest(plan.datasets[name], kept, made)
 
 
-# --- told on the terminal ---
+# --- terminal output ---
 
 
 def find(name: str, plan: Plan) -> str:
-    """The cell that ``name`` (an id or a unique part of one) means."""
+    """Return the id of the cell that ``name`` (an id or a unique part of one) means."""
     if name in plan.cells:
         return name
     matches = [cell for cell in plan.cells if name in cell]
@@ -207,7 +207,7 @@ def show_all(plan: Plan) -> None:
 
 
 def show_why(cell_id: str, plan: Plan) -> None:
-    """Print why a cell would run, and where a finished one tells what it was run with."""
+    """Print why a cell would run, and the path of a finished one's metrics.json."""
     word, reasons = state(cell_id, plan)
     print(f"{cell_id}: {word}")
     if word == "done":
@@ -229,7 +229,7 @@ def show_why(cell_id: str, plan: Plan) -> None:
 
 
 def _show_changed(cell_id: str, plan: Plan) -> None:
-    """Name the finished cells of the same name, and what was edited since."""
+    """Print the finished cells of the same name, and what was edited since."""
     now = identity(plan.cells[cell_id].json())
     name = cell_id.rpartition("-")[0]
     for path in sorted((places.RESULTS / "cells").glob(f"{name}-*/metrics.json")):

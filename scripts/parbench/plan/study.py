@@ -1,4 +1,4 @@
-"""studies/<name>.yaml, a table of a paper as cells, as models."""
+"""Models of studies/<name>.yaml, which states a table of a paper as cells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parbench.plan.configuration import Seeds
 from parbench.plan.model import Distinct, Model, Name, Names, Number, Positive, Whole
 from parbench.plan.settings import Assumed, Layer
 
-# Which published rows: column = value, or one of several values.
+# Selects published rows: column = value, or one of several values.
 _Value = str | int | Number
 Selection = dict[str, _Value | Annotated[list[_Value], Field(min_length=1)]]
 Metric = Literal[tuple(METRICS)]
@@ -29,7 +29,7 @@ class Citation(Model):
 
 
 class Tolerance(Model):
-    """How far two numbers may be apart that count as equal (docs/verdicts.md)."""
+    """How far apart two numbers may be and still count as equal (docs/verdicts.md)."""
 
     relative: Positive = Field(0.05, description="share of the published value")
     accuracy: Positive = Field(0.01, description="absolute")
@@ -81,7 +81,7 @@ class Variant(Model):
 
 
 class Together(Model):
-    """Several models, all of which are trained."""
+    """Several models, timed until all are trained."""
 
     models: Annotated[list[str], Field(min_length=2), Distinct] = Field(
         description="those of the study that are trained"
@@ -93,7 +93,7 @@ class Together(Model):
 
 
 class VariantPair(Model):
-    """Two variants whose times are compared: they take turns on the same devices."""
+    """Two variants whose times are compared while they take turns on the same devices."""
 
     variant: str = Field(description="the one that is said to be faster or slower")
     baseline: str = Field(
@@ -110,7 +110,7 @@ class VariantPair(Model):
 
 
 class Pairs(Model):
-    """Which times are compared in interleaved pairs."""
+    """The times that are compared in interleaved pairs."""
 
     restarts: Whole = Field(4, description="how often both sides of each are started anew")
     compare: Annotated[list[VariantPair], Field(min_length=1)] = Field(
@@ -135,7 +135,7 @@ class Table(Model):
     )
 
     def holds(self, model: str, variant: str, several: bool = False) -> bool:
-        """Whether this model in this variant is a row; ``several`` together only where named."""
+        """Return whether model and variant are a row; ``several`` together only if named."""
         models = self.models or ([] if several else [model])
         return variant in self.variants and model in models
 
@@ -193,18 +193,18 @@ class Study(Model):
     )
 
     def trained(self, variant: str) -> list[str]:
-        """The models that are trained in ``variant``."""
+        """Return the models that ``variant`` trains."""
         stated = self.variants[variant].models
         return list(self.models) if stated is None else stated
 
     def trained_in_both(self, one: str, other: str) -> list[str]:
-        """The models that are trained in two variants."""
+        """Return the models that both variants train."""
         return [model for model in self.trained(one) if model in self.trained(other)]
 
     def options(self, entry: Variant) -> dict[str, Any]:
-        """Those of a variant's strategy, over what is assumed of it."""
+        """Return a variant's strategy options, laid over those assumed for the strategy."""
         return {**self.assumed.get("options", {}).get(entry.strategy, {}), **entry.options}
 
     def members(self, name: str) -> list[str]:
-        """The models that ``name``, of a model or in `together`, stands for."""
+        """Return the models that ``name`` stands for: one model, or an entry of `together`."""
         return self.together[name].models if name in self.together else [name]

@@ -1,4 +1,4 @@
-"""results/plan/<study>.json as models: what the tables and the report know of a study.
+"""Models of results/plan/<study>.json: what the tables and the report know of a study.
 
 Nothing here imports torch, pandas or a strategy.
 """
@@ -19,12 +19,12 @@ SCHEMA_VERSION = 1
 
 
 def _part_of_a_cell(kind: type) -> Any:
-    """A dataclass of parbench.cell as a field, its numbers written as they are there."""
+    """Return a field type for a dataclass of parbench.cell; its numbers are written unchanged."""
     return Annotated[kind, PlainSerializer(asdict)]
 
 
 class Work(Model):
-    """What a group's settings come to on its hardware under its strategy."""
+    """Values derived from a group's settings, hardware and strategy."""
 
     ranks: int = Field(description="data-parallel size")
     micro_batches: int = Field(description="of a rank's share of a batch")
@@ -34,7 +34,7 @@ class Work(Model):
 
 
 class PlannedGroup(Model):
-    """A configuration with all its seeds; or several models together, without cells of its own."""
+    """A configuration with all its seeds, or several models together without cells of its own."""
 
     id: str
     model: str
@@ -59,14 +59,14 @@ class PlannedGroup(Model):
         None, description="id of the group whose weights it predicts with; it trains nothing"
     )
     members: list[str] = Field([], description="of models together: ids of their groups")
-    # Of a plan of which only a part is done.
+    # For plans that are only partly done.
     note: str | None = Field(None, description="what is said of it beside its numbers")
     failed: list[dict[str, Any]] = Field([], description="its cells that failed, and why")
     waiting: int = Field(0, description="how many of its cells are not trained yet")
 
 
 class PairGroup(Model):
-    """Two variants that take turns on the same devices, with all restarts."""
+    """A pair of variants that take turns on the same devices, with all restarts."""
 
     id: str
     model: str = Field(description="or the name that the study gives several models together")
@@ -81,7 +81,7 @@ class PairGroup(Model):
 
 
 class About(Model):
-    """A study, as the report shows it."""
+    """A study as the report shows it."""
 
     name: str
     title: str
@@ -100,7 +100,7 @@ class About(Model):
 
 
 class StudyPlan(Model):
-    """Everything that the tables and the report know of a study before a cell was trained."""
+    """Everything that the tables and the report know of a study before any cell is trained."""
 
     schema_version: Literal[1]
     study: About
@@ -113,10 +113,10 @@ class StudyPlan(Model):
 
     @property
     def measured(self) -> list[PlannedGroup | PairGroup]:
-        """All that have cells of their own."""
+        """All groups and pairs, which have cells of their own."""
         return [*self.groups, *self.pairs]
 
     def runnable(self) -> list[str]:
-        """Ids of the cells that this machine can run, each once."""
+        """Return the ids of the cells that this machine can run, each once."""
         found = (cell for each in self.measured if each.not_run is None for cell in each.cells)
         return list(dict.fromkeys(found))

@@ -1,5 +1,5 @@
-"""Writes what a run reads of its plan: cell.json of every cell, the plans of studies, and more; and
-reads it again for the job of one cell."""
+"""Writes a plan's files (cell.json of every cell, the plans of studies, and more), and reads them
+back for the job of one cell."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def write(plan: Plan) -> None:
 
 
 def plan_of(cell_id: str, config: dict) -> Plan:
-    """The plan of ``config`` with this one cell, as ``write`` wrote it, and without studies."""
+    """Return a plan of ``config`` with only this cell, as ``write`` wrote it, and no studies."""
     cell = cells.read(folder(cell_id) / "cell.json")
     return Plan(cells={cell_id: cell}, **expansion.sources(config))
 
 
 def _write_changed(path: Path, value: dict) -> None:
-    """Write ``value`` without waiting for the disk: what is lost or half there is written anew by
-    the next run, and there may be thousands of cells."""
+    """Write ``value`` if it changed, without syncing: there may be thousands of cells, and the next
+    run rewrites lost or partial files."""
     text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,6 +42,6 @@ def _write_changed(path: Path, value: dict) -> None:
 
 
 def write_progress(cells: list[str]) -> None:
-    """Tell launchers which ``cells`` this run will train, for their count and time left."""
+    """Write which ``cells`` this run will train, for the launchers' count and time left."""
     told = {"started": time.time(), "cells": cells}
     _write_changed(places.RESULTS / "plan" / "progress.json", told)

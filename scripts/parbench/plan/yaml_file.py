@@ -1,4 +1,4 @@
-"""Reads YAML that a user wrote, and says what is wrong: file, line, key, value, fix."""
+"""Reads YAML files of users; errors name file, line, key, value and fix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parbench.words import brief, nearest
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """YAML without tags, and without two values for one key (it would keep the last, silently)."""
+    """A safe loader that also rejects duplicate keys (YAML would silently keep the last)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         seen: dict[Any, Any] = {}
@@ -45,7 +45,7 @@ def read_yaml(path: str | Path) -> dict:
         raise ParbenchError(
             f"{shown(path)}: cannot be read ({error.strerror}); name a file that you may read"
         ) from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: of bytes, numbers, dates
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: from bytes, numbers, dates
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = brief(getattr(error, "problem", None) or str(error), 300)
@@ -76,31 +76,31 @@ def _check_plain(value: Any, keys: tuple, where: str) -> None:
 
 
 def _sibling(path: Path) -> str:
-    """A hint at a file with almost this name."""
+    """Return a hint at a file with a similar name."""
     names = [other.name for other in path.parent.glob("*") if other.suffix == path.suffix]
     close = difflib.get_close_matches(path.name, names, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
-# --- sentences ---
+# --- parts of messages ---
 
 
 def dotted(keys: Sequence) -> str:
-    """Keys as a message names them."""
+    """Return ``keys`` as a message names them."""
     return ".".join(brief(str(key)) for key in keys)
 
 
 def words_of(value: Any) -> str:
-    """A value in a message: short, on one line."""
+    """Return ``value`` for a message: short, on one line."""
     return brief(yaml.safe_dump(value, default_flow_style=True, width=10_000).split("\n...")[0])
 
 
 def missing_key(name: str, description: str | None) -> str:
-    """Of a key that is not there."""
+    """Return the message for a missing key."""
     meaning = f" ({description})" if description else ""
     return f"the key {name!r}{meaning} is missing; add it"
 
 
 def none_of(words: str, known: list[str]) -> str:
-    """Of a value, in ``words``, that is none of a few."""
+    """Return the message for a value, in ``words``, that is not among the ``known`` ones."""
     return f"{words} is not one of {', '.join(known)}{nearest(words, known, listed=False)}"

@@ -62,7 +62,7 @@ class Place:
     seconds: float = 0.0
     loss: float = 0.0
 
-    def told(self) -> dict[str, int]:
+    def json(self) -> dict[str, int]:
         """Return {epoch, step} for readers, who count epochs from 1."""
         return {"epoch": self.epoch + 1, "step": self.step}
 
@@ -165,11 +165,11 @@ class Lookout:
         self._rank = rank
         self._combined = combined
         state = os.environ.get("PARBENCH_STATE")  # not set if train.py was started by hand
-        self._asked = Path(state) / "stop" if state else None
+        self._stop_file = Path(state) / "stop" if state else None
         self._strides: defaultdict[str, Stride] = defaultdict(Stride)
-        self.wrote()
+        self.restart()
 
-    def wrote(self) -> None:
+    def restart(self) -> None:
         """Restart the clock for the next checkpoint."""
         self._written = time.monotonic()
 
@@ -186,7 +186,7 @@ class Lookout:
         due = asked = False
         if self._rank == 0:
             due = now - self._written >= self._every
-            asked = self._asked is not None and self._asked.exists()
+            asked = self._stop_file is not None and self._stop_file.exists()
         asked = asked or launched.asked_to_stop.is_set()  # Slurm may signal any rank
         mine = [now - stride.since, float(due), float(asked)]
         seconds, due, asked = self._combined(mine, "max")

@@ -30,17 +30,17 @@ class Companions:
         ``mine``: this process's message. Raises Stopped or CompanionDiverged.
         """
         run = self.run
-        while (told := run.strategy.meet(what, mine)) is None:
-            self.heed()
+        while (messages := run.strategy.meet(what, mine)) is None:
+            self.check()
             run.beat(phase)
             if run.lookout.due(phase) and run.scheduler is not None:  # else nothing to keep yet
                 snapshot.write(run)
             if run.lookout.stop:
                 raise Stopped
             time.sleep(MEET_SECONDS)
-        return told
+        return messages
 
-    def heed(self) -> None:
+    def check(self) -> None:
         """Raise CompanionDiverged if another process has announced that it diverged."""
         for each in self.run.strategy.heard("trained"):
             if each["trouble"] is not None:
@@ -48,7 +48,7 @@ class Companions:
                     f"{each['model']}, trained at the same time: {each['trouble']}"
                 )
 
-    def tell_end(self, seconds: float | None, trouble: str | None = None) -> dict:
+    def end_message(self, seconds: float | None, trouble: str | None = None) -> dict:
         """Return the message that announces the end of this training."""
         name = self.run.cell.model.name
         return {"model": name, "train_seconds": seconds, "trouble": trouble}
@@ -58,6 +58,6 @@ class Companions:
 
         Raises CompanionDiverged.
         """
-        told = self.meet("trained", "waiting", self.tell_end(seconds))
-        self.heed()
-        self.others = [each for n, each in enumerate(told) if n != self.run.strategy.companion]
+        messages = self.meet("trained", "waiting", self.end_message(seconds))
+        self.check()
+        self.others = [each for n, each in enumerate(messages) if n != self.run.strategy.companion]

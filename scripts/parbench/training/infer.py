@@ -31,7 +31,7 @@ def infer(
     sha256 = kept.load(run.model, cell, data_folder)
     if cell.training.compile != "none":
         passes = evaluation.passes(run)
-        run.told["compile_seconds"] = compiling.compile_all(run, passes)
+        run.extra["compile_seconds"] = compiling.compile_all(run, passes)
     run.meters.start()
     startup = strategy.reduced([time.time() - launch_time], "max")[0]
     run.place.epoch = cell.training.epochs - 1  # only the last evaluation includes a warm-up
@@ -55,5 +55,5 @@ def infer(
         predictions_sha256=metrics_json.weights_sha256({"predictions": predictions}),
         environment=described,
         **scores.classification(labels[seen], predictions.numpy()[seen], len(run.data.classes)),
-        **run.told,
+        **run.extra,
     )

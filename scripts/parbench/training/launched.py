@@ -12,7 +12,7 @@ from queue import SimpleQueue
 MARK = "parbench: "  # prefix of lines that a rank of a pair prints for the launcher
 
 asked_to_stop = threading.Event()
-told: SimpleQueue[str] = SimpleQueue()  # lines from the launcher, which only pairs receive
+received: SimpleQueue[str] = SimpleQueue()  # lines from the launcher, which only pairs receive
 stopped: list[int] = []  # processes stopped by this one; they cannot notice the launcher's end
 stopping = threading.Lock()  # held while ``stopped`` changes
 
@@ -35,7 +35,7 @@ def _end_with_input() -> None:
     while read := os.read(0, 4096):
         *lines, begun = (begun + read).split(b"\n")
         for line in lines:
-            told.put(line.decode())
+            received.put(line.decode())
     stopping.acquire()  # never released: from here on no process is stopped
     send(signal.SIGCONT, stopped)
     os._exit(1)

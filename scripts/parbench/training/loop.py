@@ -61,12 +61,12 @@ class Run:
         self.history: list[dict] = []
         self.inference: dict | None = None  # of the last evaluation
         self.evaluated = False  # by this process
-        self.told: dict[str, float] = {}  # further metrics, such as those of Spark's engine
+        self.extra: dict[str, float] = {}  # further metrics, such as those of Spark's engine
 
         # Restored from a checkpoint when a run is resumed.
         self.started = clocks.now()
         self.resumed_from: list[dict] = []
-        self.kept = self.place.told()  # where the run would resume if it stopped now
+        self.kept = self.place.json()  # where the run would resume if it stopped now
         self.store: checkpoint.Store | None = None
         self.machine = ""
         every = cell.run.checkpoint_seconds
@@ -213,7 +213,7 @@ class Run:
         order = self.order(0)
         if self.training.compile != "none":
             passes = [*self.passes(self.bounds), *evaluation.passes(self)]
-            self.told["compile_seconds"] = compiling.compile_all(self, passes)
+            self.extra["compile_seconds"] = compiling.compile_all(self, passes)
         batches = [self.bounds[number % len(self.bounds)] for number in range(steps)]
         start, stop = self.bounds[-1]
         if batches and stop - start not in {end - begin for begin, end in batches}:
@@ -268,7 +268,7 @@ class Run:
         if found is not None:
             snapshot.resume(self, found)
         self.meters.start()
-        self.lookout.wrote()
+        self.lookout.restart()
         self.companions.meet("ready", "start-up")
 
     # ------------------------------------------------------------ epochs
@@ -288,7 +288,7 @@ class Run:
             loss, seconds = self.train_epoch()
             if not math.isfinite(loss):
                 raise Diverged(f"the training loss became {loss} in epoch {epoch + 1} of {epochs}")
-            self.companions.heed()
+            self.companions.check()
             elapsed = seconds + (self.history[-1]["elapsed_seconds"] if self.history else 0.0)
             if epoch + 1 == epochs:
                 self.companions.end_together(elapsed)

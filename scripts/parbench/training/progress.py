@@ -33,7 +33,7 @@ class Heartbeat:
                 f"rank{self.rank}.heartbeat", {"rank": self.rank, "pid": os.getpid(), **where}
             )
 
-    def last_words(self, error: BaseException) -> None:
+    def report_error(self, error: BaseException) -> None:
         """Report the error that ends this rank."""
         kind = "out_of_memory" if is_out_of_memory(error) else "error"
         words = {"kind": kind, "message": f"{type(error).__name__}: {error}"}

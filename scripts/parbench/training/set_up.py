@@ -76,5 +76,5 @@ def rank_of(cell: Cell) -> Iterator[tuple[Strategy, Heartbeat]]:
         gc.collect()  # release the wrapped model before its process group (_process_group.py)
         strategy.close()
     except BaseException as error:
-        heartbeat.last_words(error)
+        heartbeat.report_error(error)
         raise

@@ -27,7 +27,7 @@ def write(run: Run) -> None:
     random = strategy.gathered([float(byte) for byte in _random_state(strategy.devices)])
     losses = strategy.gathered([place.loss])
     state = {
-        "kept": place.told(),
+        "kept": place.json(),
         "machine": run.machine,
         "seconds": place.seconds,
         "history": run.history,
@@ -51,11 +51,11 @@ def write(run: Run) -> None:
         except (OSError, SafetensorError) as error:  # a full disk must not end the training
             print(
                 f"checkpoint: none could be written to {run.store.folder} ({error}); "
-                f"an interruption now goes on from {_said(run.kept)}",
+                f"an interruption now goes on from {_place_text(run.kept)}",
                 flush=True,
             )
     run.meters.forget_accelerators()
-    run.lookout.wrote()
+    run.lookout.restart()
     if run.lookout.stop:
         raise Stopped
 
@@ -65,8 +65,8 @@ def resume(run: Run, number: int) -> None:
     assert run.store is not None
     state, tensors = run.store.read(number)
     kept, rank = state["kept"], run.strategy.rank
-    run.strategy.load(run.model, _those_of("model", tensors))
-    of_optimizer = _those_of("optimizer", tensors)
+    run.strategy.load(run.model, _part("model", tensors))
+    of_optimizer = _part("optimizer", tensors)
     run.strategy.load_optimizer_state(run.optimizer, run.parameters, of_optimizer)
     # The schedule depends only on the number of steps. torch warns about the order of calls.
     with warnings.catch_warnings(action="ignore"):
@@ -83,14 +83,14 @@ def resume(run: Run, number: int) -> None:
     if run.strategy.leads:
         elsewhere = state["machine"] != run.machine
         aside = " (of another machine: no speedup is told from these times)" if elsewhere else ""
-        print(f"checkpoint: goes on from {_said(kept)}{aside}", flush=True)
+        print(f"checkpoint: goes on from {_place_text(kept)}{aside}", flush=True)
 
 
-def _said(kept: dict[str, int]) -> str:
+def _place_text(kept: dict[str, int]) -> str:
     return f"epoch {kept['epoch']}, step {kept['step']}"
 
 
-def _those_of(part: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _part(part: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     start = f"{part}."
     return {name.removeprefix(start): v for name, v in tensors.items() if name.startswith(start)}
 

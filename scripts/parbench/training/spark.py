@@ -47,7 +47,7 @@ MIB = 2**20
 def evaluate(run: Run) -> tuple[torch.Tensor, None]:
     """Return the predicted classes [N] (int64, CPU) of the test set.
 
-    ``run.inference`` gets the time of JOBS jobs in steady state; ``run.told`` start-up times,
+    ``run.inference`` gets the time of JOBS jobs in steady state; ``run.extra`` start-up times,
     memory, idle load and task skew.
     """
     session = Session(run)
@@ -63,7 +63,7 @@ def evaluate(run: Run) -> tuple[torch.Tensor, None]:
             "seconds": watch.seconds,
             "input_seconds": None,
         }
-        run.told |= {
+        run.extra |= {
             "session_seconds": session.seconds,
             "first_batch_seconds": first.seconds,
             "task_skew": session.skew(),

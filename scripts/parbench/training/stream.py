@@ -42,7 +42,7 @@ FOLDERS = ("coming", "images", "results", "dead")
 def evaluate(run: Run) -> tuple[torch.Tensor, None]:
     """Return the predicted classes [N] (int64, CPU) of the test set; -1 for images without result.
 
-    ``run.inference`` gets the number of results and their time; ``run.told`` latencies, losses
+    ``run.inference`` gets the number of results and their time; ``run.extra`` latencies, losses
     and duplicates.
     """
     stream = _Stream(run)
@@ -202,7 +202,7 @@ class _Stream:
             "seconds": last - begun,
             "input_seconds": None,
         }
-        self.run.told |= {
+        self.run.extra |= {
             **json.loads((self.folder / "ready").read_text()),
             "latency_median_seconds": float(shares[0]),
             "latency_p95_seconds": float(shares[1]),

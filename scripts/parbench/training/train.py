@@ -78,7 +78,7 @@ def _train_epochs(
             run.train()
     except Diverged as error:  # on all ranks at once, since they see the same reduced loss
         if not isinstance(error, CompanionDiverged):  # the companion has announced it itself
-            run.strategy.meet("trained", run.companions.tell_end(None, str(error)))
+            run.strategy.meet("trained", run.companions.end_message(None, str(error)))
         return startup, str(error)
     return startup, None
 
@@ -98,7 +98,7 @@ def _result(
         **tested,
         "inference": run.inference,
         **_tokens(run, seconds),
-        **run.told,
+        **run.extra,
         "weights_sha256": metrics_json.weights_sha256(weights),
         "beside": [
             {key: each[key] for key in ("model", "train_seconds")} for each in run.companions.others
@@ -121,8 +121,8 @@ def _tokens(run: Run, seconds: float) -> dict:
     number, places = tokens.counted(
         run.data.train_lengths, shares, training.padding == "longest", training.max_length
     )
-    told = {"number": number, "padding": 1 - number / places, "per_second": number / seconds}
-    return {"tokens": told}
+    counts = {"number": number, "padding": 1 - number / places, "per_second": number / seconds}
+    return {"tokens": counts}
 
 
 def main() -> None:

@@ -49,12 +49,12 @@ def take_turns(
     else:
         step = _training(run)
     place = {"rank": int(os.environ["RANK"]), "node": node(), "pids": [os.getpid(), *helpers]}
-    told = place
+    report = place
     while True:
-        print(f"{launched.MARK}{json.dumps(told)}", flush=True)
-        turn = json.loads(launched.told.get())
+        print(f"{launched.MARK}{json.dumps(report)}", flush=True)
+        turn = json.loads(launched.received.get())
         with _alone(turn["stop"].get(node(), []), strategy.local_rank == 0):
-            told = place | _timed(step, turn["steps"], strategy, helpers)
+            report = place | _timed(step, turn["steps"], strategy, helpers)
 
 
 def node() -> str:
