@@ -1,5 +1,5 @@
-"""What a finding of the audit is, what a metric's values can be, and checks of devices, times and
-ratios. Each check takes values that are in their metric's own unit.
+"""Findings of the audit, units and ranges of metrics, and checks of devices, times and ratios.
+Every check expects values in their metric's own unit.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from parbench.plan.published import Published
 
 TIMES = ("train_seconds", "total_seconds", "epoch_seconds")
 RATE = "samples_per_second"
-# Ratios that a source prints, and what they are made of, most telling first: time before over time
-# after, or throughput after over before.
+# Ratios that a source prints, and the metrics they are computed from, in order of preference: time
+# before over time after, or throughput after over before.
 RATIOS = {
     "speedup": (TIMES, (RATE,)),
     "throughput_ratio": ((RATE,),),
     "parallel_efficiency": (TIMES, (RATE,)),
 }
 FASTER = "faster than its devices"
-ALIKE = 1.05  # two runs of one thing, or a larger cache, may make as much
-# Throughput may leave out the start of an epoch, or its end: not a fifth of the time.
+ALIKE = 1.05  # repeated runs or a larger cache may explain a factor up to this
+# Throughput may exclude the start or the end of an epoch, but not a fifth of the time.
 EPOCHS_WITHIN = 1.2
 
 
@@ -38,8 +38,8 @@ class Sure(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Granted:
-    """What the numbers are of: ``classes`` and ``train_samples``, and whether each class has as
-    many test samples as any other.
+    """What is assumed of the dataset: the numbers of ``classes`` and ``train_samples``, and whether
+    the test set is ``balanced``: all classes have the same number of samples.
     """
 
     classes: int = 10
@@ -49,7 +49,7 @@ class Granted:
 
 @dataclass(frozen=True)
 class Contradiction:
-    """Something that cannot be, or hardly: ``lines`` are those of the file that say so."""
+    """Numbers that cannot, or can hardly, all be true; ``lines``: their lines in the file."""
 
     check: str
     sure: Sure
@@ -59,7 +59,7 @@ class Contradiction:
 
 
 def against(check: str, sure: Sure, rows: Iterable[Published], says: str) -> Contradiction:
-    """What ``rows`` say; the first names the study."""
+    """Return the contradiction between ``rows``, whose first names the study."""
     rows = list(rows)
     lines = tuple(dict.fromkeys(row.line for row in rows))
     return Contradiction(check, sure, rows[0].study, says, lines)
@@ -70,12 +70,12 @@ Found = Iterator[Contradiction]
 
 
 def of_metrics(rows: Rows, *metrics: str) -> list[Published]:
-    """Those of ``rows`` that are of one of ``metrics``."""
+    """Return the ``rows`` whose metric is one of ``metrics``."""
     return [row for row in rows if row.metric in metrics]
 
 
 def grouped(rows: Rows, key: Callable[[Published], Hashable]) -> Iterable[list[Published]]:
-    """The rows with the same ``key`` together, in the order of the file."""
+    """Return the rows grouped by ``key``, in the order of the file."""
     found: dict[Hashable, list[Published]] = {}
     for row in rows:
         found.setdefault(key(row), []).append(row)
@@ -83,7 +83,7 @@ def grouped(rows: Rows, key: Callable[[Published], Hashable]) -> Iterable[list[P
 
 
 def by_configuration(rows: Rows) -> Iterator[dict[str, Published]]:
-    """The values of each configuration by metric."""
+    """Yield the rows of each configuration, by metric."""
     for each in grouped(rows, lambda row: row.configuration):
         yield {row.metric: row for row in each}
 
@@ -105,9 +105,9 @@ NUMBERS = {
 
 @dataclass(frozen=True)
 class Quantity:
-    """What the metrics measure whose names match ``names``.
+    """The quantity that metrics measure whose names match the pattern ``names``.
 
-    ``sizes``: of other units in ``unit``. Values lie above 0, or from 0 on where ``may_be_zero``.
+    ``sizes``: each unit expressed in ``unit``. Values are above 0, or may be 0 if ``may_be_zero``.
     """
 
     names: str
@@ -118,12 +118,12 @@ class Quantity:
     may_be_zero: bool = False
 
     def size(self, unit: str) -> float | None:
-        """Of ``unit``, empty for the quantity's own; None where it measures something else."""
+        """Return ``unit`` expressed in the own unit: 1 if empty, None if of another quantity."""
         return self.sizes.get(re.sub(r".*(/|\bper )\s*", "/", unit.lower())) if unit else 1.0
 
 
 SCORES = r"\w*(accuracy|precision|recall|specificity|f1)(_macro|_micro|_weighted)?"
-QUANTITIES = (  # the first whose names match
+QUANTITIES = (  # the first match counts
     Quantity(r"\w+_per_second", "a rate", "1/s", RATES),
     Quantity(r"operator_\w+_seconds:.*", "a time", "s", SECONDS, may_be_zero=True),
     Quantity(r"\w*seconds\w*", "a time", "s", SECONDS),
@@ -133,8 +133,8 @@ QUANTITIES = (  # the first whose names match
 
 
 def converted(row: Published) -> Published | Contradiction:
-    """``row`` in its metric's own unit, with digits of its value where none are printed; or why its
-    value is in another unit than the metric's, than the printed one, or cannot be.
+    """Return ``row`` in its metric's own unit, with an empty ``published_value`` filled in from its
+    value; or a Contradiction if its unit is wrong, or its value out of range or not as printed.
     """
     own = {"published_value": row.published_value or f"{row.value:g}"}
     quantity = next((each for each in QUANTITIES if re.fullmatch(each.names, row.metric)), None)
@@ -168,9 +168,9 @@ def converted(row: Published) -> Published | Contradiction:
 
 @dataclass(frozen=True)
 class Faster:
-    """Two values of one metric, of few devices and of more.
+    """Two values of one metric, on ``few`` devices and on ``many``.
 
-    ``ratio``: how many times as fast the second is, and at ``least`` is, if rounding was kind.
+    ``ratio``: how many times as fast ``many`` is; ``least``: the smallest that rounding allows.
     """
 
     few: Published
@@ -180,12 +180,12 @@ class Faster:
 
     @property
     def bound(self) -> float:
-        """What the devices make at most of it."""
+        """The largest ratio that the devices allow."""
         return self.many.devices / self.few.devices
 
     @property
     def kept_as_seconds(self) -> Published | None:
-        """The one of two times that fits the other only if it is minutes."""
+        """The one of two times that fits the other only if it is in minutes, or None."""
         if self.few.metric not in TIMES:
             return None
         if self.ratio > 2 * self.bound and 1 / 3 <= self.ratio / 60 <= self.bound:
@@ -196,7 +196,7 @@ class Faster:
 
 
 def _faster(rows: Rows) -> Iterator[Faster]:
-    """Each two of ``rows`` with the same metric and setting."""
+    """Yield all pairs of ``rows`` that share metric and setting and differ in devices."""
     for each in grouped(rows, lambda row: (row.metric, row.setting)):
         for few, many in itertools.permutations(each, 2):
             if few.devices < many.devices:
@@ -205,8 +205,8 @@ def _faster(rows: Rows) -> Iterator[Faster]:
 
 
 def _bounded(rows: Rows) -> Iterator[Faster]:
-    """Each two whose devices bound the ratio: beside a plain training, another strategy on few
-    devices may just be slow.
+    """Yield the pairs whose devices bound the ratio: of one strategy, or against eager training if
+    the setting has it, since another strategy on few devices may just be slow.
     """
     plain = {row.setting for row in rows if row.strategy == "eager"}
     for pair in _faster(rows):
@@ -217,7 +217,7 @@ def _bounded(rows: Rows) -> Iterator[Faster]:
 
 
 def faster_than_its_devices(rows: Rows, granted: Granted) -> Found:
-    """n times the devices are at most n times as fast."""
+    """Yield the pairs in which n times the devices are more than n times as fast."""
     for pair in _bounded(of_metrics(rows, *TIMES, RATE)):
         few, many = pair.few, pair.many
         if pair.least > pair.bound and pair.kept_as_seconds is None:
@@ -230,12 +230,12 @@ def faster_than_its_devices(rows: Rows, granted: Granted) -> Found:
 
 
 def printed_above_devices(rows: Rows, granted: Granted) -> Found:
-    """On n devices a speedup is at most n, a parallel efficiency at most 1: likely, where the model
-    was trained in one setting; else the speedup may be over another one.
+    """Yield printed speedups above the number of devices, and efficiencies above 1. A speedup is
+    only a weak finding if its model has several settings: the baseline may be in another one.
     """
     for row in of_metrics(rows, *RATIOS):
         is_efficiency = row.metric == "parallel_efficiency"
-        if row.devices == 1 and not is_efficiency:  # over other hardware, or another precision
+        if row.devices == 1 and not is_efficiency:  # against other hardware or another precision
             continue
         most = 1 if is_efficiency else row.devices
         if row.least > most:
@@ -250,7 +250,7 @@ def printed_above_devices(rows: Rows, granted: Granted) -> Found:
 
 
 def minutes_kept_as_seconds(rows: Rows, granted: Granted) -> Found:
-    """A time some 60 times too short beside that of another number of devices."""
+    """Yield times some 60 times too short compared with those on other numbers of devices."""
     for pair in _faster(of_metrics(rows, *TIMES)):
         short = pair.kept_as_seconds
         if short is not None:
@@ -260,7 +260,7 @@ def minutes_kept_as_seconds(rows: Rows, granted: Granted) -> Found:
 
 
 def another_number_of_devices(rows: Rows, granted: Granted) -> Found:
-    """A note that counts other devices than the columns: what the times would be with those."""
+    """Yield pairs too fast for the smaller number of devices that a row's note states."""
     for pair in _bounded(of_metrics(rows, *TIMES)):
         few, many = pair.few, pair.many
         counted = re.search(r"\b(\d+) (?:GPU|CPU|device|accelerator)s?\b", many.note)
@@ -275,7 +275,7 @@ def another_number_of_devices(rows: Rows, granted: Granted) -> Found:
 
 
 def _made(row: Published, rows: Rows) -> list[Faster]:
-    """What the source's own numbers make of a printed ratio: over any with fewer devices."""
+    """Return the pairs that a printed ratio may come from: ``row`` and any on fewer devices."""
     own = [each for each in rows if each.setting == row.setting]
     layout = row.devices, row.strategy
     for metrics in RATIOS[row.metric]:
@@ -287,8 +287,8 @@ def _made(row: Published, rows: Rows) -> list[Faster]:
 
 
 def ratio_of_its_numbers(rows: Rows, granted: Granted) -> Found:
-    """A printed speedup is the ratio of two printed times, or of throughputs, where there are any;
-    an efficiency without speedup is that ratio over that of the devices.
+    """Yield printed ratios that no two printed times give, nor throughputs if there are no times.
+    An efficiency without a printed speedup must be such a ratio divided by that of the devices.
     """
     speedups = {each.configuration for each in of_metrics(rows, "speedup")}
     for row in of_metrics(rows, *RATIOS):
@@ -297,7 +297,7 @@ def ratio_of_its_numbers(rows: Rows, granted: Granted) -> Found:
             continue  # see `efficiency`
         made = _made(row, rows)
         due = [pair.ratio / pair.bound if is_efficiency else pair.ratio for pair in made]
-        # The times are rounded, too, and some print the ratio of rounded ones.
+        # The times are rounded, too, and some sources divide rounded times.
         near = {"rel_tol": 0.01, "abs_tol": 2 * row.rounding}
         if made and not any(math.isclose(each, row.value, **near) for each in due):
             told = " or ".join(f"{each:.3g}" for each in due)
@@ -310,7 +310,7 @@ def ratio_of_its_numbers(rows: Rows, granted: Granted) -> Found:
 
 
 def efficiency(rows: Rows, granted: Granted) -> Found:
-    """Parallel efficiency is speedup over devices."""
+    """Yield parallel efficiencies that are not the printed speedup over the number of devices."""
     for row in of_metrics(rows, "parallel_efficiency"):
         speedups = [s for s in of_metrics(rows, "speedup") if s.configuration == row.configuration]
         follows = (
@@ -328,8 +328,8 @@ def efficiency(rows: Rows, granted: Granted) -> Found:
 
 
 def stated_epochs(rows: Rows, granted: Granted) -> Found:
-    """Throughput times training time is the epochs that the notes state times the training set; and
-    a training takes its epochs times the seconds of one: not less, nor much more.
+    """Yield contradictions to the epochs in notes: throughput times training time must give as many
+    training sets, and training must take as many times an epoch's seconds, not less or much more.
     """
     for found in by_configuration(rows):
         notes = "; ".join(row.note for row in found.values())
@@ -348,7 +348,7 @@ def stated_epochs(rows: Rows, granted: Granted) -> Found:
             )
             yield against("throughput times time", Sure.LIKELY, (time, rate), says)
         time, epoch = time or found.get("total_seconds"), found.get("epoch_seconds")
-        # Else as ``42 s per epoch``, ``0.7 min/epoch``.
+        # Without a row for it, a note may say ``42 s per epoch`` or ``0.7 min/epoch``.
         one = re.search(r"\b(\d+(?:\.\d+)?) ?(s|min)\w* ?(?:/|per |an |each )epoch", notes)
         seconds = epoch.value if epoch else float(one[1]) * SECONDS[one[2]] if one else 0.0
         due = epochs * seconds

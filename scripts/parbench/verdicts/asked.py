@@ -1,4 +1,4 @@
-"""The claims that the studies of a plan are asked, as cells that are done tell of them."""
+"""Judge the claims that a plan's studies test, by the cells that are done."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from parbench.verdicts.published import PublishedSource
 def judged(
     plan: expansion.Plan, studies: Collection[str], done: Collection[str] = ()
 ) -> list[claims.Judged]:
-    """Those of ``studies``, by name, together; ``done``: the cells that count."""
+    """Return the claims of ``studies`` (names), judged together; ``done``: the cells that count."""
     runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in done}
     rebuilt = []
     for name in studies:
-        # Of a group without such cells nothing is said.
+        # A group with none of these cells has no runs, and no reason is given.
         whole = cut(plan.studies[name].stated(), done, lambda group, left: {"cells": []})
         groups, about = tuple(groups_of(whole, runs).values()), whole["study"]
         source = PublishedSource.read(about["published"], places.published_files())

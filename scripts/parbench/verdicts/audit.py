@@ -1,8 +1,8 @@
-"""What published numbers say against themselves, and against what their source says in words:
-arithmetic alone, of any paper, without training.
+"""Find contradictions between published numbers, and between them and their source's claims.
 
-Reads a file in the form of studies/published/published_results.csv and prints what cannot all be
-true: docs/audit.md says which columns it needs and how each check reckons.
+Works by arithmetic alone, for any paper, without training: reads a file in the form of
+studies/published/published_results.csv and prints what cannot all be true. docs/audit.md says which
+columns it needs and how each check works.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CHECKS = (
 
 
 def contradictions(rows: Rows, granted: Granted) -> list[Contradiction]:
-    """All that the checks find, in the order of the file; values that cannot be are told once."""
+    """Return all findings in the order of the file; impossible values are not checked further."""
     read = list(map(arithmetic.converted, rows))
     sound = [each for each in read if isinstance(each, Published)]
     found = [each for each in read if isinstance(each, Contradiction)]
@@ -52,7 +52,7 @@ def contradictions(rows: Rows, granted: Granted) -> list[Contradiction]:
 
 
 def of_claims(claims: Mapping[str, Claim], rows: Rows) -> list[Contradiction]:
-    """What a source's own numbers say against its ``claims``."""
+    """Return the contradictions between a source's own numbers and its ``claims``."""
     found = []
     for name, claim in claims.items():
         mine = [row for row in rows if row.study == claim.study]
@@ -65,7 +65,7 @@ def of_claims(claims: Mapping[str, Claim], rows: Rows) -> list[Contradiction]:
 
 @dataclass(frozen=True)
 class OwnRatio:
-    """A published value over another, or less it: ``by`` which of the two."""
+    """Two published values and their ratio or difference; ``by``: the division or subtraction."""
 
     over: Published
     under: Published
@@ -73,19 +73,19 @@ class OwnRatio:
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """The least that rounding allows, as printed, and the most."""
+        """The ratio or difference: the least that rounding allows, as printed, and the most."""
         over, under = self.over, self.under
         pairs = (over.least, under.most), (over.value, under.value), (over.most, under.least)
         return tuple(self.by(*pair) for pair in pairs)
 
     @property
     def model(self) -> str:
-        """What is trained."""
+        """The model that is trained."""
         return self.over.model
 
     @property
     def place(self) -> tuple:
-        """What tells it from others of its model."""
+        """The settings that tell it from others of the same model."""
         return tuple(
             (*each.way, each.devices_per_node, each.hardware, each.precision, each.batch_size)
             for each in (self.over, self.under)
@@ -93,10 +93,10 @@ class OwnRatio:
 
 
 def denied_by_its_numbers(name: str, claim: Claim, rows: Rows) -> Found:
-    """The claim's own test, of the source's own numbers: where it fails, all in one."""
+    """Apply the claim's test to the source's own numbers; yield one finding of all failures."""
     test = claim.test
     value = test.value
-    if value is None or value == "published":  # nothing to be above or below, or what others say
+    if value is None or value == "published":  # no threshold, or the published number itself
         return
     denying, told = [], []
     kind, between = ("difference", "less") if test.is_of_differences else ("ratio", "over")
@@ -120,7 +120,7 @@ def denied_by_its_numbers(name: str, claim: Claim, rows: Rows) -> Found:
 
 
 def _own_ratios(test: ClaimTest, rows: Rows) -> Iterator[OwnRatio]:
-    """Of rows that a claim's test compares, alike in all that it does not name."""
+    """Yield the ratios that a claim's test compares, of rows alike in all that it does not name."""
 
     def unnamed(row: Published) -> tuple:
         batch = "" if "batch_size" in test.named else row.batch_size
@@ -139,7 +139,7 @@ def _chosen(row: Published, side: Selection) -> bool:
 
 
 def promised_above_devices(name: str, claim: Claim, rows: Rows) -> Found:
-    """A speedup of more than the devices, whoever measured it."""
+    """Yield a claimed speedup above the number of devices, whoever measured it."""
     test, over, under = claim.test, *claim.test.sides
     alone = over.strategy == "eager" or (over.devices == 1 and over.nodes in (None, 1))
     if test.metric not in TIMES or test.op != ">" or not alone or under.devices is None:
@@ -164,7 +164,7 @@ def promised_above_devices(name: str, claim: Claim, rows: Rows) -> Found:
 
 
 def show(found: Iterable[Contradiction]) -> str:
-    """For a terminal: by study, with the lines of the file."""
+    """Return the findings as text for a terminal, by study, with their lines in the file."""
     parts = []
     by_study = sorted(found, key=lambda each: each.study)
     for study, group in itertools.groupby(by_study, key=lambda each: each.study):
@@ -177,7 +177,7 @@ def show(found: Iterable[Contradiction]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("csv", type=Path, help="published values, one a row")
     parser.add_argument("--classes", type=int, default=Granted.classes)

@@ -1,7 +1,7 @@
-"""Certificates of equivalence: what scripts/equivalence.py writes, and what one says of a cell.
+"""Make certificates of equivalence, and look up whether a cell is certified.
 
-As a program: makes the certificate of what the cells of studies use, in the image that they run in,
-or takes it from the cache, where it lies for the same code, software and machine.
+As a program: runs scripts/equivalence.py for what the cells of studies use, in the image that they
+run in, or takes the certificate from the cache if code, software and machine are the same.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from parbench.verdicts.words import DIFFERS, EQUAL
 
 SCHEMA_VERSION = 1
 FOLDER = Path("results/certificates")
-MOST_DEVICES = 8  # as many processes on one machine, whatever cores it has
+MOST_DEVICES = 8  # run as that many processes on one machine, however few its cores
 HOST = "host"  # in place of an image's label
-# Arithmetics in which a cell is certified beside its strategy's EXACT one: by precision.
+# By precision: the arithmetic in which a cell is certified besides its strategy's EXACT one.
 ALSO_IN = {"fp32": "float32", "bf16": "bfloat16"}
 FROZEN, SYNCHRONIZED = "frozen", "synchronized"  # BatchNorm in a trial
 
 
 def path(place: str) -> Path:
-    """The certificate of what runs in the image with this label, or on the HOST."""
+    """Return the path of the certificate for ``place``: an image's label, or HOST."""
     return FOLDER / f"{place}.json"
 
 
 def combination(cell: Mapping) -> dict[str, Any]:
-    """What of a cell decides whether its mathematics is certified, beside its arithmetic.
+    """Return the part of a cell that a certificate must match, besides its arithmetic.
 
-    The model by its name alone: it is certified at small width.
+    Of the model only the name, since a certificate is made at small width.
     """
     hardware = cell["hardware"]
     return {
@@ -49,13 +49,13 @@ def combination(cell: Mapping) -> dict[str, Any]:
 
 
 def tuned(training: Mapping) -> dict[str, Any]:
-    """Which of the settings that make a device faster differ from their defaults."""
+    """Return the settings that make a device faster (TUNING) and differ from their defaults."""
     stated = {key: training[key] for key in TUNING if key in training}
     return {key: value for key, value in stated.items() if value != getattr(Training, key)}
 
 
 def wanted(plans: Iterable[Mapping], place: str) -> list[dict]:
-    """What is to be certified for the cells of ``plans`` that run in ``place``, each once."""
+    """Return what to certify for the cells of ``plans`` that run in ``place``, each once."""
     image = None if place == HOST else place.partition("-")[0]
     found = {}
     for group in (group for plan in plans for group in plan["groups"]):
@@ -74,14 +74,14 @@ def wanted(plans: Iterable[Mapping], place: str) -> list[dict]:
 
 
 def code(todo: Iterable[Mapping]) -> str:
-    """Digest of the code that certifies what is ``wanted``."""
+    """Return the digest of the code that certifies ``todo``, which is from `wanted`."""
     modules = {f"parbench.strategies.{each['strategy']}" for each in todo}
     modules |= {f"parbench.models.{each['model']}" for each in todo}
     return provenance.combined(provenance.closure("parbench.verdicts.equivalence", *modules))
 
 
 def make(plans: list[Path], place: str, out: Path) -> None:
-    """Write the certificate of what ``plans`` want of ``place``; shows it where it is new."""
+    """Write the certificate of what ``plans`` use in ``place``: cached, or new and then printed."""
     todo = wanted(map(files.read_json, plans), place)
     software = packages.installed() if place == HOST else place
     key = files.digest([todo, code(todo), software, sys.version, machine.describe()])
@@ -99,7 +99,7 @@ def make(plans: list[Path], place: str, out: Path) -> None:
                 f"{out}: scripts/equivalence.py ended with status {done.returncode}; see above"
             )
         made = read(out)
-        if not any(row["reason"] for row in made["rows"]):  # a rank that was killed is run again
+        if not any(row["reason"] for row in made["rows"]):  # not cached: try a killed rank again
             files.write_json(kept, made)
         return
     files.write_json(out, read(kept))
@@ -115,7 +115,7 @@ def write(out: Path, place: str, environment: dict, rows: list[dict]) -> dict:
 
 
 def read(source: Path) -> dict:
-    """Read a certificate; ParbenchError for what is none or was changed."""
+    """Read a certificate. Raises ParbenchError if it is not one or was changed."""
     found = files.read_json(source)
     fix = "delete it and run again"
     if not isinstance(found, dict) or found.get("schema_version") != SCHEMA_VERSION:
@@ -131,8 +131,8 @@ QUANTITIES = ("loss", "gradients", "weights", "running statistics", IN_HALF)
 
 
 def summary(rows: Iterable[Mapping]) -> list[list[str]]:
-    """The rows in short: model, strategy, arithmetic, BatchNorm, how many options and devices, the
-    worst error of each of the QUANTITIES over them, bound, verdict."""
+    """Return a line for each model, strategy, arithmetic and BatchNorm: these, how many options and
+    devices, the worst error of each of the QUANTITIES over them, bound, verdict."""
     together: dict[tuple[str, ...], list[Mapping]] = {}
     for row in rows:
         key = tuple(row[name] for name in ("model", "arithmetic", "batch_norm"))
@@ -153,7 +153,7 @@ def _worst(rows: list[Mapping]) -> Iterator[str]:
 
 
 def shown(error: float) -> str:
-    """A relative error, or one in units of eager training's own, as it is printed."""
+    """Format an error (relative, or a share of products) or a bound for printing."""
     return f"{error:.1e}" if 0 < error < 0.01 else f"{error:.2g}"
 
 
@@ -164,16 +164,16 @@ class Certificates:
         self.all = {found["place"]: found for found in map(read, paths)}
 
     def digest(self, run: Mapping) -> str | None:
-        """The digest of the certificate that stands for a run (metrics.json), or None."""
+        """Return the digest of the certificate that applies to a run (metrics.json), or None."""
         found = self.all.get(run["environment"]["image"] or HOST)
         return found and found["digest"]
 
     def problems(self, runs: Iterable[Mapping]) -> list[str]:
-        """What is said of runs whose mathematics is not certified, each sentence once."""
+        """Return why runs are not certified, each reason once; empty if all are."""
         return list(dict.fromkeys(filter(None, map(self.problem, runs))))
 
     def problem(self, run: Mapping) -> str | None:
-        """Why the mathematics of a run (metrics.json) is not certified; None where it is."""
+        """Return why the mathematics of a run (metrics.json) is not certified; None if it is."""
         why = self._why_not(run)
         return why and f"⚠ not certified: {why}"
 
@@ -181,7 +181,7 @@ class Certificates:
         cell, place = run["cell"], run["environment"]["image"] or HOST
         training = cell["training"]
         if "trained_by" in cell:
-            return None  # of what trained its weights there is one
+            return None  # it only predicts; what trained its weights has a certificate
         strategy = strategies.load(cell["strategy"]["name"])
         if lossy := strategy.lossy(cell["strategy"]["options"]):
             return lossy
@@ -192,7 +192,7 @@ class Certificates:
         if training["precision"] not in ALSO_IN:
             return f"precision {training['precision']} is not"
         wanted = combination(cell)
-        # Certificates of before know of nothing that is tuned.
+        # Older certificates have no key `tuned`.
         rows = [{"tuned": {}} | row for row in self.all[place]["rows"]]
         rows = [row for row in rows if wanted.items() <= row.items()]
         if not rows:
@@ -202,7 +202,7 @@ class Certificates:
         kinds = {_kind(row) for row in rows}
         needed = {(strategy.EXACT, FROZEN), (ALSO_IN[training["precision"]], FROZEN)}
         if training["batch_norm"] == SYNCHRONIZED:
-            # There where the model has BatchNorm, and more than one rank.
+            # Present only if the model has BatchNorm and there is more than one rank.
             needed |= {kind for kind in kinds if kind[1] == SYNCHRONIZED}
         if lacking := needed - kinds:
             return f"{', '.join(sorted(name for name, _ in lacking))} is not"
@@ -215,7 +215,7 @@ def _kind(row: Mapping) -> tuple[str, str]:
 
 
 def said(row: Mapping) -> str:
-    """What a row that is not equal says, in words."""
+    """Describe in words a row that differs from eager training."""
     where = f"in {row['arithmetic']}, BatchNorm {row['batch_norm']}"
     if row["reason"] is not None:
         return f"{row['reason']} ({where})"
@@ -224,7 +224,7 @@ def said(row: Mapping) -> str:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--plan", type=Path, nargs="+", required=True)
     parser.add_argument("--place", required=True, help=f"an image's label, or {HOST}")

@@ -1,8 +1,8 @@
-"""What sources claim in words, each with a verdict from the cells at hand (docs/verdicts.md).
+"""Judge what sources claim in words, by the cells at hand (docs/verdicts.md).
 
 A claim's test divides a metric of one selection of groups by that of another. Each pair of groups
-that differ in nothing but what the test names is a comparison with a verdict of its own; the
-claim's follows from them.
+that differ only in what the test names is a comparison with a verdict of its own; the claim's
+verdict follows from these.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from parbench.verdicts.comparisons import Comparison, Rebuilt, of_two_groups, un
 from parbench.verdicts.selection import measuring
 from parbench.verdicts.series import Series
 
-EXACT = 1e-6  # how near two numbers are that are one
+EXACT = 1e-6  # relative difference up to which two numbers are equal
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The claim ``name`` with its verdict, what it follows from, and why in one sentence."""
+    """A claim with its verdict, the reason in a sentence, and the comparisons it rests on."""
 
     name: str
     claim: Claim
     verdict: str
     reason: str
     comparisons: tuple[Comparison, ...]
-    firm: bool = False  # it passes also as one of all claims that are judged
+    firm: bool = False  # also decided at ALPHA over the number of claims judged
 
 
 def judge(
@@ -40,7 +40,7 @@ def judge(
     studies: Collection[Rebuilt],
     found: Collection[Contradiction],
 ) -> list[Judged]:
-    """Every claim that ``studies`` are asked; ``found`` by the audit of their sources."""
+    """Judge every claim that ``studies`` test; ``found``: the audit's findings on their sources."""
     judged = []
     for name, claim in claims.items():
         mine = [each for each in studies if each.source.name == claim.study or name in each.claims]
@@ -53,7 +53,7 @@ def judge(
 
 
 def _comparisons(claim: Claim, study: Rebuilt) -> list[Comparison]:
-    """All of a claim's comparisons in one study; never none."""
+    """Return a claim's comparisons in one study, at least one."""
     test = claim.test
     if test.op == "largest":
         return _largest(test.metric, study)
@@ -64,7 +64,7 @@ def _comparisons(claim: Claim, study: Rebuilt) -> list[Comparison]:
 
 
 def _largest(metric: str, study: Rebuilt) -> list[Comparison]:
-    """The largest part of a metric in each group that measures it, and in the source."""
+    """Return the largest part of a metric in each group, as measured and as published."""
     printed = {row.metric for row in study.source.rows if row.metric.startswith(f"{metric}:")}
     made = []
     for group in study.groups:
@@ -77,7 +77,7 @@ def _largest(metric: str, study: Rebuilt) -> list[Comparison]:
         }
         lacks = group.not_run or (f"no cell measures {metric}" if group.runs else words.NO_VALUES)
         verdict, reasons = (words.REPORTED, ()) if parts else (words.UNTESTED, (lacks,))
-        # By the name after the metric's.
+        # A part is named <metric>:<part>.
         published, measured = (
             max(each, key=each.get).partition(":")[2] if each else None for each in (found, parts)
         )
@@ -88,7 +88,7 @@ def _largest(metric: str, study: Rebuilt) -> list[Comparison]:
 
 
 def _equal(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
-    """A metric over another that it equals, run by run, in each group that the source has, too."""
+    """Test in each group that the source has, too, whether two metrics are equal in every run."""
     for name in (test.metric, test.against):
         if name not in METRICS or METRICS[name].read is None:
             return [untested(study, f"no cell measures {name}")]
@@ -116,7 +116,7 @@ def _equal(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
 
 
 def _is_firm(judged: Judged, claims: int) -> bool:
-    """Whether a claim's verdict also passes at ALPHA over the number of ``claims`` in a report."""
+    """Return whether a claim is also decided at ALPHA over the number of ``claims`` in a report."""
     tested = [each.at for each in judged.comparisons if each.verdict != words.UNTESTED]
     if not tested or None in tested:
         return False
@@ -124,7 +124,7 @@ def _is_firm(judged: Judged, claims: int) -> bool:
 
 
 def _whole(comparisons: Collection[Comparison]) -> tuple[str, str]:
-    """The verdict of a claim, and how many of its comparisons say what."""
+    """Return a claim's verdict, and a sentence that counts its comparisons by verdict."""
     counts = Counter(each.verdict for each in comparisons)
     made = [each for each in comparisons if each.verdict != words.UNTESTED]
     if not made:
@@ -134,14 +134,14 @@ def _whole(comparisons: Collection[Comparison]) -> tuple[str, str]:
     places = dict.fromkeys(each.study + " (scaled)" * each.scaled for each in made)
     gravest = (words.FAILS, words.UNDECIDED, words.HOLDS, words.REPORTED)
     verdict = next(word for word in gravest if counts[word])
-    if verdict == words.FAILS:  # many comparisons refute no true claim by chance
+    if verdict == words.FAILS:  # of many comparisons, one may fail by chance
         verdict = sequential.of_claim([each.verdict_at for each in made])
     outlooks = {each.reasons[-1] for each in made if each.at and each.verdict == words.UNDECIDED}
     return verdict, "; ".join([f"comparisons: {told}; on {', '.join(places)}", *sorted(outlooks)])
 
 
 def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]:
-    """The verdict of a claim without test: published numbers alone may contradict it."""
+    """Return verdict and reason of a claim without test, which only the audit can contradict."""
     sound = [each for each in found if each.sure is not Sure.WEAK]
     if any((each.study, each.check) == (claim.study, claim.finding) for each in sound):
         return words.FAILS, f"by the published numbers alone ({claim.finding})"

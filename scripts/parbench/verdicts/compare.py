@@ -1,7 +1,7 @@
-"""Two machines side by side: what two files of evidence say of the same model and variant.
+"""Compare two machines: what two files of evidence say of the same models and variants.
 
-Seeds are paired; where settings differ, such as the hardware, it is said. docs/evidence.md says how
-to read it.
+Seeds are paired; settings that differ, such as the hardware, are noted. docs/evidence.md says how
+to read the output.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ class EvidenceFile:
 
     @classmethod
     def read(cls, path: Path) -> EvidenceFile:
-        """Read a file of evidence; ParbenchError for what is none."""
+        """Read a file of evidence. Raises ParbenchError if it is not one."""
         made = evidence.read(path)
         groups = groups_of(evidence.plan(made), evidence.runs(made, path)).values()
         return cls(path, made, {f"{g.model} {g.variant}": g for g in groups if not g.members})
 
     def __str__(self) -> str:
-        """Study, machine, date and software."""
+        """Return study, machine, date and software in words."""
         made, plan = self.made, self.made["plan"]
         words = [made["study"], made["machine"], made["date"], f"stack {plan['stack']}"]
         return ", ".join([*words, f"deployment {plan['deployment']}"])
 
     def place(self, group: Group) -> dict[str, Any]:
-        """By what a group is trained."""
+        """Return what a group is trained with: software, hardware and strategy options."""
         software = {key: self.made["plan"][key] for key in ("stack", "deployment")}
         return {**software, "hardware": group.describe_hardware(), **group.options}
 
 
 def _work(group: Group) -> dict[str, Any]:
-    """What a group trains; where it differs, no time is set against the other."""
+    """Return what a group trains; where this differs, accuracies are not judged."""
     data = {f"dataset {key}": value for key, value in asdict(group.dataset).items()}
     return {**data, **group.model_options, **group.pretrained, **asdict(group.training)}
 
@@ -78,7 +78,7 @@ def _word(value: object) -> str:
 
 
 def show(a: EvidenceFile, b: EvidenceFile) -> str:
-    """Accuracy and training time of both machines, as plain text."""
+    """Return accuracies and training times of both machines as plain text."""
     shared = [name for name in a.groups if name in b.groups]
     if not shared:
         raise ParbenchError(
@@ -116,7 +116,7 @@ def show(a: EvidenceFile, b: EvidenceFile) -> str:
 
 
 def _numbers(ours: Group, theirs: Group, pairs: Pairs, gain: Series) -> list[str]:
-    """Accuracies and their difference, training times and their ratio."""
+    """Return accuracies and their difference, training times and their ratio."""
     ratios = numbered(TIME.read(one) / TIME.read(other) for one, other in pairs)
     sides = (("A", ours), ("B", theirs))
     why = "; ".join(f"{name}: {words}" for name, group in sides for words in group.cautions(TIME))
@@ -135,7 +135,7 @@ def _shown(group: Group, metric: Metric, factor: float, unit: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("a", type=Path, help="evidence of one machine")
     parser.add_argument("b", type=Path, help="and of another")

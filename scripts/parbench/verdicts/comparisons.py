@@ -1,6 +1,6 @@
-"""What a claim's test compares, each two groups with a verdict of its own (docs/verdicts.md).
+"""Compare the groups that a claim's test names, two by two, each with a verdict (docs/verdicts.md).
 
-Scores of two groups are compared by their difference, all else by its ratio.
+Scores are compared by their difference, everything else by the ratio.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.selection import across_models, lacks, measuring, pairs
 from parbench.verdicts.series import Series
 
-# Which of a group's pairs tell a metric.
+# The attribute of a group that holds the pairs for a metric.
 TURNS = {"train_seconds": "pairs", "total_seconds": "pairs", "inference_seconds": "predicting"}
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A study of the report, asked the claims of its source and ``claims``, by name, of others.
+    """A study of the report; it tests its source's claims and, by name, ``claims`` of others.
 
-    ``means`` of its table by (group, metric): for metrics that are a name and a part of it.
+    ``means``: those of its table by (group id, metric), for metrics named <metric>:<part>.
     """
 
     name: str
@@ -40,11 +40,11 @@ class Rebuilt:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A metric of the group ``over`` divided by that of ``under``, or of scores less it.
+    """A metric of the group ``over`` divided by that of ``under``; of scores, the difference.
 
-    ``series``: its values, None with ``missing``: why there are none, or none that mean it;
-    ``pair``: where they took turns; ``stated``: what the claim says it is; ``published``: that, or
-    what the source's own numbers give.
+    ``series``: its values, if any; ``missing``: why there are none, or none that are meaningful;
+    ``pair``: set if the groups took turns; ``stated``: the number in the claim; ``published``: the
+    same or, without it, what the source's own numbers give.
     """
 
     over: Group
@@ -57,18 +57,18 @@ class Ratio:
 
     @property
     def model(self) -> str:
-        """What is trained."""
+        """The model that is trained."""
         return self.over.model
 
     @property
     def place(self) -> tuple:
-        """What tells it from others of its model."""
+        """The settings that tell it from others of the same model."""
         sides = (self.over, self.under)
         return tuple((side.batch, side.strategy, side.hardware.name) for side in sides)
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The least and the most that a ratio of times can be: 0 and infinite without a bound."""
+        """The smallest and largest possible ratio of times: 0 and infinity without a bound."""
         if not self.pair:
             return 0.0, math.inf
         return 1 / self.over.at_most_faster(self.under), self.under.at_most_faster(self.over)
@@ -78,11 +78,11 @@ class Ratio:
 class Comparison:
     """One comparison of a claim and its verdict.
 
-    ``ratios``: one, or two of different models, of which the first is divided by the second; none
-    where no two groups could be set beside each other. ``group``: of what is told of one group
-    alone. ``published`` and ``measured`` are numbers, or a word. How the one ``lies`` beside the
-    interval of the other decides nothing: INSIDE, ABOVE or BELOW of `words`, NOT_COMPARABLE, of
-    which it ``says`` why, or empty.
+    ``ratios``: one, or two of different models, the first to be divided by the second; none if no
+    two groups could be compared. ``group``: set if it is about one group alone. ``published`` and
+    ``measured``: numbers, or a word. ``lies``: where the published number is relative to the
+    measured interval, which decides nothing: INSIDE, ABOVE or BELOW (words.py), NOT_COMPARABLE for
+    the reason in ``says``, or empty.
     """
 
     study: str
@@ -94,8 +94,8 @@ class Comparison:
     measured: Series | str | None = None
     lies: str = ""
     says: str = ""
-    bound: float | None = None  # the most that its ratio can be here; of ``<``, the least
-    # The verdict at another alpha, and the values between one verdict and the next.
+    bound: float | None = None  # the largest possible ratio here; for ``<``, the smallest
+    # The verdict as a function of alpha, and the thresholds between verdicts.
     at: Callable[[float], str] | None = None
     boundaries: tuple[float, ...] = ()
 
@@ -107,21 +107,21 @@ class Comparison:
 
     @property
     def sides(self) -> list[Group]:
-        """All groups that are compared."""
+        """All groups in the comparison."""
         return [side for each in self.ratios for side in (each.over, each.under)]
 
     @property
     def waits(self) -> bool:
-        """Whether it lacks nothing but results."""
+        """Whether it is untested only because results are missing."""
         return self.verdict == words.UNTESTED and self.reasons == (words.NO_VALUES,)
 
     def verdict_at(self, alpha: float) -> str:
-        """Say the verdict at ``alpha``; of what rests on no interval there is one alone."""
+        """Return the verdict at ``alpha``; if it rests on no interval, the same for any alpha."""
         return self.at(alpha) if self.at else self.verdict
 
 
 def untested(study: Rebuilt, why: str) -> Comparison:
-    """Of what has no numbers here."""
+    """Return a comparison that has no numbers, for the reason ``why``."""
     return Comparison(study.name, words.UNTESTED, (why,))
 
 
@@ -129,11 +129,11 @@ def untested(study: Rebuilt, why: str) -> Comparison:
 
 
 def of_two_groups(claim: Claim, study: Rebuilt) -> list[Comparison]:
-    """All of a claim's comparisons in one study; never none."""
+    """Return a claim's comparisons in one study, at least one."""
     test = claim.test
     groups = measuring(study.groups, test.metric)
     ratios = [_ratio(claim, study, *pair) for pair in pairs(test, groups)]
-    # Whoever compares times in turns means no others.
+    # If any groups took turns, only these count.
     ratios = [each for each in ratios if each.pair] or ratios
     made = [_compared(test, study, each) for each in across_models(test, ratios)]
     return made or [untested(study, f"{study.name} has {lacks(test, groups)}")]
@@ -162,8 +162,8 @@ def _ratio(claim: Claim, study: Rebuilt, over: Group, under: Group) -> Ratio:
 
 
 def _in_turns(metric: Metric, over: Group, under: Group) -> tuple[Compared | None, Series | None]:
-    """The pairs of the two, whose own ratio is the baseline's time over the variant's, and that of
-    the first group's time over the second's; None where they took no turns."""
+    """Return the pair of two groups and the ratio of their times, ``over`` divided by ``under``
+    (the pair's own is baseline over variant); None and None if they took no turns."""
     kind = TURNS.get(metric.name)
     for variant, baseline in ((over, under), (under, over)) if kind else ():
         if pair := getattr(variant, kind).get(baseline.id):
@@ -172,7 +172,7 @@ def _in_turns(metric: Metric, over: Group, under: Group) -> tuple[Compared | Non
 
 
 def _cautions(metric: Metric, over: Group, under: Group) -> list[str]:
-    """Why the ratio of two groups does not mean what it says, and what it would take."""
+    """Return why the ratio of two groups is not meaningful, and what hardware it needs."""
     metrics, hardware = [metric], over.hardware.name != under.hardware.name
     if metric.depends_on_clock and (hardware or over.strategy != under.strategy):
         metrics.append(METRICS["speedup"])
@@ -186,7 +186,7 @@ def _cautions(metric: Metric, over: Group, under: Group) -> list[str]:
 
 
 def _stated(claim: Claim, over: Group, under: Group) -> float | None:
-    """The number that the claim states: of all, of a model, of a batch, or of a strategy."""
+    """Return the number that the claim states for all or this model, batch or strategy, or None."""
     stated = claim.published
     for key in (over.model, str(over.batch), under.strategy):
         if isinstance(stated, Mapping):
@@ -195,7 +195,7 @@ def _stated(claim: Claim, over: Group, under: Group) -> float | None:
 
 
 def _printed(metric: Metric, over: Group, under: Group, source: PublishedSource) -> float | None:
-    """What the source's own two numbers give, where both are of the same hardware."""
+    """Return what the source's own two numbers give if they are of the same hardware, or None."""
     ours, theirs = (source.find(group, metric) for group in (over, under))
     if ours is None or theirs is None or ours.hardware != theirs.hardware:
         return None
@@ -208,7 +208,7 @@ def _printed(metric: Metric, over: Group, under: Group, source: PublishedSource)
 
 
 def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Comparison:
-    """The verdict on one ratio, or on the first of two over the second."""
+    """Judge one ratio, or the first of two divided by the second."""
     missing = tuple(dict.fromkeys(reason for ratio in ratios for reason in ratio.missing))
     first, *others = ratios
     published, series = first.published, first.series
@@ -237,7 +237,7 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
 
 
 def _biased(groups: Iterable[Group], compared: Iterable[Group]) -> str:
-    """Why pairs of ``compared`` tell nothing: equal sides on as many devices differ; else empty."""
+    """Return why pairs are void, because equal sides on as many devices differ; else empty."""
     places = {(each.hardware.device, each.devices) for each in compared}
     for group in groups:
         equal = group.pairs.get(group.id)
@@ -247,8 +247,8 @@ def _biased(groups: Iterable[Group], compared: Iterable[Group]) -> str:
 
 
 def _reach(test: ClaimTest, ratio: Ratio, value: float | None) -> tuple[float | None, str]:
-    """The most that a ratio can be here, of ``<`` the least, or None; and why none beyond ``value``
-    can be found, empty where one can."""
+    """Return the largest possible ratio (for ``<`` the smallest), None without a bound; and why no
+    ratio can lie beyond ``value``, empty if one can."""
     least, most = ratio.bounds
     bound, times = (least, 1 / least if least else math.inf) if test.op == "<" else (most, most)
     if math.isinf(times):
@@ -259,7 +259,7 @@ def _reach(test: ClaimTest, ratio: Ratio, value: float | None) -> tuple[float | 
 
 
 def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | None) -> Comparison:
-    """``made`` with the verdict of the one rule (sequential.py)."""
+    """Return ``made`` with its verdict by the one rule (sequential.py)."""
     series = made.measured
     if test.op == "report":
         reasons = tuple(filter(None, (*series.reasons, series.too_few)))
@@ -279,7 +279,7 @@ def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | No
 
 
 def _beside(made: Comparison) -> dict[str, str]:
-    """How the published number lies beside the interval, where both are known."""
+    """Return the fields that relate the published number to the interval, if both are known."""
     value, series = made.published, made.measured
     if value is None or series.too_few:
         return {}

@@ -1,8 +1,8 @@
-"""More restarts and seeds of what is undecided, until all is decided or the time over.
+"""Add restarts and seeds to undecided comparisons until all are decided or the time is up.
 
-In rounds, each of what the time left can decide: a short one is not spread over all. How many each
-pair, or group, has is kept in results/restarts.json, which the plan reads: the next run of the
-workflow has them, too. To look after each of them is allowed: see sequential.py.
+Each round takes what the time left can decide, so that a short time is not spread over everything.
+results/restarts.json holds how many each pair or group has; the plan reads it, so the next run of
+the workflow has them, too. Looking at the result after each one is allowed: see sequential.py.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from parbench.verdicts.words import FAILS, FEWEST, UNDECIDED
 
 @dataclass(frozen=True)
 class Open:
-    """A comparison, undecided with its ``n`` values; one more is a cell of each of ``parts`` and
-    takes ``cost`` seconds. ``needed``: values that decide it, None where they are too many."""
+    """A comparison that is undecided with ``n`` values; one more is a cell of each of ``parts`` and
+    takes ``cost`` seconds. ``needed``: how many values decide it, None if too many."""
 
     parts: tuple[PairGroup | Group, ...]
     n: int
@@ -46,23 +46,23 @@ class Open:
 
     @classmethod
     def of(cls, parts: Iterable[PairGroup | Group], series: Series, boundaries: Band) -> Open:
-        """The comparison by ``series``, which is decided where it leaves ``boundaries`` out."""
+        """Return the comparison of ``series``, decided once its interval excludes a boundary."""
         found = series.interval()
         needed = FEWEST if found is None else sequential.needed(found, boundaries)
         return cls(tuple(parts), len(series.values), series.cost, needed)
 
     @property
     def seconds(self) -> float:
-        """That it takes yet, if the estimate stays."""
+        """The seconds still needed if the estimate stays; infinite if too many values are."""
         return math.inf if self.needed is None else max(1, self.needed - self.n) * self.cost
 
 
 def still_open(plan: expansion.Plan) -> Iterator[Open]:
-    """What ``plan`` has not decided: whether a side of a pair is faster, slower or equal, and the
-    claims that rest on pairs, or on seeds."""
+    """Yield what is undecided in ``plan``: whether a pair's variant is faster, slower or equal, and
+    claims that rest on pairs or on seeds."""
     for name, study in plan.studies.items():
         undecided = [each for each in _claimed(name, plan) if each.boundaries]
-        # Under two names, of models together, the same cells may be compared.
+        # Two names of several models together may compare the same cells.
         of_cells: dict[tuple[str, ...], list[PairGroup]] = {}
         for pair in study.pairs or ():
             if pair.not_run is None:
@@ -95,8 +95,8 @@ def _compared(pair: PairGroup) -> Compared:
 
 
 def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:
-    """The comparisons of the claims that the study ``name`` is asked that are undecided, or against
-    a claim that is: not clearly enough for one of several."""
+    """Return the comparisons of the study's claims that are undecided, or that fail although their
+    claim is undecided: not clearly enough for one of several."""
     done = [cell for cell in plan.runnable(name) if state.state(cell, plan)[0] == "done"]
     return [
         each
@@ -110,7 +110,7 @@ def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:
 
 
 def main() -> None:
-    """The command line; with --report also the words of a run of Snakemake, whose studies it is."""
+    """Run the command line; --report also takes the arguments of the Snakemake run it is for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--minutes", type=float, default=60, help="at most (default 60)")
     parser.add_argument("--configfile", nargs="+", default=[], help="laid over config.yaml")
@@ -157,7 +157,7 @@ def _check(plan: expansion.Plan) -> None:
 def _decided(
     planned: Callable[[], expansion.Plan], minutes: float, others: Sequence[str] = ()
 ) -> expansion.Plan:
-    """The plan after as many rounds as the minutes allow; ``others`` are words for Snakemake."""
+    """Measure in rounds for ``minutes``, return the plan; ``others``: arguments for Snakemake."""
     end, plan = time.monotonic() + 60 * minutes, planned()
     _measure(plan, others)
     while time.monotonic() < end:
@@ -179,8 +179,8 @@ def _decided(
 
 
 def _nearest(known: Iterable[Open], left: float) -> list[Open]:
-    """Those that ``left`` seconds can decide one after the other, the soonest first; or the first
-    alone, which then gets nearer to it."""
+    """Return what ``left`` seconds can decide one after the other, the soonest first; if nothing,
+    the soonest alone, to bring it nearer to a verdict."""
     patience = 60 * sequential.PATIENCE
     able = [each for each in known if each.seconds <= patience and each.cost <= left]
     able.sort(key=lambda each: each.seconds)
@@ -203,14 +203,14 @@ def _measure(plan: expansion.Plan, others: Sequence[str]) -> None:
 
 
 def _snakemake(*words: str) -> None:
-    """Run Snakemake. ParbenchError where it fails."""
+    """Run Snakemake. Raises ParbenchError if it fails."""
     command = [sys.executable, "-m", "snakemake", "--quiet", "all", "--rerun-incomplete", *words]
     if subprocess.run(command).returncode:
         raise ParbenchError("not all could be measured: see the error above")
 
 
 def _told(plan: expansion.Plan) -> list[str]:
-    """Every comparison of times and what it says, and what else is undecided."""
+    """Return a table of all comparisons of times, then a line for each undecided one by seeds."""
     lines = [["study", "model", "variant", "baseline", "times as fast", "restarts", "reading"]]
     for name, study in plan.studies.items():
         for pair in study.pairs or ():

@@ -4,8 +4,8 @@
 
 The batch has an uneven tail; the first step's gradients, three steps' losses and the weights after
 them are compared. The steps are those of the training loop itself, in real processes of the
-strategy's own launcher. Every strategy file states what of it is certified; `--plan` takes what the
-cells of a study use instead. docs/equivalence.md says what is compared and how to read it.
+strategy's own launcher. Each strategy file states which options to certify on how many devices;
+`--plan` takes those of a study's cells. docs/equivalence.md: what is compared, how to read it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ PROGRAM = provenance.SCRIPTS / "equivalence.py"
 
 
 def certify(todo: list[Trial], program: Path = PROGRAM) -> list[dict]:
-    """The rows of a certificate: what came of every trial of ``todo``, in its order.
+    """Run the trials ``todo`` and return the rows of a certificate, in the same order.
 
-    ``program`` is what ranks run; a test gives one that errs.
+    ``program``: the script that ranks run; a test passes a faulty one.
     """
     results: dict[int, dict | str] = {}
     own, launches = [], {}
@@ -62,7 +62,7 @@ def certify(todo: list[Trial], program: Path = PROGRAM) -> list[dict]:
                 results.update(zip(indices, found, strict=True))
                 bar.update(len(indices))
 
-        # What needs no processes of its own is computed here, beside those that are waited for.
+        # Trials without processes of their own run here while the launched ones are waited for.
         with ThreadPoolExecutor(1) as aside:
             others = aside.submit(launch_all)
             if own:
@@ -74,13 +74,13 @@ def certify(todo: list[Trial], program: Path = PROGRAM) -> list[dict]:
 
 
 def _launched(program: Path, todo: list[Trial], work: Path) -> list[dict | str]:
-    """What came of trials that are started at once, run by ranks of ``program``."""
+    """Launch ranks of ``program`` to run ``todo``; return each trial's errors, or why it failed."""
     state = Path(tempfile.mkdtemp(dir=work))
     out, log = state / "out.json", state / "log.txt"
     files.write_json(work / "todo.json", [trial.json() for trial in todo])
     words = [sys.executable, str(program), "--work", str(work), "--out", str(out)]
     count = strategies.of(todo[0].cell).ranks_per_node
-    # More ranks than cores: they need not be quick.
+    # There may be more ranks than cores; they need not be fast.
     alone = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HOROVOD_GLOO_IFACE": "lo"}
     alone |= {"PARBENCH_STATE": str(state), "PARBENCH_STORE": str(state / "store")}
     programs = {
@@ -98,7 +98,7 @@ def _launched(program: Path, todo: list[Trial], work: Path) -> list[dict | str]:
 
 
 def _rows(trial: Trial, result: dict | str) -> Iterator[dict]:
-    """A row for each quantity of the ``result``; one, with the reason, where there is none."""
+    """Yield a row for each quantity in ``result``, or one with the reason why there is none."""
     errors, reason = ({"all": None}, result) if isinstance(result, str) else (result, None)
     bound = trials.ARITHMETIC[trial.arithmetic].bound
     row = {
@@ -119,7 +119,7 @@ def _rows(trial: Trial, result: dict | str) -> Iterator[dict]:
 
 
 def whole_matrix(chosen: list[str]) -> list[Trial]:
-    """The trials of ``chosen`` models with all that every strategy states."""
+    """Return the trials of the ``chosen`` models with all that each strategy certifies."""
     cells = [
         trials.cell_of(model, strategy, devices, options)
         for model in chosen
@@ -130,7 +130,7 @@ def whole_matrix(chosen: list[str]) -> list[Trial]:
 
 
 def of_plans(plans: Iterable[Path], place: str) -> list[Trial]:
-    """The trials of what the cells in ``plans`` use, of those that run in ``place``."""
+    """Return the trials of what the cells of ``plans`` that run in ``place`` use."""
     return _distinct(
         trials.trials_of(
             trials.cell_of(
@@ -148,7 +148,7 @@ def _distinct(those: Iterable[list[Trial]]) -> list[Trial]:
 
 
 def shown(rows: list[dict]) -> str:
-    """The certificate in short, as a table; below it, all that differs."""
+    """Return a summary of the certificate as a table, with all that differs below it."""
     quantities = certificate.QUANTITIES
     head = ["model", "strategy", "arithmetic", "BatchNorm", "of", *quantities, "bound", "verdict"]
     text = terminal.aligned([head, *certificate.summary(rows)])
@@ -162,7 +162,7 @@ def shown(rows: list[dict]) -> str:
 
 
 def main() -> int:
-    """The command line: 1 where something differs from eager training."""
+    """Run the command line; return 1 if, without --plan, something differs from eager."""
     known = models.names()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     what = parser.add_mutually_exclusive_group()
@@ -170,7 +170,7 @@ def main() -> int:
     what.add_argument("--plan", type=Path, nargs="+", help="what these plans of studies use")
     parser.add_argument("--place", default=certificate.HOST, help="label of the image it runs in")
     parser.add_argument("--out", type=Path, help="certificate to write")
-    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)  # this is a rank of a trial
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)  # only in a trial's ranks
     arguments = parser.parse_args()
     if arguments.work is not None:
         launched.begin()
@@ -194,5 +194,5 @@ def main() -> int:
         made = certificate.write(arguments.out, arguments.place, about, rows)
         told = f"{len(rows)} comparisons with eager training, {bad} of which differ"
         print(f"{arguments.out}: {told}; digest {made['digest']}")
-    # Of a study's cells the report says it: a strategy may be meant to differ.
+    # With --plan the report shows it: a strategy may be meant to differ.
     return int(bad > 0 and arguments.plan is None)

@@ -1,8 +1,8 @@
 """Evidence: what a machine measured of a study, in one small file that is kept with the project.
 
-``write`` makes reports/evidence/<study>-<machine>-<date>.json of a finished study: its plan, the
-metrics of all its cells, its certificates; ``unpack`` lays them out as a run leaves them, so that
-tables and report are made of them without training (rules/evidence.smk). docs/evidence.md says what
+``write`` makes reports/evidence/<study>-<machine>-<date>.json from a finished study: its plan, the
+metrics of all its cells and its certificates. ``unpack`` lays these out as a run leaves them, so
+that tables and report can be made without training (rules/evidence.smk). docs/evidence.md says what
 a file holds, and what it leaves out.
 """
 
@@ -30,7 +30,7 @@ SCHEMA_VERSION = 1
 FOLDER = Path("reports/evidence")
 RESULTS = Path("results")
 
-# A path from the root or from somebody's home, and its last name.
+# An absolute path or one from a home folder; the group is its last name.
 _PATH = re.compile(r"""(?:file://|(?<![\w:/.]))[~/][^\s'",;:()\[\]{}]*/([^\s'",;:/()\[\]{}]+)/?""")
 
 
@@ -39,9 +39,9 @@ _PATH = re.compile(r"""(?:file://|(?<![\w:/.]))[~/][^\s'",;:()\[\]{}]*/([^\s'",;
 
 
 def gather(study: str, results: Path, partial: bool = False) -> dict:
-    """The evidence of ``study`` in the folder ``results`` of finished runs.
+    """Return the evidence of ``study`` from the folder ``results`` of finished runs.
 
-    ParbenchError where a cell is not measured, unless ``partial``: its name is then in `missing`.
+    Raises ParbenchError if a cell is not measured; if ``partial``, lists it in `missing` instead.
     """
     path = results / "plan" / f"{study}.json"
     if not path.exists():
@@ -83,7 +83,7 @@ def gather(study: str, results: Path, partial: bool = False) -> dict:
 
 
 def _packed(run: Mapping, settings: list, environments: list, code: dict) -> dict:
-    """A run (metrics.json) with places in ``settings`` and ``environments`` for what is shared."""
+    """Return a run (metrics.json) with its shared parts moved out and replaced by indices."""
     cell = {key: value for key, value in run["cell"].items() if key not in ("id", "seed")}
     packed = {**run, "seed": run["cell"]["seed"], "settings": _place(settings, cell)}
     del packed["cell"]
@@ -97,21 +97,21 @@ def _packed(run: Mapping, settings: list, environments: list, code: dict) -> dic
 
 
 def _with_environments(run: Mapping, change: Callable[[Any], Any]) -> dict:
-    """A run with each environment in it as ``change`` makes it: its own, or those of its sides."""
+    """Return a run with ``change`` applied to its environment, or to those of its sides."""
     if "sides" in run:
         return {**run, "sides": [_with_environments(side, change) for side in run["sides"]]}
     return {**run, "environment": change(run["environment"])}
 
 
 def _place(values: list, value: Any) -> int:
-    """Where ``value`` stands in ``values``, each of which stands there once."""
+    """Return the index of ``value`` in ``values``, appending it if it is new."""
     if value not in values:
         values.append(value)
     return values.index(value)
 
 
 def machine_name(runs: Iterable[Mapping]) -> str:
-    """Short names of the machines of ``runs``: ``h200-x1`` where GPUs were used, else by its CPU.
+    """Return short names of the machines of ``runs``: ``h200-x1`` if GPUs were used, else by CPU.
 
     Models and numbers of devices, in letters, digits and hyphens: never the name of a host.
     """
@@ -140,7 +140,7 @@ def _machine_name(described: Mapping, gpus: bool) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """``value``, of JSON, with the last name of each absolute path only, and no host's name."""
+    """Return the JSON ``value`` with paths cut to their last name, and without the host's name."""
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -156,7 +156,7 @@ def _plain(value: Any) -> Any:
 def write(made: dict, folder: Path) -> Path:
     """Write the evidence ``made`` by `gather` under its own name, and return its path.
 
-    ParbenchError where another file has that name.
+    Raises ParbenchError if a file of that name holds something else.
     """
     path = folder / f"{made['study']}-{made['machine']}-{made['date']}.json"
     by_schema.check(made, "evidence", str(path))
@@ -173,7 +173,7 @@ def write(made: dict, folder: Path) -> Path:
 
 
 def read(path: Path) -> dict:
-    """Read a file of evidence; ParbenchError for what is none, or was changed."""
+    """Read a file of evidence. Raises ParbenchError if it is not one or was changed."""
     made = files.read_json(path)
     by_schema.check(made, "evidence", str(path))
     content = {key: value for key, value in made.items() if key != "digest"}
@@ -185,7 +185,7 @@ def read(path: Path) -> dict:
 
 
 def runs(made: Mapping, path: Path) -> dict[str, dict]:
-    """metrics.json of every cell in the evidence ``made``, which was read from ``path``."""
+    """Return metrics.json of every cell in the evidence ``made``, which was read from ``path``."""
     found = {}
     for cell, packed in made["cells"].items():
         run = _with_environments(packed, lambda place: _whole(made, place))
@@ -203,12 +203,12 @@ def _whole(made: Mapping, place: int) -> dict:
 
 
 def plan(made: Mapping) -> dict:
-    """The plan of the evidence ``made``; cells that are missing there are said to be."""
+    """Return the plan of the evidence ``made``, with its missing cells marked as such."""
     return cut(made["plan"], made["cells"], _lost)
 
 
 def _lost(group: Mapping, left: list[str]) -> dict:
-    """What the plan says of the cells of a group that are missing."""
+    """Return what the plan says of a group whose cells ``left`` are missing."""
     said = [group.get("note")]
     if len(left) < len(group["cells"]):
         said.append(f"{len(left)} of {len(group['cells'])} cells {NOT_MEASURED}")
@@ -217,10 +217,10 @@ def _lost(group: Mapping, left: list[str]) -> dict:
 
 
 def unpack(path: Path, folder: Path) -> Path:
-    """Lay out the evidence in ``path`` as a run leaves it, and return where: a folder of its name.
+    """Lay out the evidence in ``path`` as a run leaves it, in a folder of its name; return that.
 
-    plan/<name>.json, cells/<cell>/metrics.json and certificates/<place>.json. The study is called
-    by the file's name, so that one report may hold it from several machines.
+    It gets plan/<name>.json, cells/<cell>/metrics.json and certificates/<place>.json. The study is
+    named after the file, so that one report can show it from several machines.
     """
     made, out = read(path), folder / path.stem
     whole = plan(made)
@@ -240,7 +240,7 @@ def unpack(path: Path, folder: Path) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="action", required=True)
     one = commands.add_parser("write", help="finished studies -> reports/evidence/")
@@ -266,7 +266,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _reported() -> list[str]:
-    """Studies of the last report of which something runs on this machine."""
+    """Return the studies of the last report that run at least in part on this machine."""
     path = RESULTS / "report.json"
     if not path.exists():
         raise ParbenchError(f"{path}: no such file; make the report first, or name studies")

@@ -1,4 +1,4 @@
-"""What a run will train, how long that takes by what was measured, and which claims it answers."""
+"""Forecast what a run will train, how long it takes by earlier runs, and which claims it tests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from parbench.verdicts.evidence import FOLDER
 
 
 def forecast(plan: Plan, cells: Collection[str]) -> list[str]:
-    """Say how many ``cells`` a run will train, how many of them again, and the hours that all of
-    them take, one after the other; then which claims they can answer. Empty where there are none.
+    """Return lines for the user: how many ``cells`` a run will train, how many of them again, how
+    long they take one after the other, and which claims they can test. Empty without ``cells``.
     """
     if not cells:
         return []
@@ -27,13 +27,13 @@ def forecast(plan: Plan, cells: Collection[str]) -> list[str]:
 
 
 def _hours(plan: Plan, cells: Collection[str]) -> str:
-    """What ``cells`` take by earlier runs of their groups, here or where there is evidence of."""
+    """Return how long ``cells`` take, by earlier runs of their groups here or else in evidence."""
     expected, wanted, elsewhere = [], set(cells), set()
     for name, study in plan.studies.items():
         kept = None
         for group in study.measured:
             number = len(wanted.intersection(group.cells))
-            wanted.difference_update(group.cells)  # of which several studies may ask
+            wanted.difference_update(group.cells)  # several studies may share cells
             known = [spent for cell in group.cells if number and (spent := state.took(cell))]
             if number and not known:
                 kept = kept or _kept(name)
@@ -52,7 +52,7 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
 
 
 def _kept(study: str) -> tuple[str, dict[str, list[float]]]:
-    """The machine of the newest evidence of ``study``; seconds of its cells by configuration."""
+    """Return the machine and, by configuration, the cells' seconds of a study's newest evidence."""
     newest = sorted(
         FOLDER.glob(f"{study}-*.json"), key=lambda path: path.stem[-len("2026-01-31") :]
     )
@@ -69,12 +69,12 @@ def _kept(study: str) -> tuple[str, dict[str, list[float]]]:
 
 
 def _configuration(group: str) -> str:
-    """The id of a group without its digest, which the dataset is in."""
+    """Return a group's id without its digest, which also depends on the dataset."""
     return group.rpartition("-")[0]
 
 
 def _answers(plan: Plan) -> list[str]:
-    """The claims that have a comparison once all is trained: nothing is read of what there is."""
+    """Return which claims can be tested once all is trained; existing results are not read."""
     claims = [each for each in asked.judged(plan, plan.studies) if each.claim.test]
     told = [each.name for each in claims if any(made.waits for made in each.comparisons)]
     if not claims:
