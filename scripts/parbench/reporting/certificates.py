@@ -1,4 +1,4 @@
-"""Certificates of equivalence: what of the studies' cells is proved to be the same computation."""
+"""The section on certificates: which computations are proved equivalent to eager training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TONES = {EQUAL: "good", DIFFERS: "bad"}
 
 
 def section(studies: list[Study]) -> dict | None:
-    """The certificates' rows in one table, and their digests; None without certificates."""
+    """Return all certificates' rows in one table, and their digests; None without any."""
     if all(study.proofs is None for study in studies):
         return None
     found = {
@@ -51,7 +51,7 @@ def section(studies: list[Study]) -> dict | None:
 
 
 def _where(place: str, study: Study) -> str:
-    """An image's label or the host, and of evidence the machine, too."""
+    """Return an image's label or the host; of evidence, also the machine."""
     return place if study.evidence is None else f"{place}, {study.evidence['machine']}"
 
 
@@ -63,7 +63,7 @@ def _row(where: str, texts: list[str]) -> list[TableCell]:
 
 
 def fact(certificates: Certificates | None, run: Mapping) -> list[list[str]]:
-    """What a cell's own provenance says of it."""
+    """Return the facts row on a cell's certificate, or why it has none."""
     if certificates is None:
         return []
     if (problem := certificates.problem(run)) is not None:

@@ -1,4 +1,4 @@
-"""The first page's figure: what sources claim, published and reproduced, on one axis of ratios."""
+"""The first page's figure: the sources' claims, published and reproduced, on a common axis."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH = 6.85  # inches; the text of an A4 page
-LABEL, LEFT, RIGHT, SAYS = 3.52, 3.6, 5.65, 5.84  # where columns end or begin, in inches
-LINE, ROW, GAP, HEAD = 0.135, 0.135, 0.13, 0.17  # of text, a comparison, between claims, a head
-GOOD = "#1a9480"  # here a claim holds
-LOOKS = {  # sign and colour, each with a contrast of 3 or more on white and on the dark page
+WIDTH = 6.85  # inches, the text width of an A4 page
+LABEL, LEFT, RIGHT, SAYS = 3.52, 3.6, 5.65, 5.84  # edges of columns, in inches
+LINE, ROW, GAP, HEAD = 0.135, 0.135, 0.13, 0.17  # heights: text line, row, gap between claims, head
+GOOD = "#1a9480"  # where a claim holds
+LOOKS = {  # sign and colour; contrast of 3 or more on white and on the dark page
     words.HOLDS: ("✓", GOOD),
     words.FAILS: ("✗", "#d14b45"),
     words.UNDECIDED: ("?", "#7b8894"),
@@ -43,7 +43,7 @@ CAPTION = (
 
 @dataclass(frozen=True)
 class Line:
-    """A comparison of a claim, by its ``label``, and what is ``spoken`` of it."""
+    """A drawn comparison of a claim: its ``label``, and ``spoken``, its result in words."""
 
     label: str
     each: Comparison
@@ -52,7 +52,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Block:
-    """A claim, by its number in the report, with what was measured of it; ``test`` in words."""
+    """A claim with its number in the report, its ``test`` in words and its comparisons."""
 
     number: int
     judged: Judged
@@ -61,18 +61,18 @@ class Block:
 
     @property
     def texts(self) -> tuple[list[str], list[str]]:
-        """The claim's and the test's lines."""
+        """The wrapped lines of claim and test."""
         said = f"{self.number}  {self.judged.claim.claim}"
         return textwrap.wrap(said, 40), textwrap.wrap(self.test, 48)
 
     @property
     def height(self) -> float:
-        """In inches."""
+        """The height in inches."""
         return max(LINE * sum(map(len, self.texts)), ROW * len(self.lines), LINE * 2) + GAP
 
     @property
     def spoken(self) -> str:
-        """All that is drawn, in words."""
+        """Everything drawn, in words."""
         told = "; ".join(f"{line.label}: {line.spoken}" for line in self.lines)
         firm = ", firm" * self.judged.firm
         said = f"{self.judged.verdict}{firm}: {self.judged.claim.claim}"
@@ -80,14 +80,14 @@ class Block:
 
 
 def shown(each: Comparison) -> bool:
-    """Whether it has a number to draw."""
+    """Return whether a comparison has a number to draw."""
     return isinstance(each.measured, Series)
 
 
 def part(head: list[str], blocks: list[Block], points: bool) -> dict:
-    """The figure of one source, as in report.json; of differences in percentage ``points``.
+    """Return a source's figure for report.json; ``points``: of differences, not ratios.
 
-    ``head`` names the source and, a line each, the studies that its comparisons are from.
+    ``head``: the source, then, one line each, the studies its comparisons are from.
     """
     height = sum(block.height for block in blocks) + 0.45 + HEAD * len(head)
     panel = Panel(partial(_draw, head, blocks, points), height, WIDTH)
@@ -97,7 +97,7 @@ def part(head: list[str], blocks: list[Block], points: bool) -> dict:
 
 
 def key() -> dict:
-    """What its signs mean."""
+    """Return the key that explains the signs."""
     alt = (
         "Key: diamond, published; bar, 95 % interval; dots, restarts or seeds; upright, most that "
         "this hardware allows; green, where the claim holds."
@@ -109,7 +109,7 @@ def key() -> dict:
 
 
 def _edges(block: Block, each: Comparison) -> list[float]:
-    """Where one verdict ends and the next begins."""
+    """Return the values where the verdict changes."""
     if each.boundaries:
         return list(map(each.measured.shown, each.boundaries))
     value = block.judged.claim.test.value
@@ -118,7 +118,7 @@ def _edges(block: Block, each: Comparison) -> list[float]:
 
 
 def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
-    """Where the axis ends: all points lie on it, bars may leave it."""
+    """Return the ends of the axis: it holds all points; bars may leave it."""
     found = [0.0 if points else 1.0]
     for block in blocks:
         for each in (line.each for line in block.lines):
@@ -135,7 +135,7 @@ def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
 def _draw(head: list[str], blocks: list[Block], points: bool, figure: Figure) -> None:
     from matplotlib.transforms import blended_transform_factory
 
-    figure.set_layout_engine("none")  # columns stand where they are put
+    figure.set_layout_engine("none")  # columns have fixed positions
     height = figure.get_figheight()
     top, bottom = (0.07 + HEAD * len(head)) / height, 0.38 / height
     box = (LEFT / WIDTH, bottom, (RIGHT - LEFT) / WIDTH, 1 - top - bottom)
@@ -173,7 +173,7 @@ def _draw(head: list[str], blocks: list[Block], points: bool, figure: Figure) ->
 
 
 def _draw_block(axes: Axes, block: Block, at: float, place) -> None:
-    """A claim from ``at`` down: its text, its comparisons, its verdict."""
+    """Draw a claim from ``at`` down: text, comparisons and verdict."""
     claim, test = block.texts
     look = {"transform": place, "va": "top"}
     axes.text(0, at, "\n".join(claim), fontsize=7.5, linespacing=1.15, **look)

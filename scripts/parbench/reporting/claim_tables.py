@@ -1,4 +1,4 @@
-"""The sources' claims with their verdicts, and what the published numbers alone contradict."""
+"""The sources' claims with their verdicts, and contradictions among the published numbers."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ OPS = {
     "largest": "the largest is told, not judged",
     "equal": "1, in every run",
 }
-LISTED = 4  # lines of a file that a finding names
+LISTED = 4  # most lines of a file that a finding names
 DETAIL = "t-claims-each"
 POINTS = " points"
 
 Value = float | str | Series | None
-Panels = dict[tuple[str, str], str | None]  # by study and group
+Panels = dict[tuple[str, str], str | None]  # anchors, by study and group
 
 
 def section(studies: list[Study], claimed: Path | None, published: list[Path]) -> dict | None:
-    """The table of claims, its comparisons one by one, and the audit of the same sources.
+    """Return the claims, their comparisons one by one, and the audit of the same sources.
 
-    None without ``claimed`` or without a study that is asked any.
+    None without ``claimed``, ``published`` or a study that has a source or claims.
     """
     asked = [study for study in studies if study.has_source or study.study.get("claims")]
     if claimed is None or not published or not asked:
@@ -95,7 +95,7 @@ def _rebuilt(study: Study, published: list[Published]) -> Rebuilt:
 
 
 def _first_page(numbered: dict[int, Judged]) -> dict:
-    """The figure, a part for each source's ratios and one for its differences; what has neither."""
+    """Return the figure, with parts per source for ratios and differences, and other claims."""
     by_source: dict[tuple[str, bool], list[tuple[int, Judged]]] = {}
     for number, each in numbered.items():
         by_source.setdefault((each.claim.study, _is_of_points(each)), []).append((number, each))
@@ -131,7 +131,7 @@ def _first_page(numbered: dict[int, Judged]) -> dict:
 
 
 def _headline(judged: list[Judged]) -> str:
-    """What claims can be judged, and what the others lack."""
+    """Count the claims by verdict; say what the others lack."""
     if not judged:
         return "The sources of this report make no claim that is known."
     counts = Counter(each.verdict for each in judged)
@@ -149,7 +149,7 @@ def _headline(judged: list[Judged]) -> str:
 
 
 def _says(verdict: str, number: int) -> str:
-    """``1 holds``, ``2 do not hold``."""
+    """Return the verb: ``holds`` for 1, ``hold`` for 2."""
     one, several = {
         words.HOLDS: ("holds", "hold"),
         words.FAILS: ("does not", "do not"),
@@ -160,14 +160,14 @@ def _says(verdict: str, number: int) -> str:
 
 
 def _lacks(each: Judged) -> tuple[str, str]:
-    """What a claim that can't be tested lacks, and why it would take that."""
+    """Return what a claim that cannot be tested lacks, in short and in full."""
     reasons = [r.removeprefix(f"{c.study} has ") for c in each.comparisons for r in c.reasons]
     text = "; ".join(dict.fromkeys(reasons)) or each.reason
     return re.split("[:;]", re.sub(r" \(.*?\)", "", text))[0], text
 
 
 def _block(number: int, each: Judged, letters: dict[str, str], points: bool) -> Block:
-    """What is drawn of a claim; of several studies, each is told by its letter."""
+    """Return a claim as drawn; ``letters`` mark the studies where there are several."""
     lines = []
     for study in dict.fromkeys(c.study for c in each.comparisons):
         drawn = [c for c in each.comparisons if c.study == study and claim_figure.shown(c)]
@@ -184,7 +184,7 @@ def _spoken(each: Comparison, points: bool) -> str:
 
 
 def _test(judged: Judged) -> str:
-    """``Training time, eager over horovod: more than 1``."""
+    """Return the test in words: ``Training time, eager over horovod: more than 1``."""
     test = judged.claim.test
     margin = f" within {test.margin:g}" if test.margin else ""
     op = OPS[test.op].format(margin if test.op == "within_margin" else mapping_text(test.value))
@@ -223,7 +223,7 @@ def _is_of_points(each: Judged) -> bool:
 
 
 def _text(value: Value, points: bool) -> str:
-    """A ratio, or points; of several seeds with its spread, or their range, and how many."""
+    """Format a ratio, or points; a series with spread or range, and number of values."""
     if isinstance(value, str):
         return value
     if isinstance(value, Series):
@@ -241,7 +241,7 @@ def _verdict(verdict: str, marks: Sequence[str]) -> TableCell:
 
 
 def _labels(comparisons: list[Comparison]) -> list[str]:
-    """What tells the comparisons of a claim apart, in as few words as will do."""
+    """Return the shortest labels that tell a claim's comparisons apart."""
     ways: list[Callable[[Comparison], str]] = [
         _model,
         lambda each: f"{_model(each)} {_variant(each, 0)}",
@@ -258,7 +258,7 @@ def _model(each: Comparison) -> str:
         model = each.group.model
         if isinstance(each.published, float):
             return model
-        return f"{model} on {hardware_text(each.group.hardware)}"  # whose word it is
+        return f"{model} on {hardware_text(each.group.hardware)}"  # the largest part depends on it
     return " over ".join(ratio.over.model for ratio in each.ratios)
 
 
@@ -269,7 +269,7 @@ def _variant(each: Comparison, side: int) -> str:
 
 
 def _compared(each: Comparison) -> str:
-    """In words: ``swin: eager over ddp``."""
+    """Return the sides in words: ``swin: eager over ddp``."""
     if each.group is not None:
         return f"{_model(each)}, {each.group.variant}"
     return ", over ".join(
@@ -279,7 +279,7 @@ def _compared(each: Comparison) -> str:
 
 
 def _on_a_terminal(judged: list[Judged]) -> Iterator[list[str]]:
-    """A head, and the fields of a line for each comparison."""
+    """Yield a head, then the fields of each comparison."""
     yield ["claim", "compared", "published", "here", "95 % interval", "bound", "verdict"]
     for claim in judged:
         for each in claim.comparisons:
@@ -335,7 +335,7 @@ def _comparison_row(
 
 
 def _numbers(each: Comparison, points: bool) -> list[TableCell]:
-    """What is published, what was measured, and its interval."""
+    """Return the published and measured values and the interval."""
     published = absent("no number") if each.published is None else _cell(each.published, points)
     if each.measured is None:
         return [published, absent("nothing to compare"), absent("nothing to compare")]

@@ -1,4 +1,4 @@
-"""The end of a run, in short: the results of the report's studies, and where the report lies."""
+"""The summary at the end of a run: the results of the report's studies, and its files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REPORTS = (Path("reports/final.html"), Path("reports/final.pdf"))
 
 
 def main() -> None:
-    """Print the table of every study in the report, what claims come to, and the report's files."""
+    """Print the table of every study in the report, the claims' verdicts and its files."""
     data = Path("results/report.json")
     told = read_json(data) if data.exists() else {"studies": [], "claims": None}
     for study in told["studies"]:

@@ -1,8 +1,8 @@
-"""A Workflow Run RO-Crate: what was run, with what, and what came of it, for other programs.
+"""Write a Workflow Run RO-Crate: what was run, its inputs and results, for other programs.
 
 The crate holds the workflow, its configuration, the metrics of all cells, tables and report, each
-with its SHA-256; images, data and published weights stand in it by theirs. The run of the workflow
-and that of each cell are actions. docs/evidence.md says more.
+with its SHA-256. It names images, data and published weights by SHA-256 only. The workflow's run
+and each cell's run are actions. See docs/evidence.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parbench.plan import expansion, places, state
 from parbench.reporting.closing import REPORTS
 from parbench.verdicts import certificate
 
-VERSION = "1.1"  # of RO-Crate, as these profiles want it
+VERSION = "1.1"  # of RO-Crate, required by the profiles
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
     "https://w3id.org/ro/wfrun/workflow/0.5": "Workflow Run Crate",
@@ -38,7 +38,7 @@ PROFILES = {
     "https://w3id.org/workflowhub/workflow-ro-crate/1.0": "Workflow RO-Crate",
 }
 WFRUN = "https://w3id.org/ro/terms/workflow-run#"
-TERMS = ("ContainerImage", "containerImage", "sha256")  # of WFRUN; RO-Crate itself has none of them
+TERMS = ("ContainerImage", "containerImage", "sha256")  # from WFRUN; RO-Crate itself lacks them
 LICENSE = "https://spdx.org/licenses/Apache-2.0"
 DATA = Path("results/report.json")
 FIX = "first: make report, with the same ARGS"
@@ -49,8 +49,8 @@ FIX = "first: make report, with the same ARGS"
 
 
 def finished(plan: expansion.Plan) -> dict[str, dict]:
-    """metrics.json of all cells of ``plan`` that run; ParbenchError where one is missing or stale,
-    or the report is."""
+    """Return metrics.json of ``plan``'s runnable cells; ParbenchError if there are none, or one or
+    the report is missing or stale."""
     names = ", ".join(plan.studies)
     wanted = dict.fromkeys(cell for study in plan.studies for cell in plan.runnable(study))
     if not wanted:
@@ -76,12 +76,12 @@ def finished(plan: expansion.Plan) -> dict[str, dict]:
 
 
 def reported(plan: expansion.Plan) -> list[Path]:
-    """The files that a run of ``plan`` makes of its cells."""
+    """Return the tables and report files that a run of ``plan`` makes."""
     return [*(Path(f"results/tables/{study}.csv") for study in plan.studies), DATA, *REPORTS]
 
 
 def inputs(plan: expansion.Plan, stack: str, configfiles: list[Path]) -> list[Path]:
-    """The files that decide what is run, and what they came to."""
+    """Return the files that decide what is run, and the resulting plans."""
     names = ("studies/{}.yaml", "results/plan/{}.json")
     studies = [Path(name.format(study)) for study in plan.studies for name in names]
     sources = [*places.published_files(), places.CLAIMS]
@@ -94,7 +94,7 @@ def inputs(plan: expansion.Plan, stack: str, configfiles: list[Path]) -> list[Pa
 
 
 class Crate:
-    """The crate of the finished ``runs`` (metrics.json) of ``plan``, as it grows."""
+    """The crate, built step by step, of ``plan``'s ``runs`` (metrics.json)."""
 
     def __init__(self, plan: expansion.Plan, runs: dict[str, dict]) -> None:
         self.plan, self.runs = plan, runs
@@ -103,7 +103,7 @@ class Crate:
         self.crate.metadata.extra_terms = {term: WFRUN + term for term in TERMS}
 
     def describe(self, license_: str) -> None:
-        """Say what it is about, what was not run, and which profiles it follows."""
+        """State the subject, what was not run, the license and the profiles."""
         titles = [study.study.title for study in self.plan.studies.values()]
         reasons = Counter(self.plan.not_run.values()).items()
         left = "".join(f"; {number} not: {why}" for why, number in reasons)
@@ -114,26 +114,26 @@ class Crate:
         self.crate.root_dataset["conformsTo"] = profiles
 
     def named(self, identifier: str, kind: str, **told: Any) -> Entity:
-        """What is told of, and is no file of the crate."""
+        """Add an entity that is no file of the crate."""
         return self.crate.add(ContextEntity(self.crate, identifier, {"@type": kind, **told}))
 
     def file(self, path: Path, *types: str) -> Entity:
-        """A file of the work folder, under its own name; under its last name one from elsewhere."""
+        """Add a file once, by its relative path; by its base name if from another folder."""
         name = os.path.relpath(path)
         name = path.name if name.startswith("..") else name
         told = {"@type": ["File", *types] if types else "File", "sha256": sha256_file(path)}
         return self.crate.get(quote(name)) or self.crate.add_file(path, name, properties=told)
 
     def tensors(self, description: Path) -> Entity:
-        """Data, or weights, which ``description`` tells of."""
+        """Add the data or weights that the file ``description`` describes."""
         file, name = self.file(description), str(description.parent)
-        if description.name == kept.DIGEST:  # of a cell: its digest is not that of a file
+        if description.name == kept.DIGEST:  # a cell's weights: not a file's digest
             return file
         told = {"sha256": read_json(description)["sha256"], "subjectOf": file}
         return self.named(f"#{name}", "CreativeWork", name=name, **told)
 
     def add_code(self) -> tuple[Entity, Entity]:
-        """The workflow, and the program that runs a cell."""
+        """Add the workflow and the program that runs a cell."""
         used = (each["packages"] | {"Python": each["python"]} for each in self.environments)
         software = [
             self.named(f"#{name}-{version}", "SoftwareApplication", name=name, version=version)
@@ -150,7 +150,7 @@ class Crate:
         return main, launcher
 
     def add_actions(self, taken: list[Path], agent: str | None) -> None:
-        """The run of the workflow, which took the files ``taken``, and that of each cell."""
+        """Add the workflow's run, with the input files ``taken``, and each cell's run."""
         main, launcher = self.add_code()
         ran = {"agent": self.named("#agent", "Person", name=agent)} if agent else {}
         described = {path for cell in self.runs for path in self._described(cell)}
@@ -171,7 +171,7 @@ class Crate:
         self.crate.root_dataset["mentions"] = [whole, *cells]
 
     def _described(self, cell: str) -> list[Path]:
-        """The descriptions of the data and weights that ``cell`` took."""
+        """Return the descriptions of a cell's data and weights."""
         return [state.data_path(self.plan.cells[cell]), *state.weights(self.plan.cells[cell])]
 
     def _add_cell(self, cell: str, launcher: Entity, ran: dict) -> Entity:
@@ -203,7 +203,7 @@ class Crate:
         return self.crate.add_action(launcher, f"#{cell}", objects, results, told | ran)
 
     def write(self, out: Path) -> None:
-        """Write the crate, whole or not at all: a folder, or one archive where ``out`` is .zip."""
+        """Write the crate, whole or not at all: a folder, or an archive if ``out`` is .zip."""
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(".part", ".crate-", out.parent) as aside:
             whole = Path(aside, "crate")
@@ -214,13 +214,13 @@ class Crate:
 
 
 def _version(environment: dict) -> str | None:
-    """The commit of parbench in ``environment``; None where there was no git."""
+    """Return parbench's commit in ``environment``; None without git."""
     changed = " with uncommitted changes" if environment["git_dirty"] else ""
     return environment["git_commit"] and environment["git_commit"] + changed
 
 
 def main() -> None:
-    """The command line."""
+    """Write the crate."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="as of the report")
     parser.add_argument("--config", nargs="+", default=[], help="key=value, as of the report")

@@ -1,6 +1,6 @@
-"""What is measured as a curve over a number that varies: the size of a batch or of images, samples.
+"""Curves of metrics over a setting that varies: batch size, image size or training samples.
 
-A figure for each setting in which groups differ, and the lines that all such figures draw.
+One figure per setting; scaling.py and streams.py share the drawing of lines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MEMORY = ("peak_memory_device_mib", "peak_memory_process_mib")
 
 @dataclass(frozen=True)
 class Point:
-    """A number at its place, and the ends of its bar."""
+    """A point with the ends of its error bar."""
 
     x: float
     y: float
@@ -42,14 +42,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """A curve, and where cells ended without a number, in words."""
+    """A curve; ``failed``: by x, why cells ended without a number."""
 
     label: str
     points: list[Point]
     failed: Mapping[float, str] = field(default_factory=dict)
 
     def words(self, unit: str) -> str:
-        """All that it shows."""
+        """Return the curve in words."""
         places = decimals([point.y for point in self.points], unit)
         found = dict(self.failed)
         for point in self.points:
@@ -61,10 +61,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A setting that varies between groups that are else alike.
+    """A setting that varies between otherwise equal groups.
 
-    ``also``: what may vary with it; ``metrics``: of each part of the figure the one to draw, the
-    first that was measured; ``learns``: whole trainings are asked, not the speed of a few steps.
+    ``also``: settings that may vary with it; ``metrics``: for each part of the figure, those of
+    which the first measured is drawn; ``learns``: uses whole trainings, not a few timed steps.
     """
 
     setting: str
@@ -106,7 +106,7 @@ SWEEPS = (
 
 
 def sweep_figures(study: Study) -> list[dict]:
-    """A figure for each setting in which groups differ, and in nothing else."""
+    """Return a figure for each setting that alone differs between groups."""
     return [figure for figure in (_figure(study, sweep) for sweep in SWEEPS) if figure]
 
 
@@ -116,7 +116,7 @@ def _figure(study: Study, sweep: Sweep) -> dict | None:
         found = asdict(group.training) | asdict(group.dataset)
         few = group.training.steps is not None
         place = found[sweep.setting]
-        # What is set beside one device has a figure of its own.
+        # Groups scaled from one device have their own figure.
         if place is None or few == sweep.learns or scaled(group, study.by_id):
             continue
         if group.not_run or group.training.profile != "none":
@@ -142,7 +142,7 @@ def _figure(study: Study, sweep: Sweep) -> dict | None:
 def _part(
     shown: list[dict[float, Group]], names: tuple[str, ...]
 ) -> tuple[Metric, list[Line]] | None:
-    """The first metric of ``names`` that any group has, with its lines."""
+    """Return the first of ``names`` that any group measured, with its lines."""
     for metric in map(METRICS.get, names):
         lines = [seeds_line(groups, metric) for groups in shown]
         if any(line.points for line in lines):
@@ -155,7 +155,7 @@ def _spoken(lines: Iterable[Line], metric: Metric) -> str:
 
 
 def seeds_line(groups: Mapping[float, Group], metric: Metric, label: str = "") -> Line:
-    """A metric of ``groups`` by their place on the axis: means over seeds."""
+    """Return the line of a metric, from ``groups`` by x: means over seeds."""
     points, failed, first = [], {}, next(iter(groups.values()))
     for place, group in sorted(groups.items()):
         found = group.series(metric)
@@ -173,7 +173,7 @@ def seeds_line(groups: Mapping[float, Group], metric: Metric, label: str = "") -
 
 
 def draw_line(axes: Axes, line: Line, colour: str, **look: object) -> None:
-    """A line with its bars, and a cross on the axis where a cell ended without a number."""
+    """Draw a line with error bars, and a cross where a cell ended without a number."""
     xs, ys = [point.x for point in line.points], [point.y for point in line.points]
     ends = [[p.y - p.low for p in line.points], [p.high - p.y for p in line.points]]
     style = {"color": colour, "marker": "o", "lw": 1.3, "ms": 3, "capsize": 2, "elinewidth": 0.8}
@@ -185,7 +185,7 @@ def draw_line(axes: Axes, line: Line, colour: str, **look: object) -> None:
 
 
 def by_doubling(axes: Axes, places: Iterable[float]) -> None:
-    """An axis of numbers that double, with a tick for each where there is room."""
+    """Make the x axis log2, with ticks at ``places``, thinned to MOST_TICKS."""
     axes.set_xscale("log", base=2)
     ticks = sorted(set(places))
     ticks = ticks[:: math.ceil(len(ticks) / MOST_TICKS)]
@@ -195,7 +195,7 @@ def by_doubling(axes: Axes, places: Iterable[float]) -> None:
 
 
 def _draw(model: str, axis: str, parts: list[tuple[Metric, list[Line]]], figure: Figure) -> None:
-    """A model's curves, beside each other."""
+    """Draw a model's curves side by side."""
     several = figure.subplots(1, len(parts), squeeze=False)[0]
     for axes, (metric, lines) in zip(several, parts, strict=True):
         for line, colour in zip(lines, itertools.cycle(COLOURS), strict=False):

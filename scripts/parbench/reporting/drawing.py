@@ -1,6 +1,6 @@
-"""What all figures share: style, colours, one SVG a model, and their place in report.json.
+"""What all figures share: style, colours, one SVG per model, the entry in report.json.
 
-matplotlib is imported where something is drawn: laying out a finished report needs none of it.
+matplotlib is imported only for drawing: laying out a finished report does not need it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parbench.verdicts.groups import Group
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-INK = "#010203"  # becomes currentColor, so that a figure is read in the dark and on paper
+INK = "#010203"  # becomes currentColor: legible on the dark page and on paper
 COLOURS = (  # each with a contrast of 3 or more on white and on the dark page
     "#3b7dd8",
     "#d0700d",
@@ -34,7 +34,7 @@ DASHES = ("-", "--", ":", "-.")
 WIDTH = 6.3  # inches, the text width of an A4 page
 STYLE = {
     "svg.fonttype": "none",
-    "text.parse_math": False,  # a model's name is no formula
+    "text.parse_math": False,  # a model's name is not a formula
     "font.family": "DejaVu Sans",  # comes with matplotlib: the layout is the same everywhere
     "font.size": 8.5,
     "axes.titlesize": 9,
@@ -63,9 +63,9 @@ STYLE = {
 
 @dataclass(frozen=True)
 class Panel:
-    """A model's part of a figure, of ``width`` x ``height`` inches: ``fill(figure)`` draws it.
+    """A model's part of a figure, ``width`` x ``height`` inches; ``fill(figure)`` draws it.
 
-    ``words``: what it shows.
+    ``words``: its content, for screen readers.
     """
 
     fill: Callable[[Figure], None]
@@ -82,7 +82,7 @@ def figure_json(
     panels: Mapping[str, Panel],
     columns: int = 1,
 ) -> dict:
-    """A figure: its question, what it shows, and a part a model, of ``panels``."""
+    """Return a figure for report.json: title, caption and a part per model."""
     kinds = {group.hardware.device for group in study.groups if not group.not_run}
     if len(kinds) > 1:
         caption += " CPU and GPU cells stand side by side here: compare within a kind only."
@@ -103,7 +103,7 @@ def figure_json(
 
 
 def svg(name: str, panel: Panel) -> str:
-    """A panel drawn; its ids are its own, by ``name``, which no other has. Text stays text."""
+    """Draw a panel; its unique ``name`` makes its ids unique. Text stays text."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -119,21 +119,21 @@ def svg(name: str, panel: Panel) -> str:
 
 
 def _embeddable(drawn: str) -> str:
-    """What matplotlib drew, for a place in a page with others: in the page's ink, and small."""
+    """Make matplotlib's SVG embeddable: in the page's text colour, and smaller."""
     drawn = drawn[drawn.index("<svg") :].replace(INK, "currentColor").replace("xlink:href", "href")
     drawn = drawn.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
     drawn = re.sub(r"<defs>\s*<style.*?</defs>", "", drawn, flags=re.DOTALL)
     used = set(re.findall(r'#([^")]+)', drawn))
     drawn = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in used else "", drawn)
     drawn = re.sub(r' (d|x|y|transform|points)="[^"]+"', _rounded, drawn)
-    drawn = re.sub(r"font-family: [^;]+; ", "", drawn)  # of each text: said once, below
+    drawn = re.sub(r"font-family: [^;]+; ", "", drawn)  # set once for all, below
     look = 'font-family="DejaVu Sans, sans-serif" stroke-linejoin="round"'
     drawn = drawn.replace("<svg ", f"<svg {look} ", 1)
     return re.sub(r">\s+<", "><", drawn)
 
 
 def _rounded(attribute: re.Match) -> str:
-    """Its numbers to a tenth of a point."""
+    """Round its numbers to a tenth of a point."""
     return re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.1f}", attribute[0])
 
 
@@ -141,7 +141,7 @@ def _rounded(attribute: re.Match) -> str:
 
 
 def bar_label(study: Study, group: Group) -> str:
-    """A group's name within its model: the variant, and the hardware where that varies."""
+    """Return a group's name within its model: variant, and hardware if it varies."""
     text, name = group.variant, (group.model, group.variant)
     if sum((other.model, other.variant) == name for other in study.groups) > 1:
         text += f", {hardware_text(group.hardware)}"
@@ -149,7 +149,7 @@ def bar_label(study: Study, group: Group) -> str:
 
 
 def colours(study: Study) -> dict[str, tuple[str, str]]:
-    """Colour and dash by label, the same in every figure of the study."""
+    """Return colour and dash by label, the same in all figures of the study."""
     labels = dict.fromkeys(bar_label(study, group) for group in study.groups)
     return {
         name: (COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)])

@@ -1,4 +1,4 @@
-"""The figures of a study: each a question, what answers it, and a part a model."""
+"""The figures of a study: each answers a question, with a part per model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Curve = tuple[str, list[dict]]  # label, and the mean entry of each epoch
 
 
 def figures(study: Study) -> list[dict]:
-    """The study's figures; none for a study of which no cell ended well."""
+    """Return the study's figures; none if no cell ended well."""
     if not any(run["status"] == OK for run in study.runs.values()):
         return []
     made = (learning_figure, second_device_figure, streams_figure, scaling_figure, phases_figure)
@@ -41,14 +41,14 @@ def figures(study: Study) -> list[dict]:
 
 
 def learning_figure(study: Study) -> dict | None:
-    """Does it learn the same? Accuracy over seconds, of models that several variants train."""
+    """Return the figure of accuracy over time, for models that several variants train."""
     curves: dict[str, list[Curve]] = {}
     for group in study.own:
         histories = [run["history"] for run in group.ok if run["history"]]
         if histories and group.training.profile == "none" and group.training.steps is None:
             mean = [_mean_epoch(entries) for entries in zip(*histories, strict=False)]
             if len(mean) < 2:
-                continue  # one point is no curve
+                continue  # one point is not a curve
             curves.setdefault(group.model, []).append((bar_label(study, group), mean))
     curves = {model: each for model, each in curves.items() if len(each) > 1}
     if not curves:
@@ -73,7 +73,7 @@ def _mean_epoch(entries: tuple[dict, ...]) -> dict:
 
 
 def _draw_curves(study: Study, model: str, curves: list[Curve], figure: Figure) -> None:
-    """A model's accuracy over training time."""
+    """Draw a model's accuracy over training time."""
     palette, time_unit = colours(study), study.unit("train_seconds") or "s"
     unit = study.unit("test_accuracy")
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""What a study compares in pairs: bound, every restart, what disturbed them, and what it says."""
+"""The table of a study's pairs: ratios by restart, disturbed slices, bound and reading."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PIPELINE_BOUND = (
 
 
 def in_turns_table(study: Study) -> dict | None:
-    """Every comparison of the study, with the ratio of each restart; None where it has none."""
+    """Return the table of pairs, with the ratio of each restart; None without pairs."""
     notes = Notes(ONCE)
     compared = [
         (group, baseline, pair, pairs is group.predicting)
@@ -72,7 +72,7 @@ def _row(
     name = f"{group.variant}, predicting" if predicting else group.variant
     against = study.by_id[baseline]
     keys = [TableCell(group.model), TableCell(name), TableCell(against.variant)]
-    # What the study calls a speedup; the others are what claims ask.
+    # Only this is the study's speedup; other pairs serve claims.
     is_speedup = baseline == group.baseline and not predicting
     most = group.most_by_devices(against) if is_speedup else math.inf
     row = study.row(group, "speedup") if is_speedup else None
@@ -114,7 +114,7 @@ def _serial_cell(scaled: Scaled | None) -> TableCell:
 
 
 def _reading(study: Study, group: Group, compared: Compared, most: float) -> str:
-    """What the ratio says, given its bound; of equal sides, whether they may be relied on."""
+    """Return what the ratio says, given its bound; of A/A pairs, whether they are biased."""
     if compared is group.pairs.get(group.id):
         return compared.equality.partition(": ")[2]
     if (compared.series.ci_low or 0) > most:

@@ -1,4 +1,4 @@
-"""Which operators take the time: the profiles of a study beside the published ones."""
+"""Which operators take the time: a study's profiles beside the published ones."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ UNIT = "ms"
 
 
 def operators_table(study: Study) -> dict | None:
-    """A row an operator of each group that recorded inference; None where none did."""
+    """Return a table, a row per operator, of groups that profiled inference; None if none."""
     more = [(f"Training ({UNIT})", ["Self", "Share"])]
     return _table(study, "operators", "Operators that take the time", "Inference", more)
 
 
 def training_operators_table(study: Study) -> dict | None:
-    """The same of groups that recorded training alone."""
+    """Return the same table for groups that profiled only training."""
     title = "Operators that take the time of a training step"
     return _table(study, "training_operators", title, "Training", [])
 
@@ -52,7 +52,7 @@ def _table(study: Study, profile: str, title: str, part: str, more: list) -> dic
 
 
 def _rows(study: Study, group: Group, notes: Notes, training: bool) -> list[list[TableCell]]:
-    """``training``: whether what training took stands behind what is compared."""
+    """Return a group's rows; ``training``: append the times in training."""
     rows = []
     for name in _names(study, group):
         own, whole = (study.row(group, f"{kind}{name}") for kind in (SELF, TOTAL))
@@ -73,7 +73,7 @@ def _rows(study: Study, group: Group, notes: Notes, training: bool) -> list[list
 
 
 def _names(study: Study, group: Group) -> list[str]:
-    """Operators of a group: the largest first, then those that only the source tells."""
+    """Return a group's operators: largest first, then those only the source has."""
     rows = [
         row
         for (identity, metric), row in study.rows.items()
@@ -84,14 +84,14 @@ def _names(study: Study, group: Group) -> list[str]:
 
 
 def _share(study: Study, group: Group, name: str, key: str) -> float | None:
-    """An operator's part of all self time; ``key`` is mean or published."""
+    """Return an operator's share of self time; ``key``: mean or published."""
     rows = study.row(group, f"{SELF}{name}"), study.row(group, "profile_self_seconds")
     own, total = (None if row is None else getattr(row, key) for row in rows)
     return own / total if own is not None and total else None
 
 
 def _training(group: Group, name: str) -> list[TableCell]:
-    """Self time of an operator in training, and its share: means over the seeds."""
+    """Return an operator's self time and share in training: means over seeds."""
     key = f"{clock(group.hardware.device)}_self_seconds"
     recorded = (run["profile"]["training"] for run in group.ok)
     parts = [part for part in recorded if part is not None]

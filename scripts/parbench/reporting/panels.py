@@ -1,4 +1,4 @@
-"""What stands behind every number: each group's cells, with their environments."""
+"""The details behind every number: each group's cells, with their environments."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from parbench.reporting.text import (
 )
 from parbench.verdicts.groups import Group
 
-LOG_LINES = 20  # of a cell that failed
-FACTS = (  # of a cell's environment, beside those that it shares with other cells
+LOG_LINES = 20  # the last of a failed cell's log
+FACTS = (  # of a cell's environment, besides those shared with other cells
     "world_size",
     "backend",
     "cores",
@@ -34,14 +34,14 @@ FACTS = (  # of a cell's environment, beside those that it shares with other cel
     "dataset_digest",
 )
 
-Environments = dict[str, dict]  # for the report, by what is shown of one
+Environments = dict[str, dict]  # for the report, by what each shows
 
 
 # ---------------------------------------------------------------- environments
 
 
 def environments(studies: list[Study]) -> Environments:
-    """The different environments of the studies' cells, named E1, E2, ... as they appear."""
+    """Return the studies' distinct environments, named E1, E2, ... as they appear."""
     found: Environments = {}
     for study in studies:
         for run in study.runs.values():
@@ -79,8 +79,8 @@ def _environment_pairs(run: Run) -> list[list[str]]:
 
 
 def unfinished(studies: list[Study]) -> dict | None:
-    """What is lacking in a report of what is there (reporting/unfinished.py): cells that failed,
-    with the ends of their logs, and how many are still to be trained. None for a whole report."""
+    """Return what an unfinished report (reporting/unfinished.py) lacks: failed cells with the ends
+    of their logs, and how many are not trained yet. None for a complete report."""
     groups = {group.id: group for study in studies for group in study.own}.values()
     failed = {each["cell"]: each for group in groups for each in group.failed}
     waiting = sum(group.waiting for group in groups)
@@ -98,7 +98,7 @@ def unfinished(studies: list[Study]) -> dict | None:
 
 
 def cells_table(study: Study, known: Environments) -> dict:
-    """Every cell of a study in a row."""
+    """Return the table of all cells of a study."""
     columns = [
         "Status",
         "Training time (s)",
@@ -132,7 +132,7 @@ def _cell_row(study: Study, run: Run, known: Environments) -> list[TableCell]:
 
 
 def _memory(run: Run) -> float | None:
-    """The most of a device, or of a process where there is none."""
+    """Return the peak memory in MiB of a device, else of a process; None if unknown."""
     found = (METRICS[f"peak_memory_{where}_mib"].read(run) for where in ("device", "process"))
     return next((value for value in found if value is not None), None)
 
@@ -145,7 +145,7 @@ def _number_cell(value: float | None, places: int) -> TableCell:
 
 
 def group_panels(studies: list[Study], known: Environments) -> list[dict]:
-    """What stands behind every number: the settings of its group, and its cells."""
+    """Return the details behind every number: its group's settings and cells."""
     return [
         {
             "id": study.panel(group),
@@ -178,7 +178,7 @@ def _settings(group: Group) -> list[list[str]]:
 
 
 def _cell_panel(study: Study, cell: str, known: Environments) -> dict:
-    """Everything about one cell, formatted."""
+    """Return everything about one cell, formatted."""
     run = study.runs[cell]
     status, reason = status_text(run["status"]), run["reason"]
     return {
@@ -197,7 +197,7 @@ def _cell_panel(study: Study, cell: str, known: Environments) -> dict:
 
 
 def _cell_numbers(run: Run) -> list[list[str]]:
-    """Every metric that the run has by itself."""
+    """Return name and value of every metric of one run."""
     numbers = []
     for metric in METRICS.values():
         value = metric.read(run) if metric.read and metric.of == "one" else None

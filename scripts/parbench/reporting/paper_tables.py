@@ -38,14 +38,14 @@ TONES = {
     words.SUSPICIOUS: "warn",
 }
 JUDGED = {*TONES, words.UNDECIDED}
-APART = "not in turns"  # of a speedup that no pair of the study compares
+APART = "not in turns"  # of a speedup that no pair of the study measures
 
 
 # ---------------------------------------------------------------- cells of a row
 
 
 def key_cells(group: Group, marks: Sequence[str] = ()) -> list[TableCell]:
-    """Model, variant and hardware of a group: the keys of every table of groups."""
+    """Return model, variant and hardware: the keys of every table of groups."""
     return [
         TableCell(group.model),
         TableCell(group.variant, marks=marks),
@@ -54,7 +54,7 @@ def key_cells(group: Group, marks: Sequence[str] = ()) -> list[TableCell]:
 
 
 def published_cell(row: Row | None, unit: str) -> TableCell:
-    """The source's number, or a dash that says that there is none."""
+    """Return the source's number, or a dash if there is none."""
     if row is None or row.published is None:
         return absent(words.NO_PUBLISHED_VALUE)
     value = convert(row.published, row.published_unit or row.unit, unit)
@@ -64,9 +64,9 @@ def published_cell(row: Row | None, unit: str) -> TableCell:
 def outcome_cell(
     study: Study, group: Group, row: Row | None, unit: str, metric: str, span: int | None = None
 ) -> TableCell:
-    """The reproduced number with a link to its cells, or in words why there is none.
+    """Return the reproduced number, linked to its cells, or why there is none.
 
-    The words span ``span`` columns.
+    The reason spans ``span`` columns.
     """
     link = study.panel(group)
     if row is None and study.apart(group, metric):
@@ -88,7 +88,7 @@ def outcome_cell(
 
 
 def verdict_cell(row: Row | None, group: Group, marks: Sequence[str] = ()) -> TableCell:
-    """A verdict, never blank."""
+    """Return the verdict's cell, which is never blank."""
     verdict = row.verdict if row else (words.NOT_RUN if group.not_run else "no verdict")
     if verdict in ("no verdict", words.NO_PUBLISHED_VALUE):
         return absent(verdict, verdict=verdict, marks=marks)
@@ -98,7 +98,7 @@ def verdict_cell(row: Row | None, group: Group, marks: Sequence[str] = ()) -> Ta
 def metric_cells(
     study: Study, group: Group, metric: str, unit: str, columns: list[str], notes: Notes
 ) -> list[TableCell]:
-    """The ``columns`` of one number, as ``columns_of`` names them."""
+    """Return a metric's ``columns``, which come from ``columns_of``."""
     row = study.row(group, metric)
     outcome = outcome_cell(study, group, row, unit, metric)
     said = row.reason if row else group.not_run or ""
@@ -115,8 +115,7 @@ def metric_cells(
 
 
 def columns_of(study: Study, groups: list[Group], metric: str) -> list[str]:
-    """What is told of a metric: a ratio and a verdict where one can be judged, and what is
-    published where something is."""
+    """Return a metric's columns: FOUR if a row is judged, else published (if any), reproduced."""
     rows = [row for group in groups if (row := study.row(group, metric))]
     if any(row.verdict in JUDGED for row in rows):
         return FOUR
@@ -127,14 +126,14 @@ def columns_of(study: Study, groups: list[Group], metric: str) -> list[str]:
 
 
 def paper_table(study: Study, index: int, table: Table) -> dict:
-    """One of the paper's tables, in its own shape."""
+    """Return one of the paper's tables, in its own layout."""
     units = {metric: study.unit(metric) for metric in table.metrics} | (table.units or {})
     told = table.title, table.caption or "", study.table_groups(table)
     return _metrics_table(study, str(index), *told, {m: units[m] for m in table.metrics})
 
 
 def time_to_accuracy(study: Study) -> dict | None:
-    """How long training took to the published accuracy; None where none is published."""
+    """Return the table of training times to the published accuracy; None without any."""
     name = TO_PUBLISHED.name
     groups = [group for group in study.groups if group.cell_runs and study.row(group, name)]
     units = {"test_accuracy": study.unit("test_accuracy"), name: study.unit("train_seconds")}
@@ -155,7 +154,7 @@ def _metrics_table(
     groups: list[Group],
     units: dict[str, str],
 ) -> dict:
-    """A row a group; of each metric, in its unit, what is published beside what came out here."""
+    """Return a table, a row per group; each metric in its unit, published beside reproduced."""
     notes, rows = Notes(ONCE), []
     apart = [m for m in units if groups and all(study.apart(group, m) for group in groups)]
     units = {metric: unit for metric, unit in units.items() if metric not in apart}
@@ -188,7 +187,7 @@ def _metric_head(title: str, columns: list[str]) -> tuple[str, list[str]]:
 
 
 def context(groups: list[Group]) -> str:
-    """A warning where devices or machines are mixed."""
+    """Return a warning if devices or machines are mixed."""
     runs = [run for group in groups for run in group.cell_runs]
     machines = dict.fromkeys(machine_text(run["environment"]["machine"]) for run in runs)
     text = []
@@ -205,5 +204,5 @@ def context(groups: list[Group]) -> str:
 
 
 def counted_verdicts(study: Study) -> Counter:
-    """How often each verdict stands on a study's published numbers."""
+    """Count the verdicts on a study's published numbers."""
     return Counter(row.verdict for row in study.rows.values() if row.published is not None)

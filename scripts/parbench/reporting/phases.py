@@ -33,14 +33,14 @@ APART = (
     "over that of the same one without the instrument: what the instrument costs."
 )
 
-# But for the instrument, of an instrumented group and the timed one beside it.
+# Equal in an instrumented group and its timed twin, as is training but for the profile.
 ALIKE = ("model", "strategy", "options", "model_options", "pretrained", "hardware", "dataset")
 
-Shares = dict[str, float]  # seconds of an epoch by phase
+Shares = dict[str, float]  # seconds per epoch, by phase
 
 
 def phases_table(study: Study) -> dict | None:
-    """A row a group, the mean over its ranks, and one for each of several ranks."""
+    """Return a table: per group the mean over ranks and, of several, each; None without any."""
     groups = instrumented(study)
     if not groups:
         return None
@@ -76,7 +76,7 @@ def phases_table(study: Study) -> dict | None:
 
 
 def phases_figure(study: Study) -> dict | None:
-    """A bar a group: seconds of an epoch, stacked by phase."""
+    """Return a figure, a bar per group: seconds per epoch, by phase; None without any."""
     models: dict[str, list[Group]] = {}
     for group in instrumented(study):
         models.setdefault(group.model, []).append(group)
@@ -91,7 +91,7 @@ def phases_figure(study: Study) -> dict | None:
 
 
 def instrumented(study: Study) -> list[Group]:
-    """Groups whose phases were measured, model by model."""
+    """Return the groups whose phases were measured, by model."""
     models = list(dict.fromkeys(group.model for group in study.groups))
     found = [group for group in study.groups if _runs(group)]
     return sorted(found, key=lambda group: models.index(group.model))
@@ -102,13 +102,13 @@ def _runs(group: Group) -> list[Run]:
 
 
 def _shares(run: Run, rank: str | int) -> Shares:
-    """Seconds of an epoch of one run: of a rank, or their mean."""
+    """Return a run's seconds per epoch: of a rank, or the mean."""
     found = run["profile"]["mean"] if rank == "mean" else run["profile"]["ranks"][rank]
     return {name: found[name] / len(run["epoch_seconds"]) for name in PHASES}
 
 
 def mean(group: Group) -> Shares:
-    """Seconds of an epoch, over ranks and seeds."""
+    """Return seconds per epoch, averaged over ranks and seeds."""
     each = [_shares(run, "mean") for run in _runs(group)]
     return {name: fmean(shares[name] for shares in each) for name in PHASES}
 
@@ -117,7 +117,7 @@ def mean(group: Group) -> Shares:
 
 
 def _ratios(study: Study, group: Group) -> list[float]:
-    """Training time with the instrument over that without, by seed, on one machine."""
+    """Return training times over the timed twin's, matched by seed and machine."""
     timed = replace(group.training, profile="none")
     twins = [
         other
@@ -144,7 +144,7 @@ def _mean(values: list[float], places: int) -> TableCell:
 
 
 def _number(values: list[float], places: int) -> TableCell:
-    """Mean and standard deviation over seeds, or the range of too few."""
+    """Return mean and standard deviation over seeds, or the range of too few."""
     found = numbered(values)
     return number(found.mean, spread_text(found, places))
 

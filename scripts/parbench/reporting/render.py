@@ -11,7 +11,7 @@ TEMPLATES = Path(__file__).resolve().parents[3] / "reports"
 
 
 def render_html(data: dict) -> str:
-    """The report as one HTML file without any outside reference."""
+    """Return the report as one HTML file without external references."""
     import jinja2
     from markupsafe import Markup
 
@@ -33,7 +33,7 @@ def render_html(data: dict) -> str:
 
 
 def render_pdf(data: dict) -> bytes:
-    """The report as PDF: the same tables and figures, laid out by Typst, tagged (PDF/UA-1)."""
+    """Return the report as PDF: the same content, laid out by Typst, tagged (PDF/UA-1)."""
     import matplotlib
     import typst
 

@@ -1,8 +1,7 @@
-"""The report: plans, tables and metrics -> one report.json -> one HTML file and one PDF.
+"""Make the report: plans, tables and metrics -> report.json -> an HTML file and a PDF.
 
-Every displayed number is formatted once, by ``collect``, and every figure is drawn once, by
-``collect``: ``html`` and ``pdf`` only lay out what report.json holds, so that they cannot differ.
-Neither the time of rendering nor the machine that renders enters any byte.
+``collect`` formats every number and draws every figure, once; ``html`` and ``pdf`` only lay out
+report.json, so that they cannot differ. No byte depends on when or on which machine they run.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ def collect(
     claimed: Path | None = None,
     published: list[Path] | None = None,
 ) -> dict:
-    """All that the report shows, formatted, as JSON. ParbenchError for what is missing.
+    """Return all that the report shows, formatted, as JSON. ParbenchError for missing input.
 
-    ``tables`` stand in the order of ``plans``; plans of evidence bring ``cells`` and ``certified``
-    of their own. Without ``claimed`` (claims.yaml) and ``published`` (CSV files) nothing is said
-    of claims.
+    ``tables`` are in the order of ``plans``. Plans of evidence bring their own cells and
+    certificates. Claims need ``claimed`` (claims.yaml) and ``published`` (CSV files).
     """
     proofs = Certificates(certified) if certified is not None else None
     pairs = zip(plans, tables, strict=True)
@@ -50,13 +48,13 @@ def collect(
 
 
 def timestamp(studies: list[Study]) -> int:
-    """Seconds since 1970 of the last run's end, the only date in a file; 0 without runs."""
+    """Return the PDF's date: the last run's end in seconds since 1970; 0 without runs."""
     ends = [run["finished"] for study in studies for run in study.runs.values()]
     return int(datetime.fromisoformat(max(ends)).timestamp()) if ends else 0
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     gather = commands.add_parser("collect", help="plans, tables and metrics -> report.json")

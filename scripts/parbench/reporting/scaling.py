@@ -1,4 +1,4 @@
-"""What more devices bring, of pairs: the gain, and the fraction that does not scale."""
+"""What more devices bring, from pairs: the gain and the serial fraction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Lines = dict[str, list[Scaled]]  # by label
 
 
 def scaling_figure(study: Study) -> dict | None:
-    """The gain by number of devices, and the fraction that does not scale; a part a model."""
+    """Return the figure of gain and serial fraction by number of devices, or None."""
     models: dict[str, dict[str, Lines]] = {}
     for each in several(study.own, study.by_id):
         if each.measured:
@@ -54,7 +54,7 @@ def _label(each: Scaled) -> str:
 
 
 def _line(label: str, those: list[Scaled], quantity: str) -> Line:
-    """``gain`` or ``serial`` by number of devices."""
+    """Return ``gain`` or ``serial`` by number of devices."""
     found: list[tuple[int, Measure]] = [(e.group.devices, getattr(e, quantity)) for e in those]
     return Line(
         label, [Point(n, m.value, m.low, m.high) for n, m in sorted(found, key=lambda f: f[0])]

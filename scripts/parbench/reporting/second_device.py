@@ -1,4 +1,4 @@
-"""What buys more: one device used well, or a second one with the settings as they were."""
+"""What gains more: one device used well, or a second one with unchanged settings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TITLE = "One device well, or a second one?"
 
 
 def second_device_figure(study: Study) -> dict | None:
-    """Of a study that names the variant with a second device: what was compared with its baseline
-    in turns."""
+    """Return the figure of measured pairs with a baseline; None without any, or if the study names
+    no variant with a second device."""
     second = study.study.get("second_device")
     found: dict[str, list[Group]] = {}  # by their baseline
     for group in study.own if second else ():
@@ -43,7 +43,7 @@ def second_device_figure(study: Study) -> dict | None:
 
 
 def _name(baseline: Group, models: list[str]) -> str:
-    """A model's, with what tells it from itself where several sources have it."""
+    """Return the model's name, with settings if several baselines share it."""
     if models.count(baseline.model) == 1:
         return baseline.model
     used = baseline.training
@@ -51,7 +51,7 @@ def _name(baseline: Group, models: list[str]) -> str:
 
 
 def _draw(study: Study, name: str, groups: list[Group], figure: Figure) -> None:
-    """A row a variant; what has a second device comes last."""
+    """Draw a row per variant; the second device comes last."""
     second = study.study["second_device"]
     rows = sorted(groups, key=lambda group: group.variant == second)
     axes = figure.subplots()
@@ -80,6 +80,6 @@ def _draw(study: Study, name: str, groups: list[Group], figure: Figure) -> None:
 
 
 def _compiling(group: Group) -> str:
-    """How long its runs compiled, where they did."""
+    """Return the mean compile time in words, if any."""
     took = [run["compile_seconds"] for run in group.ok if run.get("compile_seconds") is not None]
     return f", compiled {fmean(took):.0f} s" if took else ""

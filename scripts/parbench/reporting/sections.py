@@ -1,4 +1,4 @@
-"""The first page and the section of a study, put together from tables, figures and facts."""
+"""The first page and the section of a study, assembled from tables, figures and facts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LACKS = {
 
 
 def summary(studies: list[Study]) -> dict:
-    """What of the published numbers can be compared; machines, stacks, dates; a row a study."""
+    """Return the first page: comparable numbers; machines, stacks, dates; a row per study."""
     states = Counter(group.short_status for study in studies for group in study.groups)
     return {
         "sentence": _headline(studies, states),
@@ -53,7 +53,7 @@ def summary(studies: list[Study]) -> dict:
 
 
 def study_section(study: Study, known: Environments) -> dict:
-    """What the report says of one study, whose cells ran in environments that are ``known``."""
+    """Return the report's section on a study; ``known``: the report's environments."""
     text = study.study
     tables = [paper_table(study, index, table) for index, table in enumerate(study.tables, 1)]
     more = (in_turns_table, time_to_accuracy, operators_table, training_operators_table)
@@ -88,7 +88,7 @@ def study_section(study: Study, known: Environments) -> dict:
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    """In a line, those of variants by what they have alike; without instruments."""
+    """Return one line that merges variants with equal settings, without ``profile``."""
     found: dict[str, list[str]] = {}
     for name, value in settings_pairs(settings):
         key, _, variant = name.partition(" of ")
@@ -98,7 +98,7 @@ def _settings(settings: Mapping[str, Any]) -> str:
 
 
 def _citation(citation: dict | None) -> dict | None:
-    """The text, and the address where it is one that a browser may safely open."""
+    """Return the text, and the URL if a browser may safely open it."""
     if citation is None:
         return None
     url = citation.get("url") or ""
@@ -107,7 +107,7 @@ def _citation(citation: dict | None) -> dict | None:
 
 
 def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
-    # Two studies may share cells; two files of evidence hold runs of their own.
+    # By path: studies may share cells; each file of evidence has runs of its own.
     runs = {study.cells_folder / cell: run for study in studies for cell, run in study.runs.items()}
     started = min((run["started"] for run in runs.values()), default="")
     finished = max((run["finished"] for run in runs.values()), default="")
@@ -168,7 +168,7 @@ def _study_table(studies: list[Study]) -> dict:
 
 
 def evidence(studies: list[Study]) -> dict | None:
-    """The sentence of the first page; None in a report of runs."""
+    """Return the first page's sentence on evidence; None without any."""
     kept = [study for study in studies if study.evidence is not None]
     if not kept:
         return None

@@ -1,4 +1,4 @@
-"""How many images a second a stream delivers, and how late: a figure of each model."""
+"""How many images per second a stream delivers, and how late, by model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Points = dict[float, Group]  # by rate
 
 
 def streams_figure(study: Study) -> dict | None:
-    """From which rate on does it no longer keep up? For groups that differ in their rate alone."""
+    """Return the figure of groups that differ only in their rate; None without any."""
     models: dict[str, dict[str, Points]] = {}
     for group in study.own:
         if group.ok and "rate" in group.options:
@@ -50,7 +50,7 @@ def streams_figure(study: Study) -> dict | None:
 
 
 def _draw(model: str, points: Points, figure: Figure) -> None:
-    """A model's throughput and latencies."""
+    """Draw a model's throughput and latencies."""
     left, right = figure.subplots(1, 2)
     rates = list(points)
     left.plot(rates, rates, color=COLOURS[-1], ls="--", lw=1)

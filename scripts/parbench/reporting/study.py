@@ -1,4 +1,4 @@
-"""What is read: one study's plan, table and metrics, and what they say of a group."""
+"""The report's input: one study's plan, table and metrics, with look-ups by group."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from parbench.verdicts.rows import Row, read_rows
 from parbench.verdicts.tables import IN_TURNS
 
 TRAINED = Path("results/cells")
-ELSEWHERE = "published on "  # so begins what is said once
+ELSEWHERE = "published on "  # begins a reason that is given once
 ONCE = (ELSEWHERE, "scaled: ", "not stated by the source")
 
 
 class Study:
     """One study's plan, table rows and metrics, checked against each other.
 
-    ``study`` is the plan's; ``groups`` are all, ``own`` those that have cells of their own;
-    ``rows`` are the table's by (group, metric), ``runs`` the metrics.json files by cell, ``proofs``
-    the certificates that stand for them, ``evidence`` what the plan says of the file that it was
-    unpacked from (scripts/evidence.py), which brings cells and certificates of its own.
-    ParbenchError for what is missing or broken.
+    ``study``: the plan's; ``groups``: all groups; ``own``: those with cells of their own; ``rows``:
+    the table's, by (group, metric); ``runs``: metrics.json by cell; ``proofs``: their certificates;
+    ``evidence``: what the plan says of the file it was unpacked from (scripts/evidence.py), which
+    brings its own cells and certificates. ParbenchError if something is missing or broken.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class Study:
         self.runs = printable(read_runs(plan, self.cells_folder))
         paired = printable(read_runs(plan, self.cells_folder, "pairs"))
         self.by_id = groups_of(plan, self.runs | paired)
-        # Those of several models together stand after those that have cells of their own.
+        # Groups of several models together follow those with cells of their own.
         self.groups = list(self.by_id.values())
         self.own = self.groups[: len(plan["groups"])]
         rows = read_rows(table_path, f"rebuild it: {self.command(table_path)} --force")
@@ -60,44 +59,44 @@ class Study:
     # ---------------------------------------------------------------- files and anchors
 
     def command(self, path: Path) -> str:
-        """What rebuilds one of the study's files, in the configuration of this run."""
+        """Return the command that rebuilds a file of the study as configured here."""
         return shlex.join(["snakemake", str(path), *self.arguments])
 
     def cell_command(self, cell: str) -> str:
-        """What trains a cell: again, or, where it is known from evidence, here."""
+        """Return the command that trains a cell again, or, if it is from evidence, here."""
         folder = self.cells_folder if self.evidence is None else TRAINED
         return self.command(folder / cell / "metrics.json")
 
     def panel(self, group: Group) -> str | None:
-        """The anchor of a group's details; None when it has no cell."""
+        """Return the anchor of a group's details; None if not run."""
         own = next(iter(group.members), group.id)
         return None if group.not_run else anchor("g", self.name, own)
 
     def cell_panel(self, cell: str) -> str:
-        """The anchor of a cell's details; two studies may have the same cell."""
+        """Return the anchor of a cell's details; two studies may have the same cell."""
         return anchor("c", self.name, cell)
 
     # ---------------------------------------------------------------- groups and rows
 
     def row(self, group: Group, metric: str) -> Row | None:
-        """The table's row of a group's metric."""
+        """Return a group's row of a metric."""
         return self.rows.get((group.id, metric))
 
     def rows_of(self, metric: str) -> Iterator[Row]:
-        """Its rows."""
+        """Return a metric's rows."""
         return (row for (_, name), row in self.rows.items() if name == metric)
 
     def table_groups(self, table: Table) -> list[Group]:
-        """The groups of one of the paper's tables: model by model, variants in their order."""
+        """Return the groups of one of the paper's tables, by model, then in variant order."""
         models = list(dict.fromkeys(group.model for group in self.groups))
         rows = (g for g in self.groups if table.holds(g.model, g.variant, bool(g.members)))
         order = table.variants.index
         return sorted(rows, key=lambda group: (models.index(group.model), order(group.variant)))
 
-    # ---------------------------------------------------------------- said once
+    # ---------------------------------------------------------------- differences from the source
 
     def differences(self) -> list[str]:
-        """In what the study differs from its source: sentences that no row repeats."""
+        """Return how the study differs from its source: sentences no row repeats."""
         scaled = [set(group.scaled) for group in self.groups if group.scaled]
         shared = set.intersection(*scaled) if len(scaled) == len(self.groups) else set()
         told = dict.fromkeys(words for g in self.groups for words in g.scaled if words in shared)
@@ -112,7 +111,7 @@ class Study:
         return found + sorted({each for each in reasons if each.startswith(ELSEWHERE)})
 
     def own_scale(self, group: Group) -> str:
-        """In what a group alone differs from published scale."""
+        """Return how a group is scaled, beyond what its model's groups share."""
         alike = [other for other in self.groups if other.model == group.model]
         own = [words for words in group.scaled if words not in self._of_model(alike)]
         return f"scaled: {', '.join(own)}" if own else ""
@@ -125,27 +124,27 @@ class Study:
     # ---------------------------------------------------------------- numbers
 
     def unit(self, metric: str) -> str:
-        """The unit that the study shows a metric in, unless a table says otherwise."""
+        """Return the unit to show a metric in, unless a table says otherwise."""
         for table in self.tables:
             if metric in (table.units or {}):
                 return table.units[metric]
         return next((row.unit for row in self.rows_of(metric)), "")
 
     def places(self, metric: str, unit: str) -> int:
-        """Decimals of a metric throughout the study, so that its columns compare."""
+        """Return a metric's decimals in all tables, so that columns compare."""
         rows = [row for row in self.rows_of(metric) if row.mean is not None]
         means = [convert(row.mean, row.unit, unit) for row in rows]
         stds = [convert(row.std, row.unit, unit) for row in rows if row.std is not None]
         return decimals(means, unit, stds)
 
     def reproduced(self, row: Row, unit: str) -> str:
-        """``12.00 ± 0.13 (3)``: mean and standard deviation, or range, and how many seeds."""
+        """Return ``12.00 ± 0.13 (3)``: mean and standard deviation, or range; number of seeds."""
         spread = spread_text(row, self.places(row.metric, unit), convert(1.0, row.unit, unit))
         return f"{spread} ({row.seeds})"
 
     # ---------------------------------------------------------------- speedups
 
     def apart(self, group: Group, metric: str) -> bool:
-        """Whether it is a metric of pairs, and none compares the group with its baseline."""
+        """Return whether pairs measure the metric, but none has the group and its baseline."""
         of_pairs = metric in IN_TURNS and not group.not_run
         return of_pairs and group.baseline not in (None, *group.pairs)

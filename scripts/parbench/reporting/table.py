@@ -14,11 +14,11 @@ from parbench.verdicts.series import Series
 
 @dataclass(frozen=True)
 class TableCell:
-    """What a cell shows.
+    """The content of a table's cell.
 
     ``sort``: a number to sort by; ``link``: an anchor; ``tone``: good, bad, warn, muted or plain;
-    ``span``: columns; ``spoken``: what a screen reader says for it; ``verdict``: of which verdict
-    it is; ``marks``: the letters of its notes.
+    ``span``: columns; ``spoken``: the text for a screen reader; ``verdict``: the verdict it shows;
+    ``marks``: the letters of its notes.
     """
 
     text: str
@@ -31,11 +31,11 @@ class TableCell:
     marks: Sequence[str] = ()
 
     def marked(self, marks: Sequence[str]) -> TableCell:
-        """The same cell with these marks."""
+        """Return a copy with these marks."""
         return replace(self, marks=marks)
 
     def json(self) -> dict[str, Any]:
-        """As in report.json: without what is not known."""
+        """Return the cell for report.json, without empty fields."""
         held = {each.name: getattr(self, each.name) for each in fields(self)}
         if isinstance(self.sort, float):
             held["sort"] = float(f"{self.sort:.6g}")  # enough to sort by
@@ -43,22 +43,22 @@ class TableCell:
 
 
 def absent(spoken: str, **more: Any) -> TableCell:
-    """A dash, and the words that a screen reader says for it."""
+    """Return a dash with the words that a screen reader says for it."""
     return TableCell(ABSENT, spoken=spoken, **more)
 
 
 def number(value: float, text: str) -> TableCell:
-    """``text``, sorted by ``value``."""
+    """Return a cell of ``text``, sorted by ``value``."""
     return TableCell(text, sort=value)
 
 
 def whole(value: int) -> TableCell:
-    """A count."""
+    """Return the cell of a count."""
     return TableCell(str(value), sort=value)
 
 
 def interval_cell(found: Series | Row, places: int, scale: float = 1.0) -> TableCell:
-    """The 95 % interval of a mean, its ends multiplied by ``scale``."""
+    """Return the 95 % interval of a mean, its ends multiplied by ``scale``."""
     if found.ci_low is None:
         return absent(found.too_few or "not measured")
     ends = (fixed(scale * end, places) for end in (found.ci_low, found.ci_high))
@@ -68,7 +68,7 @@ def interval_cell(found: Series | Row, places: int, scale: float = 1.0) -> Table
 class Notes:
     """The notes under one table: each text once, with a letter.
 
-    Of reasons those are left out that begin with ``once``: they are said elsewhere.
+    Reasons that begin with ``once`` are left out: they are given elsewhere.
     """
 
     def __init__(self, once: tuple[str, ...] = ()) -> None:
@@ -76,17 +76,17 @@ class Notes:
         self.once = once
 
     def mark(self, *texts: str) -> Sequence[str]:
-        """The letters of these notes; blank texts are left out."""
+        """Add notes, without blank ones; return their letters."""
         wanted = dict.fromkeys(filter(None, texts))
         self.texts += [text for text in wanted if text not in self.texts]
         return [_letters(index) for index in sorted(map(self.texts.index, wanted))] or ()
 
     def mark_all(self, reason: str) -> Sequence[str]:
-        """The letters of the sentences of a row's reason."""
+        """Add a row's reasons; return their letters."""
         return self.mark(*(each for each in reason.split("; ") if not each.startswith(self.once)))
 
     def json(self) -> list[dict]:
-        """Letter and text of every note."""
+        """Return letter and text of every note."""
         return [{"mark": _letters(i), "text": text} for i, text in enumerate(self.texts)]
 
 
@@ -110,10 +110,10 @@ def make_table(
     notes: Notes | None = None,
     empty: str = "No rows.",
 ) -> dict:
-    """A table as in report.json.
+    """Return a table for report.json.
 
-    The first head holds the keys, which every part repeats when a page is too narrow for all.
-    ``empty`` is said in place of a table without rows.
+    The first head holds the keys, repeated in every part if a page is too narrow for all.
+    ``empty`` replaces a table without rows.
     """
     shown = [[cell.json() for cell in row] for row in rows]
     return {

@@ -36,7 +36,7 @@ DEPLOYMENTS = {"apptainer": "Apptainer images", "host": "this machine's own envi
 
 
 def convert(value: float, unit: str, into: str) -> float:
-    """``value`` of ``unit`` in the unit ``into``; ParbenchError when they measure other things."""
+    """Convert ``value`` from ``unit``; ParbenchError if the units measure different things."""
     if unit == into:
         return value
     if unit not in UNITS or into not in UNITS or UNITS[unit][0] != UNITS[into][0]:
@@ -45,10 +45,10 @@ def convert(value: float, unit: str, into: str) -> float:
 
 
 def decimals(values: Iterable[float], unit: str, spreads: Iterable[float] = ()) -> int:
-    """Decimals for a column, so that its numbers compare.
+    """Return a column's decimals, so that its numbers compare.
 
-    A share has four (percent: two), a ratio two, any other unit as many as give its smallest
-    number three significant digits; one more, at most three, where a spread would read as zero.
+    A share has four (percent: two). A ratio has two, any other unit as many as give its smallest
+    number three significant digits. Both get one more, up to three, if a spread rounds to zero.
     """
     kind, size, _ = UNITS.get(unit, ("", 1.0, unit))
     if kind == "share":
@@ -62,25 +62,25 @@ def decimals(values: Iterable[float], unit: str, spreads: Iterable[float] = ()) 
 
 
 def fixed(value: float, places: int) -> str:
-    """A number with a fixed count of decimals and a true minus sign."""
+    """Format a number with fixed decimals and a true minus sign."""
     return f"{value:,.{places}f}".replace("-", "−")
 
 
 def short(value: float, unit: str = "") -> str:
-    """A number as a source prints it; a ratio, which may be computed from two, has four digits."""
+    """Format a number as a source prints it; a ratio, perhaps computed, has four digits."""
     digits = 4 if UNITS.get(unit, ("",))[0] == "ratio" else 6
     return f"{value:.{digits}g}".replace("-", "−")
 
 
 def ratio_text(value: float) -> str:
-    """A ratio: two decimals, or two significant digits when it is small."""
+    """Format a ratio: two decimals, or two significant digits when it is small."""
     return fixed(value, 2) if abs(value) >= 0.095 or value == 0 else f"{value:.2g}"
 
 
 def spread_text(found: Series | Row, places: int, scale: float = 1.0) -> str:
-    """``12.00 ± 0.13``, mean and standard deviation; ``11.9 to 12.1`` of too few seeds.
+    """Return ``12.00 ± 0.13``, mean and standard deviation, or ``11.9 to 12.1`` if too few.
 
-    All multiplied by ``scale``.
+    All are multiplied by ``scale``.
     """
     few = found.too_few
     numbers = (found.min, found.max) if few else (found.mean, found.std)
@@ -89,7 +89,7 @@ def spread_text(found: Series | Row, places: int, scale: float = 1.0) -> str:
 
 
 def joined_ends(ends: Iterable[str]) -> str:
-    """A range: ``11.9 to 12.1``, or one number where both ends read alike."""
+    """Return ``11.9 to 12.1``, or one number if both ends read alike."""
     return " to ".join(dict.fromkeys(ends))
 
 
@@ -97,32 +97,32 @@ def joined_ends(ends: Iterable[str]) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """``1 cell``, ``2 cells``."""
+    """Return ``1 cell``, ``2 cells``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def listed(words: list[str]) -> str:
-    """``a, b and c``."""
+    """Return ``a, b and c``."""
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
 def counted(states: Counter) -> str:
-    """``3 ok and 1 not run``."""
+    """Return ``3 ok and 1 not run``."""
     return listed([f"{number} {state}" for state, number in states.items()])
 
 
 def cut(text: str, width: int) -> str:
-    """``text``, or its beginning and an ellipsis where it has more than ``width`` characters."""
+    """Cut ``text`` to ``width`` characters, with an ellipsis if it is longer."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def anchor(*words: str) -> str:
-    """An id for HTML, made of any words."""
+    """Return an HTML id made of any words."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(words))
 
 
 def moment(stamp: str) -> str:
-    """``2024-01-31T07:00:00Z`` as ``2024-01-31 07:00``."""
+    """Turn ``2024-01-31T07:00:00Z`` into ``2024-01-31 07:00``."""
     return stamp[:16].replace("T", " ")
 
 
@@ -130,22 +130,22 @@ def moment(stamp: str) -> str:
 
 
 def unit_text(unit: str) -> str:
-    """How a unit is written in a heading."""
+    """Return a unit as written in a heading."""
     return UNITS[unit][2] if unit in UNITS else unit
 
 
 def heading(metric: str, unit: str) -> str:
-    """A metric's name and unit."""
+    """Return a metric's name and unit."""
     return f"{label(metric)} ({unit_text(unit)})" if unit else label(metric)
 
 
 def status_text(status: str) -> str:
-    """A cell's status in words."""
+    """Return a cell's status in words."""
     return status.replace("_", " ")
 
 
 def mapping_text(value: Any) -> str:
-    """A setting's value in one line."""
+    """Return a setting's value in one line."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {mapping_text(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list):
@@ -156,17 +156,17 @@ def mapping_text(value: Any) -> str:
 
 
 def settings_pairs(settings: Mapping[str, Any]) -> list[list[str]]:
-    """Name and value of every setting."""
+    """Return name and value of every setting."""
     return [[key.replace("_", " "), mapping_text(value)] for key, value in settings.items()]
 
 
 def deployment_text(deployment: str) -> str:
-    """Where cells find their software, in words."""
+    """Say where cells find their software."""
     return DEPLOYMENTS.get(deployment, deployment)
 
 
 def hardware_text(hardware: Hardware) -> str:
-    """Hardware in words: on a CPU a device is one core, or as many as it has threads."""
+    """Describe hardware; a CPU device is one core, or one per thread."""
     devices, threads = hardware.devices, hardware.threads
     if threads > 1:
         text = f"{count(devices, 'CPU device')} of {threads} cores"
@@ -178,7 +178,7 @@ def hardware_text(hardware: Hardware) -> str:
 
 
 def machine_text(machine: dict) -> str:
-    """A machine in words: CPU, cores, memory, accelerators, fingerprint."""
+    """Describe a machine: CPU, cores, memory, accelerators, fingerprint."""
     words = [machine.get("cpu") or "unknown CPU"]
     if machine.get("cores"):
         words.append(count(machine["cores"], "core"))

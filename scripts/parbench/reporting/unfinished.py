@@ -1,7 +1,7 @@
-"""A report of what is there, when a run ends with failed cells: reports/unfinished.html.
+"""The report of a run that ends with failed cells: reports/unfinished.html.
 
-The report of a study stands on all its cells, and a failed one leaves none. This is the same report
-of the cells that are done, which also shows why the others failed, with the ends of their logs.
+A study's report needs all of its cells, so a failed one prevents it. This is the same report of
+the cells that are done; it also shows why the others failed, with the ends of their logs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from parbench.verdicts.incomplete import cut
 REPORT = Path("reports/unfinished.html")
 SHOWN = 10  # cells named on the terminal
 CELLS = places.RESULTS / "cells"
-FOLDER = places.RESULTS / "unfinished"  # plans, tables and report.json of it
+FOLDER = places.RESULTS / "unfinished"  # its plans, tables and report.json
 DATA = FOLDER / "report.json"
 
 
 def tell(plan: Plan, failed: Collection[str], inside: str = "") -> None:
-    """Name the cells that ``failed`` on the terminal, and make the report.
+    """Name the ``failed`` cells on the terminal, and make the report.
 
-    ``inside`` stands before the programs that make tables and report.
+    ``inside`` precedes the commands that make tables and report.
     """
     runnable = len(plan.cells) - len(plan.not_run)
     print(f"{len(failed)} of {runnable} cells failed:", file=sys.stderr)
@@ -49,7 +49,7 @@ def tell(plan: Plan, failed: Collection[str], inside: str = "") -> None:
 
 
 def write(plan: Plan, failed: Collection[str], inside: str = "") -> None:
-    """Write the report. ParbenchError where a program that makes it fails."""
+    """Write the report. ParbenchError if a program that makes it fails."""
     python, plans, tables = [*shlex.split(inside), "python"], [], []
     lie = ["--cells", CELLS]
     lie += ["--certificate", *sorted(certificate.FOLDER.glob("*.json"))]
@@ -74,14 +74,14 @@ def _run(*words: str | Path) -> None:
 
 
 def _lost(failed: Collection[str], group: Mapping, left: list[str]) -> dict:
-    """What the plan says of the cells of a group that are not done."""
+    """Return the plan's entries on the cells ``left`` undone in a group."""
     failures = [_failure(cell) for cell in left if cell in failed]
     reason = f"failed: {failures[0]['sentence']}" if failures else "not trained yet"
     return {"not_run": reason, "failed": failures, "waiting": len(left) - len(failures)}
 
 
 def _failure(cell: str) -> dict:
-    """Why a cell failed, as the report shows it: what its launcher left, if it left a word."""
+    """Return why a cell failed, for the report, from its launcher's failed.json if any."""
     folder = places.folder(cell)
     try:
         told = read_json(folder / "failed.json")

@@ -1,6 +1,6 @@
-"""What each group computes: the settings without which two numbers are not set beside each other.
+"""What each group computes: the settings one must know to compare two numbers.
 
-The plan's ``work`` of a group tells what its settings come to on its hardware.
+A group's ``work`` in the plan says what its settings amount to on its hardware.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ COLUMNS = ["Learning rate", "Global batch", "BatchNorm", "Precision", "TF32", "M
 
 
 def work_table(study: Study) -> dict:
-    """A row for the groups of a model that compute alike, also of those that were not run."""
+    """Return a table, a row per set of a model's groups that compute alike, run or not."""
     each = {group: _work(group) for group in study.own}
     heads = COLUMNS + ["Tuning"] * any(group.training.tuned for group in each)
     alike = [len(set(column)) == 1 for column in zip(*each.values(), strict=True)]
@@ -42,7 +42,7 @@ def work_table(study: Study) -> dict:
 
 
 def _work(group: Group) -> list[str]:
-    """What stands in the COLUMNS of a group."""
+    """Return a group's values of COLUMNS, and its tuning."""
     training, work = group.training, group.work
     rule = training.learning_rate_rule
     if rule == "linear":
@@ -59,7 +59,7 @@ def _work(group: Group) -> list[str]:
 
 
 def _batch(samples: int, work: Work) -> str:
-    """``64 (32 a rank)``, ``65 (32 or 33 a rank)``, ``64 (4 micro-batches)``."""
+    """Return ``64 (32 a rank)``, ``65 (32 or 33 a rank)``, ``64 (4 micro-batches)``."""
     least, rest = divmod(samples, work.ranks)
     parts = []
     if work.ranks > 1:
