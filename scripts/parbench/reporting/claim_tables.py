@@ -180,7 +180,9 @@ def _spoken(each: Comparison, points: bool) -> str:
     told = f"{each.verdict}, {_text(each.measured.mean, points)}"
     interval = _interval(each.measured, points)
     told += f" ({interval.text})" if not interval.spoken else ""
-    return told + (f", published {_text(each.published, points)}" if each.published else "")
+    return told + (
+        f", published {_text(each.published, points)}" if each.published is not None else ""
+    )
 
 
 def _test(judged: Judged) -> str:
