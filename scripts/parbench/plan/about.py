@@ -77,7 +77,7 @@ def together(
 
 def _check_alike(members: list[PlannedGroup], where: str, variant: str) -> None:
     for key in ("training", "dataset"):
-        if any(getattr(each, key) != getattr(members[0], key) for each in members):
+        if any(getattr(member, key) != getattr(members[0], key) for member in members):
             raise ParbenchError(
                 f"{where}: its models have different settings ({key}, variant {variant}): their "
                 "times are no sum of equal work; give them the same"
@@ -88,22 +88,22 @@ def _joined(
     label: str, entry: Together, study: Study, variant: str, members: list[PlannedGroup]
 ) -> PlannedGroup:
     own = study.variants[variant]
-    told = None
+    published = None
     if own.published is not None:
-        told = {"model": "+".join(entry.models), **own.published, **entry.published}
+        published = {"model": "+".join(entry.models), **own.published, **entry.published}
     return members[0].model_copy(
         update={
             "id": f"{label}.{variant}",
             "model": label,
             "model_options": {},
-            "pretrained": {k: v for each in members for k, v in each.pretrained.items()},
-            "cells": [cell for each in members for cell in each.cells],
-            "not_run": next((each.not_run for each in members if each.not_run), None),
+            "pretrained": {k: v for member in members for k, v in member.pretrained.items()},
+            "cells": [cell for member in members for cell in member.cells],
+            "not_run": next((member.not_run for member in members if member.not_run), None),
             "baseline": f"{label}.{own.baseline}" if own.baseline is not None else None,
-            "published": told,
-            "scaled": list(dict.fromkeys(words for each in members for words in each.scaled)),
-            "comparable": {k: v for each in members for k, v in each.comparable.items()},
-            "members": [each.id for each in members],
+            "published": published,
+            "scaled": list(dict.fromkeys(phrase for member in members for phrase in member.scaled)),
+            "comparable": {k: v for member in members for k, v in member.comparable.items()},
+            "members": [member.id for member in members],
         }
     )
 
@@ -127,45 +127,58 @@ def differences(
     """Return how ``cell``, of ``model`` and ``variant`` of ``study``, differs from ``source``'s."""
     if source is None:
         return ["a scale of its own"] if study.claims else []
-    place = f"studies/{study.scaled_from}.yaml"
+    source_path = f"studies/{study.scaled_from}.yaml"
     # A variant that only this study has is not scaled down, so its own settings are no difference,
     # unless it is compared with published rows.
     own = study.variants[variant]
-    alone = own.model_copy(update={"settings": {}}) if own.published is not None else own
-    entry = source.variants.get(variant, alone)
-    there = source.models.get(model)
-    layers = [source.settings, source.assumed, there.settings if there else {}, entry.settings]
-    full = settled(layers, place)
-    here = asdict(cell.training) | asdict(cell.dataset)
-    told = [f"{key} {_instead(here[key], full[key])}" for key in full if here[key] != full[key]]
-    file = there.model or model if there else cell.model.name
-    if file != cell.model.name:
-        return [*told, f"model {_instead(cell.model.name, file)}"]
-    options = all_options("models", file, there.options if there else {}, place)
-    told += [
+    fallback = own.model_copy(update={"settings": {}}) if own.published is not None else own
+    entry = source.variants.get(variant, fallback)
+    source_model = source.models.get(model)
+    layers = [
+        source.settings,
+        source.assumed,
+        source_model.settings if source_model else {},
+        entry.settings,
+    ]
+    source_settings = settled(layers, source_path)
+    settings = asdict(cell.training) | asdict(cell.dataset)
+    phrases = [
+        f"{key} {_instead(settings[key], source_settings[key])}"
+        for key in source_settings
+        if settings[key] != source_settings[key]
+    ]
+    source_file = source_model.model or model if source_model else cell.model.name
+    if source_file != cell.model.name:
+        return [*phrases, f"model {_instead(cell.model.name, source_file)}"]
+    source_options = all_options(
+        "models", source_file, source_model.options if source_model else {}, source_path
+    )
+    phrases += [
         f"{model}'s {key} {_instead(cell.model.options[key], value)}"
-        for key, value in options.items()
+        for key, value in source_options.items()
         if cell.model.options[key] != value
     ]
-    started = cell.model.pretrained is not None
-    if starts_published(there) != started:
-        drawn = ["weights drawn at random", "published weights"]
-        told.append(f"{model} starts from {_instead(drawn[started], drawn[not started])}")
-    return told + _other_strategy(cell, entry, source, place)
+    pretrained = cell.model.pretrained is not None
+    if starts_published(source_model) != pretrained:
+        starts = ["weights drawn at random", "published weights"]
+        phrases.append(
+            f"{model} starts from {_instead(starts[pretrained], starts[not pretrained])}"
+        )
+    return phrases + _other_strategy(cell, entry, source, source_path)
 
 
 def _other_strategy(cell: Cell, entry: Variant, source: Study, place: str) -> list[str]:
     """Return how a cell's strategy differs from that of the variant ``entry`` of ``source``."""
-    name, here = cell.strategy.name, strategies.of(cell).options
+    name, options = cell.strategy.name, strategies.of(cell).options
     if name != entry.strategy:
         return [f"strategy {name} instead of {entry.strategy}"]
     # For nested options, such as those of companions, say only that they differ.
     return [
         f"other options in {key}"
         if isinstance(value, dict)
-        else f"{key} {_instead(here[key], value)}"
+        else f"{key} {_instead(options[key], value)}"
         for key, value in all_options("strategies", name, source.options(entry), place).items()
-        if here[key] != value
+        if options[key] != value
     ]
 
 

@@ -28,19 +28,19 @@ def merged(base: dict, change: dict) -> dict:
     """Return ``base`` with ``change`` laid over it, mappings key by key, like --configfile."""
     result = dict(base)
     for key, value in change.items():
-        both = isinstance(value, dict) and isinstance(base.get(key), dict)
-        result[key] = merged(base[key], value) if both else value
+        are_mappings = isinstance(value, dict) and isinstance(base.get(key), dict)
+        result[key] = merged(base[key], value) if are_mappings else value
     return result
 
 
 def laid_over(words: Iterable[str]) -> dict[str, Any]:
     """Read the ``key=value`` words of a program's own ``--config`` as Snakemake does."""
-    found = {}
+    values = {}
     for key, _, value in (word.partition("=") for word in words):
-        found[key] = value
+        values[key] = value
         with contextlib.suppress(yaml.YAMLError):
-            found[key] = yaml.safe_load(value)
-    return found
+            values[key] = yaml.safe_load(value)
+    return values
 
 
 def typed(value: Any) -> Any:
@@ -54,8 +54,8 @@ def typed(value: Any) -> Any:
         return [typed(part) for part in value]
     if isinstance(value, str):
         with contextlib.suppress(yaml.YAMLError, ValueError):
-            read = yaml.safe_load(value)
-            return read if isinstance(read, (bool, int, float, type(None))) else value
+            parsed = yaml.safe_load(value)
+            return parsed if isinstance(parsed, (bool, int, float, type(None))) else value
     return value
 
 
@@ -71,8 +71,8 @@ def arguments(
 
     They do not depend on how the run was typed: paths are as from ``shown``, keys are sorted.
     """
-    names = [shown(os.path.abspath(file)) for file in configfiles]
-    files = list(itertools.dropwhile(lambda name: name == "config.yaml", names))
+    paths = [shown(os.path.abspath(file)) for file in configfiles]
+    files = list(itertools.dropwhile(lambda path: path == "config.yaml", paths))
     values = [
         f"{key}={changes[key] if isinstance(changes[key], str) else canonical_json(changes[key])}"
         for key in sorted(changes or {})
@@ -105,10 +105,10 @@ def checked(
     try:
         Config.model_validate(config)
     except pydantic.ValidationError as error:
-        found = problem(Config, config, error)
-        keys = [*found.keys, *([found.last] if found.last else [])]
-        place = "--config" if _holds(changes or {}, keys) else holder(configfiles, keys)
-        raise ParbenchError(f"{place}: {found}") from None
+        mistake = problem(Config, config, error)
+        keys = [*mistake.keys, *([mistake.last] if mistake.last else [])]
+        origin = "--config" if _holds(changes or {}, keys) else holder(configfiles, keys)
+        raise ParbenchError(f"{origin}: {mistake}") from None
     return config
 
 
@@ -133,18 +133,18 @@ def study(name: str) -> Study:
     """Read and check studies/<name>.yaml; ParbenchError for an unknown study or a bad file."""
     path = places.ROOT / "studies" / f"{name}.yaml"
     if not path.exists():
-        known = sorted(file.stem for file in path.parent.glob("*.yaml"))
+        studies = sorted(file.stem for file in path.parent.glob("*.yaml"))
         raise ParbenchError(
-            f"studies: unknown study {name!r}: there is no {shown(path)}{nearest(name, known)}"
+            f"studies: unknown study {name!r}: there is no {shown(path)}{nearest(name, studies)}"
         )
-    read = validated(Study, read_yaml(path), shown(path))
-    both = sorted(set(read.settings) & set(read.assumed))
-    if both:
+    content = validated(Study, read_yaml(path), shown(path))
+    overlap = sorted(set(content.settings) & set(content.assumed))
+    if overlap:
         raise ParbenchError(
-            f"{shown(path)}: {both[0]!r} stands under settings and under assumed; keep it under "
+            f"{shown(path)}: {overlap[0]!r} stands under settings and under assumed; keep it under "
             "`assumed` if the source leaves it open, else under `settings`"
         )
-    return read
+    return content
 
 
 def hardware(name: str, config: dict) -> Hardware:

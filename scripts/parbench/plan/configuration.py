@@ -206,11 +206,11 @@ class Weights(Model):
 
     @model_validator(mode="after")
     def _of_images_or_texts(self) -> Weights:
-        texts = self.model in models.names() and models.vocabulary(self.model) is not None
-        if texts != (self.network is None) or texts != (self.image_size is None):
+        takes_texts = self.model in models.names() and models.vocabulary(self.model) is not None
+        if takes_texts != (self.network is None) or takes_texts != (self.image_size is None):
             raise ValueError(
                 f"network {self.network}, image_size {self.image_size}: {self.model} is a model of "
-                + ("texts; state neither" if texts else "images; state both")
+                + ("texts; state neither" if takes_texts else "images; state both")
             )
         return self
 

@@ -37,18 +37,18 @@ def check_names(study: Study, where: str) -> None:
             raise ParbenchError(f"{where}: together: {label} is a model; give it another name")
         for model in entry.models:
             known(f"together.{label}.models", model, study.models, where)
-    rows = [*study.models, *study.together]
+    row_names = [*study.models, *study.together]
     for table in study.tables:
         title = brief(table.title)
         for model in table.models or []:
-            known(f"tables: {title!r}: models", model, rows, where)
+            known(f"tables: {title!r}: models", model, row_names, where)
         for variant in table.variants:
             known(f"tables: {title!r}: variants", variant, study.variants, where)
     if study.second_device is not None:
         known("second_device", study.second_device, study.variants, where)
-    used = {entry.strategy for entry in study.variants.values()}
+    used_strategies = {entry.strategy for entry in study.variants.values()}
     for strategy in study.assumed.get("options", {}):
-        known("assumed.options", strategy, used, where)
+        known("assumed.options", strategy, used_strategies, where)
     for variant, entry in study.variants.items():
         for model in entry.models or []:
             known(f"variants.{variant}.models", model, study.models, where)
@@ -83,15 +83,15 @@ def _check_other(study: Study, variant: str, key: str, where: str) -> None:
 def _check_comparison(study: Study, entry: VariantPair, where: str) -> None:
     for key in ("variant", "baseline"):
         known(f"pairs: {key}", getattr(entry, key), study.variants, where)
-    both = study.trained_in_both(entry.variant, entry.baseline)
+    models_in_both = study.trained_in_both(entry.variant, entry.baseline)
     for name in entry.models or ():
         known("pairs: models", name, [*study.models, *study.together], where)
-    named = [model for name in entry.models or () for model in study.members(name)]
-    lacking = [model for model in named if model not in both]
-    if lacking or not both:
-        what = f"the model {lacking[0]}" if lacking else "any model"
+    named_models = [model for name in entry.models or () for model in study.members(name)]
+    missing_models = [model for model in named_models if model not in models_in_both]
+    if missing_models or not models_in_both:
+        subject = f"the model {missing_models[0]}" if missing_models else "any model"
         raise ParbenchError(
-            f"{where}: pairs: {entry.variant} and {entry.baseline} do not both train {what}; "
+            f"{where}: pairs: {entry.variant} and {entry.baseline} do not both train {subject}; "
             "compare variants on models that both train"
         )
 
@@ -109,14 +109,14 @@ def check_clocks(study: Study, trained: Mapping[tuple[str, str], Training], wher
                     f"instrumented cells, and {name} has `profile: {profile}`; remove the baseline"
                 )
     for table, key in itertools.product(study.tables, ("mode", "profile")):
-        first: dict[str, str] = {}
+        row_by_value: dict[str, str] = {}
         for (model, variant), training in trained.items():
             if table.holds(model, variant):
-                first.setdefault(getattr(training, key), f"{variant} of {model}")
-        if len(first) > 1:
-            told = ", ".join(f"{value} ({name})" for value, name in first.items())
+                row_by_value.setdefault(getattr(training, key), f"{variant} of {model}")
+        if len(row_by_value) > 1:
+            cases = ", ".join(f"{value} ({name})" for value, name in row_by_value.items())
             raise ParbenchError(
-                f"{where}: tables: {brief(table.title)!r} mixes {key}s: {told}; state one `{key}` "
+                f"{where}: tables: {brief(table.title)!r} mixes {key}s: {cases}; state one `{key}` "
                 "for all of its variants, or make it two tables"
             )
 
@@ -127,21 +127,21 @@ def check_clocks(study: Study, trained: Mapping[tuple[str, str], Training], wher
 def check_cell(cell: Cell, study: Study, where: str, model: str, holds: str) -> None:
     """Raise ParbenchError for settings that contradict each other, the hardware, the strategy, or
     the dataset, which ``holds`` images or texts."""
-    whole, strategy = f"{where} with model {model}", strategies.of(cell)
+    prefix, strategy = f"{where} with model {model}", strategies.of(cell)
     for problem in (*strategy.check(), *_tuning_problems(cell, strategy)):
-        raise ParbenchError(f"{whole}: {problem}")
-    beside = {
-        name: all_options("models", name, given, f"{whole}: beside")
-        for name, given in strategy.companions.items()
+        raise ParbenchError(f"{prefix}: {problem}")
+    companion_options = {
+        name: all_options("models", name, options, f"{prefix}: beside")
+        for name, options in strategy.companions.items()
     }
-    for name, options in {**beside, cell.model.name: cell.model.options}.items():
+    for name, options in {**companion_options, cell.model.name: cell.model.options}.items():
         try:
             models.load(name).cuts(strategy.stages, options)
         except ParbenchError as error:
-            raise ParbenchError(f"{whole}: {error}") from None
+            raise ParbenchError(f"{prefix}: {error}") from None
     for problem in (*_training_problems(cell, strategy), *_data_problems(cell, holds)):
-        raise ParbenchError(f"{whole}: {problem}")
-    for name in (model, *beside) if beside else ():
+        raise ParbenchError(f"{prefix}: {problem}")
+    for name in (model, *companion_options) if companion_options else ():
         if starts_published(study.models.get(name)):
             raise ParbenchError(
                 f"{where}: strategy {cell.strategy.name} starts its models from weights that the "
@@ -163,13 +163,13 @@ def _training_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
             "into; remove profile"
         )
     pieces = strategy.data_parallel_size * strategy.micro_batches
-    least = 2 * pieces  # BatchNorm needs 2 samples in each piece
+    least_batch = 2 * pieces  # BatchNorm needs 2 samples in each piece
     for key in ("global_batch", "min_tail"):
-        if getattr(training, key) < least:
+        if getattr(training, key) < least_batch:
             yield (
                 f"{key} {getattr(training, key)} is too small: {cell.strategy.name} cuts a batch "
                 f"into {pieces} pieces (shares x micro-batches) of at least 2 samples; choose "
-                f"{least} or more"
+                f"{least_batch} or more"
             )
     if training.min_tail > training.global_batch:
         yield (
@@ -182,28 +182,28 @@ def _training_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
 
 def _data_problems(cell: Cell, holds: str) -> Iterator[str]:
     training, model = cell.training, cell.model
-    takes = "texts" if models.vocabulary(model.name) else "images"
-    if takes != holds:
+    kind = "texts" if models.vocabulary(model.name) else "images"
+    if kind != holds:
         yield (
-            f"model {model.name} takes {takes}, and the dataset {cell.dataset.name} holds {holds}; "
+            f"model {model.name} takes {kind}, and the dataset {cell.dataset.name} holds {holds}; "
             "choose another dataset, or other models"
         )
-    if takes == "images":
+    if kind == "images":
         if training.max_length is not None:
             yield (
                 f"max_length {training.max_length} is of texts, and model {model.name} takes "
                 "images; remove it"
             )
         return
-    most = model.options["max_positions"]
+    limit = model.options["max_positions"]
     if training.max_length is None:
         yield (
             "the setting max_length is missing: state how many tokens of a text model "
-            f"{model.name} sees, at most {most}"
+            f"{model.name} sees, at most {limit}"
         )
-    elif training.max_length > most:
+    elif training.max_length > limit:
         yield (
-            f"max_length {training.max_length}: model {model.name} takes texts of up to {most} "
+            f"max_length {training.max_length}: model {model.name} takes texts of up to {limit} "
             "tokens; state less, or more as its option max_positions"
         )
     if training.input != "tensor":
@@ -214,23 +214,23 @@ def _tuning_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
     """Yield a sentence for each tuned setting that the cell cannot have."""
     training = cell.training
     for key, value in training.tuned.items():
-        stated = f"{key} {str(value).lower()}"
+        setting = f"{key} {str(value).lower()}"
         if key in strategy.REFUSES:
             default = str(getattr(type(training), key)).lower()
-            yield f"{stated}: {strategy.REFUSES[key]}; choose {default}, or another strategy"
+            yield f"{setting}: {strategy.REFUSES[key]}; choose {default}, or another strategy"
     if training.memory_format != "contiguous" and models.vocabulary(cell.model.name):
         yield f"memory_format {training.memory_format} is of images; remove it"
     if training.compile == "none":
         return
-    stated = f"compile {training.compile}"
+    setting = f"compile {training.compile}"
     if training.padding == "longest" and training.max_length is not None:
-        yield f"{stated}: each length of a batch would be compiled; choose padding: fixed"
+        yield f"{setting}: each length of a batch would be compiled; choose padding: fixed"
     if training.batch_norm == "synchronized" and strategy.data_parallel_size > 1:
-        yield f"{stated}: ranks meet in the middle of a compiled pass; choose batch_norm: local"
+        yield f"{setting}: ranks meet in the middle of a compiled pass; choose batch_norm: local"
     if training.profile == "phases":
-        yield f"{stated}: a compiled pass does not tell its phases; choose another profile"
+        yield f"{setting}: a compiled pass does not tell its phases; choose another profile"
     if training.compile == "max-autotune" and training.mode == "deterministic":
-        yield f"{stated}: kernels are chosen by time, which varies; choose default"
+        yield f"{setting}: kernels are chosen by time, which varies; choose default"
 
 
 def unavailable(cell: Cell, software: Software) -> str | None:
@@ -238,8 +238,8 @@ def unavailable(cell: Cell, software: Software) -> str | None:
     training, reason = cell.training, None
     if training.fused:
         on_cuda = cell.hardware.device == "cuda"
-        least = FUSED_ON_CUDA[training.optimizer] if on_cuda else FUSED_ELSEWHERE
-        reason = packages.too_old(cell.stack, least)
+        least_version = FUSED_ON_CUDA[training.optimizer] if on_cuda else FUSED_ELSEWHERE
+        reason = packages.too_old(cell.stack, least_version)
     if training.compile != "none":
         reason = reason or packages.too_old(cell.stack, LEAST_TORCH) or software.without_compiler()
     return reason

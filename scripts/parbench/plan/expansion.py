@@ -106,22 +106,22 @@ def plan(
     them for the commands that rebuild a number. ``lacking`` tells why cells cannot run; by default
     what this machine lacks.
     """
-    read = Config.model_validate({key: config[key] for key in Config.model_fields})
-    stacks = places.ROOT / "containers" / "locks"
-    known = sorted(path.name for path in stacks.iterdir() if path.is_dir())
-    consistency.known("stack", read.stack, known, "config.yaml")
-    for study in read.override:
+    parsed_config = Config.model_validate({key: config[key] for key in Config.model_fields})
+    folder = places.ROOT / "containers" / "locks"
+    stack_names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    consistency.known("stack", parsed_config.stack, stack_names, "config.yaml")
+    for study in parsed_config.override:
         if not (places.ROOT / "studies" / f"{study}.yaml").exists():
             configuration.study(study)  # its message names the nearest study
     result = Plan(**sources(config))
     lacking = lacking or lacking_here(config)
-    for name in read.studies:
-        expanded = Expansion(name, read, lacking)
+    for name in parsed_config.studies:
+        expanded = Expansion(name, parsed_config, lacking)
         result.studies[name] = expanded.plan(configuration.arguments(name, configfiles, changes))
         result.cells.update(expanded.cells)
         result.not_run.update(expanded.not_run)
-    predicting = (cell for cell in result.cells.values() if isinstance(cell, Cell))
-    for name in {cell.trained_by for cell in predicting} - {None}:
+    single_cells = (cell for cell in result.cells.values() if isinstance(cell, Cell))
+    for name in {cell.trained_by for cell in single_cells} - {None}:
         trainer = result.cells[name]
         result.cells[name] = replace(trainer, run=replace(trainer.run, keeps_weights=True))
     return result
@@ -138,9 +138,9 @@ class Expansion:
         self.study = configuration.study(name)
         self.override = config.override.get(name) or Override()
         self.where = f"studies/{name}.yaml"
-        stated = self.override.model_fields_set
-        self.dataset = self.override.dataset if "dataset" in stated else self.study.dataset
-        self.seeds = self.override.seeds if "seeds" in stated else self.study.seeds
+        overridden = self.override.model_fields_set
+        self.dataset = self.override.dataset if "dataset" in overridden else self.study.dataset
+        self.seeds = self.override.seeds if "seeds" in overridden else self.study.seeds
         self.cells: dict[str, Cell | Pair] = {}
         self.not_run: dict[str, str] = {}
         # By id, groups whose weights others predict with: names, and a cell without id and seed.
@@ -151,36 +151,42 @@ class Expansion:
         """Return the study's plan; ``arguments`` are those that ask Snakemake for it again."""
         self._check()
         templates = dict(self._templates())
-        for (of, variant), cell in templates.items():
+        for (model_name, variant), cell in templates.items():
             if cell.trained_by is not None:
-                trainer = templates[of, cell.trained_by]
-                named = Named.of(trainer)
-                templates[of, variant] = replace(cell, trained_by=named.group)
-                self.trainers[named.group] = named, trainer
+                trainer = templates[model_name, cell.trained_by]
+                trainer_names = Named.of(trainer)
+                templates[model_name, variant] = replace(cell, trained_by=trainer_names.group)
+                self.trainers[trainer_names.group] = trainer_names, trainer
                 # It needs as many seeds as any group that predicts with its weights.
-                own = self.added.get(Named.of(templates[of, variant]).group, 0)
-                self.added[named.group] = max(own, self.added.get(named.group, 0))
-        trained = {key: cell.training for key, cell in templates.items()}
-        consistency.check_clocks(self.study, trained, self.where)
-        names = self._names(templates)
-        source = about.source_of(self.study, self.where)
+                count = self.added.get(Named.of(templates[model_name, variant]).group, 0)
+                self.added[trainer_names.group] = max(count, self.added.get(trainer_names.group, 0))
+        training_by_key = {key: cell.training for key, cell in templates.items()}
+        consistency.check_clocks(self.study, training_by_key, self.where)
+        names_by_key = self._names(templates)
+        source_study = about.source_of(self.study, self.where)
         groups = {}
-        for (of, variant), cell in templates.items():
+        for (model_name, variant), cell in templates.items():
             entry = self.study.variants[variant]
-            baseline = names[of, entry.baseline].group if entry.baseline is not None else None
-            told = {"model": of, **entry.published} if entry.published is not None else None
-            groups[of, variant] = self._group(
+            baseline = (
+                names_by_key[model_name, entry.baseline].group
+                if entry.baseline is not None
+                else None
+            )
+            selection = (
+                {"model": model_name, **entry.published} if entry.published is not None else None
+            )
+            groups[model_name, variant] = self._group(
                 cell,
-                names[of, variant],
+                names_by_key[model_name, variant],
                 variant=variant,
                 baseline=baseline,
-                published=told,
+                published=selection,
                 differs=entry.differs,
-                scaled=about.differences(cell, of, variant, self.study, source),
+                scaled=about.differences(cell, model_name, variant, self.study, source_study),
             )
         pairs = list(pairing.pairs(self.study, templates, groups, self.where))
-        for each, cells in pairs:
-            self._keep(cells, each.not_run)
+        for pair, cells in pairs:
+            self._keep(cells, pair.not_run)
         return StudyPlan(
             schema_version=study_plan.SCHEMA_VERSION,
             study=about.about(self.name, self.study, self.override, self.dataset),
@@ -189,52 +195,52 @@ class Expansion:
             groups=list(groups.values()),
             together=list(about.together(self.study, groups, self.where)),
             arguments=arguments,
-            **({"pairs": [each for each, _ in pairs]} if pairs else {}),
+            **({"pairs": [pair for pair, _ in pairs]} if pairs else {}),
         )
 
     def _check(self) -> None:
         """Check what needs no cells."""
         consistency.known("dataset", self.dataset, self.config.datasets, self.where)
-        asked = {entry.hardware for entry in self.study.variants.values()}
-        for used in self.override.hardware:
-            consistency.known("hardware", used, asked, f"override.{self.name}")
+        hardware_names = {entry.hardware for entry in self.study.variants.values()}
+        for name in self.override.hardware:
+            consistency.known("hardware", name, hardware_names, f"override.{self.name}")
         if self.study.claims:
-            stated = published.claims(places.ROOT / places.CLAIMS)
+            claims = published.claims(places.ROOT / places.CLAIMS)
             for claim in self.study.claims:
-                consistency.known("claims", claim, stated, self.where)
+                consistency.known("claims", claim, claims, self.where)
         consistency.check_names(self.study, self.where)
 
     def _templates(self) -> Iterator[tuple[tuple[str, str], Cell]]:
         """Yield model and variant of each group, with a cell of it that has no id or seed yet."""
-        for of, named in self.study.models.items():
-            consistency.known("models", named.model or of, models.names(), self.where)
+        for model_name, model_entry in self.study.models.items():
+            consistency.known("models", model_entry.model or model_name, models.names(), self.where)
             for variant, entry in self.study.variants.items():
-                if of in self.study.trained(variant):
-                    yield (of, variant), self._template(of, variant, entry)
+                if model_name in self.study.trained(variant):
+                    yield (model_name, variant), self._template(model_name, variant, entry)
 
     def _template(self, of: str, variant: str, entry: Variant) -> Cell:
         config, where = self.config, f"{self.where}: variants.{variant}"
-        strategy, place = entry.strategy, entry.hardware
+        strategy, original = entry.strategy, entry.hardware
         consistency.known("strategy", strategy, strategies.names(), where)
-        if (moved := self.override.hardware.get(place, place)) != place:
-            where += f" (moved to {moved} by `override`)"
-        consistency.known("hardware", moved, config.hardware, where)
-        study, at = self.study, self.study.models[of]
-        layers = [study.settings, study.assumed, at.settings, entry.settings]
+        if (hardware := self.override.hardware.get(original, original)) != original:
+            where += f" (moved to {hardware} by `override`)"
+        consistency.known("hardware", hardware, config.hardware, where)
+        study, model_entry = self.study, self.study.models[of]
+        layers = [study.settings, study.assumed, model_entry.settings, entry.settings]
         settings = settled([*layers, self.override.settings], where)
         if config.datasets[self.dataset]["kind"] == "synthetic" and settings["steps"] is None:
             raise ParbenchError(
                 f"{where}: the dataset {self.dataset} is drawn at random, nothing can be learned "
                 "of it; state `steps`, how many of an epoch are timed, or choose another dataset"
             )
-        samples = {key: settings.pop(key) for key in ("train_samples", "test_samples")}
+        sample_counts = {key: settings.pop(key) for key in ("train_samples", "test_samples")}
         options = all_options("strategies", strategy, study.options(entry), where)
         cell = Cell(
             id="",
-            model=model(of, at, config.weights, self.where),
+            model=model(of, model_entry, config.weights, self.where),
             strategy=Strategy(strategy, strategies.said(strategy, options)),
-            hardware=config.hardware[moved].called(moved),
-            dataset=Dataset(self.dataset, **samples),
+            hardware=config.hardware[hardware].called(hardware),
+            dataset=Dataset(self.dataset, **sample_counts),
             training=Training(**settings),
             stack=config.stack,
             deployment=config.deployment,
@@ -256,16 +262,16 @@ class Expansion:
 
     def _names(self, templates: dict[tuple[str, str], Cell]) -> dict[tuple[str, str], Named]:
         """Return the names of all groups; ParbenchError for two variants with the same cells."""
-        named = {key: Named.of(cell) for key, cell in templates.items()}
-        first: dict[str, str] = {}
-        for (of, variant), names in named.items():
-            twin = first.setdefault(names.group, variant)
+        names_by_key = {key: Named.of(cell) for key, cell in templates.items()}
+        variant_by_group: dict[str, str] = {}
+        for (model_name, variant), names in names_by_key.items():
+            twin = variant_by_group.setdefault(names.group, variant)
             if twin != variant:
                 raise ParbenchError(
                     f"{self.where}: variants.{variant}: the same cells as variant {twin!r} (model "
-                    f"{of}); remove one of them or change an option"
+                    f"{model_name}); remove one of them or change an option"
                 )
-        return named
+        return names_by_key
 
     def _keep(self, cells: Sequence[Cell | Pair], not_run: str | None) -> None:
         self.cells.update({cell.id: cell for cell in cells})
@@ -275,15 +281,15 @@ class Expansion:
     def _group(self, template: Cell, named: Named, **told: Any) -> PlannedGroup:
         """Return the group of ``template`` over all seeds; ``told`` holds its further fields."""
         reason = self.lacking(named.group, template)
-        more = self.added.get(named.group, 0) - len(self.seeds)
+        extra_count = self.added.get(named.group, 0) - len(self.seeds)
         unused = (seed for seed in itertools.count() if seed not in self.seeds)
-        seeds = [*self.seeds, *itertools.islice(unused, max(0, more))]
+        seeds = [*self.seeds, *itertools.islice(unused, max(0, extra_count))]
         cells = [replace(template, id=named.cell(seed), seed=seed) for seed in seeds]
         if template.trained_by is not None:
-            trainer, trained = self.trainers[template.trained_by]
-            cells = [replace(cell, trained_by=trainer.cell(cell.seed)) for cell in cells]
-            lacks = self.lacking(trainer.group, trained)
-            reason = reason or (lacks and f"{trainer.group} trains for it: {lacks}")
+            trainer_names, trainer_cell = self.trainers[template.trained_by]
+            cells = [replace(cell, trained_by=trainer_names.cell(cell.seed)) for cell in cells]
+            lack = self.lacking(trainer_names.group, trainer_cell)
+            reason = reason or (lack and f"{trainer_names.group} trains for it: {lack}")
         self._keep(cells, reason)
         model, strategy = template.model, strategies.of(template)
         ranks = strategy.data_parallel_size

@@ -51,9 +51,9 @@ def _unchanged(value: Any, check: Any) -> Any:
 
 
 def _distinct(value: list) -> list:
-    for place, each in enumerate(value):
-        if each in value[:place]:
-            raise PydanticCustomError("twice", "holds {each} twice", {"each": each})
+    for index, item in enumerate(value):
+        if item in value[:index]:
+            raise PydanticCustomError("twice", "holds {each} twice", {"each": item})
     return value
 
 
@@ -73,10 +73,10 @@ def stated_part(name: str, model: type[Model]) -> type[Model]:
     """Return a model with the fields of ``model``, all of them optional."""
     fields: dict[str, Any] = {}
     for key, field in model.model_fields.items():
-        hidden = (lambda schema: schema.pop("default")) if field.is_required() else None
+        drop_default = (lambda schema: schema.pop("default")) if field.is_required() else None
         default = None if field.is_required() else field.default
-        described = Field(default, description=field.description, json_schema_extra=hidden)
-        fields[key] = (Annotated[(field.annotation, described, *field.metadata)], described)
+        field_info = Field(default, description=field.description, json_schema_extra=drop_default)
+        fields[key] = (Annotated[(field.annotation, field_info, *field.metadata)], field_info)
     return create_model(name, __base__=Model, __doc__=model.__doc__, **fields)
 
 
@@ -106,8 +106,8 @@ def explained(kind: type[AnyModel], value: Any, check: Callable[[Any], AnyModel]
     try:
         return check(value)
     except pydantic.ValidationError as error:
-        found = problem(kind, value, error)
-        raise wrong(found.keys, found.said, found.last) from None
+        mistake = problem(kind, value, error)
+        raise wrong(mistake.keys, mistake.said, mistake.last) from None
 
 
 def validated(kind: type[AnyModel], value: Any, where: str) -> AnyModel:
@@ -120,33 +120,33 @@ def validated(kind: type[AnyModel], value: Any, where: str) -> AnyModel:
 
 def problem(kind: type[pydantic.BaseModel], value: Any, error: pydantic.ValidationError) -> Problem:
     """Return the shallowest of pydantic's errors in ``value``, at equal depth an unknown key."""
-    found = [_problem(kind, value, each) for each in error.errors(include_url=False)]
-    return min(found, key=lambda each: (len(each.keys), each.last is None))
+    problems = [_problem(kind, value, item) for item in error.errors(include_url=False)]
+    return min(problems, key=lambda item: (len(item.keys), item.last is None))
 
 
 def _problem(kind: type[pydantic.BaseModel], value: Any, found: Any) -> Problem:
     """Return one pydantic error as a Problem; nested models have explained theirs (``told``)."""
-    place, given, message = found["loc"], words_of(found["input"]), found["msg"]
+    place, text, message = found["loc"], words_of(found["input"]), found["msg"]
     keys = _keys(place, value)
     match found["type"]:
         case "told":
-            told = found["ctx"]
-            return Problem([*keys, *told["keys"]], told["said"], told["last"])
+            context = found["ctx"]
+            return Problem([*keys, *context["keys"]], context["said"], context["last"])
         case "extra_forbidden":
             key = str(place[-1])
-            said = f"unknown key {brief(key)!r} (value {given}){nearest(key, kind.model_fields)}"
+            said = f"unknown key {brief(key)!r} (value {text}){nearest(key, kind.model_fields)}"
             return Problem([], said, key)
         case "missing":
             return Problem([], missing_key(place[-1], kind.model_fields[place[-1]].description))
         case "literal_error":
-            return Problem(keys, none_of(given, re.findall(r"'([^']*)'", message)))
+            return Problem(keys, none_of(text, re.findall(r"'([^']*)'", message)))
         case "value_error":  # the model's own full sentence
             return Problem(keys, message.removeprefix("Value error, "))
     if place[-1:] == ("[key]",):
-        return Problem(keys[:-1], f"value {given} as a key {_said(message)}", str(place[-2]))
+        return Problem(keys[:-1], f"value {text} as a key {_said(message)}", str(place[-2]))
     field = kind.model_fields.get(keys[0]) if keys else None
     meaning = f"; it is: {field.description}" if field and field.description else ""
-    return Problem(keys, f"value {given} {_said(message)}{meaning}")
+    return Problem(keys, f"value {text} {_said(message)}{meaning}")
 
 
 def _keys(place: tuple, value: Any) -> list:
@@ -163,6 +163,6 @@ def _keys(place: tuple, value: Any) -> list:
 
 def _said(message: str) -> str:
     """Return pydantic's message without programmers' terms."""
-    said = re.sub(r"^(Input|String|List|Dictionary) (?=should)", "", message)
-    said = re.sub(r"a valid dictionary( or instance of \w+)?", "keys with values", said)
-    return re.sub(r" after validation, not \d+$", "", said)
+    text = re.sub(r"^(Input|String|List|Dictionary) (?=should)", "", message)
+    text = re.sub(r"a valid dictionary( or instance of \w+)?", "keys with values", text)
+    return re.sub(r" after validation, not \d+$", "", text)

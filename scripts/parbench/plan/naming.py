@@ -26,8 +26,8 @@ class Named:
     @classmethod
     def of(cls, template: Cell) -> Named:
         """Return the names for the group of ``template``."""
-        model, strategy, place = template.model, template.strategy, template.hardware
-        return cls(template, (model.name, strategy.name, place.name, short_options(template)))
+        model, strategy, hardware = template.model, template.strategy, template.hardware
+        return cls(template, (model.name, strategy.name, hardware.name, short_options(template)))
 
     def cell(self, seed: int) -> str:
         """Return the id of the cell with this seed."""
@@ -40,9 +40,9 @@ def short_options(cell: Cell) -> str:
     schema = strategies.of(cell).OPTIONS
     for key, value in cell.strategy.options.items():
         if value != schema[key].get("default"):
-            several = isinstance(value, (list, dict))
-            words = "-".join(map(str, value)) if several else str(value)
-            parts.append(f"{key}-{words}")
+            holds_several = isinstance(value, (list, dict))
+            text = "-".join(map(str, value)) if holds_several else str(value)
+            parts.append(f"{key}-{text}")
     return re.sub(r"[^A-Za-z0-9_.-]", "", ".".join(parts)[:48]).strip(".")
 
 
@@ -55,6 +55,6 @@ def identity(cell: dict) -> dict:
     model = dict(cell["model"])
     if "pretrained" in model:
         model["pretrained"] = {k: v for k, v in model["pretrained"].items() if k != "weights"}
-    kept = ("strategy", "dataset", "training", "stack", "deployment")
-    kept += ("trained_by",) * ("trained_by" in cell)
-    return {**{key: cell[key] for key in kept}, "model": model, "hardware": hardware}
+    decisive_keys = ("strategy", "dataset", "training", "stack", "deployment")
+    decisive_keys += ("trained_by",) * ("trained_by" in cell)
+    return {**{key: cell[key] for key in decisive_keys}, "model": model, "hardware": hardware}

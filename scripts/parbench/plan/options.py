@@ -85,11 +85,11 @@ def model(name: str, entry: ModelEntry, weights: Mapping[str, Weights], where: s
     entry asks for them."""
     file = entry.model or name
     options = all_options("models", file, entry.options, where)
-    started = None
+    chosen_weights = None
     if starts_published(entry):
         keys = f"{where}: models.{name}.pretrained"
-        started = published_weights(file, options, entry.pretrained, weights, keys)
-    return Model(file, options, started)
+        chosen_weights = published_weights(file, options, entry.pretrained, weights, keys)
+    return Model(file, options, chosen_weights)
 
 
 def starts_published(entry: ModelEntry | None) -> bool:
@@ -104,25 +104,25 @@ def published_weights(
 
     ``asked`` is true or their name. ParbenchError unless exactly one entry fits.
     """
-    usual = {key: part.get("default") for key, part in _stated("models", name).items()}
-    of_model = {key: each for key, each in weights.items() if each.model == name}
-    fitting = [
+    defaults = {key: part.get("default") for key, part in _stated("models", name).items()}
+    entries = {key: entry for key, entry in weights.items() if entry.model == name}
+    fitting_names = [
         key
-        for key, each in of_model.items()
-        if usual | (each.options or {}) == options and asked in (True, key)
+        for key, entry in entries.items()
+        if defaults | (entry.options or {}) == options and asked in (True, key)
     ]
-    if len(fitting) == 1:
-        return Pretrained(fitting[0], weights[fitting[0]].sha256, pretrained.CONVERSION)
-    if fitting:
+    if len(fitting_names) == 1:
+        return Pretrained(fitting_names[0], weights[fitting_names[0]].sha256, pretrained.CONVERSION)
+    if fitting_names:
         raise ParbenchError(
             f"{keys}: several weights in config.yaml are of this model with these options; name "
-            f"one of them instead of true: {brief(', '.join(fitting))}"
+            f"one of them instead of true: {brief(', '.join(fitting_names))}"
         )
-    differing = {key: value for key, value in options.items() if value != usual[key]}
-    there = ", ".join(f"{key} (options {each.options or {}})" for key, each in of_model.items())
-    called = "" if asked is True else f" {brief(asked)!r}"
+    differing = {key: value for key, value in options.items() if value != defaults[key]}
+    choices = ", ".join(f"{key} (options {entry.options or {}})" for key, entry in entries.items())
+    quoted_name = "" if asked is True else f" {brief(asked)!r}"
     raise ParbenchError(
-        f"{keys}: config.yaml has no weights{called} of {name} with the options "
-        f"{brief(str(differing))}; it has {brief(there, 300) or 'none of this model'}. Add an "
+        f"{keys}: config.yaml has no weights{quoted_name} of {name} with the options "
+        f"{brief(str(differing))}; it has {brief(choices, 300) or 'none of this model'}. Add an "
         "entry under weights, or say false"
     )

@@ -32,16 +32,16 @@ def pairs(
     ``templates`` are cells of its ``groups`` without id and seed. ParbenchError, starting with
     ``where``, for a pair that is stated twice or cannot be compared.
     """
-    found: set[str] = set()
+    ids: set[str] = set()
     for entry in study.pairs.compare if study.pairs else ():
         for name in entry.models or study.trained_in_both(entry.variant, entry.baseline):
             group, cells = _pair(study, entry, name, templates, groups, where)
-            if group.id in found:
+            if group.id in ids:
                 raise ParbenchError(
                     f"{where}: pairs: {entry.variant} and {entry.baseline} are compared twice "
                     f"(model {name}); remove one of them"
                 )
-            found.add(group.id)
+            ids.add(group.id)
             yield group, cells
 
 
@@ -55,21 +55,21 @@ def _pair(
 ) -> tuple[PairGroup, list[Pair]]:
     """Return one comparison of ``entry``, for the model or models together called ``name``."""
     members = study.members(name)
-    variants, baselines = (
+    variant_keys, baseline_keys = (
         _in_turn(members, variant, templates) for variant in (entry.variant, entry.baseline)
     )
-    keys = [*variants, *baselines]
+    keys = [*variant_keys, *baseline_keys]
     sides = tuple(templates[key] for key in keys)
     _check(entry, keys, sides, f"{where}: pairs")
     # Prediction time does not depend on the weights: the seed draws them.
     sides = tuple(replace(side, trained_by=None) for side in sides)
-    kinds = {"variants": len(variants), "inference": entry.inference}
-    template = Pair("", 0, sides, **kinds)
-    of_sides = [_short(templates[each[0]]) for each in (variants, baselines)]
-    words = ("+".join(members), "pair", *of_sides, "inference" * entry.inference)
-    named = Named(template, words, "r")
-    name_of_group = ".".join(filter(None, (name, *words[1:]))) + f"-{named.digest}"
-    number = max(study.pairs.restarts, added().get(name_of_group, 0))
+    common_fields = {"variants": len(variant_keys), "inference": entry.inference}
+    template = Pair("", 0, sides, **common_fields)
+    side_names = [_short(templates[side_keys[0]]) for side_keys in (variant_keys, baseline_keys)]
+    name_parts = ("+".join(members), "pair", *side_names, "inference" * entry.inference)
+    names = Named(template, name_parts, "r")
+    name_of_group = ".".join(filter(None, (name, *name_parts[1:]))) + f"-{names.digest}"
+    restart_count = max(study.pairs.restarts, added().get(name_of_group, 0))
     # Cells are named by their models, so two names for the same models share their cells.
     group = PairGroup(
         id=name_of_group,
@@ -77,10 +77,10 @@ def _pair(
         variant=entry.variant,
         baseline=entry.baseline,
         sides=[groups[key].id for key in keys],
-        restarts=list(range(number)),
-        cells=[named.cell(restart) for restart in range(number)],
+        restarts=list(range(restart_count)),
+        cells=[names.cell(restart) for restart in range(restart_count)],
         not_run=next((groups[key].not_run for key in keys if groups[key].not_run), None),
-        **kinds,
+        **common_fields,
     )
     return group, [_started(template, group, restart) for restart in group.restarts]
 
@@ -88,12 +88,12 @@ def _pair(
 def _in_turn(members: Iterable[str], variant: str, templates: Mapping[Key, Cell]) -> list[Key]:
     """Return the keys of the cells that train all ``members`` one after the other, without models
     that train beside an earlier one."""
-    found, trained = [], set()
+    keys, trained = [], set()
     for model in members:
         if model not in trained:
-            found.append((model, variant))
+            keys.append((model, variant))
             trained.update(strategies.of(templates[model, variant]).companions)
-    return found
+    return keys
 
 
 def _check(entry: VariantPair, keys: Iterable[Key], sides: tuple[Cell, ...], where: str) -> None:
@@ -126,6 +126,6 @@ def _short(side: Cell) -> str:
 
 def _started(template: Pair, group: PairGroup, restart: int) -> Pair:
     """Return the cell of ``group`` for a ``restart``, which is the seed of its sides."""
-    called = zip(template.sides, group.sides, strict=True)
-    sides = tuple(replace(side, id=name, seed=restart) for side, name in called)
+    named_sides = zip(template.sides, group.sides, strict=True)
+    sides = tuple(replace(side, id=name, seed=restart) for side, name in named_sides)
     return replace(template, id=group.cells[restart], seed=restart, sides=sides)

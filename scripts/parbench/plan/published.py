@@ -60,11 +60,11 @@ class Published(pydantic.BaseModel):
     @property
     def rounding(self) -> float:
         """Half a unit of the last printed digit, in the unit of ``value``."""
-        digits = re.fullmatch(r"-?\d+(?:\.(\d+))?", self.published_value)
-        if digits is None or float(self.published_value) == 0:
+        match = re.fullmatch(r"-?\d+(?:\.(\d+))?", self.published_value)
+        if match is None or float(self.published_value) == 0:
             return 0.0
         unit = abs(self.value / float(self.published_value))
-        return 0.5 * 10 ** -len(digits[1] or "") * unit
+        return 0.5 * 10 ** -len(match[1] or "") * unit
 
     @property
     def least(self) -> float:
@@ -99,8 +99,8 @@ class Published(pydantic.BaseModel):
     @property
     def where(self) -> str:
         """The row's line, document and table, with its value."""
-        place = ", ".join(filter(None, (self.document, self.table)))
-        return f"line {self.line} ({place}: {self.value} {self.unit})"
+        document_and_table = ", ".join(filter(None, (self.document, self.table)))
+        return f"line {self.line} ({document_and_table}: {self.value} {self.unit})"
 
     def __str__(self) -> str:
         """Return the configuration in words."""
@@ -112,7 +112,7 @@ class Published(pydantic.BaseModel):
         """Return whether every column in ``selection`` has its value, or one of several."""
         return all(
             _spelling(getattr(self, column, None))
-            in [_spelling(each) for each in (value if isinstance(value, list) else [value])]
+            in [_spelling(choice) for choice in (value if isinstance(value, list) else [value])]
             for column, value in selection.items()
         )
 
@@ -159,8 +159,8 @@ class Selection(Model):
 
     def __str__(self) -> str:
         """Return it in words: ``strategy gpipe, checkpoint always``."""
-        wanted = {**self.stated(), **(self.options or {})}
-        return ", ".join(f"{key} {value}" for key, value in wanted.items() if key != "options")
+        criteria = {**self.stated(), **(self.options or {})}
+        return ", ".join(f"{key} {value}" for key, value in criteria.items() if key != "options")
 
 
 class ClaimTest(Model):
@@ -199,15 +199,15 @@ class ClaimTest(Model):
 
     @model_validator(mode="after")
     def _fits_its_op(self) -> ClaimTest:
-        one_sided, ratio = self.op in (">", "<"), self.op not in ("largest", "equal")
-        wanted = {"value": one_sided, "against": self.op == "equal"}
-        wanted |= {"numerator": ratio, "denominator": ratio}
-        allowed = {**wanted, "models": ratio, "margin": self.op == "within_margin"}
-        for key, needed in wanted.items():
-            if needed and getattr(self, key) is None:
+        one_sided, is_of_ratio = self.op in (">", "<"), self.op not in ("largest", "equal")
+        required = {"value": one_sided, "against": self.op == "equal"}
+        required |= {"numerator": is_of_ratio, "denominator": is_of_ratio}
+        allowed = {**required, "models": is_of_ratio, "margin": self.op == "within_margin"}
+        for key, is_required in required.items():
+            if is_required and getattr(self, key) is None:
                 raise self.lacking(key)
-        for key, fits in allowed.items():
-            if not fits and key in self.model_fields_set:
+        for key, is_allowed in allowed.items():
+            if not is_allowed and key in self.model_fields_set:
                 raise self.unwanted(key)
         self.check_number("value", self.value)
         return self
@@ -215,13 +215,13 @@ class ClaimTest(Model):
     def check_number(self, key: str, value: Any) -> None:
         """Raise an error if ``value`` of ``key`` cannot be a ratio, or a difference of scores."""
         if isinstance(value, Mapping):
-            for each in value.values():
-                self.check_number(key, each)
+            for part in value.values():
+                self.check_number(key, part)
         elif not isinstance(value, (int, float)) or self.op in ("largest", "equal"):
             return
         elif self.is_of_differences and not -1 < value < 1:
-            said = "is no difference of scores; write one between -1 and 1, 0.01 for a point"
-            raise wrong([key], f"value {value} {said}")
+            problem = "is no difference of scores; write one between -1 and 1, 0.01 for a point"
+            raise wrong([key], f"value {value} {problem}")
         elif not self.is_of_differences and value <= 0:
             raise wrong([key], f"value {value} is no ratio; write one above 0")
 
@@ -278,8 +278,8 @@ class Claim(Model):
 
     @model_validator(mode="after")
     def _states_its_number(self) -> Claim:
-        tested = "test" in self.model_fields_set and self.test.value == "published"
-        if tested and "published" not in self.model_fields_set:
+        needs_published = "test" in self.model_fields_set and self.test.value == "published"
+        if needs_published and "published" not in self.model_fields_set:
             raise self.lacking("published")
         if self.test is not None:
             self.test.check_number("published", self.published)

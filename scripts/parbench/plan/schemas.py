@@ -33,12 +33,12 @@ def text(name: str) -> str:
     """Return the content of rules/schemas/<name>.schema.yaml."""
     kind, title = MADE[name]
     schema = kind.model_json_schema(schema_generator=_Untitled)
-    start = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    made = yaml.safe_dump(
-        {**start, **schema, "title": title}, sort_keys=False, allow_unicode=True, width=100
+    header = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    body = yaml.safe_dump(
+        {**header, **schema, "title": title}, sort_keys=False, allow_unicode=True, width=100
     )
-    maker = "PYTHONPATH=scripts python -m parbench.plan.schemas"
-    return f"# Made from parbench/plan by `{maker}`.\n{made}"
+    command = "PYTHONPATH=scripts python -m parbench.plan.schemas"
+    return f"# Made from parbench/plan by `{command}`.\n{body}"
 
 
 if __name__ == "__main__":

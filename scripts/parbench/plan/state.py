@@ -47,18 +47,18 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
         return "not run", [plan.not_run[cell_id]]
     cell = plan.cells[cell_id]
     try:
-        found = metrics(cell_id)
+        result = metrics(cell_id)
         data = described_data(cell)
     except ParbenchError as error:
         return "unreadable", [str(error)]
-    if found is None:
+    if result is None:
         return "missing", ["it has not been trained yet"]
-    reasons = _changes(cell, metrics_json.environments(found), data, plan)
+    reasons = _changes(cell, metrics_json.environments(result), data, plan)
     try:
-        changed = kept.changed(cell, found, folder(cell_id).parent)
+        weights_change = kept.changed(cell, result, folder(cell_id).parent)
     except ParbenchError as error:
         return "unreadable", [str(error)]
-    reasons += [changed] if changed else []
+    reasons += [weights_change] if weights_change else []
     return ("stale" if reasons else "done"), reasons
 
 
@@ -68,22 +68,22 @@ def _changes(
     """Return what changed since ``cell`` was trained. ``environments`` (of its metrics.json) are
     those of its sides; ``data`` describes its dataset as it is now."""
     code = {module: digest for each in environments for module, digest in each["code"].items()}
-    found = _changed_code(cell, code)
+    reasons = _changed_code(cell, code)
     for side, environment in zip(cell.sides, environments, strict=False):
         image, then = image_of(side, plan), environment["image"]
         if image is not None and image.label != then:
-            found.append(f"the image {image.name} changed ({then} to {image.label})")
-    found = list(dict.fromkeys(found))  # sides often share an image
+            reasons.append(f"the image {image.name} changed ({then} to {image.label})")
+    reasons = list(dict.fromkeys(reasons))  # sides often share an image
     for path in lacking_weights(cell):
-        found.append(f"the weights that it starts from are not there ({path})")
+        reasons.append(f"the weights that it starts from are not there ({path})")
     name, then = cell.dataset.name, environments[0]["dataset_digest"]
     if data is None:
-        found.append(f"the dataset {name} is not there ({data_path(cell)})")
+        reasons.append(f"the dataset {name} is not there ({data_path(cell)})")
     elif data["sha256"] != then:
-        found.append(f"the dataset {name} changed ({then[:12]} to {data['sha256'][:12]})")
+        reasons.append(f"the dataset {name} changed ({then[:12]} to {data['sha256'][:12]})")
     elif source_digest(name, plan) not in (None, data.get("source_sha256")):
-        found.append(f"the files in {plan.datasets[name]['path']} changed (dataset {name})")
-    return found
+        reasons.append(f"the files in {plan.datasets[name]['path']} changed (dataset {name})")
+    return reasons
 
 
 def _changed_code(cell: Cell | Pair, then: Mapping[str, str]) -> list[str]:
@@ -97,16 +97,16 @@ def _changed_code(cell: Cell | Pair, then: Mapping[str, str]) -> list[str]:
     for module in sorted(set(now) | set(then)):
         old, new = then.get(module), now.get(module)
         if old != new:
-            what = "is new" if old is None else "is no longer used" if new is None else "changed"
-            reasons.append(f"{module} {what} since it was trained")
+            change = "is new" if old is None else "is no longer used" if new is None else "changed"
+            reasons.append(f"{module} {change} since it was trained")
     return reasons
 
 
 def took(cell: str) -> float | None:
     """Return the seconds from a cell's start to its end; None if it has no result."""
     try:
-        found = read_json(folder(cell) / "metrics.json")
-        return seconds(found)
+        result = read_json(folder(cell) / "metrics.json")
+        return seconds(result)
     except (ParbenchError, KeyError, TypeError, ValueError):
         return None
 
@@ -122,12 +122,12 @@ def metrics(cell_id: str) -> dict | None:
     path = folder(cell_id) / "metrics.json"
     if not path.exists():
         return None
-    found = metrics_json.read(path)
-    if found["cell"].get("id") != cell_id:
+    result = metrics_json.read(path)
+    if result["cell"].get("id") != cell_id:
         raise ParbenchError(
-            f"{path}: a run of {found['cell'].get('id')}; delete the file and run the cell again"
+            f"{path}: a run of {result['cell'].get('id')}; delete the file and run the cell again"
         )
-    return found
+    return result
 
 
 def data_path(cell: Cell | Pair) -> Path:
@@ -143,11 +143,11 @@ def described_data(cell: Cell | Pair) -> dict | None:
 
 def weights(cell: Cell | Pair) -> list[Path]:
     """Return paths of descriptions of the weights ``cell`` starts from: published or a cell's."""
-    started = (side.model.pretrained for side in cell.sides)
-    names = dict.fromkeys(each.weights for each in started if each)
-    found = [places.RESULTS / "weights" / name / pretrained.DIGEST for name in names]
+    starts = (side.model.pretrained for side in cell.sides)
+    names = dict.fromkeys(start.weights for start in starts if start)
+    paths = [places.RESULTS / "weights" / name / pretrained.DIGEST for name in names]
     trainers = (side.trained_by for side in cell.sides)
-    return found + [folder(name) / kept.DIGEST for name in trainers if name is not None]
+    return paths + [folder(name) / kept.DIGEST for name in trainers if name is not None]
 
 
 def lacking_weights(cell: Cell | Pair) -> list[Path]:
@@ -169,9 +169,9 @@ def source_digest(name: str, plan: Plan) -> str | None:
         return None
     from parbench.data import dataset  # imported late: it needs numpy
 
-    kept = places.RESULTS / "plan" / "datasets" / f"{name}.source.json"
-    made = places.RESULTS / "data" / name / "digest.json"
-    return dataset.local_digest(plan.datasets[name], kept, made)
+    cache_path = places.RESULTS / "plan" / "datasets" / f"{name}.source.json"
+    description_path = places.RESULTS / "data" / name / "digest.json"
+    return dataset.local_digest(plan.datasets[name], cache_path, description_path)
 
 
 # --- terminal output ---
@@ -185,8 +185,8 @@ def find(name: str, plan: Plan) -> str:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        some = "\n  ".join(matches[:10])
-        raise ParbenchError(f"{name!r} means {len(matches)} cells; say more of one:\n  {some}")
+        listing = "\n  ".join(matches[:10])
+        raise ParbenchError(f"{name!r} means {len(matches)} cells; say more of one:\n  {listing}")
     raise ParbenchError(
         f"unknown cell {name!r}{nearest(name, plan.cells, listed=False)}; "
         "`python scripts/cells.py list` prints all"
@@ -200,9 +200,9 @@ def show_all(plan: Plan) -> None:
     for cell_id in plan.cells:
         word, reasons = state(cell_id, plan)
         counts[word] += 1
-        shown = "" if word in ("done", "missing") else reasons[0]
-        print(f"{cell_id:<{width}}  {word:<10} {shown}".rstrip())
-    total = ", ".join(f"{number} {word}" for word, number in counts.items())
+        reason = "" if word in ("done", "missing") else reasons[0]
+        print(f"{cell_id:<{width}}  {word:<10} {reason}".rstrip())
+    total = ", ".join(f"{count} {word}" for word, count in counts.items())
     print(f"\n{len(plan.cells)} cells: {total}")
 
 
@@ -223,8 +223,8 @@ def show_why(cell_id: str, plan: Plan) -> None:
             print(f"  - {reason}")
     if word == "missing":
         _show_changed(cell_id, plan)
-    if found := metrics(cell_id):
-        print(f"It was run {found['started']} to {found['finished']}, status {found['status']}:")
+    if result := metrics(cell_id):
+        print(f"It was run {result['started']} to {result['finished']}, status {result['status']}:")
         print(f"  {folder(cell_id) / 'metrics.json'}")
 
 

@@ -194,8 +194,8 @@ class Study(Model):
 
     def trained(self, variant: str) -> list[str]:
         """Return the models that ``variant`` trains."""
-        stated = self.variants[variant].models
-        return list(self.models) if stated is None else stated
+        models = self.variants[variant].models
+        return list(self.models) if models is None else models
 
     def trained_in_both(self, one: str, other: str) -> list[str]:
         """Return the models that both variants train."""

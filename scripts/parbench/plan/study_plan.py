@@ -118,5 +118,5 @@ class StudyPlan(Model):
 
     def runnable(self) -> list[str]:
         """Return the ids of the cells that this machine can run, each once."""
-        found = (cell for each in self.measured if each.not_run is None for cell in each.cells)
-        return list(dict.fromkeys(found))
+        cells = (cell for group in self.measured if group.not_run is None for cell in group.cells)
+        return list(dict.fromkeys(cells))

@@ -18,12 +18,12 @@ def write(plan: Plan) -> None:
     for cell_id, cell in plan.cells.items():
         if cell_id not in plan.not_run:
             _write_changed(folder(cell_id) / "cell.json", cell.json())
-    home = places.RESULTS / "plan"
+    plan_folder = places.RESULTS / "plan"
     for name, study in plan.studies.items():
-        _write_changed(home / f"{name}.json", study.stated())
-    _write_changed(home / "datasets" / "specs.json", plan.datasets)
-    _write_changed(home / "weights.json", plan.weights)
-    _write_changed(home / "images.json", plan.images)
+        _write_changed(plan_folder / f"{name}.json", study.stated())
+    _write_changed(plan_folder / "datasets" / "specs.json", plan.datasets)
+    _write_changed(plan_folder / "weights.json", plan.weights)
+    _write_changed(plan_folder / "images.json", plan.images)
 
 
 def plan_of(cell_id: str, config: dict) -> Plan:
@@ -43,5 +43,5 @@ def _write_changed(path: Path, value: dict) -> None:
 
 def write_progress(cells: list[str]) -> None:
     """Write which ``cells`` this run will train, for the launchers' count and time left."""
-    told = {"started": time.time(), "cells": cells}
-    _write_changed(places.RESULTS / "plan" / "progress.json", told)
+    progress = {"started": time.time(), "cells": cells}
+    _write_changed(places.RESULTS / "plan" / "progress.json", progress)

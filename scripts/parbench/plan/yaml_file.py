@@ -19,18 +19,18 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
     """A safe loader that also rejects duplicate keys (YAML would silently keep the last)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        seen: dict[Any, Any] = {}
+        line_of: dict[Any, Any] = {}
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 continue  # PyYAML's own message is clear
-            if key in seen:
+            if key in line_of:
                 name, line = brief(str(key)), key_node.start_mark.line + 1
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key {name!r} stands twice (line {seen[key]} and line {line})",
+                    problem=f"the key {name!r} stands twice (line {line_of[key]} and line {line})",
                     problem_mark=key_node.start_mark,
                 )
-            seen[key] = key_node.start_mark.line + 1
+            line_of[key] = key_node.start_mark.line + 1
         return super().construct_mapping(node, deep)
 
 
@@ -78,8 +78,8 @@ def _check_plain(value: Any, keys: tuple, where: str) -> None:
 def _sibling(path: Path) -> str:
     """Return a hint at a file with a similar name."""
     names = [other.name for other in path.parent.glob("*") if other.suffix == path.suffix]
-    close = difflib.get_close_matches(path.name, names, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    matches = difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 # --- parts of messages ---
