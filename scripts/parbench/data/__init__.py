@@ -1,4 +1,3 @@
-"""Datasets and published weights: entries of config.yaml come in, files of safetensors with a
-digest.json go out, which ranks load. Planning checks entries, scripts/ make the files, training
-loads them.
+"""Datasets and published weights: from entries of config.yaml to safetensors files with a
+digest.json. Planning checks the entries, scripts/ write the files, training loads them.
 """

@@ -11,7 +11,7 @@ from parbench.errors import ParbenchError
 
 
 def run(prepare: Callable[[str, dict, Path, Path], None], description: str) -> None:
-    """Call ``prepare`` with a name, its entry of config.yaml and the two files to write."""
+    """Call ``prepare`` with a name, its entry in config.yaml and the two files to write."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--name", required=True, help="the entry's key in config.yaml")
     parser.add_argument("--entries", required=True, type=Path, help="JSON file of all entries")

@@ -1,9 +1,8 @@
-"""Download, verify and convert one dataset: an entry of config.yaml's ``datasets`` table in,
-data.safetensors and digest.json out.
+"""Download, verify and convert one dataset: from an entry of config.yaml's ``datasets`` to
+data.safetensors and digest.json.
 
-Nothing that was downloaded or lies in somebody's folder is trusted: sizes and SHA-256 are checked
-before a file is opened, and no pickle is read. The same source gives the same bytes on every
-machine.
+Neither downloads nor local files are trusted: size and SHA-256 are checked before a file is opened,
+and no pickle is read. The same source gives the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ if TYPE_CHECKING:
     from parbench.data.images import Images
     from parbench.data.texts import Texts
 
-# Raised when the bytes that come out for the same source change: datasets are then converted again,
-# and their cells trained again. Other changes of this file concern nobody's numbers.
+# Increase it when the same source gives other bytes: datasets are then converted, and their cells
+# trained, again. Other changes to this file affect no result.
 CONVERSION = 1
 
 
 def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     """Write the dataset ``name``, whose entry is ``spec``, to ``out`` and ``digest``."""
-    from parbench.data import source  # which needs pydantic, and a bare machine converts, too
+    from parbench.data import source  # needs pydantic, which a bare machine lacks
 
     kind = source.load(spec["kind"])
     found = convert(name, spec["kind"], kind(**spec).read(), out, digest)
@@ -37,10 +36,10 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
 
 
 def convert(name: str, kind: str, read: Images | Texts, out: Path, digest: Path) -> dict:
-    """Write data.safetensors to ``out``, then its description to ``digest``, and return that.
+    """Write data.safetensors to ``out``, then its description to ``digest``; return the latter.
 
-    Both are written aside and renamed; the description comes last, so that it never stands
-    beside a file it does not describe without the difference being seen.
+    Both are written to temporary files and renamed. The description comes last, so that a mismatch
+    with the data is always detected.
     """
     metadata = read.metadata()
     stored = {"classes": read.classes, **metadata}
@@ -69,14 +68,14 @@ def convert(name: str, kind: str, read: Images | Texts, out: Path, digest: Path)
 def _write_safetensors(path: Path, tensors: dict[str, np.ndarray], metadata: dict) -> None:
     """Write a safetensors file of int64, int32 and uint8 tensors, the same bytes every time.
 
-    By hand, because the library keeps metadata in a hash map: its order differs from run to run.
+    Not by the library, which keeps metadata in a hash map: its order differs from run to run.
     """
     import numpy as np
 
     names = {"int64": "I64", "int32": "I32", "uint8": "U8"}
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
-    # Wide elements first, so that each is aligned.
+    # Tensors with wide elements first, so that each is aligned.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].itemsize)
     for name, array in ordered:
         start, end = end, end + array.nbytes
@@ -94,11 +93,11 @@ def _write_safetensors(path: Path, tensors: dict[str, np.ndarray], metadata: dic
 
 
 def local_digest(spec: dict, kept: Path, digest: Path) -> str | None:
-    """SHA-256 of what a local folder holds now; None for a source that its entry pins.
+    """Return the SHA-256 of a local folder's current content; None if the entry pins its source.
 
-    Reading a folder takes long: ``kept`` is the file that keeps the answer until a name, a size or
-    a time in the folder changes. For a folder that is gone it is what ``digest``, the description
-    of the converted data, says.
+    Reading a folder takes long: the file ``kept`` caches the answer until a name, a size or a time
+    in the folder changes. For a missing folder, the answer comes from ``digest``, the description
+    of the converted data; None if that is missing, too.
     """
     from parbench.data import source
 

@@ -1,4 +1,4 @@
-"""Fetch a file that is pinned by its digest from its mirrors, by pooch, into the cache."""
+"""Fetch a file that is pinned by its digest from mirrors into the cache, by pooch."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from parbench import cache
 from parbench.cache import say
 from parbench.errors import ParbenchError
 
-# An address has no user name, which would end up in reports.
+# No user name in an address: it would end up in reports.
 ADDRESS = r"^(https?://[^/@]+/|file:///)."
 TIMEOUT = 30  # seconds without a byte, after which a mirror counts as stalled
 
-bar = functools.partial(tqdm, mininterval=5, delay=1)  # drawn seldom: a job's output is its log
+bar = functools.partial(tqdm, mininterval=5, delay=1)  # updated rarely: a job's output is its log
 
 
 def fetch(urls: list[str], size: int | None, known: str) -> Path:
-    """The path of a verified copy of a file: from the cache, or from the first mirror that has it.
+    """Return the path of a verified copy of a file: from the cache or the first mirror with it.
 
-    ``known`` is its SHA-256, or its MD5 where no other is published, by how long it is; ``size`` is
-    None where that is not known. A file:// address is read where it lies. ParbenchError lists every
-    mirror with its reason.
+    ``known`` is its SHA-256, or its MD5 (told by the length) if only that is published; ``size`` is
+    None if unknown. A file:// address is used in place. If all mirrors fail, ParbenchError lists
+    each with the reason.
     """
     reasons = []
     for url in urls:
@@ -37,7 +37,7 @@ def fetch(urls: list[str], size: int | None, known: str) -> Path:
                 local = Path(urllib.request.url2pathname(urlsplit(url).path))
                 return verify(local, size, known)
             return _download(url, size, known)
-        except (ValueError, OSError) as error:  # OSError: also all that requests raises
+        except (ValueError, OSError) as error:  # OSError: includes requests' exceptions
             reasons.append(f"{url}: {error}")
             say(reasons[-1])
     raise ParbenchError(
@@ -48,7 +48,7 @@ def fetch(urls: list[str], size: int | None, known: str) -> Path:
 
 
 def verify(path: Path, size: int | None, known: str) -> Path:
-    """Return ``path`` when its size and digest are as expected; ValueError says what is not."""
+    """Return ``path`` if its size and digest are as expected; else ValueError says what differs."""
     if not path.is_file():
         raise ValueError("no such file")
     if size is not None and (found := path.stat().st_size) != size:
@@ -65,13 +65,13 @@ def _kind(known: str) -> str:
 
 
 def _download(url: str, size: int | None, known: str) -> Path:
-    """Bring the file at an http(s) address into the cache, where one that is whole stays.
+    """Download the file at an http(s) address into the cache, unless a valid copy is there.
 
-    ValueError for other bytes, OSError for what the network or the disk refuses.
+    ValueError if the bytes differ, OSError if the network or the disk fails.
     """
     import pooch
 
-    paths = ssl.get_default_verify_paths()  # of this machine, not only those of certifi
+    paths = ssl.get_default_verify_paths()  # this machine's certificates, not only certifi's
     downloader = pooch.HTTPDownloader(
         progressbar=bar(total=size, desc="download", unit="B", unit_scale=True),
         chunk_size=1 << 18,

@@ -1,6 +1,6 @@
-"""What a dataset of images is before it is converted, and how image files become one.
+"""Datasets of images before conversion, and the decoding of image files.
 
-Without pydantic: a bare machine decodes what a kit brings (launch/kit.py).
+Does not import pydantic: a bare machine decodes the images of a kit (launch/kit.py).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from parbench.errors import ParbenchError
 if TYPE_CHECKING:
     import numpy as np
 
-MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}  # all 8 bits a channel
+MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}  # all with 8 bits a channel
 
 
 @dataclass(frozen=True)
 class Images:
-    """A dataset as its source gives it: images uint8 [N, 3, H, W], labels int64 [N].
+    """A dataset before conversion: images uint8 [N, 3, H, W], labels int64 [N].
 
-    ``source`` says in words where it came from, ``source_sha256`` what bytes that was.
+    ``source`` says in words where it came from; ``source_sha256`` is the digest of its bytes.
     """
 
     train_images: np.ndarray
@@ -36,24 +36,24 @@ class Images:
     source_sha256: str
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """The converted dataset's tensors by name."""
+        """Return the converted dataset's tensors by name."""
         names = ("train_images", "train_labels", "test_images", "test_labels")
         return {name: getattr(self, name) for name in names}
 
     def metadata(self) -> dict[str, Any]:
-        """What stands beside the tensors: mean and standard deviation of each channel."""
+        """Return what is stored beside the tensors: each channel's mean and standard deviation."""
         mean, std = _moments(self.train_images)
         return {"mean": mean, "std": std}
 
     def described(self) -> dict[str, Any]:
-        """What digest.json says of images alone."""
+        """Return what digest.json says about images only."""
         return {"image_shape": list(self.train_images.shape[1:])}
 
 
 def _moments(images: np.ndarray) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel of uint8 [N, 3, H, W], on the scale 0..1.
+    """Return mean and standard deviation of each channel of uint8 [N, 3, H, W], on the scale 0..1.
 
-    From whole numbers, so that every machine finds the same last digit.
+    From integer sums, so that every machine gets the same last digit.
     """
     import numpy as np
 
@@ -76,9 +76,9 @@ def decoded(
     opened: Callable[[PurePath], PurePath | IO[bytes]] = lambda path: path,
     shown: Callable[[Iterable, int], Iterable] = lambda each, number: each,
 ) -> Images:
-    """Decode the files ``train`` and ``test``, <class>/<name> each, as ``opened`` gives them.
+    """Decode the files ``train`` and ``test``, named <class>/<name>; ``opened`` opens a path.
 
-    ``shown`` may show the progress. ParbenchError names a file that is not as it must be.
+    ``shown`` may show the progress. ParbenchError names a file that is invalid.
     """
     import numpy as np
 
@@ -91,7 +91,7 @@ def decoded(
 
     shape = pixels(paths[0]).shape
     images = np.empty((len(paths), *shape), dtype=np.uint8)
-    with ThreadPoolExecutor(4) as pool:  # decoding frees the GIL
+    with ThreadPoolExecutor(4) as pool:  # decoding releases the GIL
         for index, found in enumerate(shown(pool.map(pixels, paths), len(paths))):
             if found.shape != shape:
                 raise ParbenchError(
@@ -111,7 +111,7 @@ def decoded(
 
 
 def _decode(path: PurePath, file: PurePath | IO[bytes]) -> np.ndarray:
-    """The pixels of an image file as RGB uint8 [3, H, W]."""
+    """Return the pixels of an image file as RGB uint8 [3, H, W]."""
     import numpy as np
     from PIL import Image
 
@@ -120,5 +120,5 @@ def _decode(path: PurePath, file: PurePath | IO[bytes]) -> np.ndarray:
             if image.mode not in MODES:
                 raise ValueError(f"its pixels are {image.mode}; only 8 bits a channel are read")
             return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-    except Exception as error:  # a decoder fed with anything raises anything
+    except Exception as error:  # decoders raise anything for bad input
         raise ParbenchError(f"{path}: not a readable image ({error})") from None

@@ -1,4 +1,4 @@
-"""Weights that a training cell kept, for cells that predict with them."""
+"""Weights that a training cell keeps for cells that predict with them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ WEIGHTS, DIGEST = "weights.safetensors", "weights.json"
 
 
 def keep(tensors: dict[str, torch.Tensor], sha256: str, folder: Path) -> None:
-    """Write a whole model's ``tensors``, whose digest is ``sha256``, into its cell's folder."""
+    """Write a whole model's ``tensors``, with the digest ``sha256``, into its cell's ``folder``."""
     from safetensors.torch import save_file
 
     with files.atomic_path(folder / WEIGHTS) as temporary:
-        # The file's own order is another: names begin with a tensor's number.
+        # safetensors does not keep the order: names begin with the tensor's number.
         named = enumerate(tensors.items())
         save_file({f"{n:05d} {name}": t.cpu().contiguous() for n, (name, t) in named}, temporary)
     files.write_json(folder / DIGEST, {"sha256": sha256})
 
 
 def changed(cell: Cell | Pair, metrics: Mapping, cells: Path) -> str | None:
-    """Why ``cell``, whose result is ``metrics``, is to run again for weights: it was to leave some,
-    or has taken others than its trainer has left. ``cells`` is the folder of all cells."""
+    """Return why ``cell`` must run again because of weights, else None: it did not keep its own, or
+    its trainer's changed. ``metrics`` is its result, ``cells`` the folder of all cells."""
     if isinstance(cell, Pair):
         return None
     own = cells / cell.id / DIGEST
@@ -45,10 +45,10 @@ def changed(cell: Cell | Pair, metrics: Mapping, cells: Path) -> str | None:
 
 
 def load(model: nn.Module, cell: Cell, data: Path) -> str:
-    """Give ``model`` the weights of the cell that trained it; returns their digest.
+    """Load the weights that ``cell.trained_by`` trained into ``model``; return their digest.
 
-    Strategies name the same tensors differently: they come by their order. ``data`` is the folder
-    of the dataset, results/data/<name>. ParbenchError where they are missing or another model's.
+    Tensors are matched by order, since strategies name them differently. ``data`` is the dataset's
+    folder, results/data/<name>. ParbenchError if they are missing or another model's.
     """
     import torch
     from safetensors import SafetensorError

@@ -1,8 +1,8 @@
 """A converted dataset on one device, the order of its samples, and their augmentation.
 
-Everything random here is a function of (seed, epoch, sample index) through an integer hash, never
-of a generator's state. So every strategy, rank, batch composition, device and torch version sees
-the same images in the same order, and a resumed run needs no state of the loader.
+Everything random is an integer hash of (seed, epoch, sample index), independent of any generator's
+state. So every strategy, rank, batch composition, device and torch version sees the same images in
+the same order, and a resumed run needs no state of the loader.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parbench.data import tokens
 from parbench.errors import ParbenchError
 
 PARTS = ("train", "test")
-PADDING = 4  # zero pixels on every side before a random crop: the usual CIFAR augmentation
+PADDING = 4  # zero pixels on each side before a random crop: the usual CIFAR augmentation
 
 # Distinct constants keep the order of samples independent of their augmentation.
 _ORDER, _AUGMENT = 1, 2
@@ -31,11 +31,11 @@ class Dataset:
     """A dataset on one device.
 
     Images are uint8 [N, 3, H, W], labels int64 [N] in 0..len(classes)-1. ``mean`` and ``std`` are
-    those of the whole training set, a number a channel, on the scale 0..1. ``sha256`` is that of
-    the file, whatever part of it was taken.
+    per channel, of the whole training set, on the scale 0..1. ``sha256`` is of the whole file, even
+    if only a part of the samples was loaded.
 
-    Of texts, ``images`` are tokens, int32 [N, max_length], padded; their ``lengths`` [N] lie on the
-    CPU, and ``vocabulary`` says what the numbers mean.
+    For texts, ``images`` are padded tokens, int32 [N, max_length], of ``vocabulary``; their
+    ``lengths`` [N] are on the CPU.
     """
 
     train_images: torch.Tensor
@@ -51,7 +51,7 @@ class Dataset:
     test_lengths: torch.Tensor | None = None
 
     def require_every_class(self) -> None:
-        """ParbenchError where a class has no sample: scores would count it as never recognised."""
+        """Raise ParbenchError if a class has no sample: its recall would count as 0."""
         noun = "images" if self.vocabulary is None else "texts"
         for part, labels in (("train", self.train_labels), ("test", self.test_labels)):
             present = set(labels.tolist())
@@ -74,13 +74,13 @@ def load(
 ) -> Dataset:
     """Read ``folder``/data.safetensors onto ``device``.
 
-    ``train_samples`` and ``test_samples`` take a class-balanced part that depends on nothing but
-    the file (see ``balanced``); None takes all. ``verify`` compares the file's SHA-256 with
-    digest.json first: only a process whose sibling has just done so may leave it out.
-    ``vocabulary`` is the kind of tokens of a model of texts, of which ``max_length`` are taken.
+    ``train_samples`` and ``test_samples`` select a class-balanced subset that depends only on the
+    file (see ``balanced``); None takes all. ``verify`` first compares the file's SHA-256 with
+    digest.json: a process may skip it only if another one on its node has just done so.
+    ``vocabulary`` is the kind of tokens that a text model takes, at most ``max_length`` per text.
 
-    Raises ParbenchError, with the file and what mends it, when a file is missing, damaged or
-    differs from its digest, and when more samples are asked for than there are.
+    Raises ParbenchError, with the file and a remedy, if a file is missing, damaged or differs from
+    its digest, or if more samples are asked for than there are.
     """
     folder = Path(folder)
     path, record = folder / "data.safetensors", folder / "digest.json"
@@ -103,7 +103,7 @@ def load(
         chosen = balanced(labels, wanted)
         for name in [name for name in tensors if name.startswith(part)]:
             tensors[name] = tensors[name][chosen]
-    # copy=True: a tensor that is the mapped file would die with it when the file is truncated.
+    # copy=True: a tensor of the mapped file would crash the process if the file were truncated.
     placed = {
         name: tensor.to("cpu" if name.endswith("lengths") else device, copy=True)
         for name, tensor in tensors.items()
@@ -114,9 +114,9 @@ def load(
 def _read(
     path: Path, vocabulary: str | None, max_length: int | None
 ) -> tuple[dict[str, torch.Tensor], dict]:
-    """The tensors of a converted dataset, by their names in Dataset, and what stands beside them.
+    """Return the tensors and the other fields of a converted dataset, by their names in Dataset.
 
-    ParbenchError where it holds images and texts are asked for, or the reverse.
+    ParbenchError if it holds images and texts are asked for, or the reverse.
     """
     with safe_open(path, framework="pt", device="cpu") as file:
         metadata = file.metadata()
@@ -141,12 +141,12 @@ def _read(
 
 
 def balanced(labels: torch.Tensor, n: int) -> torch.Tensor:
-    """The first ``n`` samples when the classes take turns, as ascending int64 positions [n].
+    """Choose ``n`` samples, the classes taking turns; return ascending int64 positions [n].
 
-    ``labels`` is int64 [N] on the CPU. A class that has run out is passed over. The choice is
-    nested (a smaller n takes a part of a larger one's) and n = N gives every position.
+    ``labels`` is int64 [N] on the CPU. A class that has run out is skipped. Choices are nested (a
+    smaller n gives a subset of a larger one's), and n = N gives every position.
     """
-    turn = torch.empty_like(labels)  # how many of its class came before this sample
+    turn = torch.empty_like(labels)  # how many samples of its class precede this one
     for label in labels.unique():
         members = (labels == label).nonzero().squeeze(1)
         turn[members] = torch.arange(len(members))
@@ -155,18 +155,18 @@ def balanced(labels: torch.Tensor, n: int) -> torch.Tensor:
 
 
 def order(seed: int, epoch: int, n: int) -> torch.Tensor:
-    """The order of ``n`` training samples in ``epoch``: int64 [n] on the CPU, a permutation.
+    """Return the order of ``n`` training samples in ``epoch``: a permutation, int64 [n] on the CPU.
 
-    It depends on its arguments only. torch.randperm would not do: its stream is not promised to
-    be the same in another release. The hash gives distinct keys, so that no tie is left to sort.
+    It depends on its arguments only. torch.randperm would not do: its stream may change between
+    releases. The hash gives distinct keys, so sorting meets no ties.
     """
     return torch.argsort(_hash(_key(_ORDER, seed, epoch), torch.arange(n)))
 
 
 def batches(n: int, global_batch: int, min_tail: int) -> list[tuple[int, int]]:
-    """Consecutive (start, stop) that cover 0..n-1 in steps of ``global_batch``.
+    """Return consecutive (start, stop) that cover 0..n-1 in steps of ``global_batch``.
 
-    A last batch smaller than ``min_tail`` joins the one before it, where there is one.
+    A last batch smaller than ``min_tail`` is merged into the one before it, if there is one.
     """
     steps = [(start, min(start + global_batch, n)) for start in range(0, n, global_batch)]
     if len(steps) > 1 and steps[-1][1] - steps[-1][0] < min_tail:
@@ -177,8 +177,8 @@ def batches(n: int, global_batch: int, min_tail: int) -> list[tuple[int, int]]:
 def draws(
     seed: int, epoch: int, indices: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What is drawn for the training samples ``indices`` (int64 [B]) in ``epoch``, int64 [B] each:
-    the crop's top and left in the padded image, 0..8, and whether it is mirrored, 0 or 1.
+    """Draw the augmentation of the training samples ``indices`` (int64 [B]) in ``epoch``, int64 [B]
+    each: the crop's top and left in the padded image, 0..8, and whether it is mirrored, 0 or 1.
     """
     bits = _hash(_key(_AUGMENT, seed, epoch), indices)
     # Three fields of one hash: 21 bits for each offset (bias below 5e-6) and one for the flip.
@@ -188,13 +188,13 @@ def draws(
 
 
 class Augment:
-    """Batches of a dataset as a model takes them: cropped, flipped, normalised, on its device.
+    """Batches of a dataset for a model: cropped, flipped and normalised, on the dataset's device.
 
-    With ``augment`` a training image is padded by 4 zero pixels, cropped back to its size at one
-    of 81 offsets, and mirrored half of the time. All of it is drawn from (seed, epoch, sample
-    index). Nothing waits for the device, and no sample is handled alone.
+    With ``augment`` a training image is padded by 4 zero pixels, cropped back to its size at one of
+    81 offsets, and mirrored half of the time, all drawn from (seed, epoch, sample index). Nothing
+    waits for the device, and samples are never processed one by one.
 
-    ``image_size`` S other than the dataset's resizes bilinearly, on the device, after the crop.
+    If ``image_size`` S is not the dataset's, images are resized bilinearly after the crop.
     """
 
     def __init__(self, dataset: Dataset, seed: int, image_size: int, augment: bool) -> None:
@@ -205,16 +205,16 @@ class Augment:
         device = dataset.train_images.device
         mean = torch.tensor(dataset.mean, dtype=torch.float64)
         std = torch.tensor(dataset.std, dtype=torch.float64)
-        # (x / 255 - mean) / std as x * scale + shift. In two steps rather than one fused
-        # multiply-add, whose rounding would differ between devices.
+        # (x / 255 - mean) / std as x * scale + shift, in two steps: the rounding of one fused
+        # multiply-add would differ between devices.
         self._scale = (1 / (255 * std)).float().view(1, 3, 1, 1).to(device)
         self._shift = (-mean / std).float().view(1, 3, 1, 1).to(device)
         if augment:
             self._prepare_crops(dataset.train_images)
 
     def _prepare_crops(self, images: torch.Tensor) -> None:
-        # Every crop is 3 x H rows of W neighbouring bytes of the padded set. `unfold` shows all
-        # runs of W bytes as the rows of one table, without a copy, so that a batch is a single
+        # Every crop is 3 x H rows of W adjacent bytes of the padded set. `unfold` views all runs of
+        # W bytes as the rows of one table, without a copy, so that a batch is a single
         # index_select of whole rows: six times as fast as indexing pixels.
         _, channels, height, width = images.shape
         padded = torch.nn.functional.pad(images, (PADDING,) * 4)
@@ -227,10 +227,10 @@ class Augment:
         self._row_starts = (channel[:, None] + row).view(1, -1)
 
     def train_batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Training samples ``indices`` (int64 [B], on any device) as they are seen in ``epoch``.
+        """Return the training samples ``indices`` (int64 [B], on any device) for ``epoch``.
 
-        Returns images float32 [B, 3, S, S] and labels int64 [B], on the dataset's device.
-        B may be 0: a rank without samples still joins.
+        Images are float32 [B, 3, S, S], labels int64 [B], on the dataset's device. B may be 0: a
+        rank without samples still takes part in a step.
         """
         indices = indices.to(self._data.train_labels.device, non_blocking=True)
         if self._augment:
@@ -240,7 +240,7 @@ class Augment:
         return self._finish(images), self._data.train_labels.index_select(0, indices)
 
     def test_batch(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Test samples start..stop-1, only normalised: float32 [B, 3, S, S], int64 [B]."""
+        """Return test samples start..stop-1, not augmented: float32 [B, 3, S, S], int64 [B]."""
         images = self._data.test_images[start:stop]
         return self._finish(images), self._data.test_labels[start:stop]
 
@@ -250,8 +250,8 @@ class Augment:
         rows = (corner[:, None] + self._row_starts).view(-1)
         shape = (len(indices), *self._data.train_images.shape[1:])
         images = self._row_table.index_select(0, rows).view(shape)
-        # torch.where on bytes is slow on a CPU. With a mask of ones where a sample flips,
-        # x ^ ((x ^ mirrored x) & mask) chooses the same in a sixth of the time.
+        # torch.where on bytes is slow on a CPU. With all bits of the mask set where a sample flips,
+        # x ^ ((x ^ mirrored x) & mask) gives the same in a sixth of the time.
         mask = (flip * 255).to(torch.uint8).view(-1, 1, 1, 1)
         return images.flip(-1).bitwise_xor_(images).bitwise_and_(mask).bitwise_xor_(images)
 
@@ -270,17 +270,17 @@ class Augment:
 
 
 class ChannelsLast:
-    """What Augment is, around another: the colours of a pixel lie side by side in its images."""
+    """A wrapper around Augment whose images are in channels-last memory format."""
 
     def __init__(self, batches: Any) -> None:
         self._batches = batches
 
     def train_batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """As Augment's."""
+        """Return what Augment.train_batch returns, channels last."""
         return self._laid(*self._batches.train_batch(indices, epoch))
 
     def test_batch(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """As Augment's."""
+        """Return what Augment.test_batch returns, channels last."""
         return self._laid(*self._batches.test_batch(start, stop))
 
     def _laid(
@@ -290,21 +290,21 @@ class ChannelsLast:
 
 
 class Labels:
-    """The counterpart of Augment for a rank that gets no images: batches of labels alone.
+    """The counterpart of Augment for a rank that needs only labels.
 
-    Its images are float32 [B, 0]: as many as there are labels, but empty.
+    Its images are float32 [B, 0]: one empty image for each label.
     """
 
     def __init__(self, dataset: Dataset, seed: int, image_size: int, augment: bool) -> None:
         self._train, self._test = dataset.train_labels, dataset.test_labels
 
     def train_batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """As Augment's, without the images."""
+        """Return what Augment.train_batch returns, with empty images."""
         indices = indices.to(self._train.device, non_blocking=True)
         return self._without_images(self._train.index_select(0, indices))
 
     def test_batch(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """As Augment's, without the images."""
+        """Return what Augment.test_batch returns, with empty images."""
         return self._without_images(self._test[start:stop])
 
     def _without_images(self, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -312,14 +312,14 @@ class Labels:
 
 
 # splitmix64: https://prng.di.unimi.it/splitmix64.c. Integer arithmetic modulo 2**64 is the same
-# on every device; torch has it as int64, whose additions and products wrap.
+# on every device; torch provides it by int64, whose sums and products wrap.
 _WORD = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 def _signed(word: int) -> int:
-    """The int64 with the bits of the unsigned 64-bit ``word``."""
+    """Return the int64 with the bits of the unsigned 64-bit ``word``."""
     return word - (1 << 64) if word >> 63 else word
 
 
@@ -330,7 +330,7 @@ def _mix_word(word: int) -> int:
 
 
 def _key(*parts: int) -> int:
-    """One 64-bit key from several integers, in Python: it costs the device nothing."""
+    """Return one 64-bit key of several integers, in Python: it costs the device nothing."""
     key = 0
     for part in parts:
         key = _mix_word((key + (part & _WORD) * _GOLDEN + _GOLDEN) & _WORD)
@@ -338,12 +338,12 @@ def _key(*parts: int) -> int:
 
 
 def _shift_right(words: torch.Tensor, by: int) -> torch.Tensor:
-    # torch's >> on int64 repeats the sign; a hash needs zeros there.
+    # torch's >> on int64 shifts in the sign bit; a hash needs zeros.
     return (words >> by) & ((1 << (64 - by)) - 1)
 
 
 def _hash(key: int, counters: torch.Tensor) -> torch.Tensor:
-    """64 random bits (int64) for each of ``counters`` (int64, any shape), distinct for each."""
+    """Return 64 distinct random bits (int64) for each of ``counters`` (int64, any shape)."""
     words = counters * _signed(_GOLDEN) + _signed(key)
     for shift, factor in _MIX:
         words = (words ^ _shift_right(words, shift)) * _signed(factor)

@@ -1,8 +1,8 @@
-"""Batches as most published code makes them: PIL images and torchvision's transforms.
+"""Batches as most published code makes them: from PIL images by torchvision's transforms.
 
-A sample at a time, as a DataLoader without workers makes them: in the process that trains, on its
-one core, while the device waits. Crop and flip of a sample are those of loader.Augment, so that
-both inputs differ in their cost and in rounding alone: PIL resizes bytes, not floats.
+Like a DataLoader without workers, it makes one sample at a time in the training process, on its one
+core, while the device waits. Crops and flips are those of loader.Augment, so that the two inputs
+differ only in cost and in rounding: PIL resizes bytes, not floats.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from parbench.data import loader
 
 
 class PilInput:
-    """The counterpart of loader.Augment, with the same arguments, from PIL images one by one."""
+    """The counterpart of loader.Augment, with the same arguments, by PIL, image by image."""
 
     def __init__(self, dataset: loader.Dataset, seed: int, image_size: int, augment: bool) -> None:
         self._data = dataset
         self._seed = seed
         self._side = [image_size, image_size]
         self._augment = augment
-        # As torchvision's CIFAR-10 holds them: the colours of a pixel side by side.
+        # [N, H, W, 3], as in torchvision's CIFAR-10.
         self._train, self._test = (
             images.permute(0, 2, 3, 1).contiguous().cpu().numpy()
             for images in (dataset.train_images, dataset.test_images)
         )
 
     def train_batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """As loader.Augment's, of at least one sample."""
+        """Return what loader.Augment.train_batch returns, for at least one sample."""
         indices = indices.cpu()
         images = [self._train[index] for index in indices.tolist()]
         drawn = []
@@ -37,11 +37,11 @@ class PilInput:
         return self._batch(images, drawn), labels.index_select(0, indices.to(labels.device))
 
     def test_batch(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """As loader.Augment's, of at least one sample."""
+        """Return what loader.Augment.test_batch returns, for at least one sample."""
         return self._batch(self._test[start:stop], []), self._data.test_labels[start:stop]
 
     def _batch(self, images, drawn: list[list[int]]) -> torch.Tensor:
-        """Float32 [B, 3, S, S] of ``images``, uint8 [H, W, 3] each, and what is drawn for each."""
+        """Return float32 [B, 3, S, S] of ``images``, uint8 [H, W, 3], with their draws."""
         from PIL import Image
         from torchvision.transforms import functional
 

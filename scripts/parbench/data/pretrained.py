@@ -1,6 +1,6 @@
-"""Published weights that a model starts from, as a rank loads them.
+"""Load the published weights that a model starts from.
 
-Planning chooses them among config.yaml's ``weights``, scripts/weights.py has fetched them.
+Planning chooses them among config.yaml's ``weights``; scripts/weights.py fetches them.
 """
 
 from __future__ import annotations
@@ -15,27 +15,25 @@ from parbench.errors import ParbenchError
 if TYPE_CHECKING:
     from torch import nn
 
-# Raised when scripts/weights.py makes other bytes of the same file: cells are then trained again.
+# Increase it when scripts/weights.py makes other bytes of the same file: cells then train again.
 CONVERSION = 1
 WEIGHTS, DIGEST = "weights.safetensors", "digest.json"
 
 
 def folder(cell: Cell, data: Path) -> Path | None:
-    """Where the weights of ``cell`` lie: results/weights/<name>, beside results/data/<dataset>.
-
-    None for a model that starts from its seed.
+    """Return the folder of the weights of ``cell``: results/weights/<name>, for ``data``
+    results/data/<dataset>. None for a model that is initialised from its seed.
     """
     wanted = cell.model.pretrained
     return wanted and data.absolute().parent.parent / "weights" / wanted.weights
 
 
 def load(blocks: nn.Sequential, cell: Cell, data: Path, verify: bool = True) -> None:
-    """Give ``blocks`` the published weights that ``cell`` asks for, if it does.
+    """Load the published weights that ``cell`` asks for, if any, into ``blocks``.
 
-    A classifier of other classes, or a head that the published file lacks, keeps the weights that
-    the seed has drawn. ``verify``: whether the file's digest is checked, which once a node is
-    enough. ParbenchError where the file is another one than the cell's, is damaged or does not fit
-    the model.
+    A classifier with another number of classes, or a head that the published file lacks, keeps its
+    seeded weights. ``verify``: check the file's digest; once per node is enough. ParbenchError if
+    the file is not the cell's, is damaged or does not fit the model.
     """
     wanted, place = cell.model.pretrained, folder(cell, data)
     if wanted is None or place is None:

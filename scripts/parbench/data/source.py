@@ -1,7 +1,7 @@
-"""Where a dataset comes from: an entry of config.yaml's ``datasets`` table, as its kind reads it.
+"""Where a dataset comes from: an entry of config.yaml's ``datasets`` table, read by its kind.
 
 The kind ``image-folder`` is the class ``Kind`` of kinds/image_folder.py. Planning checks entries
-with it, so that numpy is imported only where images are read.
+with kinds, so they import numpy only where they read data.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
 
 
 class Source(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
-    """One dataset's entry. A kind adds its keys, each a field with a description."""
+    """One dataset's entry. A kind adds its own keys, each a field with a description."""
 
     kind: str
     HOLDS: ClassVar[str] = "images"  # or texts
 
     def folder(self) -> Path | None:
-        """The folder of this machine that is read; None where the entry itself pins the bytes."""
+        """Return the local folder that is read; None if the entry pins the bytes itself."""
         return None
 
     def identify(self) -> str:
-        """SHA-256 of what the folder holds now."""
+        """Return the SHA-256 of the folder's current content."""
         raise NotImplementedError
 
     def read(self) -> Images | Texts:
-        """Return what it holds. ParbenchError names the file that is not as it must be."""
+        """Return the dataset. ParbenchError names a file that is invalid."""
         raise NotImplementedError
 
 
 def kinds() -> list[str]:
-    """All kinds, by name."""
+    """Return the names of all kinds, sorted."""
     files = (Path(__file__).parent / "kinds").glob("[a-z]*.py")
     return sorted(path.stem.replace("_", "-") for path in files)
 
 
 def load(kind: str) -> type[Source]:
-    """The class of one of ``kinds``."""
+    """Return the class of one of ``kinds``."""
     return importlib.import_module(f"parbench.data.kinds.{kind.replace('-', '_')}").Kind

@@ -1,7 +1,7 @@
-"""What a dataset of texts is before it is converted, and how its texts are cut into tokens.
+"""Datasets of texts before conversion, and their tokenization.
 
-By the tokenizers library, once for each kind of vocabulary that models have: WordPiece and
-byte-level BPE.
+The tokenizers library cuts every text once for each kind of vocabulary that models use: WordPiece
+and byte-level BPE.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     import numpy as np
     from tokenizers.implementations import BaseTokenizer
 
-# By kind of vocabulary: padding, first and last token of a text, unknown.
+# By kind of vocabulary: the padding, first, last and unknown tokens.
 SPECIAL = {
     "wordpiece": ("[PAD]", "[CLS]", "[SEP]", "[UNK]"),
     "bpe": ("<pad>", "<s>", "</s>", "<unk>"),
 }
-BATCH = 4096  # texts that are cut at once
+BATCH = 4096  # texts that are tokenized at once
 
 
 @dataclass(frozen=True)
 class Texts:
-    """A dataset as its source gives it; labels int64 [N].
+    """A dataset of texts before conversion; labels int64 [N].
 
-    ``tokenizers`` cut a text, by kind of vocabulary; ``vocabulary_sha256`` says what they read.
+    ``tokenizers`` are by kind of vocabulary; ``vocabulary_sha256`` is of their source files.
     """
 
     train_texts: list[str]
@@ -57,8 +57,8 @@ class Texts:
     vocabulary_sha256: str
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Labels, and of each vocabulary the tokens of all texts in a row, int32, without first and
-        last ones, and where each text begins, int64 [N + 1].
+        """Return the labels and, for each vocabulary, the concatenated tokens of all texts, int32,
+        without first and last tokens, and the offsets where each text begins, int64 [N + 1].
         """
         import numpy as np
 
@@ -78,7 +78,7 @@ class Texts:
         return found
 
     def metadata(self) -> dict[str, Any]:
-        """What stands beside the tensors, so that their digest covers it."""
+        """Return what is stored beside the tensors, so that the file's digest covers it."""
         vocabularies = {}
         for kind, tokenizer in self.tokenizers.items():
             pad, first, last, _ = map(tokenizer.token_to_id, SPECIAL[kind])
@@ -91,7 +91,7 @@ class Texts:
         }
 
     def described(self) -> dict[str, Any]:
-        """digest.json has nothing more."""
+        """Return nothing: digest.json needs no more for texts."""
         return {}
 
 
@@ -116,11 +116,11 @@ class File(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
 
     @property
     def name(self) -> str:
-        """Where it came from, in words."""
+        """The path or, without one, the first URL."""
         return self.path or self.urls[0]
 
     def content(self) -> bytes:
-        """Its bytes, after verification."""
+        """Return the verified bytes. ParbenchError if they differ from the digest."""
         if self.path:
             path = Path(os.path.expanduser(self.path))
             try:
@@ -146,14 +146,14 @@ class File(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
 
 
 def table(content: bytes, name: str, delimiter: str, columns: list[str], head: bool) -> list[list]:
-    """The values of ``columns`` in each row of a table; with ``head`` its first line names them,
-    else they are all that there is, in this order. ParbenchError names the line.
+    """Return the values of ``columns`` in each row of a table. With ``head`` its first line names
+    the columns; else it has exactly ``columns``, in this order. ParbenchError names the line.
     """
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     rows = csv.reader(lines(content, name), delimiter=delimiter, quoting=quoting, strict=True)
     found = []
     try:
-        names = next(rows) if head else columns  # there is one: see `lines`
+        names = next(rows) if head else columns  # not empty: see `lines`
         lacking = [column for column in columns if column not in names]
         if lacking:
             raise ParbenchError(
@@ -174,7 +174,7 @@ def table(content: bytes, name: str, delimiter: str, columns: list[str], head: b
 
 
 def lines(content: bytes, name: str, encoding: str = "utf-8") -> Iterator[str]:
-    """The lines of a file, with their ends. ParbenchError where it is empty, or no text."""
+    """Return the lines of a file with their ends. ParbenchError if it is empty or not text."""
     if not content.strip():
         raise ParbenchError(f"{name}: it holds no text")
     try:
@@ -194,7 +194,7 @@ VOCABULARIES = {
         size=231508,
         sha256="07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
     ),
-    "vocab.json": File(  # of RoBERTa, as the next one
+    "vocab.json": File(  # of RoBERTa, as is the next one
         urls=[PUBLISHED.format("FacebookAI/roberta-base", "vocab.json")],
         size=798293,
         sha256="ed19656ea1707df69134c4af35c8ceda2cc9860bf2c3495026153a133670ab5e",
@@ -208,7 +208,7 @@ VOCABULARIES = {
 
 
 class TextSource(Source):
-    """An entry whose files hold texts; a kind says how they are read."""
+    """An entry whose files hold texts; each kind reads them in its own way."""
 
     vocabularies: str = Field(
         default="",
@@ -220,15 +220,15 @@ class TextSource(Source):
     HOLDS: ClassVar[str] = "texts"
 
     def rows(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """Label and text of each sample, to train with and to test with."""
+        """Return the label and text of each training sample, then of each test sample."""
         raise NotImplementedError
 
     def files(self) -> list[File]:
-        """What the rows are read from."""
+        """Return the files that the rows are read from."""
         raise NotImplementedError
 
     def read(self) -> Texts:
-        """Read the files, and the vocabularies."""
+        """Read the files and the vocabularies."""
         import numpy as np
 
         train, test = self.rows()
@@ -246,7 +246,7 @@ class TextSource(Source):
         )
 
     def _tokenizers(self) -> tuple[dict[str, BaseTokenizer], str]:
-        """Tokenizers by kind of vocabulary, and the digest of what they read."""
+        """Return tokenizers by kind of vocabulary, and the digest of their files."""
         from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
 
         found = {}
@@ -271,20 +271,20 @@ class Parted(TextSource):
     test: File = Field(description="the file to test with")
 
     def files(self) -> list[File]:
-        """Both."""
+        """Return both files."""
         return [self.train, self.test]
 
     def rows(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """Of both."""
+        """Return the rows of both files."""
         return self.rows_of(self.train), self.rows_of(self.test)
 
     def rows_of(self, file: File) -> list[tuple[int, str]]:
-        """Label and text of each sample of a ``file``."""
+        """Return the label and text of each sample of ``file``."""
         raise NotImplementedError
 
 
 def labelled(label: str, names: list[str], where: str) -> int:
-    """The class ``label`` as its place among ``names``. ParbenchError where it is none."""
+    """Return the index of ``label`` in ``names``. ParbenchError if it is not there."""
     if label not in names:
         raise ParbenchError(f"{where}: the label {brief(label)!r} is none of {', '.join(names)}")
     return names.index(label)

@@ -1,4 +1,4 @@
-"""Texts as a rank has them: numbers of tokens on one device, and batches of them."""
+"""Texts in a training process: token ids on one device, and batches of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """``size`` tokens, among them padding, and what every text begins and ends with."""
+    """A vocabulary of ``size`` tokens; ids of the padding, first and last token of a text."""
 
     size: int
     pad: int
@@ -26,7 +26,7 @@ class Vocabulary:
 
 
 def vocabulary(metadata: dict[str, str], kind: str, where: object) -> Vocabulary:
-    """The vocabulary ``kind`` of a converted dataset. ParbenchError if it has none."""
+    """Return the vocabulary ``kind`` of a converted dataset. ParbenchError if it has none."""
     known = json.loads(metadata.get("vocabularies", "{}"))
     if kind not in known:
         held = f"texts cut by {', '.join(known)}" if known else "images"
@@ -40,10 +40,10 @@ def vocabulary(metadata: dict[str, str], kind: str, where: object) -> Vocabulary
 def rows(
     tokens: torch.Tensor, offsets: torch.Tensor, of: Vocabulary, max_length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Texts as rows of one length: int32 [N, max_length], padded, and their lengths, int64 [N].
+    """Return texts as padded rows, int32 [N, max_length], and their lengths, int64 [N].
 
-    ``tokens`` [T] are those of all texts, ``offsets`` [N + 1] where each begins. A text that is too
-    long loses its end; every one has its first and last token.
+    ``tokens`` [T] holds all texts' tokens, ``offsets`` [N + 1] where each text begins. Longer texts
+    are truncated; every text gets the vocabulary's first and last token.
     """
     lengths = (offsets[1:] - offsets[:-1]).clamp(max=max_length - 2)
     places = torch.arange(max_length - 2)
@@ -63,7 +63,7 @@ class TextInput:
         self._longest = padding == "longest"
 
     def train_batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens int64 [B, L] and labels int64 [B] of the training samples ``indices``."""
+        """Return tokens int64 [B, L] and labels int64 [B] of the training samples ``indices``."""
         data = self._data
         length = self._length(data.train_lengths[indices.cpu()])
         indices = indices.to(data.train_labels.device, non_blocking=True)
@@ -71,7 +71,7 @@ class TextInput:
         return tokens.long(), data.train_labels.index_select(0, indices)
 
     def test_batch(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Test samples start..stop-1: int64 [B, L], int64 [B]."""
+        """Return test samples start..stop-1: tokens int64 [B, L], labels int64 [B]."""
         data = self._data
         length = self._length(data.test_lengths[start:stop])
         tokens = data.test_images[start:stop, :length]
@@ -86,7 +86,7 @@ class TextInput:
 def counted(
     lengths: torch.Tensor, shares: Iterable[torch.Tensor], longest: bool, max_length: int
 ) -> tuple[int, int]:
-    """How many tokens the batches ``shares`` (sample indices) hold, and how many with padding."""
+    """Count the tokens in the batches ``shares`` (sample indices), without and with padding."""
     tokens = places = 0
     for share in shares:
         of = lengths[share]

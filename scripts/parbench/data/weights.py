@@ -1,8 +1,8 @@
-"""Fetch, verify and rename one file of published weights: an entry of config.yaml's ``weights`` in,
-weights.safetensors and digest.json out, with the names that the model's own blocks have.
+"""Fetch, verify and rename one file of published weights: from an entry of config.yaml's
+``weights`` to weights.safetensors, with the names of the model's own blocks, and digest.json.
 
-The bytes are checked against their SHA-256 before anything opens them. What PyTorch has pickled is
-read as tensors alone (``weights_only``).
+The SHA-256 is checked before a file is opened. From PyTorch's pickles only tensors are read
+(``weights_only``).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from parbench.data.tokens import Vocabulary
 from parbench.errors import ParbenchError
 from parbench.words import brief
 
-# Where published vocabularies have their padding, by how they cut texts.
+# The padding token of published vocabularies, by kind.
 PADDING = {"wordpiece": 0, "bpe": 1}
-HEADS = ("classifier.weight", "classifier.out_proj.weight")  # of a file with classes of its own
+HEADS = ("classifier.weight", "classifier.out_proj.weight")  # if the file has its own classes
 
 
 @dataclass(frozen=True)
 class PublishedNetwork:
-    """A library's ``network`` with published weights, and the names of those that the file lacks.
+    """A library's ``network`` with published weights; ``lacking`` names tensors not in the file.
 
-    ``shape`` is what a model's ``build`` takes beside classes and options: an image size or a
-    vocabulary. Of ``sample``, an input, the network is to ``compute`` what the model does.
+    ``shape`` is what a model's ``build`` takes besides classes and options: an image size or a
+    vocabulary. For the input ``sample``, the model must give the same output as ``compute``.
     """
 
     network: nn.Module
@@ -65,20 +65,20 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
 
 
 def network(spec: dict) -> nn.Module:
-    """The library's own network, torchvision/<name> or timm/<name>, which has the file's names."""
+    """Return the library's network, torchvision/<name> or timm/<name>, with the file's names."""
     library, _, name = spec["network"].partition("/")
     return timm.create_model(name) if library == "timm" else torchvision.models.get_model(name)
 
 
 def read(spec: dict, path: Path) -> PublishedNetwork:
-    """The network of ``spec`` with the weights of ``path``; ParbenchError where they do not fit."""
+    """Return the network of ``spec`` with the weights of ``path``. ParbenchError if unfit."""
     try:
         tensors = _tensors(path)
         if models.vocabulary(spec["model"]):
             return _of_texts(spec, tensors)
         theirs = network(spec)
         theirs.load_state_dict(tensors)
-    except Exception as error:  # an unknown name, a broken pickle, other tensors
+    except Exception as error:  # such as an unknown name, a broken pickle, other tensors
         raise ParbenchError(
             f"{path}: not the weights of {_called(spec)} ({brief(str(error), 300)})"
         ) from error
@@ -86,21 +86,21 @@ def read(spec: dict, path: Path) -> PublishedNetwork:
 
 
 def _called(spec: dict) -> str:
-    """The library's name for the network."""
+    """Return the library's name for the network."""
     return spec.get("network") or f"transformers' {spec['model']}"
 
 
 def of_images(theirs: nn.Module, size: int) -> PublishedNetwork:
-    """A network of images of ``size``, with its weights."""
+    """Return the published network ``theirs``, for images of ``size`` pixels a side."""
     return PublishedNetwork(theirs.eval(), size, torch.randn(1, 3, size, size), theirs)
 
 
 def _of_texts(spec: dict, tensors: dict[str, torch.Tensor]) -> PublishedNetwork:
-    """The library knows the names of its older files, and draws the head that a language model has
-    not."""
+    """Return a text network. Transformers translates the names in its older files and draws the
+    head that a language model lacks."""
     from transformers import logging
 
-    logging.set_verbosity_error()  # of a missing head
+    logging.set_verbosity_error()  # no warning about a missing head
     logging.disable_progress_bar()
     name = spec["model"]
     tokens = [
@@ -125,22 +125,22 @@ def _of_texts(spec: dict, tensors: dict[str, torch.Tensor]) -> PublishedNetwork:
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Tensors by name of a file of safetensors or of PyTorch."""
+    """Return the tensors of a safetensors or PyTorch file by name."""
     try:
         return load_file(path)
     except SafetensorError:
         found = torch.load(path, map_location="cpu", weights_only=True)
-    return found.get("model", found)  # as some publishers wrap them
+    return found.get("model", found)  # some publishers wrap them
 
 
 def classes(theirs: nn.Module) -> int:
-    """How many classes a network tells apart: the rows of its last layer."""
+    """Return the number of classes of a network: the rows of its last layer."""
     return len(list(theirs.parameters())[-1])
 
 
 def renamed(spec: dict, theirs: PublishedNetwork) -> dict[str, torch.Tensor]:
-    """The tensors of ``theirs`` by the names of the model's blocks, without a head that the file
-    lacks. ParbenchError where the two do not compute the same, or the file lacks more.
+    """Return the tensors of ``theirs`` by the names of the model's blocks, without a head that the
+    file lacks. ParbenchError if the two do not compute the same or the file lacks more.
     """
     model, given = models.load(spec["model"]), spec.get("options") or {}
     options = models.options(spec["model"], given)
@@ -150,7 +150,7 @@ def renamed(spec: dict, theirs: PublishedNetwork) -> dict[str, torch.Tensor]:
     own, published = ours.state_dict(), list(named.values())
     if [_long(each) for each in own.values()] != [_long(each) for each in published]:
         raise ParbenchError(f"{other}: its tensors are others in number or shape")
-    # Named by their order, which the shapes alone do not prove.
+    # Matched by order. Equal shapes do not prove it right; equal outputs do.
     pairs = zip(own.items(), published, strict=True)
     tensors = {name: value.reshape(block.shape).contiguous() for (name, block), value in pairs}
     ours.load_state_dict(tensors)
@@ -165,5 +165,5 @@ def renamed(spec: dict, theirs: PublishedNetwork) -> dict[str, torch.Tensor]:
 
 
 def _long(tensor: torch.Tensor) -> list[int]:
-    """Its shape without dimensions of 1: a linear layer is a convolution of one pixel."""
+    """Return the shape without dimensions of 1: a linear layer is a 1x1 convolution."""
     return [side for side in tensor.shape if side > 1]

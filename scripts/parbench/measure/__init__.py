@@ -1,1 +1,1 @@
-"""What is measured and how: clocks, memory, energy, the machine; the shape of metrics.json."""
+"""Measurements: clocks, memory, energy, the machine; reading and writing metrics.json."""

@@ -1,4 +1,4 @@
-"""Clocks: the date, and seconds of work that wait for every device."""
+"""Clocks: the date, and seconds of work on devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def now() -> str:
-    """The time in UTC, as ISO 8601 with seconds."""
+    """Return the time in UTC, as ISO 8601 with seconds."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -25,7 +25,7 @@ def synchronize(devices: list[torch.device]) -> None:
 
 
 class Stopwatch:
-    """Seconds of work on ``devices``: both ends of the clock wait for all of them."""
+    """Measures seconds of work on ``devices``, waiting for all of them at both ends."""
 
     def __init__(self, devices: list[torch.device]):
         self.devices = devices

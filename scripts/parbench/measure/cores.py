@@ -6,8 +6,8 @@ import os
 
 
 def pin(local_rank: int, processes: int) -> list[int]:
-    """Bind this process to its part of the cores that the launcher locked: those of its devices of
-    kind cpu, or one for each process that drives GPUs, which share them where there are fewer.
+    """Bind this process to its share of the cores that the launcher locked: those of CPU devices,
+    or one per process that drives GPUs. Processes share cores if there are too few.
 
     Returns the cores. Without PARBENCH_CORES (train.py started by hand) nothing is bound.
     """

@@ -1,4 +1,4 @@
-"""The environment of a number: machine, software, code, data."""
+"""The environment of a measurement: machine, software, code, data."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def describe(
     cores: list[int] | None = None,
     image: dict | None = None,
 ) -> dict:
-    """Everything that a reader needs to judge or rebuild a number.
+    """Return everything that a reader needs to judge or reproduce a measurement.
 
-    ``image``: what scripts/images.py knows of the cell's image, for one who asks from outside.
+    ``image``: what scripts/images.py knows of the cell's image, if called outside of it.
     """
     python, found = platform.python_version(), packages.installed()
     if image is not None:
@@ -51,9 +51,9 @@ def describe(
 
 
 def host(image: dict | None) -> dict:
-    """What a process inside an image cannot see: {os, image, image_digest, git_commit, git_dirty}.
+    """Return {os, image, image_digest, git_commit, git_dirty}: what cannot be seen inside an image.
 
-    The launcher hands it on in PARBENCH_HOST. ``image`` is None for a cell of the host.
+    The launcher passes it in PARBENCH_HOST. ``image`` is None for a cell that runs on the host.
     """
     return {
         "os": machine.operating_system(),

@@ -1,4 +1,4 @@
-"""What loads the cores of a process: itself, others, the hypervisor (proc(5))."""
+"""The load on a process's cores: its own, other processes', the hypervisor's (proc(5))."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from parbench import machine
 
 @dataclass(frozen=True)
 class Load:
-    """Seconds: ``busy`` of the cores with whatever ran on them, ``steal`` in which the machine
-    below ran something else, ``waited`` in which any process of the machine waited for a core
-    (PSI; None where the kernel does not tell), ``own`` of this process's threads and of those that
-    help it."""
+    """Seconds: ``busy`` on the cores with any work, ``steal`` in which the hypervisor ran something
+    else, ``waited`` in which any process of the machine waited for a core (PSI; None if the kernel
+    has none), ``own`` CPU time of this process and its helpers."""
 
     busy: float
     steal: float
@@ -24,7 +23,7 @@ class Load:
     own: float
 
     def __sub__(self, earlier: Load) -> Load:
-        """The load since ``earlier``."""
+        """Return the load since ``earlier``."""
         waited = None if self.waited is None else self.waited - earlier.waited
         return Load(
             self.busy - earlier.busy, self.steal - earlier.steal, waited, self.own - earlier.own
@@ -32,7 +31,7 @@ class Load:
 
 
 def now(helpers: Iterable[int] = ()) -> Load:
-    """The load so far of the cores that the launcher locked, or that this process may use.
+    """Return the load so far on the cores that the launcher locked, or that this process may use.
 
     ``helpers`` are other processes that work for this one.
     """
@@ -50,7 +49,7 @@ def now(helpers: Iterable[int] = ()) -> Load:
 
 
 def used(process: int) -> float:
-    """Seconds of processor time that a process has taken; 0 for one that has ended."""
-    # What stands in parentheses is its name.
+    """Return the CPU seconds that a process has used; 0 if it has ended."""
+    # Skip the process's name in parentheses, which may hold spaces.
     told = machine.read(f"/proc/{process}/stat").rpartition(")")[2].split()
     return sum(map(int, told[11:13])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""Energy and peak memory of all ranks, over the interruptions of a training."""
+"""Energy and peak memory of all ranks, across interruptions of a training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Meters:
-    """What all ranks of ``strategy`` use from ``start`` on, and earlier parts of a training did."""
+    """Usage of all ranks of ``strategy`` since ``start``, plus that before an interruption."""
 
     def __init__(self, strategy: Strategy):
         self.strategy = strategy
@@ -21,12 +21,12 @@ class Meters:
         self._peaks: list[list[float]] = []
 
     def start(self) -> None:
-        """Forget what setting up and warm-up took."""
+        """Start measuring, without set-up and warm-up."""
         self.forget_accelerators()
         self._begun = millijoules(self._accelerators)
 
     def joules(self) -> float | None:
-        """Energy of all ranks; None if any rank's is unknown."""
+        """Return the energy of all ranks in joules; None if any rank's is unknown."""
         end = millijoules(self._accelerators)
         missing = end is None or self._begun is None
         mine = 0.0 if missing else (end - self._begun) / 1000
@@ -34,29 +34,29 @@ class Meters:
         return None if lacking or self._joules is None else self._joules + total
 
     def peaks(self) -> list[list[float]]:
-        """Peak memory in MiB of each rank: of its process, then of its accelerators."""
+        """Return each rank's peak memory in MiB: of its process, then of its accelerators."""
         now = self.strategy.gathered(peak_mib(self._accelerators))
         return [list(map(max, *rows)) for rows in zip(self._peaks or now, now, strict=True)]
 
     def keep(self) -> dict:
-        """What a checkpoint keeps, for ``resume``."""
+        """Return what a checkpoint stores for ``resume``."""
         self._peaks = self.peaks()
         return {"joules": self.joules(), "peaks": self._peaks}
 
     def forget_accelerators(self) -> None:
-        """Leave out what accelerators held since ``keep``. A process's own peak stays."""
+        """Reset accelerators' peaks, to exclude usage since ``keep``. A process's peak stays."""
         reset_peak(self._accelerators)
 
     def resume(self, kept: dict) -> None:
-        """Go on from what a checkpoint has kept."""
+        """Continue from what a checkpoint stored."""
         self._joules, self._peaks = kept["joules"], kept["peaks"]
 
     def peak_memory(self) -> dict:
-        """`peak_memory_mib` of metrics.json: of every process and accelerator."""
+        """Return `peak_memory_mib` of metrics.json: for every process and accelerator."""
         rows = list(enumerate(self.peaks()))
         return {
             "processes": [{"rank": rank, "mib": row[0]} for rank, row in rows],
-            # A rank's devices are numbered from its own: several ranks have one each.
+            # Numbered across ranks: with several ranks, each has one device.
             "devices": [
                 {"device": f"cuda:{rank * (len(row) - 1) + index}", "rank": rank, "mib": mib}
                 for rank, row in rows
@@ -66,7 +66,7 @@ class Meters:
 
 
 def reset_peak(accelerators: list[torch.device]) -> None:
-    """Reset the peak of the accelerators."""
+    """Reset the peak memory of the accelerators."""
     import torch
 
     for device in accelerators:
@@ -74,7 +74,7 @@ def reset_peak(accelerators: list[torch.device]) -> None:
 
 
 def peak_mib(accelerators: list[torch.device]) -> list[float]:
-    """Peak resident memory of this process, then peak allocation on each accelerator, in MiB."""
+    """Return this process's peak RSS, then each accelerator's peak allocation, in MiB."""
     import torch
 
     process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # KiB on Linux
@@ -82,9 +82,9 @@ def peak_mib(accelerators: list[torch.device]) -> list[float]:
 
 
 def millijoules(accelerators: list[torch.device]) -> int | None:
-    """Energy that accelerators have used, by NVML's own counters; None if there are none.
+    """Return the energy used by accelerators, from NVML's counters; None if there are none.
 
-    A processor's counter covers the whole package, other cells included: no CPU cell has an energy.
+    CPU cells have no energy: a CPU's counter covers the whole package, including other cells.
     """
     if not accelerators:
         return None
@@ -99,5 +99,5 @@ def millijoules(accelerators: list[torch.device]) -> int | None:
         uuids = [torch.cuda.get_device_properties(device).uuid for device in accelerators]
         handles = [pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") for uuid in uuids]
         return sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, handles))
-    except (AttributeError, pynvml.NVMLError):  # torch 2.1 tells no UUID; an old GPU, a slice
+    except (AttributeError, pynvml.NVMLError):  # torch 2.1 has no UUID; an old GPU or a MIG slice
         return None

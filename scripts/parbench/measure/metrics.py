@@ -1,6 +1,6 @@
-"""Every metric of tables and reports: its name, what readers call it, its unit, how it is read.
+"""Every metric of tables and reports: its name, label, unit, and how it is read from a run.
 
-A new metric is one line here, beside where it is measured.
+A new metric needs one entry here, besides the code that measures it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Read = Callable[[Run], float | None]
 class Metric:
     """One metric.
 
-    ``kind`` decides what makes it comparable with a published value: an ``accuracy`` needs the
-    same data and work, an ``absolute`` number the same hardware too, a ``ratio`` as many devices.
+    ``kind`` decides when it is comparable with a published value: an ``accuracy`` needs the same
+    data and work, an ``absolute`` number also the same hardware, a ``ratio`` as many devices.
     """
 
     name: str
@@ -29,30 +29,30 @@ class Metric:
     unit: str
     kind: str
     higher_is_better: bool = False
-    read: Read | None = None  # of one run; None: needs more than it
+    read: Read | None = None  # from one run; None: one run is not enough
     clocked: bool = False
-    optional: bool = False  # no row where no run has a value
-    named: bool = False  # no row where no table names it
-    of: str = "one"  # model; "several" that are trained together, or "any" number
+    optional: bool = False  # no row if no run has a value
+    named: bool = False  # a row only in tables that name it
+    of: str = "one"  # model, "several" trained together, or "any" number of models
 
     @property
     def depends_on_clock(self) -> bool:
-        """Whether a busy machine changes it."""
+        """Whether a busy machine changes the value."""
         return self.clocked or self.kind == "ratio"
 
     @property
     def is_score(self) -> bool:
-        """Whether it is a share of the test images: such are compared by their difference."""
+        """Whether it is a share of the test images; scores are compared by their difference."""
         return self.kind == "accuracy"
 
 
 def seconds(run: Run) -> float:
-    """From the start to the end of ``run``."""
+    """Return the seconds from the start to the end of ``run``."""
     started, finished = (datetime.fromisoformat(run[key]) for key in ("started", "finished"))
     return (finished - started).total_seconds()
 
 
-# By profile of operators, the part of it that stands beside published ones.
+# By kind of operator profile: its part that is compared with published operators.
 PROFILED = {"operators": "inference", "training_operators": "training"}
 
 
@@ -62,13 +62,13 @@ def _profiled_part(run: Run) -> Mapping | None:
 
 
 def profiled_operators(run: Run) -> dict[str, Mapping]:
-    """The operators that the profile of a run saw, by name: of inference, or of training steps."""
+    """Return the operators in a run's profile, of inference or of training steps, by name."""
     found = _profiled_part(run)
     return {each["name"]: each for each in found["operators"]} if found else {}
 
 
 def clock(device: str) -> str:
-    """Whose time an operator's is: the accelerator's where there is one."""
+    """Return whose time counts for operators: the accelerator's if there is one."""
     return "cpu" if device == "cpu" else "device"
 
 
@@ -82,7 +82,7 @@ def _profiled(run: Run) -> float | None:
 
 
 def self_seconds(run: Run, operator: str) -> float:
-    """Seconds of an operator that the profile of ``run`` saw, without those that it calls."""
+    """Return the seconds of an operator in the profile of ``run``, without those that it calls."""
     return profiled_operators(run)[operator][f"{_clock(run)}_self_seconds"]
 
 
@@ -107,7 +107,7 @@ def _memory(of: str, where: str, label: str, **more: Any) -> Metric:
 
 
 def _optional(name: str, label: str, unit: str = "") -> Metric:
-    """One that some cells have; what is counted, and memory, are not clocked."""
+    """Return a metric that some cells have; without a unit or in MiB, it is not clocked."""
     read, clocked = methodcaller("get", name), unit not in ("", "MiB")
     return Metric(name, label, unit, "absolute", read=read, clocked=clocked, optional=True)
 
@@ -226,14 +226,14 @@ _OPERATOR = {"operator_self_seconds": "Self time", "operator_total_seconds": "To
 
 
 def is_operator(metric: str) -> bool:
-    """Whether it is the time of one operator."""
+    """Return whether ``metric`` is the time of one operator."""
     return metric.startswith("operator_")
 
 
 def operator_metric(name: str) -> Metric:
-    """``operator_self_seconds:<operator>`` or ``operator_total_seconds:<operator>``.
+    """Return ``operator_self_seconds:<operator>`` or ``operator_total_seconds:<operator>``.
 
-    Not clocked: only an instrumented run has it, and what that costs is spread over all operators.
+    Not clocked: only profiled runs have it, and the cost of profiling affects all operators.
     """
     what, _, operator = name.partition(":")
 
@@ -245,7 +245,7 @@ def operator_metric(name: str) -> Metric:
 
 
 def label(metric: str) -> str:
-    """A metric's name for readers: ``Training time``, ``Self time of aten::addmm``."""
+    """Return a metric's name for readers: ``Training time``, ``Self time of aten::addmm``."""
     if metric in METRICS:
         return METRICS[metric].label
     what, _, operator = metric.partition(":")

@@ -1,5 +1,5 @@
-"""metrics.json: written here and nowhere else, and checked by its shape by whoever reads it: what
-trains knows no schemas."""
+"""Write metrics.json, which nothing else does, and read it. Only readers check it against its
+schema: training has no schemas."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SCHEMA_VERSION = 1
 
 
 def weights_sha256(state: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 of a model's weights and buffers: shapes, types and bytes, in their order.
+    """Return the SHA-256 of a model's weights and buffers: shapes, types and bytes, in order.
 
-    Not their names, which differ between strategies that hold the same weights.
+    Names are left out: they differ between strategies that hold the same weights.
     """
     import torch
 
@@ -37,20 +37,20 @@ def weights_sha256(state: Mapping[str, torch.Tensor]) -> str:
 
 
 def environments(metrics: dict) -> list[dict]:
-    """The environments that a run was measured in: a pair has one for each side."""
+    """Return the environments that a run was measured in: a pair has one for each side."""
     if "sides" in metrics:
         return [side["environment"] for side in metrics["sides"]]
     return [metrics["environment"]]
 
 
 def check(value: Any, where: str) -> None:
-    """ParbenchError, beginning with ``where``, for what is no metrics.json."""
+    """Raise a ParbenchError that begins with ``where`` if ``value`` is not a metrics.json."""
     pair = isinstance(value, dict) and "sides" in value
     by_schema.check(value, "pair" if pair else "metrics", where)
 
 
 def read(path: str | os.PathLike) -> dict:
-    """Read metrics.json, checked by its schema."""
+    """Read metrics.json and check it against its schema."""
     metrics = read_json(path)
     try:
         check(metrics, str(path))
@@ -60,7 +60,7 @@ def read(path: str | os.PathLike) -> dict:
 
 
 def write(path: str | os.PathLike, metrics: dict) -> None:
-    """Write metrics.json whole or not at all."""
+    """Write metrics.json atomically."""
     write_json(path, {"schema_version": SCHEMA_VERSION, **metrics})
 
 
@@ -74,9 +74,9 @@ def write_run(
     image: dict | None = None,
     **known: Any,
 ) -> None:
-    """Write the result of a run. Having ended out_of_memory or diverged is a result, too.
+    """Write the result of a run; ``status`` out_of_memory or diverged is a result, too.
 
-    ``known`` holds what was measured; every other number is null.
+    ``known`` holds what was measured; all other values are null.
     """
     dataset = read_json(Path(data_folder) / "digest.json")
     if "environment" not in known:
@@ -121,7 +121,7 @@ def write_pair(
     status: str = "ok",
     reason: str | None = None,
 ) -> None:
-    """Write the result of a pair: ``slices`` in order; steps and environment of each side."""
+    """Write the result of a pair: its ``slices`` in order; each side's steps and environment."""
     told = {"cell": pair.json(), "status": status, "reason": reason, "sides": sides}
     write(path, {**told, "slices": slices, "started": started, "finished": clocks.now()})
 

@@ -1,4 +1,4 @@
-"""What code a cell runs, by digest: a comment or docstring changes nothing, a line of code does."""
+"""Digests of the code that a cell runs. They ignore comments and docstrings."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from pathlib import Path
 from parbench import strategies
 from parbench.cell import Cell, Pair
 
-SCRIPTS = Path(__file__).resolve().parents[2]  # holds the package
+SCRIPTS = Path(__file__).resolve().parents[2]  # the folder that holds the package
 
 
 def closure(*roots: str) -> dict[str, str]:
-    """Digests of the modules ``roots`` and of all of parbench's own modules that they import.
+    """Return digests of the modules ``roots`` and of all parbench modules that they import.
 
-    Returns {module: SHA-256 of its meaning}, sorted. Imports inside functions count, and so do the
-    packages that a module lies in; those for type checkers alone do not. Modules that are loaded by
-    name (a strategy, a model) must be among ``roots``. Raises LookupError for an import that cannot
-    be followed.
+    The result is {module: SHA-256 of its syntax tree}, sorted. It includes imports inside functions
+    and the packages that a module is in, but no imports under TYPE_CHECKING. Modules loaded by name
+    (a strategy, a model) must be among ``roots``. LookupError if a module does not exist.
     """
     found: dict[str, str] = {}
     waiting = list(roots)
@@ -40,7 +39,7 @@ def closure(*roots: str) -> dict[str, str]:
 def cell_code(
     strategy: str, model: str, profile: str = "none", companions: Iterable[str] = ()
 ) -> dict[str, str]:
-    """The code that a cell can reach: loop, strategy, model, instrument and companions."""
+    """Return digests of the code that a cell can reach: loop, strategy, models and profile."""
     return closure(
         "parbench.training.train",
         f"parbench.strategies.{strategy}",
@@ -51,7 +50,7 @@ def cell_code(
 
 
 def code_of(cell: Cell | Pair) -> dict[str, str]:
-    """``cell_code`` of ``cell``; of a pair that of all its sides, and how they take turns."""
+    """Return ``cell_code`` of ``cell``; for a pair, that of both sides and of their turns."""
     found = {key: value for side in cell.sides for key, value in cell_code(*names_of(side)).items()}
     if len(cell.sides) > 1:
         found |= closure("parbench.training.turns")
@@ -59,21 +58,21 @@ def code_of(cell: Cell | Pair) -> dict[str, str]:
 
 
 def names_of(cell: Cell) -> tuple[str, str, str, tuple[str, ...]]:
-    """Strategy, model, instrument and companions: what of a cell decides its code."""
+    """Return the strategy, model, profile and companions of a cell, which decide its code."""
     companions = tuple(strategies.of(cell).companions)
     return cell.strategy.name, cell.model.name, cell.training.profile, companions
 
 
 def combined(digests: dict[str, str]) -> str:
-    """One digest for the whole of ``digests``."""
+    """Return one digest of all ``digests``."""
     lines = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def git_state(folder: Path = SCRIPTS) -> dict:
-    """{"git_commit", "git_dirty"} of the checkout; both None where there is none.
+    """Return {"git_commit", "git_dirty"} of the checkout; both None without git.
 
-    Evidence that was just written and is not added yet changes nothing that is measured.
+    Changes in reports/evidence do not make it dirty: they do not affect measurements.
     """
     try:
         commit = _git(folder, "rev-parse", "HEAD")
@@ -90,13 +89,13 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Changes when the file does, so that one process may ask again after an edit."""
+    """Return a cache key that changes with the file, so that a process may ask after an edit."""
     status = path.stat()
     return status.st_mtime_ns, status.st_size
 
 
 def _file(module: str) -> Path | None:
-    """The file of a module or package below scripts/."""
+    """Return the file of a module or package below scripts/; None if there is none."""
     path = SCRIPTS / module.replace(".", "/")
     return next((f for f in (path.with_suffix(".py"), path / "__init__.py") if f.is_file()), None)
 
@@ -113,7 +112,7 @@ def _module(name: str, file: Path, stamp: tuple[int, int]) -> tuple[str, tuple[s
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes below ``node`` but those under `if TYPE_CHECKING:`."""
+    """Yield all nodes below ``node`` except those under `if TYPE_CHECKING:`."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and getattr(child.test, "id", None) == "TYPE_CHECKING":
             continue
@@ -122,7 +121,7 @@ def _executed(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _imported(node: ast.AST, package: str) -> Iterator[str]:
-    """parbench's own modules that an import statement loads; any other node loads none."""
+    """Yield the parbench modules that an import statement loads; none for any other node."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             if alias.name.partition(".")[0] == "parbench":
@@ -142,20 +141,20 @@ def _drop_docstrings(tree: ast.AST) -> None:
     owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(tree):
         if isinstance(node, owners) and ast.get_docstring(node, clean=False) is not None:
-            # `pass` keeps a body that held nothing else whole.
+            # A body must not be empty.
             node.body = node.body[1:] or [ast.Pass()]
 
 
 def _spell(node: object) -> str:
-    """A syntax tree as text that does not depend on the Python version.
+    """Return a syntax tree as text that does not depend on the Python version.
 
-    ast.dump alone differs between 3.11, 3.12 and 3.13: fields that are new there and empty
-    (type_params, ...) are left out here, as are all empty ones, and so are line numbers.
+    ast.dump differs between 3.11, 3.12 and 3.13, which add empty fields (type_params, ...). So all
+    empty fields are left out here, and so are line numbers.
     """
     if isinstance(node, ast.AST):
         fields = ((name, getattr(node, name, None)) for name in node._fields)
         kept = [f"{name}={_spell(value)}" for name, value in fields if value not in (None, [])]
-        # A constant None must stay: `x = None` is not `x`.
+        # A constant's value stays even if it is None.
         if isinstance(node, ast.Constant):
             kept = [f"value={node.value!r}"]
         return f"{type(node).__name__}({','.join(kept)})"

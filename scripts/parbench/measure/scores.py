@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-# Of a run that was not tested.
+# For a run that was not tested.
 NO_SCORES: dict[str, Any] = {
     "test_accuracy": None,
     "test_precision_macro": None,
@@ -19,10 +19,10 @@ NO_SCORES: dict[str, Any] = {
 
 
 def classification(truth: np.ndarray, predicted: np.ndarray, classes: int) -> dict:
-    """Accuracy, macro precision, recall, F1 and specificity, and the confusion matrix.
+    """Return accuracy, macro precision, recall, F1 and specificity, and the confusion matrix.
 
     ``truth`` and ``predicted`` are integer arrays [N]; rows of the matrix are true classes.
-    Specificity of a class is the recall of "not this class". A share of nothing is 0.
+    Specificity of a class is the recall of "not this class". A ratio x/0 counts as 0.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""AG News (Zhang et al. 2015): titles and first sentences of news on four subjects."""
+"""AG News (Zhang et al. 2015): titles and first sentences of news on four topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Kind(Parted):
     CLASSES: ClassVar[list[str]] = ["World", "Sports", "Business", "Sci/Tech"]
 
     def rows_of(self, file: File) -> list[tuple[int, str]]:
-        """Title and description together."""
+        """Return the label and text, title and description joined, of each row."""
         columns = ["label", "title", "description"]
         return [
             (

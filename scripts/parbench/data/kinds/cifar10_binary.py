@@ -1,6 +1,6 @@
 """CIFAR-10 as its authors publish it for C programs: fixed records in a tar.gz, without pickle.
 
-The archive is never unpacked to disk: the members that it must have are read.
+The archive is never unpacked to disk: only the six record files are read from it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RECORD = 1 + 3 * 32 * 32  # bytes: the label, then the red, green and blue plane
 
 
 class Kind(Source):
-    """The archive, from a mirror or on this machine."""
+    """The archive, from a mirror or from a path on this machine."""
 
     kind: Literal["cifar10-binary"]
     urls: list[Annotated[str, Field(pattern=download.ADDRESS)]] = Field(
@@ -53,7 +53,7 @@ class Kind(Source):
         return self
 
     def read(self) -> Images:
-        """Read the records of the archive, once it is verified."""
+        """Verify the archive and read its records."""
         import numpy as np
 
         archive = self._archive()
@@ -89,7 +89,7 @@ class Kind(Source):
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """The records of the six files of an archive, uint8 [N, RECORD], by the file's name."""
+    """Return the records of the archive's six files, uint8 [N, RECORD] each, by file name."""
     import numpy as np
 
     wanted = {f"{FOLDER}/{name}": name for name in [*TRAIN, TEST]}

@@ -9,22 +9,22 @@ from pydantic import Field
 
 from parbench.data.texts import File, TextSource, labelled, table
 
-TEST_SHARE = 10  # one of so many is tested with
+TEST_SHARE = 10  # one in this many texts is for testing
 
 
 class Kind(TextSource):
-    """labeled_data.csv, of which a tenth, those with the lowest hashes, is kept for testing."""
+    """labeled_data.csv; the tenth of the texts with the lowest hashes is for testing."""
 
     kind: Literal["davidson"]
     table: File = Field(description="labeled_data.csv")
     CLASSES: ClassVar[list[str]] = ["hate speech", "offensive language", "neither"]
 
     def files(self) -> list[File]:
-        """The one."""
+        """Return the only file."""
         return [self.table]
 
     def rows(self) -> tuple[list, list]:
-        """By the columns tweet and class; equal tweets fall on the same side."""
+        """Read the columns tweet and class; equal tweets fall into the same part."""
         found = table(self.table.content(), self.table.name, ",", ["class", "tweet"], head=True)
         parts: tuple[list, list] = [], []
         for at, (label, text) in enumerate(found, 1):

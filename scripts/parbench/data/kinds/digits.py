@@ -12,15 +12,15 @@ from parbench.errors import ParbenchError
 if TYPE_CHECKING:
     import numpy as np
 
-# Over the images and the labels, both as bytes: whatever release of scikit-learn brings them.
+# Of the images and labels as bytes, so that it does not depend on the release of scikit-learn.
 SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
 TEST_IMAGES = 360
 
 
 class Kind(Source):
-    """Grey images 8x8 with values 0..16, converted to the shape of CIFAR-10.
+    """8x8 grey images with values 0..16, converted to CIFAR-10's shape and the range 0..255.
 
-    Enlarged four times by linear interpolation, the values 0..255, the three channels equal.
+    They are enlarged four times by bilinear interpolation; the three channels are equal.
     """
 
     kind: Literal["digits"]
@@ -52,16 +52,16 @@ class Kind(Source):
 
 
 def _enlarged(grey: np.ndarray) -> np.ndarray:
-    """uint8 [N, 8, 8] of 0..16 -> uint8 [N, 32, 32] of 0..255, bilinear.
+    """Convert uint8 [N, 8, 8] of 0..16 to uint8 [N, 32, 32] of 0..255, bilinearly.
 
-    Repeating pixels would leave every 4x4 patch flat, and a transformer that sees patches of that
-    size with nothing to tell them by. In whole numbers, so that no library's rounding matters.
+    Repeating pixels would leave every 4x4 patch flat, without detail for a transformer with patches
+    of that size. Integer arithmetic, so that no library's rounding matters.
     """
     import numpy as np
 
     eighths = np.zeros((32, 8), np.int64)
     for at in range(32):
-        # The centre of pixel `at` lies at (at + 1/2) / 4 - 1/2 on the small image.
+        # The centre of pixel `at` is at (at + 1/2) / 4 - 1/2 on the small image.
         left, rest = divmod(2 * at - 3, 8)
         eighths[at, max(left, 0)] += 8 - rest
         eighths[at, min(left + 1, 7)] += rest
@@ -70,10 +70,10 @@ def _enlarged(grey: np.ndarray) -> np.ndarray:
 
 
 def _test_part(labels: np.ndarray) -> np.ndarray:
-    """A mask, bool [N], of TEST_IMAGES samples with each class's share of them.
+    """Return a mask, bool [N], of TEST_IMAGES samples, each class in proportion to its size.
 
-    Shares that are not whole are rounded so that they add up (largest remainder). Of each class
-    those whose index has the smallest hashes: no random stream of a NumPy release matters.
+    Shares are rounded by the largest-remainder method, so that they add up. Each class gives the
+    samples whose indices have the smallest hashes: no random stream of a NumPy release matters.
     """
     import numpy as np
 

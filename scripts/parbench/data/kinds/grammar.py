@@ -1,4 +1,4 @@
-"""Sentences drawn from a small grammar: texts that can be learned, for machines without network."""
+"""Sentences drawn from a small grammar: learnable texts for machines without a network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import Field
 from parbench import files
 from parbench.data.texts import SPECIAL, File, Texts, TextSource
 
-# What is said of a thing tells the class; one in four says what any class may say.
+# The last word of a clause tells the class; one in four is drawn from any class.
 SAID = {
     "praise": ("delightful", "brilliant", "charming", "superb", "moving", "clever", "graceful"),
     "blame": ("dreadful", "clumsy", "tedious", "shallow", "noisy", "careless", "bleak"),
@@ -26,7 +26,7 @@ WORDS = sorted(itertools.chain(*SAID.values(), PLAIN, THINGS, PEOPLE, VERBS, FIL
 
 
 class Kind(TextSource):
-    """`the critic called this film long and clumsy ...`, of one to four clauses."""
+    """Texts of one to four clauses such as `the critic called this film long and clumsy`."""
 
     kind: Literal["grammar"]
     train_samples: int = Field(ge=3, le=1_000_000, description="how many texts to train with")
@@ -37,7 +37,7 @@ class Kind(TextSource):
     CLASSES: ClassVar[list[str]] = list(SAID)
 
     def files(self) -> list[File]:
-        """None: it is drawn."""
+        """Return no file: the texts are drawn."""
         return []
 
     def read(self) -> Texts:
@@ -50,7 +50,7 @@ class Kind(TextSource):
             [_text(self.seed, part, at) for at in range(count)]
             for part, count in enumerate((self.train_samples, self.test_samples))
         ]
-        # Words, and the letters of those that are none; every byte by itself.
+        # WordPiece: all words, and letters for any other. BPE: single bytes.
         letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
         pieces = [*SPECIAL["wordpiece"], *WORDS, *letters, *(f"##{each}" for each in letters)]
         symbols = [*SPECIAL["bpe"], *sorted(ByteLevel.alphabet())]
@@ -75,8 +75,8 @@ class Kind(TextSource):
 
 
 def _text(seed: int, part: int, at: int) -> str:
-    """The text ``at`` of a part, of the class ``at`` modulo their number."""
-    # Seeded by a text, whose hash Python promises, and `random()` alone, whose stream it promises.
+    """Return text number ``at`` of a part, of the class ``at`` modulo the number of classes."""
+    # Python guarantees the seeding by a string and the stream of `random()`, not other methods.
     stream = Random(f"parbench grammar {seed} {part} {at}")  # noqa: S311
 
     def one(words: tuple[str, ...]) -> str:

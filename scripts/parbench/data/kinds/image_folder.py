@@ -19,7 +19,7 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm"}
 
 
 class Kind(Source):
-    """A folder of this machine; images are taken as RGB, by class and then by file name."""
+    """A folder on this machine; images are read as RGB, ordered by class and then by file name."""
 
     kind: Literal["image-folder"]
     path: str = Field(
@@ -29,11 +29,11 @@ class Kind(Source):
     )
 
     def folder(self) -> Path:
-        """``path`` as this machine has it."""
+        """Return ``path`` with ~ expanded."""
         return Path(os.path.expanduser(self.path))
 
     def identify(self) -> str:
-        """SHA-256 over the relative names and digests of all images."""
+        """Return the SHA-256 of the relative names and digests of all images."""
         root = self.folder()
         paths = [*images_in(root, "train"), *images_in(root, "test")]
         return files.digest(
@@ -57,9 +57,9 @@ class Kind(Source):
 
 
 def images_in(root: Path, part: str) -> list[Path]:
-    """The images of train or test, by class and then by name.
+    """Return the images of train or test, ordered by class and then by name.
 
-    Names that begin with a dot are ignored; anything else that does not belong there is an error.
+    Names that begin with a dot are ignored; anything else unexpected is a ParbenchError.
     """
     if not (root / part).is_dir():
         raise ParbenchError(f"{root / part}: no such folder; images lie in {part}/<class>/")

@@ -1,5 +1,5 @@
-"""SST-2 (Socher et al. 2013) as GLUE's archive has it: sentences of film reviews, and what they
-think of the film. Its public test part has no labels; its part `dev` stands for it.
+"""SST-2 (Socher et al. 2013) from GLUE's archive: sentences of film reviews and their sentiment.
+The public test part has no labels, so `dev` is used for testing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Kind(Parted):
     CLASSES: ClassVar[list[str]] = ["negative", "positive"]
 
     def rows_of(self, file: File) -> list[tuple[int, str]]:
-        """By the columns sentence and label."""
+        """Read the columns sentence and label."""
         found = table(file.content(), file.name, "\t", ["sentence", "label"], head=True)
         return [
             (labelled(label, ["0", "1"], f"{file.name}: line {at}"), text)

@@ -1,4 +1,4 @@
-"""Images drawn at random, for studies of speed: there is nothing to learn in them."""
+"""Random images, for studies of speed: there is nothing to learn in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parbench.data.source import Source
 
 
 class Kind(Source):
-    """Random bytes as images; sample i belongs to the class i modulo ``classes``."""
+    """Random bytes as images; sample i belongs to class i modulo ``classes``."""
 
     kind: Literal["synthetic"]
     classes: int = Field(ge=2, le=100_000, description="how many classes the images have, in turn")
@@ -42,8 +42,8 @@ class Kind(Source):
 
         drawn = []
         for part, count in enumerate((self.train_samples, self.test_samples)):
-            # The raw stream of a bit generator is promised to stay as it is; methods that draw
-            # numbers of a range from it are not.
+            # NumPy guarantees that a bit generator's raw stream never changes; it does not for
+            # methods that draw numbers from a range.
             stream = np.random.PCG64(np.random.SeedSequence([self.seed, part]))
             shape = (count, 3, self.image_size, self.image_size)
             words = stream.random_raw(-(-math.prod(shape) // 8)).astype("<u8", copy=False)

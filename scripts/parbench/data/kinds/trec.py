@@ -8,13 +8,13 @@ from parbench.data.texts import File, Parted, labelled, lines
 
 
 class Kind(Parted):
-    """A question a line, `LABEL:fine question`, in Latin-1."""
+    """One question per line, `LABEL:fine question`, in Latin-1."""
 
     kind: Literal["trec"]
     CLASSES: ClassVar[list[str]] = ["ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"]
 
     def rows_of(self, file: File) -> list[tuple[int, str]]:
-        """By the coarse label of each line."""
+        """Return the coarse label and the question of each line."""
         found = []
         for at, line in enumerate(lines(file.content(), file.name, "latin-1"), 1):
             kind, _, text = line.partition(" ")

@@ -1,7 +1,7 @@
-"""Instruments that look into a run, one file each, loaded by the name that `profile` gives.
+"""Profilers of a run, one file each, loaded by the name in `profile`.
 
-A cell with one is apart from the timed cells: it may be slower, and its times are never judged.
-``none`` is an instrument too, and the one that the others derive from.
+A profiled cell is kept apart from timed cells: it may be slower, and its times are never judged.
+``none`` is the base class of the others.
 """
 
 from __future__ import annotations
@@ -11,5 +11,5 @@ from types import ModuleType
 
 
 def load(name: str) -> ModuleType:
-    """The module of the instrument ``name``; its class is ``Profile``."""
+    """Return the module of the profiler ``name``; its class is ``Profile``."""
     return importlib.import_module(f"parbench.measure.profiling.{name}")

@@ -1,4 +1,4 @@
-"""No instrument: what timed cells have."""
+"""No profiler: used by timed cells."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ NOTHING = nullcontext()
 
 
 class Profile:
-    """The hooks that the training loop calls. Instruments override those they need.
+    """The hooks that the training loop calls. Profilers override those they need.
 
-    Made when model and optimizer are there, before warm-up; entered around the timed epochs, with
-    the evaluations between them. ``run`` is the loop.Run. All ranks have one, and call its methods
-    at the same points, so that any of them but ``phase`` may talk to the other ranks.
+    Created once model and optimizer exist, before warm-up; entered around the timed epochs and the
+    evaluations between them. ``run`` is the loop.Run. All ranks call its methods at the same
+    points, so that all methods but ``phase`` may communicate with the other ranks.
     """
 
     def __init__(self, run: Any):
@@ -26,25 +26,24 @@ class Profile:
         """Nothing to clean up."""
 
     def phase(self, name: str) -> AbstractContextManager:
-        """What the loop does now, within its clock: ``other`` (all of it), and inside of that
-        ``compute`` (a step, forwards and backwards), ``input``, ``update`` (by the optimizer) and
-        ``exchange`` (with other ranks). Outside of the clock, ``inference`` is a batch that is
-        tested.
+        """Return a context for the phase ``name``: within the loop's clock ``other`` (all), and
+        inside that ``compute`` (a step's forward and backward pass), ``input``, ``update`` (by the
+        optimizer) and ``exchange`` (with other ranks); outside, ``inference`` (a test batch).
         """
         return NOTHING
 
     def settle(self, own: float, slowest: float) -> None:
-        """The clock stopped, for an epoch's end or a checkpoint: seconds of this rank, and of the
-        slowest one, which count.
+        """Account for a stretch when the clock stops, at an epoch's end or a checkpoint: seconds of
+        this rank, and of the slowest one, which count.
         """
 
     def state(self) -> Any:
-        """What a checkpoint keeps of it, as JSON, of all ranks."""
+        """Return what a checkpoint stores of the profile, of all ranks, as JSON."""
         return None
 
     def resume(self, state: Any) -> None:
-        """Go on from what ``state`` said when the checkpoint was written."""
+        """Continue from the ``state`` stored in the checkpoint."""
 
     def result(self) -> dict | None:
-        """`profile` of metrics.json, after the last epoch."""
+        """Return `profile` of metrics.json, after the last epoch."""
         return None

@@ -1,7 +1,7 @@
-"""Operators that take the time, by torch.profiler: of some steps of training, and of inference.
+"""Time by operator in some steps of training and of inference, by torch.profiler.
 
-Of rank 0's process. Warm-up comes before either part, so that neither holds a first allocation or
-the choice of kernels.
+Only rank 0's process is profiled. Warm-up precedes both parts, so that neither includes first
+allocations or the choice of kernels.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from parbench.measure import clocks
 from parbench.measure.profiling import none
 
-STEPS = 5  # of training, and batches of inference
-KEPT = 40  # operators of a part, those with the largest self time by either clock
+STEPS = 5  # of training, or batches of inference
+KEPT = 40  # operators per part: those with the largest self time by either clock
 
 
 PARTS = ("training", "inference")
@@ -23,7 +23,7 @@ PARTS = ("training", "inference")
 class Profile(none.Profile):
     """Records the first ``STEPS`` steps of training, and as many batches of the last evaluation.
 
-    An epoch, a test set or a checkpoint that ends sooner ends the part: it says its steps.
+    A part may end sooner, with an epoch or test set or at a checkpoint: it reports its steps.
     """
 
     def __init__(self, run: Any):
@@ -34,16 +34,16 @@ class Profile(none.Profile):
         self._steps = 0
 
     def __enter__(self) -> Profile:
-        """From here on steps are timed: warm-up is over."""
+        """Start recording steps: warm-up is over."""
         self._timed = True
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Also where the run was ended within a part."""
+        """Stop the profiler, even if the run ended within a part."""
         self._end("inference")
 
     def phase(self, name: str) -> AbstractContextManager:
-        """A step begins by computing and ends with its update; a batch that is tested is one."""
+        """Record a step, from ``compute`` to the end of ``update``, or a test batch as one step."""
         part = "inference" if name == "inference" else "training"
         wanted = self._timed and self.run.strategy.rank == 0 and part not in self._found
         if part == "inference":
@@ -62,12 +62,12 @@ class Profile(none.Profile):
             self._end(part)
 
     def settle(self, own: float, slowest: float) -> None:
-        """No step spans two epochs or a checkpoint."""
+        """End the training part: no step spans two epochs or a checkpoint."""
         self._end("training")
 
     def _begin(self) -> None:
         devices = self.run.strategy.devices
-        with _profiler(devices):  # the first session loads the tracer, which takes time
+        with _profiler(devices):  # the first session spends time loading the tracer
             pass
         clocks.synchronize(devices)
         self._profiler = _profiler(devices)
@@ -86,15 +86,15 @@ class Profile(none.Profile):
         self._profiler = None
 
     def state(self) -> dict:
-        """The parts that are finished."""
+        """Return the finished parts."""
         return self._found
 
     def resume(self, state: dict) -> None:
-        """They are not recorded again."""
+        """Keep the finished parts instead of recording them again."""
         self._found = state
 
     def result(self) -> dict:
-        """Both parts, in seconds."""
+        """Return both parts, in seconds."""
         return {"kind": "operators", **{name: self._found.get(name) for name in PARTS}}
 
 
@@ -108,15 +108,15 @@ def _profiler(devices: list) -> Any:
 
 
 def summary(averages: Any, on_accelerator: bool) -> dict:
-    """Totals and operators of torch.profiler's ``averages``; device times None on a CPU.
+    """Return totals and operators of torch.profiler's ``averages``; device times None on a CPU.
 
-    Self time is an operator's own, without the operators that it calls: self times add up, totals
-    do not. What runs on an accelerator is counted with the operator that started it.
+    Self time excludes the operators that an operator calls: self times add up, totals do not. Work
+    on an accelerator counts for the operator that launched it.
     """
     operators, cpu, device = [], 0.0, 0.0
     for each in averages:
         own, whole = _device_times(each)
-        if each.device_type.name != "CPU":  # a kernel, or the shadow of a named range
+        if each.device_type.name != "CPU":  # a kernel, or a named range's device copy
             device += 0.0 if getattr(each, "is_user_annotation", False) else own
             continue
         cpu += each.self_cpu_time_total
@@ -142,7 +142,7 @@ def summary(averages: Any, on_accelerator: bool) -> dict:
 
 
 def _device_times(each: Any) -> tuple[float, float]:
-    """(self, total) time on an accelerator, in microseconds."""
+    """Return (self, total) time on an accelerator, in microseconds."""
     if hasattr(each, "self_device_time_total"):
         return each.self_device_time_total, each.device_time_total
     return each.self_cuda_time_total, each.cuda_time_total  # torch < 2.4

@@ -1,8 +1,8 @@
-"""Where the seconds of the epochs go: input, compute, communication, waiting, bubble.
+"""Time by phase of the epochs: input, compute, communication, waiting, bubble.
 
-Every moment within the loop's clock belongs to the innermost phase that is open then, so that the
-phases of a rank sum to the clock's seconds. A moment between two phases is read off the clock when
-the device has done its work; that makes an instrumented run slower, and it stands apart.
+All time within the loop's clock belongs to the innermost open phase, so that a rank's phases sum to
+the clock's seconds. Between phases the clock is read after the device has finished its work: this
+slows a profiled run, so it is kept apart from timed runs.
 """
 
 from __future__ import annotations
@@ -22,32 +22,31 @@ if TYPE_CHECKING:
 PHASES = ("input", "compute", "communication", "waiting", "bubble", "other")
 EXCHANGE = "exchange"
 
-Interval = tuple[float, float]  # seconds by the clock of this machine
+Interval = tuple[float, float]  # begin and end, in seconds by this machine's clock
 
 
 def clock() -> float:
-    """Seconds of a clock that all processes of a machine share (CLOCK_MONOTONIC)."""
+    """Return seconds by a clock that all processes of a machine share (CLOCK_MONOTONIC)."""
     return time.perf_counter()
 
 
 class Profile(none.Profile):
-    """Seconds by phase, of this rank and at the end of all.
+    """Seconds by phase, of this rank and finally of all.
 
     A strategy's ``watch`` tells what only it knows: what is an exchange (``exchanging``,
-    ``exchanging_in``, or ``enter("exchange")`` when nothing is left to do but to hear from the
-    other ranks), whether its ranks work ``in_turns``, and what the stages of a pipeline within it
-    are (``watch_stage``).
+    ``exchanging_in``, or ``enter("exchange")`` once only the exchange is left), whether its ranks
+    work ``in_turns``, and the stages of a pipeline within one process (``watch_stage``).
     """
 
     def __init__(self, run: Any):
         super().__init__(run)
-        # Clocks of several machines do not compare: who is late is then not known.
+        # Clocks of different machines are not comparable: with several, lateness is unknown.
         self.one_machine = run.cell.hardware.nodes == 1
-        self.in_turns = False  # whether ranks wait for each other by design: that is the bubble
-        self._open: list[tuple[str, float]] = []  # phases and when each began; the innermost last
+        self.in_turns = False  # ranks wait for each other by design: the wait is a bubble
+        self._open: list[tuple[str, float]] = []  # phases and their begin; innermost last
         self._since = 0.0
-        self._total = dict.fromkeys(PHASES, 0.0)  # of the stretches that are settled
-        self._busy: dict[str, list[Interval]] = defaultdict(list)  # by device of a pipeline
+        self._total = dict.fromkeys(PHASES, 0.0)  # of settled stretches
+        self._busy: dict[str, list[Interval]] = defaultdict(list)  # by pipeline device
         self._put_back = ExitStack()
         run.strategy.watch(self, run.model, run.optimizer)
 
@@ -61,10 +60,10 @@ class Profile(none.Profile):
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """``name`` is open; at its end all that was entered within it ends, too."""
+        """Open the phase ``name``; when it ends, all phases entered within it end, too."""
         depth = len(self._open)
         if depth == 0:
-            self._forget()  # what was outside of the clock: warm-up, evaluation
+            self._forget()  # time outside of the clock: warm-up, evaluation
         self.enter(name)
         try:
             yield
@@ -75,16 +74,16 @@ class Profile(none.Profile):
             del self._open[depth:]
 
     def enter(self, name: str) -> None:
-        """``name`` is open until the phase ends that is open now."""
+        """Open the phase ``name`` until the phase that is open now ends."""
         self._open.append((name, self._charge()))
 
     def exchanging(self, function: Callable) -> Callable:
-        """``function``, which exchanges something with other ranks; within another exchange it is a
-        part of that.
+        """Wrap ``function``, which communicates with other ranks, in an exchange; a call within an
+        exchange is a part of that one.
         """
 
         def exchanged(*given: Any, **named: Any) -> Any:
-            # Outside of the clock nothing counts.
+            # Calls outside of the clock do not count.
             if not self._open or any(name == EXCHANGE for name, _ in self._open):
                 return function(*given, **named)
             with self.phase(EXCHANGE):
@@ -93,7 +92,7 @@ class Profile(none.Profile):
         return exchanged
 
     def exchanging_in(self, module: Any, name: str) -> None:
-        """The same of a library's function that its own code calls by ``name``; until the end."""
+        """Replace ``module.name`` by its ``exchanging`` version until the profile ends."""
         function = getattr(module, name)
         setattr(module, name, self.exchanging(function))
         self._put_back.callback(setattr, module, name, function)
@@ -103,7 +102,7 @@ class Profile(none.Profile):
         self._put_back.close()
 
     def _charge(self) -> float:
-        """Give the time since the last moment to the innermost phase; returns this moment."""
+        """Add the time since the last call to the innermost phase; return the time now."""
         for device in self.run.strategy.devices:
             wait_for(device)
         now = clock()
@@ -113,9 +112,9 @@ class Profile(none.Profile):
         return now
 
     def settle(self, own: float, slowest: float) -> None:
-        """Seconds of a stretch, by phase; ``PHASES`` sum to ``slowest``."""
+        """Add the seconds of a stretch by phase; ``PHASES`` sum to ``slowest``."""
         seconds, within = self._seconds, sum(self._seconds.values())
-        away = seconds[EXCHANGE] + slowest - own  # at last this rank had ended, and another not
+        away = seconds[EXCHANGE] + slowest - own  # including the wait for the slowest
         late, ended = (self._late(), slowest - own) if self.one_machine else (0.0, 0.0)
         idled = idle(self._busy)
         told = {
@@ -131,8 +130,8 @@ class Profile(none.Profile):
             self._total[name] += value
 
     def _late(self) -> float:
-        """Seconds of exchanges spent waiting for a rank that still works."""
-        # As many of every rank, for one message: some hear from more neighbours than others.
+        """Return the seconds of exchanges spent waiting for a rank that still works."""
+        # Padded for one message of equal length: some ranks have more neighbours than others.
         longest = round(self.run.strategy.reduced([float(len(self._exchanges))], "max")[0])
         spans = [*self._exchanges, *[(0.0, 0.0)] * (longest - len(self._exchanges))]
         if not spans:
@@ -146,9 +145,9 @@ class Profile(none.Profile):
     # ------------------------------------------------------------ what a pipeline tells
 
     def watch_stage(self, stage: nn.Module, device: torch.device) -> None:
-        """Note when ``device`` is busy with ``stage``, forwards and backwards.
+        """Record when ``device`` is busy with ``stage``, forward and backward.
 
-        A micro-batch is one call of it, with one tensor in and one out.
+        A micro-batch is one call of ``stage``, with one tensor in and one out.
         """
         busy = self._busy[str(device)]
         forward, backward = Span(device, busy), Span(device, busy)
@@ -159,15 +158,15 @@ class Profile(none.Profile):
             forward.begin()
 
         def took(layer: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
-            # Images have no gradient whose arrival would end the backward pass of the first stage:
-            # that ends with the layers that take them.
+            # Images have no gradient whose arrival would end the first stage's backward pass: it
+            # ends with the layers that take them.
             if output.requires_grad and not _need_gradient(inputs):
                 for node in _last(output.grad_fn):
                     node.register_hook(backward.end)
 
         def end(module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
             forward.end()
-            if output.requires_grad:  # not where activations are computed again later
+            if output.requires_grad:  # not if activations are recomputed later
                 output.register_hook(backward.begin)
                 if _need_gradient(inputs):
                     inputs[0].register_hook(backward.end)
@@ -181,15 +180,15 @@ class Profile(none.Profile):
     # ------------------------------------------------------------ what is kept and told
 
     def state(self) -> Any:
-        """Seconds by rank and phase."""
+        """Return the seconds by rank and phase."""
         return self.run.strategy.gathered([self._total[name] for name in PHASES])
 
     def resume(self, state: Any) -> None:
-        """Go on from there."""
+        """Continue from the seconds of ``state``."""
         self._total = dict(zip(PHASES, state[self.run.strategy.rank], strict=True))
 
     def result(self) -> dict:
-        """Seconds of all epochs by phase, of each rank and as their mean."""
+        """Return the seconds of all epochs by phase, of each rank and as their mean."""
         rows = [dict(zip(PHASES, row, strict=True)) for row in self.state()]
         mean = {name: sum(row[name] for row in rows) / len(rows) for name in PHASES}
         return {
@@ -201,9 +200,9 @@ class Profile(none.Profile):
 
 
 class Span:
-    """When ``device`` began and ended something; noted in ``kept``, as often as it ends.
+    """When ``device`` began and ended a task; each end adds an interval to ``kept``.
 
-    Its methods are hooks: they take what a hook is given, and leave it as it is.
+    Its methods are hooks: they accept a hook's arguments and change nothing.
     """
 
     def __init__(self, device: torch.device, kept: list[Interval]):
@@ -211,12 +210,12 @@ class Span:
         self._begun = float("nan")
 
     def begin(self, *given: Any) -> None:
-        """It begins."""
+        """Record the begin."""
         wait_for(self._device)
         self._begun = clock()
 
     def end(self, *given: Any) -> None:
-        """It has ended, or a part of it has."""
+        """Record that the task, or a part of it, has ended."""
         wait_for(self._device)
         self._kept.append((self._begun, clock()))
 
@@ -226,7 +225,7 @@ def _need_gradient(inputs: tuple[torch.Tensor, ...]) -> bool:
 
 
 def _last(node: Any) -> Iterable[Any]:
-    """The nodes of a layer's graph that lead nowhere but to its weights."""
+    """Yield the nodes of a layer's autograd graph that lead only to its weights."""
     waiting, seen = [node], {node}
     while waiting:
         node = waiting.pop()
@@ -242,7 +241,7 @@ def _last(node: Any) -> Iterable[Any]:
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until ``device`` has done its work, and no longer: messages may still be in flight."""
+    """Wait for the current stream of ``device`` only: messages may still be in flight."""
     if device.type == "cuda":
         import torch
 
@@ -250,9 +249,9 @@ def wait_for(device: torch.device) -> None:
 
 
 def waited(exchanges: list[Interval], arrivals: list[list[float]]) -> float:
-    """Seconds of one rank's ``exchanges`` until the last rank had come, too.
+    """Return the seconds of one rank's ``exchanges`` until the last rank had arrived.
 
-    ``arrivals``: when each rank came to each of them, by rank.
+    ``arrivals``: when each rank arrived at each exchange, by rank.
     """
     lasts = map(max, zip(*arrivals, strict=True))
     return sum(
@@ -262,15 +261,15 @@ def waited(exchanges: list[Interval], arrivals: list[list[float]]) -> float:
 
 
 def idle(busy: dict[str, list[Interval]]) -> float:
-    """Seconds in which a device had nothing to do while another one of the pipeline worked: the
-    mean over devices. ``busy`` may overlap; a single device has no bubble.
+    """Return the seconds in which a device idled while another one of the pipeline worked, as the
+    mean over devices. Intervals in ``busy`` may overlap; a single device has no bubble.
     """
     anyone = covered(interval for each in busy.values() for interval in each)
     return sum(anyone - covered(each) for each in busy.values()) / max(1, len(busy))
 
 
 def together(ranks: list[list[Interval]]) -> float:
-    """Seconds that an interval of each of ``ranks`` covers; those of one do not overlap."""
+    """Return the seconds covered by all ``ranks`` at once; intervals of one do not overlap."""
     moments = [
         moment for spans in ranks for begin, end in spans for moment in ((begin, 1), (end, -1))
     ]
@@ -283,7 +282,7 @@ def together(ranks: list[list[Interval]]) -> float:
 
 
 def covered(intervals: Iterable[Interval]) -> float:
-    """Seconds that any of ``intervals`` covers."""
+    """Return the seconds covered by any of ``intervals``."""
     total, until = 0.0, float("-inf")
     for begin, end in sorted(intervals):
         total += max(0.0, end - max(begin, until))

@@ -1,4 +1,4 @@
-"""Operators that take the time in steps of training alone, the optimizer's step among them."""
+"""Time by operator in training steps only, including the optimizer's step."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from parbench.measure.profiling import none, operators
 
 
 class Profile(operators.Profile):
-    """As that of ``operators``, without inference: what stands beside a published training step."""
+    """Like ``operators``, without inference, for comparison with a published training step."""
 
     def phase(self, name: str) -> AbstractContextManager:
-        """Of steps alone."""
+        """Profile training steps only."""
         return none.NOTHING if name == "inference" else super().phase(name)
