@@ -30,24 +30,30 @@ PIPELINE_BOUND = (
 def in_turns_table(study: Study) -> dict | None:
     """Return the table of pairs, with the ratio of each restart; None without pairs."""
     notes = Notes(ONCE)
-    compared = [
+    comparisons = [
         (group, baseline, pair, pairs is group.predicting)
         for group in study.groups
         for pairs in (group.pairs, group.predicting)
         for baseline, pair in pairs.items()
     ]
-    if not compared:
+    if not comparisons:
         return None
-    groups = [group for group, *_ in compared]
-    judged = [n for n in ("Published", VERDICT) if n in columns_of(study, groups, "speedup")]
-    serial = {each.group.id: each for each in several(study.own, study.by_id) if each.measured}
-    fraction = ["Serial fraction"] if serial else []
+    groups = [group for group, *_ in comparisons]
+    judged = [
+        column
+        for column in ("Published", VERDICT)
+        if column in columns_of(study, groups, "speedup")
+    ]
+    scaled_by_group = {
+        scaled.group.id: scaled for scaled in several(study.own, study.by_id) if scaled.measured
+    }
+    fraction = ["Serial fraction"] if scaled_by_group else []
     pipelines = any(group.work.pipeline_bound for group in groups)
     return make_table(
         f"t-turns-{study.name}",
         "Compared in turns",
         [("", KEYS), ("", [*COLUMNS, *fraction, *judged, "Reading"])],
-        [_row(study, *each, serial, judged, notes) for each in compared],
+        [_row(study, *comparison, scaled_by_group, judged, notes) for comparison in comparisons],
         caption="Both sides of a comparison took turns on the same devices, slice by slice, in "
         "each of several restarts. A pair of slices counts as disturbed where other programs, or "
         "the machine below, took more than 5 % of its time; it is left out (where two others "
@@ -70,33 +76,31 @@ def _row(
     notes: Notes,
 ) -> list[TableCell]:
     name = f"{group.variant}, predicting" if predicting else group.variant
-    against = study.by_id[baseline]
-    keys = [TableCell(group.model), TableCell(name), TableCell(against.variant)]
+    baseline_group = study.by_id[baseline]
+    keys = [TableCell(group.model), TableCell(name), TableCell(baseline_group.variant)]
     # Only this is the study's speedup; other pairs serve claims.
     is_speedup = baseline == group.baseline and not predicting
-    most = group.most_by_devices(against) if is_speedup else math.inf
+    bound = group.most_by_devices(baseline_group) if is_speedup else math.inf
     row = study.row(group, "speedup") if is_speedup else None
     if not compared.restarts:
-        why = "; ".join(compared.reasons) or "not measured"
-        return [*keys, TableCell(why, span=len(COLUMNS) + bool(serial) + len(judged) + 1)]
-    each, measured = compared.restarts, compared.series
-    of_all = math.exp(sum(one.of_all for one in each) / len(each))
-    pairs, disturbed = sum(one.pairs for one in each), sum(one.disturbed for one in each)
-    besides = f", {disturbed} disturbed ({ratio_text(of_all)})" if disturbed else ""
-    interval = measured.too_few or interval_cell(measured, 2).text
+        reason = "; ".join(compared.reasons) or "not measured"
+        return [*keys, TableCell(reason, span=len(COLUMNS) + bool(serial) + len(judged) + 1)]
+    restarts, series = compared.restarts, compared.series
+    ratio_of_all = math.exp(sum(restart.of_all for restart in restarts) / len(restarts))
+    pairs, disturbed = sum(r.pairs for r in restarts), sum(r.disturbed for r in restarts)
+    disturbed_text = f", {disturbed} disturbed ({ratio_text(ratio_of_all)})" if disturbed else ""
+    interval = series.too_few or interval_cell(series, 2).text
     marks = notes.mark_all(row.reason) if row else notes.mark(*compared.reasons)
     cells = {"Published": published_cell(row, "x"), VERDICT: verdict_cell(row, group)}
     return [
         *keys,
-        TableCell(
-            f"{ratio_text(measured.mean)} ({interval})", measured.mean, link=study.panel(group)
-        ),
-        TableCell(", ".join(ratio_text(math.exp(one.value)) for one in each)),
-        TableCell(f"{pairs}{besides}", sort=pairs),
-        absent("no bound") if math.isinf(most) else _bound_cell(group, most),
+        TableCell(f"{ratio_text(series.mean)} ({interval})", series.mean, link=study.panel(group)),
+        TableCell(", ".join(ratio_text(math.exp(restart.value)) for restart in restarts)),
+        TableCell(f"{pairs}{disturbed_text}", sort=pairs),
+        absent("no bound") if math.isinf(bound) else _bound_cell(group, bound),
         *([_serial_cell(serial.get(group.id) if is_speedup else None)] if serial else []),
-        *(cells[name] for name in judged),
-        TableCell(_reading(study, group, compared, most)).marked(marks),
+        *(cells[column] for column in judged),
+        TableCell(_reading(study, group, compared, bound)).marked(marks),
     ]
 
 
@@ -108,9 +112,9 @@ def _bound_cell(group: Group, most: float) -> TableCell:
 def _serial_cell(scaled: Scaled | None) -> TableCell:
     if scaled is None:
         return absent("nothing was scaled")
-    found = scaled.serial
-    ends = " to ".join(fixed(end, 2) for end in (found.low, found.high))
-    return number(found.value, f"{fixed(found.value, 2)} ({ends})")
+    fraction = scaled.serial
+    ends = " to ".join(fixed(end, 2) for end in (fraction.low, fraction.high))
+    return number(fraction.value, f"{fixed(fraction.value, 2)} ({ends})")
 
 
 def _reading(study: Study, group: Group, compared: Compared, most: float) -> str:

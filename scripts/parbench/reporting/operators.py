@@ -17,8 +17,8 @@ UNIT = "ms"
 
 def operators_table(study: Study) -> dict | None:
     """Return a table, a row per operator, of groups that profiled inference; None if none."""
-    more = [(f"Training ({UNIT})", ["Self", "Share"])]
-    return _table(study, "operators", "Operators that take the time", "Inference", more)
+    training_heads = [(f"Training ({UNIT})", ["Self", "Share"])]
+    return _table(study, "operators", "Operators that take the time", "Inference", training_heads)
 
 
 def training_operators_table(study: Study) -> dict | None:
@@ -55,17 +55,17 @@ def _rows(study: Study, group: Group, notes: Notes, training: bool) -> list[list
     """Return a group's rows; ``training``: append the times in training."""
     rows = []
     for name in _names(study, group):
-        own, whole = (study.row(group, f"{kind}{name}") for kind in (SELF, TOTAL))
+        self_row, total_row = (study.row(group, f"{kind}{name}") for kind in (SELF, TOTAL))
         cells = [*key_cells(group), TableCell(name)]
         if study.has_source:
-            cells += [published_cell(row, UNIT) for row in (own, whole)]
+            cells += [published_cell(row, UNIT) for row in (self_row, total_row)]
             cells.append(_percent(_share(study, group, name, "published")))
-        measured = own is not None and own.mean is not None
+        measured = self_row is not None and self_row.mean is not None
         if not measured and group.short_status != OK:
-            outcome = outcome_cell(study, group, own, UNIT, SELF, span=5 if training else 3)
+            outcome = outcome_cell(study, group, self_row, UNIT, SELF, span=5 if training else 3)
             cells.append(outcome.marked(notes.mark(group.not_run or "")))
         else:
-            cells += [outcome_cell(study, group, row, UNIT, SELF) for row in (own, whole)]
+            cells += [outcome_cell(study, group, row, UNIT, SELF) for row in (self_row, total_row)]
             cells.append(_percent(_share(study, group, name, "mean")))
             cells += _training(group, name) if training else []
         rows.append(cells)
@@ -94,12 +94,17 @@ def _training(group: Group, name: str) -> list[TableCell]:
     """Return an operator's self time and share in training: means over seeds."""
     key = f"{clock(group.hardware.device)}_self_seconds"
     recorded = (run["profile"]["training"] for run in group.ok)
-    parts = [part for part in recorded if part is not None]
-    times = [each[key] for part in parts for each in part["operators"] if each["name"] == name]
+    profiles = [profile for profile in recorded if profile is not None]
+    times = [
+        operator[key]
+        for profile in profiles
+        for operator in profile["operators"]
+        if operator["name"] == name
+    ]
     if not times:
         return [absent("not among the largest")] * 2
     milliseconds = 1000 * fmean(times)
-    share = fmean(times) / fmean(part[key] for part in parts)
+    share = fmean(times) / fmean(profile[key] for profile in profiles)
     return [number(milliseconds, f"{milliseconds:.3g}"), _percent(share)]
 
 

@@ -42,12 +42,12 @@ Environments = dict[str, dict]  # for the report, by what each shows
 
 def environments(studies: list[Study]) -> Environments:
     """Return the studies' distinct environments, named E1, E2, ... as they appear."""
-    found: Environments = {}
+    by_pairs: Environments = {}
     for study in studies:
         for run in study.runs.values():
-            pairs, name = _environment_pairs(run), f"E{len(found) + 1}"
-            found.setdefault(str(pairs), {"id": name.lower(), "name": name, "pairs": pairs})
-    return found
+            pairs, name = _environment_pairs(run), f"E{len(by_pairs) + 1}"
+            by_pairs.setdefault(str(pairs), {"id": name.lower(), "name": name, "pairs": pairs})
+    return by_pairs
 
 
 def _environment_of(run: Run, known: Environments) -> dict:
@@ -82,16 +82,17 @@ def unfinished(studies: list[Study]) -> dict | None:
     """Return what an unfinished report (reporting/unfinished.py) lacks: failed cells with the ends
     of their logs, and how many are not trained yet. None for a complete report."""
     groups = {group.id: group for study in studies for group in study.own}.values()
-    failed = {each["cell"]: each for group in groups for each in group.failed}
+    failed = {failure["cell"]: failure for group in groups for failure in group.failed}
     waiting = sum(group.waiting for group in groups)
     if not failed and not waiting:
         return None
-    said = [f"{count(len(failed), 'cell')} failed"] if failed else []
-    said += [f"{count(waiting, 'cell')} not trained yet"] if waiting else []
-    shown = [
-        {**each, "lines": [log_line(line) for line in each["lines"]]} for each in failed.values()
+    parts = [f"{count(len(failed), 'cell')} failed"] if failed else []
+    parts += [f"{count(waiting, 'cell')} not trained yet"] if waiting else []
+    failures = [
+        {**failure, "lines": [log_line(line) for line in failure["lines"]]}
+        for failure in failed.values()
     ]
-    return {"sentence": f"This report is not finished: {listed(said)}.", "failed": shown}
+    return {"sentence": f"This report is not finished: {listed(parts)}.", "failed": failures}
 
 
 # ---------------------------------------------------------------- all cells
@@ -133,8 +134,8 @@ def _cell_row(study: Study, run: Run, known: Environments) -> list[TableCell]:
 
 def _memory(run: Run) -> float | None:
     """Return the peak memory in MiB of a device, else of a process; None if unknown."""
-    found = (METRICS[f"peak_memory_{where}_mib"].read(run) for where in ("device", "process"))
-    return next((value for value in found if value is not None), None)
+    readings = (METRICS[f"peak_memory_{where}_mib"].read(run) for where in ("device", "process"))
+    return next((value for value in readings if value is not None), None)
 
 
 def _number_cell(value: float | None, places: int) -> TableCell:
@@ -211,12 +212,12 @@ def _cell_numbers(run: Run) -> list[list[str]]:
 
 
 def _cell_facts(run: Run) -> list[list[str]]:
-    told = {key: run["environment"][key] for key in FACTS}
-    told |= {"started": f"{moment(run['started'])} UTC"}
-    told |= {"finished": f"{moment(run['finished'])} UTC"}
-    told |= {"interrupted, went on from": run["resumed_from"] or "ran in one go"}
-    told |= {key: run[key] for key in ("steps_per_epoch", "warmup_steps")}
-    return settings_pairs(told)
+    facts = {key: run["environment"][key] for key in FACTS}
+    facts |= {"started": f"{moment(run['started'])} UTC"}
+    facts |= {"finished": f"{moment(run['finished'])} UTC"}
+    facts |= {"interrupted, went on from": run["resumed_from"] or "ran in one go"}
+    facts |= {key: run[key] for key in ("steps_per_epoch", "warmup_steps")}
+    return settings_pairs(facts)
 
 
 def _end_of_log(study: Study, cell: str) -> list[str]:

@@ -78,9 +78,9 @@ def outcome_cell(
     if status == words.OK and row is not None and row.verdict == words.NOT_MEASURED:
         return TableCell(words.NOT_MEASURED, span=span, tone="muted", link=link)
     if status == words.OK:
-        said = (each for each in reason.split("; ") if each.startswith(words.NOT_REACHED))
-        missed = next(said, None)
-        return TableCell(missed, link=link) if missed else absent("does not apply")
+        texts = (text for text in reason.split("; ") if text.startswith(words.NOT_REACHED))
+        not_reached = next(texts, None)
+        return TableCell(not_reached, link=link) if not_reached else absent("does not apply")
     if group.not_run:
         return TableCell(status, span=span, tone="muted")  # a note says why, once for all rows
     why = group.why or reason
@@ -101,17 +101,17 @@ def metric_cells(
     """Return a metric's ``columns``, which come from ``columns_of``."""
     row = study.row(group, metric)
     outcome = outcome_cell(study, group, row, unit, metric)
-    said = row.reason if row else group.not_run or ""
+    reason = row.reason if row else group.not_run or ""
     if VERDICT not in columns and (group.not_run or (row and row.mean is not None)):
-        outcome = outcome.marked(notes.mark_all(said))
+        outcome = outcome.marked(notes.mark_all(reason))
     ratio = row.ratio if row and row.verdict in JUDGED else None
     cells = {
         "Published": published_cell(row, unit),
         "Reproduced": outcome,
         "Ratio": absent("no ratio") if ratio is None else number(ratio, ratio_text(ratio)),
-        VERDICT: verdict_cell(row, group, notes.mark_all(said) if VERDICT in columns else ()),
+        VERDICT: verdict_cell(row, group, notes.mark_all(reason) if VERDICT in columns else ()),
     }
-    return [cells[name] for name in columns]
+    return [cells[column] for column in columns]
 
 
 def columns_of(study: Study, groups: list[Group], metric: str) -> list[str]:
@@ -128,22 +128,24 @@ def columns_of(study: Study, groups: list[Group], metric: str) -> list[str]:
 def paper_table(study: Study, index: int, table: Table) -> dict:
     """Return one of the paper's tables, in its own layout."""
     units = {metric: study.unit(metric) for metric in table.metrics} | (table.units or {})
-    told = table.title, table.caption or "", study.table_groups(table)
-    return _metrics_table(study, str(index), *told, {m: units[m] for m in table.metrics})
+    title_caption_groups = table.title, table.caption or "", study.table_groups(table)
+    return _metrics_table(
+        study, str(index), *title_caption_groups, {m: units[m] for m in table.metrics}
+    )
 
 
 def time_to_accuracy(study: Study) -> dict | None:
     """Return the table of training times to the published accuracy; None without any."""
-    name = TO_PUBLISHED.name
-    groups = [group for group in study.groups if group.cell_runs and study.row(group, name)]
-    units = {"test_accuracy": study.unit("test_accuracy"), name: study.unit("train_seconds")}
+    metric = TO_PUBLISHED.name
+    groups = [group for group in study.groups if group.cell_runs and study.row(group, metric)]
+    units = {"test_accuracy": study.unit("test_accuracy"), metric: study.unit("train_seconds")}
     caption = (
         "Seconds of training, evaluation not counted, at the end of the first epoch after which "
         "the test accuracy was at least the published one. Where a seed never got there, there is "
         "no mean: it would leave out the slowest."
     )
-    made = ("time-to-accuracy", "Time to the published accuracy", caption)
-    return _metrics_table(study, *made, groups, units) if groups else None
+    texts = ("time-to-accuracy", "Time to the published accuracy", caption)
+    return _metrics_table(study, *texts, groups, units) if groups else None
 
 
 def _metrics_table(
@@ -156,8 +158,8 @@ def _metrics_table(
 ) -> dict:
     """Return a table, a row per group; each metric in its unit, published beside reproduced."""
     notes, rows = Notes(ONCE), []
-    apart = [m for m in units if groups and all(study.apart(group, m) for group in groups)]
-    units = {metric: unit for metric, unit in units.items() if metric not in apart}
+    metrics_apart = [m for m in units if groups and all(study.apart(group, m) for group in groups)]
+    units = {metric: unit for metric, unit in units.items() if metric not in metrics_apart}
     columns = {metric: columns_of(study, groups, metric) for metric in units}
     for group in groups:
         row = key_cells(group, notes.mark(study.own_scale(group)))
@@ -165,9 +167,9 @@ def _metrics_table(
             row += metric_cells(study, group, metric, unit, columns[metric], notes)
         rows.append(row)
     heads = [_metric_head(heading(m, unit), columns[m]) for m, unit in units.items()]
-    if apart or any(study.apart(group, metric) for group in groups for metric in units):
-        named = ", ".join(map(label, apart)).lower() or f"“{APART}”"
-        caption += f" {named.capitalize()}: no pair of this study compares variant and baseline."
+    if metrics_apart or any(study.apart(group, metric) for group in groups for metric in units):
+        names = ", ".join(map(label, metrics_apart)).lower() or f"“{APART}”"
+        caption += f" {names.capitalize()}: no pair of this study compares variant and baseline."
     return make_table(
         f"t-{study.name}-{identity}",
         title,
@@ -190,17 +192,17 @@ def context(groups: list[Group]) -> str:
     """Return a warning if devices or machines are mixed."""
     runs = [run for group in groups for run in group.cell_runs]
     machines = dict.fromkeys(machine_text(run["environment"]["machine"]) for run in runs)
-    text = []
+    sentences = []
     if len({group.hardware.device for group in groups}) > 1:
-        text.append(
+        sentences.append(
             "This table holds both CPU and GPU cells: numbers of one kind say nothing of the other."
         )
     if len(machines) > 1:
-        text.append(
+        sentences.append(
             f"Machines: {listed(list(machines))}. Numbers of different machines are not to be "
             "divided by each other."
         )
-    return " ".join(text)
+    return " ".join(sentences)
 
 
 def counted_verdicts(study: Study) -> Counter:

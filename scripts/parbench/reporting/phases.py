@@ -47,22 +47,22 @@ def phases_table(study: Study) -> dict | None:
     rows = []
     places = decimals([value for group in groups for value in mean(group).values()], "s")
     for group in groups:
-        number = len(_runs(group)[0]["profile"]["ranks"])
-        for rank in ["mean", *range(number)] if number > 1 else ["mean"]:
-            per_seed = [_shares(run, rank) for run in _runs(group)]
-            whole = [sum(each.values()) for each in per_seed]
+        rank_count = len(_runs(group)[0]["profile"]["ranks"])
+        for rank in ["mean", *range(rank_count)] if rank_count > 1 else ["mean"]:
+            shares = [_shares(run, rank) for run in _runs(group)]
+            sums = [sum(by_phase.values()) for by_phase in shares]
             rows.append(
                 [
                     *key_cells(group),
                     TableCell(str(rank)),
-                    *(_mean([each[name] for each in per_seed], places) for name in PHASES),
-                    _number(whole, places),
+                    *(_mean([by_phase[phase] for by_phase in shares], places) for phase in PHASES),
+                    _number(sums, places),
                     _against_twin(study, group) if rank == "mean" else absent("as above"),
                 ]
             )
     heads = [
         ("", [*KEYS, "Rank"]),
-        ("Seconds of an epoch", [name.capitalize() for name in PHASES]),
+        ("Seconds of an epoch", [phase.capitalize() for phase in PHASES]),
         ("", ["Sum", "Instrumented / timed"]),
     ]
     return make_table(
@@ -77,14 +77,14 @@ def phases_table(study: Study) -> dict | None:
 
 def phases_figure(study: Study) -> dict | None:
     """Return a figure, a bar per group: seconds per epoch, by phase; None without any."""
-    models: dict[str, list[Group]] = {}
+    groups_by_model: dict[str, list[Group]] = {}
     for group in instrumented(study):
-        models.setdefault(group.model, []).append(group)
-    if not models:
+        groups_by_model.setdefault(group.model, []).append(group)
+    if not groups_by_model:
         return None
     panels = {
         model: Panel(partial(_draw_bars, study, model, groups), len(groups) * 0.2 + 1.05)
-        for model, groups in models.items()
+        for model, groups in groups_by_model.items()
     }
     caption = "Seconds of an epoch by phase: mean over ranks and seeds."
     return figure_json(study, "phases", TITLE, caption, panels)
@@ -93,8 +93,8 @@ def phases_figure(study: Study) -> dict | None:
 def instrumented(study: Study) -> list[Group]:
     """Return the groups whose phases were measured, by model."""
     models = list(dict.fromkeys(group.model for group in study.groups))
-    found = [group for group in study.groups if _runs(group)]
-    return sorted(found, key=lambda group: models.index(group.model))
+    groups = [group for group in study.groups if _runs(group)]
+    return sorted(groups, key=lambda group: models.index(group.model))
 
 
 def _runs(group: Group) -> list[Run]:
@@ -103,14 +103,14 @@ def _runs(group: Group) -> list[Run]:
 
 def _shares(run: Run, rank: str | int) -> Shares:
     """Return a run's seconds per epoch: of a rank, or the mean."""
-    found = run["profile"]["mean"] if rank == "mean" else run["profile"]["ranks"][rank]
-    return {name: found[name] / len(run["epoch_seconds"]) for name in PHASES}
+    seconds = run["profile"]["mean"] if rank == "mean" else run["profile"]["ranks"][rank]
+    return {phase: seconds[phase] / len(run["epoch_seconds"]) for phase in PHASES}
 
 
 def mean(group: Group) -> Shares:
     """Return seconds per epoch, averaged over ranks and seeds."""
-    each = [_shares(run, "mean") for run in _runs(group)]
-    return {name: fmean(shares[name] for shares in each) for name in PHASES}
+    run_shares = [_shares(run, "mean") for run in _runs(group)]
+    return {phase: fmean(shares[phase] for shares in run_shares) for phase in PHASES}
 
 
 # ---------------------------------------------------------------- against timed cells
@@ -118,16 +118,16 @@ def mean(group: Group) -> Shares:
 
 def _ratios(study: Study, group: Group) -> list[float]:
     """Return training times over the timed twin's, matched by seed and machine."""
-    timed = replace(group.training, profile="none")
+    timed_training = replace(group.training, profile="none")
     twins = [
         other
         for other in study.own
-        if other.training == timed
+        if other.training == timed_training
         and all(getattr(other, key) == getattr(group, key) for key in ALIKE)
     ]
-    without = {_place(run): run["train_seconds"] for twin in twins for run in twin.ok}
-    pairs = [(run["train_seconds"], without.get(_place(run))) for run in _runs(group)]
-    return [own / other for own, other in pairs if other is not None]
+    twin_seconds = {_place(run): run["train_seconds"] for twin in twins for run in twin.ok}
+    pairs = [(run["train_seconds"], twin_seconds.get(_place(run))) for run in _runs(group)]
+    return [own / twin for own, twin in pairs if twin is not None]
 
 
 def _place(run: Run) -> tuple:
@@ -145,8 +145,8 @@ def _mean(values: list[float], places: int) -> TableCell:
 
 def _number(values: list[float], places: int) -> TableCell:
     """Return mean and standard deviation over seeds, or the range of too few."""
-    found = numbered(values)
-    return number(found.mean, spread_text(found, places))
+    series = numbered(values)
+    return number(series.mean, spread_text(series, places))
 
 
 # ---------------------------------------------------------------- drawing
@@ -162,12 +162,12 @@ def _draw_bars(study: Study, model: str, groups: list[Group], figure: Figure) ->
     axes.set_xlabel("Seconds of an epoch")
     ends = [0.0] * len(groups)
     shares = [mean(group) for group in groups]
-    for name, colour in zip(PHASES, COLOURS, strict=False):
-        widths = [each[name] for each in shares]
-        axes.barh(range(len(groups)), widths, left=ends, height=0.6, color=colour, label=name)
+    for phase, colour in zip(PHASES, COLOURS, strict=False):
+        widths = [by_phase[phase] for by_phase in shares]
+        axes.barh(range(len(groups)), widths, left=ends, height=0.6, color=colour, label=phase)
         ends = [end + width for end, width in zip(ends, widths, strict=True)]
     places = decimals(ends, "s")
-    for place, end in enumerate(ends):
-        axes.text(end + max(ends) * 0.015, place, fixed(end, places), va="center", fontsize=7.5)
+    for row, end in enumerate(ends):
+        axes.text(end + max(ends) * 0.015, row, fixed(end, places), va="center", fontsize=7.5)
     axes.set_xlim(0, max(ends) * 1.16)
     figure.legend(loc="outside lower left", ncols=6)

@@ -76,8 +76,8 @@ def main(argv: list[str] | None = None) -> None:
     """Run one of the three steps."""
     options = arguments(argv)
     if options.command == "collect":
-        read = (options.plan, options.table, options.cells, options.certificate)
-        write_json(options.out, collect(*read, options.claims, options.published))
+        inputs = (options.plan, options.table, options.cells, options.certificate)
+        write_json(options.out, collect(*inputs, options.claims, options.published))
     elif options.command == "html":
         write_atomically(options.out, render.render_html(read_json(options.data)))
     else:

@@ -30,20 +30,20 @@ Lines = dict[str, list[Scaled]]  # by label
 
 def scaling_figure(study: Study) -> dict | None:
     """Return the figure of gain and serial fraction by number of devices, or None."""
-    models: dict[str, dict[str, Lines]] = {}
-    for each in several(study.own, study.by_id):
-        if each.measured:
-            lines = models.setdefault(each.group.model, {}).setdefault(each.kind, {})
-            label = _label(each)
-            if each.group.devices in (other.group.devices for other in lines.get(label, [])):
-                label += f" ({each.group.variant})"
-            lines.setdefault(label, []).append(each)
+    kinds_by_model: dict[str, dict[str, Lines]] = {}
+    for scaled in several(study.own, study.by_id):
+        if scaled.measured:
+            lines = kinds_by_model.setdefault(scaled.group.model, {}).setdefault(scaled.kind, {})
+            label = _label(scaled)
+            if scaled.group.devices in (other.group.devices for other in lines.get(label, [])):
+                label += f" ({scaled.group.variant})"
+            lines.setdefault(label, []).append(scaled)
     panels = {}
-    for model, kinds in models.items():
-        number = sum(map(len, kinds.values()))
+    for model, kinds in kinds_by_model.items():
+        line_count = sum(map(len, kinds.values()))
         spoken = (_spoken(kind, lines) for kind, lines in sorted(kinds.items()))
         draw = partial(_draw, model, dict(sorted(kinds.items())))
-        panels[model] = Panel(draw, 2.1 + 0.17 * ((number + 1) // 2), WIDTH, " ".join(spoken))
+        panels[model] = Panel(draw, 2.1 + 0.17 * ((line_count + 1) // 2), WIDTH, " ".join(spoken))
     return figure_json(study, "scaling", TITLE, CAPTION, panels) if panels else None
 
 
@@ -55,45 +55,56 @@ def _label(each: Scaled) -> str:
 
 def _line(label: str, those: list[Scaled], quantity: str) -> Line:
     """Return ``gain`` or ``serial`` by number of devices."""
-    found: list[tuple[int, Measure]] = [(e.group.devices, getattr(e, quantity)) for e in those]
+    measures: list[tuple[int, Measure]] = [
+        (scaled.group.devices, getattr(scaled, quantity)) for scaled in those
+    ]
     return Line(
-        label, [Point(n, m.value, m.low, m.high) for n, m in sorted(found, key=lambda f: f[0])]
+        label,
+        [
+            Point(devices, measure.value, measure.low, measure.high)
+            for devices, measure in sorted(measures, key=lambda pair: pair[0])
+        ],
     )
 
 
 def _spoken(kind: str, lines: Lines) -> str:
     parts = (
-        f"{heading}: " + "; ".join(_line(*each, name).words("x") for each in lines.items())
-        for heading, name in ((HEADS[kind], "gain"), (f"Serial fraction, {kind}", "serial"))
+        f"{heading}: " + "; ".join(_line(*entry, quantity).words("x") for entry in lines.items())
+        for heading, quantity in ((HEADS[kind], "gain"), (f"Serial fraction, {kind}", "serial"))
     )
     return " ".join(f"{part}." for part in parts)
 
 
 def _draw(model: str, kinds: dict[str, Lines], figure: Figure) -> None:
-    parts = figure.subplots(1, len(kinds) + 1)
-    every = [each for lines in kinds.values() for those in lines.values() for each in those]
-    places = sorted({1, *(each.group.devices for each in every)})
-    colours, last = itertools.cycle(COLOURS), parts[-1]
-    for axes, (kind, lines) in zip(parts, kinds.items(), strict=False):
-        axes.plot(places, places, color=INK, ls="--", lw=0.8, alpha=0.6)
-        for (label, those), colour in zip(lines.items(), colours, strict=False):
-            gain = _line(label, those, "gain")
+    subplots = figure.subplots(1, len(kinds) + 1)
+    all_scaled = [
+        scaled for lines in kinds.values() for curve in lines.values() for scaled in curve
+    ]
+    device_counts = sorted({1, *(scaled.group.devices for scaled in all_scaled)})
+    colours, serial_axes = itertools.cycle(COLOURS), subplots[-1]
+    for axes, (kind, lines) in zip(subplots, kinds.items(), strict=False):
+        axes.plot(device_counts, device_counts, color=INK, ls="--", lw=0.8, alpha=0.6)
+        for (label, curve), colour in zip(lines.items(), colours, strict=False):
+            gain = _line(label, curve, "gain")
             draw_line(axes, Line(label, [Point(1, 1, 1, 1), *gain.points]), colour)
             draw_line(
-                last, _line(label, those, "serial"), colour, ls="-" if kind == STRONG else ":"
+                serial_axes,
+                _line(label, curve, "serial"),
+                colour,
+                ls="-" if kind == STRONG else ":",
             )
-            for each in those:
-                if bound := each.group.work.pipeline_bound:
-                    axes.plot(each.group.devices, bound, "_", ms=9, mew=1.8, color=colour)
+            for scaled in curve:
+                if bound := scaled.group.work.pipeline_bound:
+                    axes.plot(scaled.group.devices, bound, "_", ms=9, mew=1.8, color=colour)
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_title(HEADS[kind], fontsize=8)
         axes.set_ylabel("times one device")
-    last.set_title("Serial fraction", fontsize=8)
-    last.axhline(0, color=INK, lw=0.6)
-    for axes in parts:
-        by_doubling(axes, places)
+    serial_axes.set_title("Serial fraction", fontsize=8)
+    serial_axes.axhline(0, color=INK, lw=0.6)
+    for axes in subplots:
+        by_doubling(axes, device_counts)
         axes.set_xlabel("Devices")
     figure.suptitle(cut(model, 60), x=0.01, ha="left", fontsize=9, weight="bold")
-    handles = [each for axes in parts[:-1] for each in axes.get_legend_handles_labels()[0]]
+    handles = [handle for axes in subplots[:-1] for handle in axes.get_legend_handles_labels()[0]]
     figure.legend(handles=handles, loc="outside lower left", ncols=2, fontsize=6.5)

@@ -21,14 +21,14 @@ def second_device_figure(study: Study) -> dict | None:
     """Return the figure of measured pairs with a baseline; None without any, or if the study names
     no variant with a second device."""
     second = study.study.get("second_device")
-    found: dict[str, list[Group]] = {}  # by their baseline
+    by_baseline: dict[str, list[Group]] = {}  # by their baseline
     for group in study.own if second else ():
         pair = group.pairs.get(group.baseline)
         if group.baseline != group.id and pair is not None and pair.restarts:
-            found.setdefault(group.baseline, []).append(group)
-    models = [study.by_id[baseline].model for baseline in found]
+            by_baseline.setdefault(group.baseline, []).append(group)
+    models = [study.by_id[baseline].model for baseline in by_baseline]
     panels = {}
-    for baseline, groups in found.items():
+    for baseline, groups in by_baseline.items():
         name = _name(study.by_id[baseline], models)
         panels[name] = Panel(partial(_draw, study, name, groups), 0.9 + 0.24 * len(groups), WIDTH)
     if not panels:
@@ -55,18 +55,18 @@ def _draw(study: Study, name: str, groups: list[Group], figure: Figure) -> None:
     second = study.study["second_device"]
     rows = sorted(groups, key=lambda group: group.variant == second)
     axes = figure.subplots()
-    for place, group in enumerate(rows):
-        measured = group.pairs[group.baseline].series
+    for position, group in enumerate(rows):
+        series = group.pairs[group.baseline].series
         is_second = group.variant == second
         colour = COLOURS[1] if is_second else COLOURS[0]
-        axes.plot(measured.mean, place, "o", ms=5, color=colour)
-        if not measured.too_few:
-            axes.plot([measured.ci_low, measured.ci_high], [place, place], lw=2, color=colour)
+        axes.plot(series.mean, position, "o", ms=5, color=colour)
+        if not series.too_few:
+            axes.plot([series.ci_low, series.ci_high], [position, position], lw=2, color=colour)
         if is_second:
-            axes.axvline(measured.mean, color=colour, lw=0.8, ls="--")
+            axes.axvline(series.mean, color=colour, lw=0.8, ls="--")
         axes.annotate(
-            f"{ratio_text(measured.mean)}×{_compiling(group)}",
-            (1.01, place),
+            f"{ratio_text(series.mean)}×{_compiling(group)}",
+            (1.01, position),
             xycoords=("axes fraction", "data"),
             va="center",
             fontsize=7,
@@ -81,5 +81,5 @@ def _draw(study: Study, name: str, groups: list[Group], figure: Figure) -> None:
 
 def _compiling(group: Group) -> str:
     """Return the mean compile time in words, if any."""
-    took = [run["compile_seconds"] for run in group.ok if run.get("compile_seconds") is not None]
-    return f", compiled {fmean(took):.0f} s" if took else ""
+    seconds = [run["compile_seconds"] for run in group.ok if run.get("compile_seconds") is not None]
+    return f", compiled {fmean(seconds):.0f} s" if seconds else ""

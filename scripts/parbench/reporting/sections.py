@@ -54,31 +54,31 @@ def summary(studies: list[Study]) -> dict:
 
 def study_section(study: Study, known: Environments) -> dict:
     """Return the report's section on a study; ``known``: the report's environments."""
-    text = study.study
+    entry = study.study
     tables = [paper_table(study, index, table) for index, table in enumerate(study.tables, 1)]
-    more = (in_turns_table, time_to_accuracy, operators_table, training_operators_table)
-    tables += filter(None, (make(study) for make in (*more, phases_table)))
+    makers = (in_turns_table, time_to_accuracy, operators_table, training_operators_table)
+    tables += filter(None, (make(study) for make in (*makers, phases_table)))
     tables += [work_table(study)]
     states = Counter(group.short_status for group in study.groups)
     return {
         "id": anchor("study", study.name),
         "name": study.name,
-        "title": text["title"],
-        "description": text.get("description") or "",
-        "citation": _citation(text.get("citation")),
+        "title": entry["title"],
+        "description": entry.get("description") or "",
+        "citation": _citation(entry.get("citation")),
         "facts": [
-            ["Dataset", str(text["dataset"])],
+            ["Dataset", str(entry["dataset"])],
             ["Groups", f"{len(study.groups)}: {counted(states)}" if study.groups else "none"],
             ["Machine", _several(_machines(study))],
             ["Software", f"stack {study.stack}, in {deployment_text(study.deployment)}"],
             ["Reproduced", f"mean {SPREAD} (how many)"],
             ["All numbers", str(study.table_path)],
             *(
-                [name, _settings(text[name.lower()])]
+                [name, _settings(entry[name.lower()])]
                 for name in ("Settings", "Assumed")
-                if text[name.lower()]
+                if entry[name.lower()]
             ),
-            *([["Tolerance", mapping_text(text["tolerance"])]] if study.has_source else []),
+            *([["Tolerance", mapping_text(entry["tolerance"])]] if study.has_source else []),
         ],
         "differences": study.differences() if study.has_source else [],
         "tables": tables,
@@ -89,12 +89,17 @@ def study_section(study: Study, known: Environments) -> dict:
 
 def _settings(settings: Mapping[str, Any]) -> str:
     """Return one line that merges variants with equal settings, without ``profile``."""
-    found: dict[str, list[str]] = {}
+    variants_by_setting: dict[str, list[str]] = {}
     for name, value in settings_pairs(settings):
         key, _, variant = name.partition(" of ")
         if key != "profile":
-            found.setdefault(f"{key} {value}", []).extend([variant] if variant else [])
-    return "; ".join(f"{text} ({', '.join(of)})" if of else text for text, of in found.items())
+            variants_by_setting.setdefault(f"{key} {value}", []).extend(
+                [variant] if variant else []
+            )
+    return "; ".join(
+        f"{setting} ({', '.join(variants)})" if variants else setting
+        for setting, variants in variants_by_setting.items()
+    )
 
 
 def _citation(citation: dict | None) -> dict | None:
@@ -102,8 +107,8 @@ def _citation(citation: dict | None) -> dict | None:
     if citation is None:
         return None
     url = citation.get("url") or ""
-    web = url.startswith(("https://", "http://"))
-    return {"text": citation["text"], "url": url if web else None}
+    is_web = url.startswith(("https://", "http://"))
+    return {"text": citation["text"], "url": url if is_web else None}
 
 
 def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
@@ -133,32 +138,34 @@ def _several(texts: Iterable[str]) -> str:
 
 
 def _headline(studies: list[Study], states: Counter) -> str:
-    said = sum((counted_verdicts(study) for study in studies), Counter())
-    if not said:
-        ran = f"{states.total() - states[NOT_RUN]} of {count(states.total(), 'group')} ran here. "
-        return ran + "No number of this report has a published counterpart."
-    judged = [name for name in VERDICTS if said[name] and name in JUDGED]
-    parts = listed([f"{said[name]} {name}" for name in judged])
-    total, compared = said.total(), sum(said[name] for name in judged)
+    verdicts = sum((counted_verdicts(study) for study in studies), Counter())
+    if not verdicts:
+        sentence = (
+            f"{states.total() - states[NOT_RUN]} of {count(states.total(), 'group')} ran here. "
+        )
+        return sentence + "No number of this report has a published counterpart."
+    judged = [name for name in VERDICTS if verdicts[name] and name in JUDGED]
+    judged_text = listed([f"{verdicts[name]} {name}" for name in judged])
+    total, compared = verdicts.total(), sum(verdicts[name] for name in judged)
     text = f"{compared} of {count(total, 'published number')} can be compared"
-    text += f": {parts}." if parts else "."
-    rest = listed([f"{said[name]} {why}" for name, why in LACKS.items() if said[name]])
+    text += f": {judged_text}." if judged_text else "."
+    rest = listed([f"{verdicts[name]} {lack}" for name, lack in LACKS.items() if verdicts[name]])
     return f"{text} Of the others, {rest}." if rest else text
 
 
 def _study_table(studies: list[Study]) -> dict:
     counts = [counted_verdicts(study) for study in studies]
-    total = sum(counts, Counter())
-    order = [name for name in VERDICTS if total[name]]
-    kept = any(study.evidence for study in studies)
+    totals = sum(counts, Counter())
+    names = [name for name in VERDICTS if totals[name]]
+    has_evidence = any(study.evidence for study in studies)
     rows = []
     for study, verdicts in zip(studies, counts, strict=True):
         file = study.evidence or {"file": study.name, "digest": ABSENT}
-        named = TableCell(file["file"], link=anchor("study", study.name))
-        digest = [TableCell(file["digest"][:12])] if kept else []
-        told = (whole(verdicts[name]) for name in order)
-        rows.append([named, *digest, whole(len(study.runs)), *told])
-    columns = [*(["Digest of evidence"] if kept else []), "Cells", *order]
+        name_cell = TableCell(file["file"], link=anchor("study", study.name))
+        digest_cells = [TableCell(file["digest"][:12])] if has_evidence else []
+        count_cells = (whole(verdicts[name]) for name in names)
+        rows.append([name_cell, *digest_cells, whole(len(study.runs)), *count_cells])
+    columns = [*(["Digest of evidence"] if has_evidence else []), "Cells", *names]
     return make_table(
         "t-studies", "Studies", [("", ["Study"]), ("", columns)], rows, empty="No study."
     )
@@ -174,11 +181,11 @@ def evidence(studies: list[Study]) -> dict | None:
         return None
     dates = sorted({study.evidence["date"] for study in kept})
     machines = list(dict.fromkeys(name for study in kept for name in _machines(study)))
-    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    period = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     stacks = list(dict.fromkeys(study.stack for study in kept))
     return {
         "sentence": f"Rendered from {count(len(kept), 'file')} of evidence; nothing was trained "
-        f"for it. Measured on {listed(machines)}, {when}, with the stack {listed(stacks)}.",
+        f"for it. Measured on {listed(machines)}, {period}, with the stack {listed(stacks)}.",
     }
 
 

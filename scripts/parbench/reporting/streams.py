@@ -24,19 +24,24 @@ Points = dict[float, Group]  # by rate
 
 def streams_figure(study: Study) -> dict | None:
     """Return the figure of groups that differ only in their rate; None without any."""
-    models: dict[str, dict[str, Points]] = {}
+    by_model: dict[str, dict[str, Points]] = {}
     for group in study.own:
         if group.ok and "rate" in group.options:
             options = {**group.options, "rate": None}
-            parts = [options, asdict(group.hardware), asdict(group.training), group.model_options]
-            of_model = models.setdefault(group.model, {})
-            of_model.setdefault(canonical_json(parts), {})[group.options["rate"]] = group
+            settings = [
+                options,
+                asdict(group.hardware),
+                asdict(group.training),
+                group.model_options,
+            ]
+            by_settings = by_model.setdefault(group.model, {})
+            by_settings.setdefault(canonical_json(settings), {})[group.options["rate"]] = group
     panels = {
         f"{model}, {points[min(points)].variant}": Panel(
             partial(_draw, model, dict(sorted(points.items()))), 2.0, WIDTH
         )
-        for model, found in models.items()
-        for points in found.values()
+        for model, by_settings in by_model.items()
+        for points in by_settings.values()
         if len(points) > 1
     }
     if not panels:

@@ -48,8 +48,8 @@ class Study:
         self.tables = list(map(Table.model_validate, self.study["tables"]))
         self.has_source = self.study["published"] is not None
         self.runs = printable(read_runs(plan, self.cells_folder))
-        paired = printable(read_runs(plan, self.cells_folder, "pairs"))
-        self.by_id = groups_of(plan, self.runs | paired)
+        pair_runs = printable(read_runs(plan, self.cells_folder, "pairs"))
+        self.by_id = groups_of(plan, self.runs | pair_runs)
         # Groups of several models together follow those with cells of their own.
         self.groups = list(self.by_id.values())
         self.own = self.groups[: len(plan["groups"])]
@@ -69,8 +69,8 @@ class Study:
 
     def panel(self, group: Group) -> str | None:
         """Return the anchor of a group's details; None if not run."""
-        own = next(iter(group.members), group.id)
-        return None if group.not_run else anchor("g", self.name, own)
+        identity = next(iter(group.members), group.id)
+        return None if group.not_run else anchor("g", self.name, identity)
 
     def cell_panel(self, cell: str) -> str:
         """Return the anchor of a cell's details; two studies may have the same cell."""
@@ -89,9 +89,9 @@ class Study:
     def table_groups(self, table: Table) -> list[Group]:
         """Return the groups of one of the paper's tables, by model, then in variant order."""
         models = list(dict.fromkeys(group.model for group in self.groups))
-        rows = (g for g in self.groups if table.holds(g.model, g.variant, bool(g.members)))
+        groups = (g for g in self.groups if table.holds(g.model, g.variant, bool(g.members)))
         order = table.variants.index
-        return sorted(rows, key=lambda group: (models.index(group.model), order(group.variant)))
+        return sorted(groups, key=lambda group: (models.index(group.model), order(group.variant)))
 
     # ---------------------------------------------------------------- differences from the source
 
@@ -99,27 +99,29 @@ class Study:
         """Return how the study differs from its source: sentences no row repeats."""
         scaled = [set(group.scaled) for group in self.groups if group.scaled]
         shared = set.intersection(*scaled) if len(scaled) == len(self.groups) else set()
-        told = dict.fromkeys(words for g in self.groups for words in g.scaled if words in shared)
-        found = [f"scaled: {', '.join(told)}"] if told else []
+        shared_texts = dict.fromkeys(
+            text for g in self.groups for text in g.scaled if text in shared
+        )
+        sentences = [f"scaled: {', '.join(shared_texts)}"] if shared_texts else []
         for model in dict.fromkeys(group.model for group in self.groups):
-            own = [group for group in self.groups if group.model == model]
-            if words := [each for each in self._of_model(own) if each not in shared]:
-                found.append(f"{model}: {', '.join(words)}")
-        reasons = [each for row in self.rows.values() for each in row.reason.split("; ")]
+            groups = [group for group in self.groups if group.model == model]
+            if texts := [text for text in self._of_model(groups) if text not in shared]:
+                sentences.append(f"{model}: {', '.join(texts)}")
+        reasons = [reason for row in self.rows.values() for reason in row.reason.split("; ")]
         assumed = [f"not stated, hence assumed: {', '.join(self.study['assumed'])}"]
-        found += assumed if self.study["assumed"] else []
-        return found + sorted({each for each in reasons if each.startswith(ELSEWHERE)})
+        sentences += assumed if self.study["assumed"] else []
+        return sentences + sorted({reason for reason in reasons if reason.startswith(ELSEWHERE)})
 
     def own_scale(self, group: Group) -> str:
         """Return how a group is scaled, beyond what its model's groups share."""
-        alike = [other for other in self.groups if other.model == group.model]
-        own = [words for words in group.scaled if words not in self._of_model(alike)]
-        return f"scaled: {', '.join(own)}" if own else ""
+        groups = [other for other in self.groups if other.model == group.model]
+        texts = [text for text in group.scaled if text not in self._of_model(groups)]
+        return f"scaled: {', '.join(texts)}" if texts else ""
 
     @staticmethod
     def _of_model(groups: list[Group]) -> list[str]:
-        every = set.intersection(*(set(group.scaled) for group in groups))
-        return [words for words in groups[0].scaled if words in every]
+        shared = set.intersection(*(set(group.scaled) for group in groups))
+        return [text for text in groups[0].scaled if text in shared]
 
     # ---------------------------------------------------------------- numbers
 

@@ -36,10 +36,10 @@ class TableCell:
 
     def json(self) -> dict[str, Any]:
         """Return the cell for report.json, without empty fields."""
-        held = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         if isinstance(self.sort, float):
-            held["sort"] = float(f"{self.sort:.6g}")  # enough to sort by
-        return {key: value for key, value in held.items() if value not in (None, (), [])}
+            values["sort"] = float(f"{self.sort:.6g}")  # enough to sort by
+        return {key: value for key, value in values.items() if value not in (None, (), [])}
 
 
 def absent(spoken: str, **more: Any) -> TableCell:
@@ -77,13 +77,13 @@ class Notes:
 
     def mark(self, *texts: str) -> Sequence[str]:
         """Add notes, without blank ones; return their letters."""
-        wanted = dict.fromkeys(filter(None, texts))
-        self.texts += [text for text in wanted if text not in self.texts]
-        return [_letters(index) for index in sorted(map(self.texts.index, wanted))] or ()
+        distinct = dict.fromkeys(filter(None, texts))
+        self.texts += [text for text in distinct if text not in self.texts]
+        return [_letters(index) for index in sorted(map(self.texts.index, distinct))] or ()
 
     def mark_all(self, reason: str) -> Sequence[str]:
         """Add a row's reasons; return their letters."""
-        return self.mark(*(each for each in reason.split("; ") if not each.startswith(self.once)))
+        return self.mark(*(text for text in reason.split("; ") if not text.startswith(self.once)))
 
     def json(self) -> list[dict]:
         """Return letter and text of every note."""
@@ -115,14 +115,14 @@ def make_table(
     The first head holds the keys, repeated in every part if a page is too narrow for all.
     ``empty`` replaces a table without rows.
     """
-    shown = [[cell.json() for cell in row] for row in rows]
+    json_rows = [[cell.json() for cell in row] for row in rows]
     return {
         "id": anchor(identity),
         "title": title,
         "caption": caption,
         "context": context,
         "heads": [{"title": head, "columns": columns} for head, columns in heads],
-        "rows": shown,
+        "rows": json_rows,
         "notes": notes.json() if notes else [],
         "empty": empty,
     }

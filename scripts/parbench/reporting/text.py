@@ -53,10 +53,10 @@ def decimals(values: Iterable[float], unit: str, spreads: Iterable[float] = ()) 
     kind, size, _ = UNITS.get(unit, ("", 1.0, unit))
     if kind == "share":
         return 4 if size == 1.0 else 2
-    sizes = [abs(value) for value in values if value]
+    magnitudes = [abs(value) for value in values if value]
     places = 2
     if kind != "ratio":
-        places = min(3, max(0, 2 - math.floor(math.log10(min(sizes))))) if sizes else 1
+        places = min(3, max(0, 2 - math.floor(math.log10(min(magnitudes))))) if magnitudes else 1
     narrowest = min(filter(None, spreads), default=1.0)
     return min(3, places + 1) if round(narrowest, places) == 0 else places
 
@@ -84,8 +84,8 @@ def spread_text(found: Series | Row, places: int, scale: float = 1.0) -> str:
     """
     few = found.too_few
     numbers = (found.min, found.max) if few else (found.mean, found.std)
-    shown = [fixed(scale * value, places) for value in numbers]
-    return joined_ends(shown) if few else " ± ".join(shown)
+    texts = [fixed(scale * value, places) for value in numbers]
+    return joined_ends(texts) if few else " ± ".join(texts)
 
 
 def joined_ends(ends: Iterable[str]) -> str:
@@ -179,11 +179,11 @@ def hardware_text(hardware: Hardware) -> str:
 
 def machine_text(machine: dict) -> str:
     """Describe a machine: CPU, cores, memory, accelerators, fingerprint."""
-    words = [machine.get("cpu") or "unknown CPU"]
+    parts = [machine.get("cpu") or "unknown CPU"]
     if machine.get("cores"):
-        words.append(count(machine["cores"], "core"))
+        parts.append(count(machine["cores"], "core"))
     if machine.get("memory_mib"):
-        words.append(f"{machine['memory_mib'] / 1024:.0f} GiB")
+        parts.append(f"{machine['memory_mib'] / 1024:.0f} GiB")
     cards = Counter(card["name"] for card in machine.get("accelerators") or [])
-    words += [f"{number}× {name}" for name, number in cards.items()]
-    return ", ".join(words) + f" [{machine['fingerprint']}]"
+    parts += [f"{number}× {name}" for name, number in cards.items()]
+    return ", ".join(parts) + f" [{machine['fingerprint']}]"

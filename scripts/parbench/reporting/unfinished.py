@@ -51,26 +51,26 @@ def tell(plan: Plan, failed: Collection[str], inside: str = "") -> None:
 def write(plan: Plan, failed: Collection[str], inside: str = "") -> None:
     """Write the report. ParbenchError if a program that makes it fails."""
     python, plans, tables = [*shlex.split(inside), "python"], [], []
-    lie = ["--cells", CELLS]
-    lie += ["--certificate", *sorted(certificate.FOLDER.glob("*.json"))]
+    shared_options = ["--cells", CELLS]
+    shared_options += ["--certificate", *sorted(certificate.FOLDER.glob("*.json"))]
     for name, study in plan.studies.items():
-        done = {cell for cell in plan.runnable(name) if state.state(cell, plan)[0] == "done"}
+        done_cells = {cell for cell in plan.runnable(name) if state.state(cell, plan)[0] == "done"}
         plans.append(FOLDER / "plan" / f"{name}.json")
         tables.append(FOLDER / "tables" / f"{name}.csv")
-        write_json(plans[-1], cut(study.stated(), done, functools.partial(_lost, failed)))
-        made = ["--published", *places.published_files(), "--out", tables[-1]]
-        _run(*python, "scripts/tables.py", "--plan", plans[-1], *lie, *made)
-    made = ["--plan", *plans, "--table", *tables, *lie, "--out", DATA]
-    made += ["--claims", places.CLAIMS, "--published", *places.published_files()]
-    _run(*python, "scripts/report.py", "collect", *made)
+        write_json(plans[-1], cut(study.stated(), done_cells, functools.partial(_lost, failed)))
+        options = ["--published", *places.published_files(), "--out", tables[-1]]
+        _run(*python, "scripts/tables.py", "--plan", plans[-1], *shared_options, *options)
+    options = ["--plan", *plans, "--table", *tables, *shared_options, "--out", DATA]
+    options += ["--claims", places.CLAIMS, "--published", *places.published_files()]
+    _run(*python, "scripts/report.py", "collect", *options)
     _run(*python, "scripts/report.py", "html", "--data", DATA, "--out", REPORT)
 
 
 def _run(*words: str | Path) -> None:
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        last = (done.stderr.strip() or "it says nothing").splitlines()[-1]
-        raise ParbenchError(f"{REPORT} could not be made: {last}")
+    process = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        last_line = (process.stderr.strip() or "it says nothing").splitlines()[-1]
+        raise ParbenchError(f"{REPORT} could not be made: {last_line}")
 
 
 def _lost(failed: Collection[str], group: Mapping, left: list[str]) -> dict:
@@ -84,9 +84,9 @@ def _failure(cell: str) -> dict:
     """Return why a cell failed, for the report, from its launcher's failed.json if any."""
     folder = places.folder(cell)
     try:
-        told = read_json(folder / "failed.json")
+        failure = read_json(folder / "failed.json")
     except ParbenchError:
-        told = {}
-    sentence = told.get("sentence", "its job ended without a word")
-    log = told.get("log") or str(folder / "log.txt")
-    return {"cell": cell, "sentence": sentence, "lines": told.get("lines", []), "log": log}
+        failure = {}
+    sentence = failure.get("sentence", "its job ended without a word")
+    log = failure.get("log") or str(folder / "log.txt")
+    return {"cell": cell, "sentence": sentence, "lines": failure.get("lines", []), "log": log}

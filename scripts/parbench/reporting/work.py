@@ -16,18 +16,22 @@ COLUMNS = ["Learning rate", "Global batch", "BatchNorm", "Precision", "TF32", "M
 
 def work_table(study: Study) -> dict:
     """Return a table, a row per set of a model's groups that compute alike, run or not."""
-    each = {group: _work(group) for group in study.own}
-    heads = COLUMNS + ["Tuning"] * any(group.training.tuned for group in each)
-    alike = [len(set(column)) == 1 for column in zip(*each.values(), strict=True)]
+    values_by_group = {group: _work(group) for group in study.own}
+    heads = COLUMNS + ["Tuning"] * any(group.training.tuned for group in values_by_group)
+    alike = [len(set(column)) == 1 for column in zip(*values_by_group.values(), strict=True)]
     rows: dict[tuple[str, ...], list[str]] = {}
-    for group, values in each.items():
+    for group, values in values_by_group.items():
         if group.training.profile == "none":
             differing = (text for text, same in zip(values, alike, strict=True) if not same)
             rows.setdefault((group.model, *differing), []).append(group.variant)
-    first = next(iter(each.values()), [])
-    said = [f"{name} {text}" for name, text, same in zip(heads, first, alike, strict=False) if same]
+    first_values = next(iter(values_by_group.values()), [])
+    shared = [
+        f"{name} {text}"
+        for name, text, same in zip(heads, first_values, alike, strict=False)
+        if same
+    ]
     columns = [name for name, same in zip(heads, alike, strict=False) if not same]
-    caption = f"All of them: {', '.join(said)}. " if said else ""
+    caption = f"All of them: {', '.join(shared)}. " if shared else ""
     return make_table(
         f"t-{study.name}-work",
         "What each variant computes",
