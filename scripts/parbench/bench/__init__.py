@@ -1,6 +1,6 @@
-"""What parbench itself costs, beside another checkout; and how often its verdicts err.
+"""Measure what parbench itself costs, against another checkout, and how often its verdicts err.
 
-In: checkouts, started by their programs' command lines alone; restarts of A/A pairs. Out:
-results/bench.json; a table on the terminal. Nobody but scripts/bench.py and scripts/calibrate.py
-calls it.
+Input: checkouts, started only through their programs' command lines; restarts of A/A pairs.
+Output: results/bench.json; a table on the terminal. Only scripts/bench.py and scripts/calibrate.py
+call it.
 """

@@ -1,4 +1,4 @@
-"""What is measured: cells, their start, the workflow beside a bare one."""
+"""The benchmarks: cells, their start, pairs, and the workflow against a bare one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from parbench.errors import ParbenchError
 from parbench.files import read_json
 
 ROOT = Path(__file__).resolve().parents[3]
-# Of a checkout, what a copy does not need.
+# What a copy of a checkout does not need.
 LEFT_OUT = (".*", "__pycache__", "bundle", "evidence", "final.*", "results", "tests")
 BATCH, STEPS = 64, 8  # all of the dataset's 512 images
 BARE = "a bare Snakefile"
@@ -30,7 +30,7 @@ BARE = "a bare Snakefile"
 
 @dataclass
 class Context:
-    """Of one call: a temporary ``folder``, checkouts by name (``this`` first), how many pairs."""
+    """One call's temporary ``folder``, checkouts by name (``this`` first) and number of pairs."""
 
     folder: Path
     checkouts: dict[str, Path]
@@ -38,8 +38,8 @@ class Context:
 
 
 def run(words: list[str], folder: Path) -> None:
-    """Run a command in ``folder``. ParbenchError with the end of its output when it fails."""
-    # As it is for users: compiled files of the last run are there.
+    """Run a command in ``folder``. Raises ParbenchError with the end of its output if it fails."""
+    # As for users, who have the compiled files of their last run.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(
         words, cwd=folder, env=environment, stdout=-1, stderr=subprocess.STDOUT, text=True
@@ -50,19 +50,19 @@ def run(words: list[str], folder: Path) -> None:
 
 
 def snakemake(*words: str) -> list[str]:
-    """A command of Snakemake."""
+    """Return a Snakemake command."""
     return [sys.executable, "-m", "snakemake", *words]
 
 
 def seconds_of(words: list[str], folder: Path) -> float:
-    """Seconds that a command takes."""
+    """Run a command in ``folder`` and return the seconds it takes."""
     begun = time.perf_counter()
     run(words, folder)
     return time.perf_counter() - begun
 
 
 def work_folder(checkout: Path, folder: Path, study: dict) -> Path:
-    """A copy of ``checkout`` in ``folder`` with ``study`` as its only one, for two cores."""
+    """Copy ``checkout`` to ``folder``, for two cores, with only ``study``; return ``folder``."""
     shutil.copytree(checkout, folder, ignore=shutil.ignore_patterns(*LEFT_OUT))
     (folder / "studies" / "bench.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
     settings = yaml.safe_load((checkout / "config.yaml").read_text(encoding="utf-8"))
@@ -73,7 +73,7 @@ def work_folder(checkout: Path, folder: Path, study: dict) -> Path:
 
 
 def bare_workflow(folder: Path, jobs: int) -> Path:
-    """A folder with the shortest Snakefile of as many ``jobs``."""
+    """Make ``folder`` with the shortest Snakefile of so many ``jobs``, and return it."""
     folder.mkdir()
     (folder / "Snakefile").write_text(
         f"rule all:\n    input: [f'results/{{number}}' for number in range({jobs})]\n"
@@ -83,7 +83,7 @@ def bare_workflow(folder: Path, jobs: int) -> Path:
 
 
 def quickstart(checkout: Path, **changes: object) -> dict:
-    """The study quickstart of ``checkout``."""
+    """Return the study quickstart of ``checkout`` with ``changes``."""
     path = checkout / "studies/quickstart.yaml"
     return {**yaml.safe_load(path.read_text(encoding="utf-8")), **changes}
 
@@ -108,7 +108,7 @@ tables:
 
 
 class TimedCells:
-    """Cells on images drawn at random in a copy of a checkout, trained again and again."""
+    """Cells on random images in a copy of a checkout, which can be trained repeatedly."""
 
     def __init__(self, checkout: Path, folder: Path) -> None:
         self.folder = work_folder(checkout, folder, yaml.safe_load(STUDY))
@@ -116,7 +116,7 @@ class TimedCells:
         run(snakemake("--cores", "1", "results/data/synthetic-32/digest.json"), self.folder)
 
     def train(self, model: str, strategy: str, key: str) -> float:
-        """Train a cell; the number ``key`` of its metrics.json."""
+        """Train a cell and return the number ``key`` of its metrics.json."""
         (cell,) = self.folder.glob(f"results/cells/{model}.{strategy}.*/cell.json")
         out = cell.with_name("metrics.json")
         words = ["--cell", str(cell), "--data", str(self.data), "--out", str(out)]
@@ -125,8 +125,8 @@ class TimedCells:
 
 
 def in_turns(context: Context, model: str, key: str) -> tuple[dict[str, Pairs], list[BenchRow]]:
-    """The number ``key``, in seconds, of the cells of ``model``, eager and ddp, of all checkouts:
-    by "<strategy>, <checkout>", and as rows.
+    """Measure ``key``, in seconds, for the eager and ddp cells of ``model`` in all checkouts;
+    return it by "<strategy>, <checkout>", and as rows.
     """
     contenders = {}
     for name, checkout in context.checkouts.items():
@@ -138,7 +138,7 @@ def in_turns(context: Context, model: str, key: str) -> tuple[dict[str, Pairs], 
 
 
 def train(context: Context) -> list[BenchRow]:
-    """Training time of ResNet-50 cells, eager and ddp of 2 ranks; the other checkout's over it"""
+    """Measure ResNet-50's training time, eager and ddp on 2 ranks, against the other checkout's"""
     seconds, rows = in_turns(context, "resnet50", "train_seconds")
     for strategy in ("eager", "ddp"):
         if theirs := seconds.get(f"{strategy}, the other"):
@@ -148,7 +148,7 @@ def train(context: Context) -> list[BenchRow]:
 
 
 def start(context: Context) -> list[BenchRow]:
-    """Time from the launcher's start to the first timed step, ddp beside eager"""
+    """Measure the time from the launcher's start to the first timed step, ddp against eager"""
     seconds, rows = in_turns(context, "resnet18", "startup_seconds")
     what = "start of ddp over that of eager, this"
     return [*rows, ratio(what, seconds["ddp, this"], seconds["eager, this"])]
@@ -158,7 +158,7 @@ def start(context: Context) -> list[BenchRow]:
 
 
 def pairs(context: Context, **changes: object) -> list[BenchRow]:
-    """Ratios of time that pairs find: of equal sides, and of one slowed on purpose over another"""
+    """Measure time ratios by pairs: of equal sides, and of one slowed on purpose over another"""
     study = known.study(context.pairs, **changes)
     folder = work_folder(ROOT, context.folder / "this", study)
     known.add_strategy(folder)
@@ -166,7 +166,7 @@ def pairs(context: Context, **changes: object) -> list[BenchRow]:
     run(snakemake("--cores", "1", f"{data}/digest.json"), folder)
     found = known.by_share(folder / "results/cells")
     rows = {share: known.row(share) for share in found}
-    restarts = list(zip(*found.values(), strict=True))  # in rotation: a drift hits all alike
+    restarts = list(zip(*found.values(), strict=True))  # in rotation: drift affects all alike
     for restart in tqdm(restarts, unit="restart", disable=not sys.stderr.isatty()):
         for share, cell in zip(found, restart, strict=True):
             out = cell / "metrics.json"
@@ -182,9 +182,9 @@ def pairs(context: Context, **changes: object) -> list[BenchRow]:
 def planned(
     context: Context, command: list[str], folders: dict[str, Path], jobs: int
 ) -> list[BenchRow]:
-    """What ``command`` takes in each of ``folders``, and beside a bare Snakefile of ``jobs``."""
+    """Time ``command`` in each of ``folders``, and in one with a bare Snakefile of ``jobs``."""
     bare = bare_workflow(context.folder / BARE, jobs)
-    if jobs == 1:  # all is done there, too
+    if jobs == 1:  # nothing is left to do, as in the other folders
         run(snakemake("--cores", "1"), bare)
     contenders = {
         name: partial(seconds_of, command, folder)
@@ -198,7 +198,7 @@ def planned(
 
 
 def study(context: Context, **changes: object) -> list[BenchRow]:
-    """Core-seconds that quickstart's cells take to start and to train, and `snakemake -n` then"""
+    """Measure core-seconds that quickstart's cells take to start and train, then `snakemake -n`"""
     rows, folders = [], {}
     for name, checkout in context.checkouts.items():
         folder = work_folder(checkout, context.folder / name, quickstart(checkout, **changes))
@@ -213,17 +213,17 @@ def study(context: Context, **changes: object) -> list[BenchRow]:
 
 
 def cells5000(context: Context, seeds: int = 500) -> list[BenchRow]:
-    """Planning of 5,000 cells, 500 seeds of quickstart: parsing and a dry run"""
+    """Time the planning of 5,000 cells, 500 seeds of quickstart: parsing and a dry run"""
     return many_cells(context, seeds)
 
 
 def cells20000(context: Context) -> list[BenchRow]:
-    """Planning of 20,000 cells, 2,000 seeds of quickstart, likewise"""
+    """Time the planning of 20,000 cells, 2,000 seeds of quickstart, likewise"""
     return many_cells(context, 2_000)
 
 
 def many_cells(context: Context, seeds: int) -> list[BenchRow]:
-    """What planning ``seeds`` of quickstart takes."""
+    """Time the planning of so many ``seeds`` of quickstart."""
     folders = {}
     for name, checkout in context.checkouts.items():
         many = quickstart(checkout, seeds=list(range(seeds)))

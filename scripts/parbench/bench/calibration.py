@@ -1,6 +1,6 @@
-"""How often verdicts err, and how long they take, on noise that was measured (docs/verdicts.md).
+"""Estimate how often verdicts err, and how long they take, with measured noise (docs/verdicts.md).
 
-Both sides of an A/A pair are the same program: what its restarts differ in is the machine's noise.
+Both sides of an A/A pair are the same program, so restarts differ only by the machine's noise.
 Thousands of comparisons are simulated with that noise and a known effect.
 """
 
@@ -24,19 +24,19 @@ from parbench.verdicts.words import FEWEST, OK
 
 CELLS = Path("results/cells")
 EFFECTS = (0.0, 0.02, 0.05, 0.1, 0.2)
-# What is asked of a ratio, and the boundaries of its logarithm between one answer and the next.
+# Questions about a ratio, with the boundaries between the answers, as logarithms.
 QUESTIONS = {"> 1": (0.0,), "within 5 %": ratio_margin(0.05)}
 RUNS = 2_000
-POOL = 20_000  # simulated restarts, of which runs are drawn
+POOL = 20_000  # simulated restarts, from which runs are drawn
 HOUR = 3600
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """What came of the simulated comparisons of one effect and question: shares, and minutes.
+    """The results of simulated comparisons for one effect and question: shares, and minutes.
 
     ``edge``: whether the effect is a boundary of the question, where no verdict is right.
-    ``minutes``: the median until a verdict; infinite where most have none after an hour.
+    ``minutes``: the median until a verdict; infinite if most have none after an hour.
     """
 
     effect: float
@@ -49,7 +49,7 @@ class Simulated:
 
 
 def read(paths: Iterable[Path]) -> list[Restart]:
-    """The restarts of A/A pairs among metrics.json files; the others are left out."""
+    """Read the restarts of A/A pairs from metrics.json files, ignoring all others."""
     found = []
     for path in paths:
         run = metrics_json.read(path)
@@ -60,11 +60,11 @@ def read(paths: Iterable[Path]) -> list[Restart]:
 
 
 def simulated(restarts: Sequence[Restart], rng: np.random.Generator) -> np.ndarray:
-    """Values of many restarts like those measured, of no effect: a smoothed bootstrap.
+    """Simulate the values of many restarts like those measured, without effect.
 
-    Restarts are drawn with replacement, and pairs inside each. A few restarts drawn again and
-    again would show too little spread, hence the normal kernel (Scott's bandwidth); mean and
-    standard deviation are then 0 and the measured one (Silverman and Young, 1987).
+    This is a smoothed bootstrap: restarts are drawn with replacement, then pairs inside each. Since
+    few restarts would spread too little, a normal kernel is added (Scott's bandwidth); the result
+    is scaled to mean 0 and the measured standard deviation (Silverman and Young, 1987).
     """
     values = [hodges_lehmann(each.log_ratios) for each in restarts]
     counts = np.array([len(each.log_ratios) for each in restarts])
@@ -78,7 +78,7 @@ def simulated(restarts: Sequence[Restart], rng: np.random.Generator) -> np.ndarr
 
 
 def looks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of `sequential.interval` after each value of each run (a row), from the 4th on."""
+    """Return the ends of `sequential.interval` after each run's (row's) values from the 4th on."""
     n = np.arange(FEWEST, values.shape[1] + 1)
     mean = values.cumsum(axis=1)[:, FEWEST - 1 :] / n
     square = (values**2).cumsum(axis=1)[:, FEWEST - 1 :] / n
@@ -100,7 +100,7 @@ def table(restarts: Sequence[Restart], seconds: float) -> list[Simulated]:
 def _row(
     effect: float, question: str, low: np.ndarray, high: np.ndarray, minutes: np.ndarray
 ) -> Simulated:
-    """What comes of runs of no effect, whose intervals are looked at after so many ``minutes``."""
+    """Return the results of ``effect`` added to runs without one, looked at after ``minutes``."""
     boundaries, truth = QUESTIONS[question], math.log1p(effect)
     ever, first, right = first_verdicts(low + truth, high + truth, boundaries, truth)
     edge = truth in boundaries
@@ -119,9 +119,9 @@ def _row(
 def first_verdicts(
     low: np.ndarray, high: np.ndarray, boundaries: Sequence[float], truth: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Whether each run ever has a verdict, at which look first, and whether that one is right.
+    """Return whether each run ever has a verdict, at which look first, and whether it is right.
 
-    The boundaries part the line; a run has its verdict when its interval first lies in one part.
+    A run has its verdict when its interval first lies in one of the parts between the boundaries.
     """
     part = np.searchsorted(boundaries, low)
     decided = part == np.searchsorted(boundaries, high)
@@ -131,7 +131,7 @@ def first_verdicts(
 
 
 def lines(rows: Iterable[Simulated]) -> list[str]:
-    """The table as text."""
+    """Return the table as lines of text."""
     made = [f"{'question':<12}{'effect':>7}{'false':>8}{'undecided after 10 min':>24}"]
     made[0] += f"{'60 min':>9}{'median minutes':>16}"
     for row in rows:
@@ -144,7 +144,7 @@ def lines(rows: Iterable[Simulated]) -> list[str]:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     known = f"metrics.json of A/A pairs (those in {CELLS})"
     parser.add_argument("files", nargs="*", type=Path, help=known)

@@ -1,4 +1,4 @@
-"""What pairs find where it is known: equal sides, and a side that is slowed on purpose."""
+"""Pairs with a known result: equal sides, and a side that is slowed on purpose."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parbench.verdicts.pairs import restart
 from parbench.verdicts.series import Series
 from parbench.verdicts.words import FAILS, HOLDS
 
-EQUAL = 0.05  # within which sides are called equal
+EQUAL = 0.05  # the margin within which sides count as equal
 
 STRATEGY = '''"""Eager training, slowed by a known share of its own processor time."""
 
@@ -63,20 +63,20 @@ tables:
 
 
 def study(restarts: int, **changes: object) -> dict:
-    """Eager training beside itself, and beside itself slowed."""
+    """Return a study that pairs eager training with itself, and with itself slowed."""
     found = yaml.safe_load(STUDY) | changes
     return {**found, "pairs": {**found["pairs"], "restarts": restarts}}
 
 
 def add_strategy(checkout: Path) -> None:
-    """Give a copy of a checkout the strategy `slowed`."""
+    """Add the strategy `slowed` to a copy of a checkout."""
     path = checkout / "scripts/parbench/strategies/slowed.py"
     path.write_text(STRATEGY, encoding="utf-8")
 
 
 def by_share(cells: Path) -> dict[float, list[Path]]:
-    """The folders of a study's pairs, by the share that slows the baseline, 0 for A/A; each of them
-    in the order of their restarts."""
+    """Return the folders of a study's pairs, in the order of their restarts, by the share that
+    slows the baseline (0 for A/A)."""
     found: dict[float, list[Path]] = {}
     for path in cells.glob("*.pair.*/cell.json"):
         options = read_json(path)["sides"][1]["strategy"]["options"]
@@ -86,22 +86,22 @@ def by_share(cells: Path) -> dict[float, list[Path]]:
 
 @dataclass
 class PairRow(BenchRow):
-    """A row of what restarts find, and what the rule of every verdict says of them.
+    """A row of what restarts measured, with its verdict by the rule of all verdicts.
 
-    ``values``: the baseline's time over the variant's, ``share``: by which it is slowed.
+    ``values``: the baseline's time over the variant's; ``share``: by which the baseline is slowed.
     """
 
     share: float
     disturbed: int = 0  # pairs
 
     def add(self, metrics: dict) -> None:
-        """Take a restart."""
+        """Add a restart from its metrics.json."""
         found = restart(metrics)
         self.values.append(math.exp(found.value))
         self.disturbed += found.disturbed
 
     def result(self) -> dict:
-        """The row as results/bench.json holds it; its mean is that of logarithms."""
+        """Return the row for results/bench.json; its mean is the geometric one."""
         series = Series(dict(enumerate(map(math.log, self.values))), "restarts", logs=True)
         found = series.interval()
         if self.share:
@@ -115,5 +115,5 @@ class PairRow(BenchRow):
 
 
 def row(share: float) -> PairRow:
-    """One without restarts yet."""
+    """Return a row without restarts yet."""
     return PairRow(f"slowed by {100 * share:g} %" if share else "A/A", "x", [], share)

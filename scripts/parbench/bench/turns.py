@@ -1,4 +1,4 @@
-"""Programs that take turns, and the rows of what they needed: medians, ratios and intervals."""
+"""Time programs that take turns, and make rows of the times: medians, ratios and intervals."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class BenchRow:
     values: list[float]
 
     def result(self) -> dict:
-        """The row as results/bench.json holds it.
+        """Return the row for results/bench.json.
 
         ``low`` and ``high`` bound the median by order statistics with 95 % confidence, exact for
-        any continuous distribution. They are None below 6 values, where not even the extremes
+        any continuous distribution. They are None below 6 values, where even the extremes do not
         reach it.
         """
         found = quantile_test(self.values, q=0, p=0.5).confidence_interval(0.95)
@@ -38,10 +38,10 @@ class BenchRow:
 
 
 def take_turns(contenders: dict[str, Callable[[], float]], pairs: int) -> dict[str, Pairs]:
-    """Let ``contenders``, which return seconds, take turns: ``pairs`` pairs of two for each.
+    """Let ``contenders``, which return seconds, take turns; return ``pairs`` pairs for each.
 
-    Each pair is there and back (A B B A), so that a steady drift falls on all alike. The order
-    changes from pair to pair, through all there are. One turn of each comes first, unmeasured.
+    A pair is two turns, there and back (A B B A), so that a steady drift affects all alike. The
+    order changes from pair to pair, through all permutations. First, each has an unmeasured turn.
     """
     for work in contenders.values():
         work()
@@ -57,18 +57,18 @@ def take_turns(contenders: dict[str, Callable[[], float]], pairs: int) -> dict[s
 
 
 def means(pairs: Pairs) -> list[float]:
-    """The mean of each pair."""
+    """Return the mean of each pair."""
     return [sum(pair) / 2 for pair in pairs]
 
 
 def ratio(what: str, above: Pairs, below: Pairs) -> BenchRow:
-    """The seconds of ``above`` over those of ``below``, pair by pair."""
+    """Return the row of the seconds of ``above`` over those of ``below``, pair by pair."""
     ratios = [sum(one) / sum(other) for one, other in zip(above, below, strict=True)]
     return BenchRow(what, "x", ratios)
 
 
 def line(row: dict) -> str:
-    """A row's result for a reader; without an interval, how many values there are."""
+    """Return a row's result as text; without an interval, with the number of values."""
     spread = f"n={len(row['values'])}"
     if row["low"] is not None:
         spread = f"{row['low']:.4g} to {row['high']:.4g}"

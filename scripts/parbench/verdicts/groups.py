@@ -1,4 +1,4 @@
-"""Groups of a plan with their runs: a group is a cell without its seed."""
+"""Groups of a plan with their runs; a group is the cells that differ only in their seed."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from parbench.verdicts.words import FAILURES, NOT_RUN, OK
 
 
 class Group(study_plan.PlannedGroup):
-    """A group of a plan, one like no other, with what its cells measured.
+    """A planned group together with the measurements of its cells. Compared by identity.
 
-    ``runs``: metrics.json of its cells. Of several models that are trained together, which are a
-    group with ``members``, one for each seed that all have; ``cell_runs`` are those of all cells.
+    ``runs``: metrics.json of its cells or, for several models trained together (a group with
+    ``members``), one combined run per seed that all have; ``cell_runs``: the runs of all cells.
     """
 
     runs: tuple[Run, ...] = ()
     cell_runs: tuple[Run, ...] = ()
-    shared: bool = False  # a machine, with other cells at the same time
-    # What took turns with a baseline, by its id: training, and predicting.
+    shared: bool = False  # whether other cells ran on such a machine at the same time
+    # Pairs with a baseline, by the id of its group: of training, and of predicting.
     pairs: Mapping[str, Compared] = {}
     predicting: Mapping[str, Compared] = {}
     __eq__, __hash__ = object.__eq__, object.__hash__
@@ -38,18 +38,18 @@ class Group(study_plan.PlannedGroup):
     def of(
         cls, entry: Mapping, runs: Iterable[Run], cell_runs: Iterable[Run], **found: Any
     ) -> Group:
-        """The group of a plan's ``entry``, of any age; ``found``: what else it has."""
+        """Return the group of a plan's ``entry``, of any version; ``found``: its other fields."""
         plan = study_plan.PlannedGroup.model_validate(entry, strict=False, extra="ignore")
         measured = {"runs": tuple(runs), "cell_runs": tuple(cell_runs)}
         return cls.model_construct(**dict(plan), **measured, **found)
 
     @property
     def ok(self) -> list[Run]:
-        """The runs that ended well: only these are averaged."""
+        """The runs that ended well; only these are averaged."""
         return [run for run in self.runs if run["status"] == OK]
 
     def _failed(self) -> dict[str, int]:
-        """How many runs failed, by what that is called."""
+        """Return how many runs failed, by the word for the failure."""
         counts = Counter(run["status"] for run in self.runs)
         return {word: counts[status] for status, word in FAILURES.items() if counts[status]}
 
@@ -63,11 +63,11 @@ class Group(study_plan.PlannedGroup):
 
     @property
     def short_status(self) -> str:
-        """The same; but ``diverged`` where all runs did."""
+        """The status, but only ``diverged`` if all runs did."""
         return next((w for w, n in self._failed().items() if n == len(self.runs)), self.status)
 
     def failures(self) -> list[str]:
-        """One sentence a run that did not end well."""
+        """Return one sentence for each run that did not end well."""
         return [
             f"seed {run['cell']['seed']} {FAILURES[run['status']]}"
             + (f" ({run['reason']})" if run["reason"] else "")
@@ -77,12 +77,12 @@ class Group(study_plan.PlannedGroup):
 
     @property
     def why(self) -> str:
-        """Why it did not run, or the reason of its first run that did not end well; or nothing."""
+        """Why it was not run, or the first reason that one of its runs gives; else empty."""
         return self.not_run or next(filter(None, (run["reason"] for run in self.runs)), "")
 
     def cautions(self, metric: Metric) -> list[str]:
-        """Why the metric means less than it seems, whatever it is set beside."""
-        # A strategy may know of more than the settings show: its module says so, the plan tells.
+        """Return why the metric means less than it seems, whatever it is compared with."""
+        # A strategy's module may state a reason that the settings do not show; the plan has it.
         stated = self.comparable.get(metric.name)
         cautions = [stated] if stated else []
         if not metric.depends_on_clock:
@@ -94,17 +94,17 @@ class Group(study_plan.PlannedGroup):
         return cautions
 
     def machines(self) -> list[str]:
-        """Fingerprints of the machines that ran it."""
+        """Return the fingerprints of the machines that ran it."""
         return list(dict.fromkeys(name for run in self.runs for name in fingerprints(run)))
 
     def accelerators(self) -> list[str]:
-        """Names of the accelerators: as measured, or as planned where nothing was recorded."""
+        """Return the accelerators' names as recorded or, if none were, as planned."""
         machines = (run["environment"]["machine"] for run in self.runs)
         seen = {card["name"] for machine in machines for card in machine["accelerators"]}
         return sorted(seen) or list(filter(None, [self.hardware.gpu_model]))
 
     def describe_hardware(self) -> str:
-        """For example ``2 CPU cores`` or ``2x NVIDIA H200``."""
+        """Return, for example, ``2 CPU cores`` or ``2x NVIDIA H200``."""
         count, threads = self.hardware.devices, self.hardware.threads
         if self.hardware.device != "cpu":
             names = " or ".join(self.accelerators()) or "unknown GPU"
@@ -116,28 +116,28 @@ class Group(study_plan.PlannedGroup):
         return on_nodes(self.hardware.nodes, devices)
 
     def measures(self, metric: Metric) -> bool:
-        """Whether the metric is one of a single model, or of several, as the group is."""
+        """Return whether the metric applies to the group: to one model, or several together."""
         return metric.of in ("any", "several" if self.members else "one")
 
     def series(self, metric: Metric) -> Series:
-        """The metric by seed."""
+        """Return the metric's values by seed."""
         values = {seed(run): metric.read(run) for run in self.ok if self.measures(metric)}
         known = {number: value for number, value in values.items() if value is not None}
         return Series(known, cost=self.seed_seconds, resolution=self.resolution(metric))
 
     def resolution(self, metric: Metric) -> float:
-        """The least step of the metric: of a score, one test image."""
+        """Return the smallest step of the metric: one test image for a score, otherwise 0."""
         images = sum(map(sum, self.ok[0]["confusion"])) if self.ok and metric.is_score else 0
         return 1 / images if images else 0.0
 
     @property
     def seed_seconds(self) -> float:
-        """What one more seed costs, as those that ran did, start to end."""
+        """The seconds that one more seed costs: the mean of those that ran, start to end."""
         return sum(map(seconds, self.cell_runs)) / max(1, len(set(map(seed, self.cell_runs))))
 
     def at_most_faster(self, slow: Group) -> float:
-        """How many times as fast as ``slow`` it can at most be, with more devices: by their number,
-        by its pipeline or, of models side by side, by the longest of them; else infinite."""
+        """Return the upper bound on its speedup over ``slow`` by more devices: the lowest of their
+        ratio, its pipeline's bound and that of models side by side; infinite without a ratio."""
         most = self.most_by_devices(slow)
         if math.isinf(most):
             return most
@@ -146,8 +146,8 @@ class Group(study_plan.PlannedGroup):
         return min(each for each in bounds if each is not None)
 
     def most_by_devices(self, slow: Group) -> float:
-        """How many times as many cores or GPUs as ``slow`` it has; infinite where that bounds no
-        speedup: without more of them, of another kind, or made faster in another way."""
+        """Return its number of cores or GPUs over that of ``slow``; infinite if that bounds no
+        speedup: no more of them, another kind of device, or other precision or tuning."""
         ours, theirs = (
             (each.hardware.device, each.training.precision, each.training.tf32, each.training.tuned)
             for each in (self, slow)
@@ -157,40 +157,40 @@ class Group(study_plan.PlannedGroup):
 
     @property
     def devices(self) -> int:
-        """All that it uses."""
+        """The number of devices on all nodes."""
         return self.hardware.devices * self.hardware.nodes
 
     @property
     def cores(self) -> int:
-        """All cores or GPUs that it uses."""
+        """The number of cores or GPUs on all nodes."""
         return self.devices * self.hardware.threads
 
     @property
     def batch(self) -> int:
-        """Samples of a global batch."""
+        """The samples in a global batch."""
         return self.training.global_batch
 
 
 def on_nodes(nodes: int, devices: str) -> str:
-    """``2x A100``, ``2 nodes of 2x A100``."""
+    """Return, for example, ``2x A100`` or ``2 nodes of 2x A100``."""
     return devices if nodes == 1 else f"{nodes} nodes of {devices}"
 
 
 def fingerprints(run: Run) -> list[str]:
-    """Of a run's machine, after those on which it was interrupted."""
+    """Return the fingerprints of the machines a run was interrupted on, then of its last one."""
     before = [place["machine"] for place in run["resumed_from"] or []]
     return list(dict.fromkeys([*before, run["environment"]["machine"]["fingerprint"]]))
 
 
 def seed(run: Run) -> int:
-    """The seed of a run."""
+    """Return the seed of a run."""
     return run["cell"]["seed"]
 
 
 def groups_of(plan: Mapping, runs: Mapping[str, Run]) -> dict[str, Group]:
-    """The plan's groups with their runs, by id; after them those of several models together.
+    """Return the plan's groups with their runs, by id; those of several models together last.
 
-    ``runs`` maps ids of cells and pairs to metrics.json contents.
+    ``runs`` maps ids of cells and pairs to the contents of metrics.json.
     """
     turns = _turns(plan, runs)
     trained = {cell for each in plan["groups"] if not each["not_run"] for cell in each["cells"]}
@@ -209,7 +209,7 @@ def groups_of(plan: Mapping, runs: Mapping[str, Run]) -> dict[str, Group]:
 
 
 def _beside_others(runs: Iterable[Run]) -> set[str]:
-    """The cells that ran while another one did, on such a machine."""
+    """Return the cells that ran while another one did, on a machine with the same fingerprint."""
     found, last = set(), {}
     for run in sorted(runs, key=lambda run: run["started"]):
         machine = run["environment"]["machine"]["fingerprint"]
@@ -222,8 +222,8 @@ def _beside_others(runs: Iterable[Run]) -> set[str]:
 
 
 def _turns(plan: Mapping, runs: Mapping[str, Run]) -> dict[str, dict[str, dict[str, Compared]]]:
-    """What a plan compares in pairs: by the variant's group ``pairs`` of training and those of
-    ``predicting``, by the baseline's."""
+    """Return a plan's pairs by the id of the variant's group: ``pairs`` (of training) and
+    ``predicting``, each by the id of the baseline's group."""
     groups = [*plan["groups"], *plan["together"]]
     names = {(each["model"], each["variant"]): each["id"] for each in groups}
     found: dict[str, dict[str, dict[str, Compared]]] = {}
@@ -236,7 +236,7 @@ def _turns(plan: Mapping, runs: Mapping[str, Run]) -> dict[str, dict[str, dict[s
 
 
 def _together(members: list[Group]) -> list[Run]:
-    """A run for each seed that all ``members`` have, as if one had trained all their models."""
+    """Return one run per seed that all ``members`` have, as if it had trained all their models."""
     of_seed: dict[int, list[Run]] = {}
     for member in members:
         for run in member.runs:
@@ -245,11 +245,11 @@ def _together(members: list[Group]) -> list[Run]:
 
 
 def _all_trained(runs: list[Run]) -> Run:
-    """What is said of the runs of several models together; in place of training time, the total."""
+    """Combine the runs of several models into one, whose training time is the total."""
     worst = next((run for run in runs if run["status"] != OK), runs[0])
     total = None
     if worst["status"] == OK:
-        # Whichever is first: where they train at the same time, each of them has measured it.
+        # Average over which run is first: each cell of models trained at the same time timed all.
         orders = ([*runs[n:], *runs[:n]] for n in range(len(runs)))
         total = statistics.fmean(map(_seconds_in_turn, orders))
     return {
@@ -259,14 +259,14 @@ def _all_trained(runs: list[Run]) -> Run:
         "train_seconds": total,
         "total_seconds": total,
         "environment": runs[0]["environment"],
-        # Every machine that had a part in it.
+        # All machines that took part.
         "resumed_from": [{"machine": name} for run in runs for name in fingerprints(run)],
     }
 
 
 def _seconds_in_turn(runs: list[Run]) -> float:
-    """Until the models of all ``runs`` are trained, one run after the other; but one whose model
-    has trained beside an earlier one is not needed any more."""
+    """Return the seconds to train the models of all ``runs``, one run after the other. A run whose
+    model was already trained beside an earlier one is skipped."""
     total, trained = 0.0, set()
     for run in runs:
         if run["cell"]["model"]["name"] not in trained:
@@ -279,8 +279,8 @@ def _seconds_in_turn(runs: list[Run]) -> float:
 
 
 def read_runs(plan: Mapping, folder: str | Path, kind: str = "groups") -> dict[str, Run]:
-    """metrics.json of every cell of the plan's groups, or pairs (``kind``), that runs, from
-    ``folder``/<cell>/metrics.json."""
+    """Read ``folder``/<cell>/metrics.json of every cell that runs, of the plan's groups or pairs
+    (``kind``); ParbenchError if one is missing."""
     runs = {}
     for group in plan.get(kind, []):
         for cell in [] if group["not_run"] else group["cells"]:
@@ -296,10 +296,10 @@ def read_runs(plan: Mapping, folder: str | Path, kind: str = "groups") -> dict[s
 
 
 def compared(metric: Metric, group: Group, baseline: Group, but: Collection[str] = ()) -> Series:
-    """A metric of the group's good runs beside the baseline's of the same seeds: differences of
-    scores, ratios of others, where both did the same work.
+    """Return a metric of the group's good runs against the baseline's, by seed: differences of
+    scores, log ratios of others, where both did the same work.
 
-    ``but``: in which keys of their work they may differ.
+    ``but``: keys of their work that may differ.
     """
     of_seed = {seed(run): run for run in baseline.runs}
     values, reasons = {}, group.failures()
@@ -329,7 +329,7 @@ def compared(metric: Metric, group: Group, baseline: Group, but: Collection[str]
 
 
 def _why_not(run: Run, base: Run, scored: bool, but: Collection[str]) -> str:
-    """Why two runs of a seed are not to be compared; empty when they are."""
+    """Return why two runs of a seed cannot be compared; empty if they can."""
     steps = (each["cell"]["training"]["steps"] for each in (run, base))
     if scored and (few := next(filter(None, map(few_steps, steps)), "")):
         return few
@@ -343,7 +343,7 @@ def _why_not(run: Run, base: Run, scored: bool, but: Collection[str]) -> str:
 
 
 def few_steps(steps: int | None) -> str:
-    """Why no accuracy was measured; empty where it was."""
+    """Return why no accuracy was measured; empty if it was."""
     if steps is None:
         return ""
     return f"only {steps} steps of an epoch were trained: no accuracy is measured"

@@ -1,19 +1,19 @@
-"""A plan of which only some cells are done, as a report of these shows it."""
+"""Cut a plan down to the cells that are done, for a report on these."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-# What a plan says of a group's cells that are not done; ``not_run`` of it where none is.
+# Returns a plan's entries on a group's missing cells; ``not_run`` counts only if none is done.
 Lost = Callable[[Mapping, list[str]], dict[str, Any]]
 
 
 def cut(plan: Mapping, done: Collection[str], lost: Lost) -> dict:
-    """``plan`` with the cells that are ``done`` alone.
+    """Return ``plan`` with only the cells that are ``done``.
 
-    ``lost`` is called with a group, or a pair, and those of its cells that are not. Several models
-    together were not run where one of them was not, or where no seed has them all.
+    ``lost`` is called with a group, or a pair, and its cells that are not done. Several models
+    together count as not run if one of them was not run, or no seed has them all.
     """
     groups = {group["id"]: _cut(group, done, lost) for group in plan["groups"]}
     together = []

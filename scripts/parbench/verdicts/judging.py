@@ -1,4 +1,4 @@
-"""What a reproduced number says of its published value, by the one rule (docs/verdicts.md)."""
+"""Judge reproduced numbers against their published values, by the one rule (docs/verdicts.md)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def verdict(
     published: Published | None,
     bound: float = math.inf,
 ) -> tuple[str, list[str]]:
-    """The verdict on one number of ``group`` in ``study``, as its plan has it, and why.
+    """Return the verdict on one number of ``group``, and why; ``study``: as the plan has it.
 
-    ``series``: its values; ``bound``: what a ratio may at most be.
+    ``series``: the number's values; ``bound``: the upper bound on a ratio.
     """
     if group.not_run:
         return words.NOT_RUN, []
@@ -48,7 +48,7 @@ def verdict(
 def _near(
     metric: Metric, series: Series, published: float, tolerance: Mapping
 ) -> tuple[str, list[str]]:
-    """Whether the interval lies within the tolerance around the published value, or outside."""
+    """Return the verdict by the tolerance around the published value, and the reasons."""
     if metric.is_score:
         margin = series.margin(tolerance["accuracy"])[1]
     else:
@@ -65,14 +65,14 @@ def _near(
 
 
 def lies(published: float, found: Series) -> str:
-    """Where a published ratio or difference lies, beside the interval of what was found."""
+    """Return where a published ratio or difference lies relative to the interval of ``found``."""
     if published > found.ci_high:
         return words.ABOVE
     return words.BELOW if published < found.ci_low else words.INSIDE
 
 
 def beyond(published: float, most: float, least: float = 0.0) -> list[str]:
-    """Why a published ratio cannot be shown here; empty where it can."""
+    """Return why a published ratio cannot be reached here; empty if it can."""
     said = f"published {published:.3g}, beyond what can be reached here: "
     if published > most:
         return [f"{said}at most {most:.2f}"]
@@ -80,7 +80,7 @@ def beyond(published: float, most: float, least: float = 0.0) -> list[str]:
 
 
 def _why_not_measured(metric: Metric, group: Group, series: Series) -> str:
-    """Why a run that ended well has no value that it might have had; empty where that is not so."""
+    """Return why a group that was run did not measure the metric; empty otherwise."""
     if metric.is_score:
         return few_steps(group.training.steps)
     if is_operator(metric.name) and group.ok and not series.values:
@@ -93,7 +93,7 @@ def _why_not_measured(metric: Metric, group: Group, series: Series) -> str:
 def _differences(
     metric: Metric, group: Group, study: Mapping, published: Published
 ) -> tuple[list[str], list[str]]:
-    """What forbids setting the metric beside its published value, and what only is to be said."""
+    """Return what forbids comparing the metric with its published value, and mere caveats."""
     forbidding = group.cautions(metric)
     if group.differs:
         forbidding.append(f"differs from the source: {group.differs}")
@@ -112,7 +112,7 @@ def _differences(
 
 
 def scale_difference(group: Group, study: Mapping) -> list[str]:
-    """In what the group differs from published scale, and from the source's dataset."""
+    """Return how the group differs from the published scale and the source's dataset."""
     changed = group.scaled or [
         f"{key} {value} by config.yaml"
         for key, value in (study.get("override") or {}).get("settings", {}).items()

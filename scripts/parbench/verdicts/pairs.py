@@ -1,4 +1,4 @@
-"""Comparisons of times by pairs: what each restart says, and all of them (docs/verdicts.md)."""
+"""Comparisons of times in pairs: the value of each restart, and of all (docs/verdicts.md)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from parbench.verdicts import sequential
 from parbench.verdicts.series import Series
 from parbench.verdicts.words import HOLDS, OK
 
-LEAST_PAIRS = 2  # of a restart, that were not disturbed; where there are fewer, all of them count
-BIASED = 0.01  # alpha at which a harness is called so
-EQUAL = 0.05  # within which equal sides must be
+LEAST_PAIRS = 2  # undisturbed ones in a restart; if there are fewer, all pairs count
+BIASED = 0.01  # alpha of the test whether equal sides differ
+EQUAL = 0.05  # the margin within which equal sides must agree
 
 
 @dataclass(frozen=True)
 class Restart:
     """One restart of a comparison.
 
-    ``value``: the logarithm of how many times faster the variant is than its baseline, of the pairs
-    that were not disturbed (of all, where fewer than 2 were not); ``of_all``: of all pairs;
-    ``log_ratios``: those of ``value``; ``pairs`` and ``disturbed``: how many there were; ``bound``:
-    the times of the baseline's models over the longest of them; ``seconds``: from start to end.
+    ``value``: the log of the baseline's time over the variant's, estimated from the undisturbed
+    pairs (from all, if fewer than 2 are undisturbed); ``of_all``: the same from all pairs;
+    ``log_ratios``: those behind ``value``; ``pairs`` and ``disturbed``: their numbers; ``bound``:
+    the sum of the baseline models' times over the longest; ``seconds``: from start to end.
     """
 
     number: int
@@ -40,21 +40,21 @@ class Restart:
 
 
 def lengths_of(trainings: Iterable[Mapping]) -> list[int]:
-    """The epochs by which each side's seconds a sample count; 1 where some do a few steps of each
-    epoch, since then no whole trainings are compared."""
+    """Return each side's epochs, which its seconds per sample are multiplied by; all 1 if some side
+    does only a few steps of each epoch, since then no whole trainings are compared."""
     found = list(trainings)
     whole = all(each.get("steps") is None for each in found)
     return [each["epochs"] if whole else 1 for each in found]
 
 
 def restart(run: Run) -> Restart:
-    """What metrics.json of a pair that ended well says."""
+    """Return the restart that metrics.json of a pair describes, which ended well."""
     cell = run["cell"]
     lengths = lengths_of(side["training"] for side in cell["sides"])
     times: dict[int, dict[int, float]] = {}
     disturbed = {each["pair"] for each in run["slices"] if each["disturbed"]}
     for each in run["slices"]:
-        # Of a whole training, up to a factor that all sides share.
+        # The time of a whole training, up to a factor that all sides share.
         took = lengths[each["side"]] * each["seconds"] / each["samples"]
         times.setdefault(each["pair"], {})[each["side"]] = took
     first = cell["variants"]
@@ -81,9 +81,9 @@ def restart(run: Run) -> Restart:
 
 @dataclass(frozen=True)
 class Compared:
-    """A variant beside its baseline, with its restarts.
+    """A variant compared with its baseline, by restart.
 
-    ``reasons``: why some gave nothing, or took turns in runs apart.
+    ``reasons``: why some restarts gave no value, or made each turn a run of its own.
     """
 
     restarts: tuple[Restart, ...]
@@ -92,7 +92,7 @@ class Compared:
 
     @classmethod
     def of(cls, entry: Mapping, runs: Mapping[str, Run]) -> Compared:
-        """That of ``entry`` among a plan's pairs; ``runs``: metrics.json by cell."""
+        """Return the comparison of a plan's pair ``entry``; ``runs``: metrics.json by cell."""
         mine = [runs[cell] for cell in entry["cells"] if cell in runs]
         told = (f"restart {run['cell']['seed']}: {run['reason']}" for run in mine if run["reason"])
         reasons = filter(None, [entry["not_run"], *told])
@@ -100,7 +100,7 @@ class Compared:
 
     @cached_property
     def series(self) -> Series:
-        """Logarithms of how many times faster the variant is, by restart."""
+        """The log of how many times faster the variant is, by restart."""
         return Series(
             {each.number: each.value for each in self.restarts},
             "restarts",
@@ -111,24 +111,24 @@ class Compared:
 
     @property
     def bound(self) -> float:
-        """What models side by side may gain at most: their times over the longest of them."""
+        """The upper bound on the gain of models side by side: their total time over the longest."""
         return max((each.bound for each in self.restarts), default=math.inf)
 
     def reading(self, share: float) -> str:
-        """Whether the variant is faster, slower or, within ``share``, equal; else what it takes."""
+        """Return if it is faster, slower or equal within ``share``; if undecided, what it takes."""
         return self.series.reading(share, "faster", "slower")
 
     # ---------------------------------------------------------------- A/A, of two equal sides
 
     @property
     def biased(self) -> bool:
-        """Whether equal sides differ: taking turns then favours one."""
+        """Whether equal sides differ, so that taking turns favours one."""
         found = self.series.interval(BIASED)
         return found is not None and (found.low > 0 or found.high < 0)
 
     @property
     def equality(self) -> str:
-        """``1.002 [0.990, 1.014] of 4 restarts: equal within 5 %``."""
+        """For example ``1.002 [0.990, 1.014] of 4 restarts: equal within 5 %``."""
         shown, found = self.series, self.series.interval()
         if found is None:
             return f"not checked: {shown.too_few}"

@@ -1,4 +1,4 @@
-"""Which published values belong to a group of cells, and whether its hardware is theirs."""
+"""Find the published values of a group of cells, and compare its hardware with theirs."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from parbench.measure.metrics import METRICS, Metric, is_operator
 from parbench.plan.published import Published, rows
 from parbench.verdicts.groups import Group, on_nodes
 
-# Spellings of published values.
+# From spellings of published values to ours.
 UNIT_ALIASES = {"ratio": "x", "1/s": "samples/s"}
 METRIC_ALIASES = {"peak_memory_mib": "peak_memory_device_mib"}
 COLUMNS = [name for name in Published.model_fields if name != "line"]
-# Rows that agree in these are one value: the others only say where it stands.
+# Rows that agree in these are one value: the other columns only say where it appears.
 VALUE = [key for key in COLUMNS if key not in ("document", "table", "published_value", "note")]
 
 
 def described_hardware(value: Published) -> str:
-    """For example ``2x A100``."""
+    """Return, for example, ``2x A100``."""
     return on_nodes(value.nodes, f"{value.devices_per_node}x {value.hardware}")
 
 
 def has_layout(value: Published, group: Group) -> bool:
-    """Whether ``group`` used as many nodes and devices as the source."""
+    """Return whether ``group`` used as many nodes, and devices per node, as the source."""
     layout = group.hardware.nodes, group.hardware.devices
     return layout == (value.nodes, value.devices_per_node)
 
 
 def has_hardware(value: Published, group: Group) -> bool:
-    """Whether ``group`` used as many devices of the same kind and model."""
+    """Return whether ``group`` used as many devices of the same kind and model."""
     if group.hardware.device == "cpu":
         same_model = value.hardware.lower() == "cpu"
     else:
@@ -41,15 +41,15 @@ def has_hardware(value: Published, group: Group) -> bool:
 
 
 def _names_model(name: str, model: str) -> bool:
-    """Whether ``NVIDIA A100-SXM4-80GB`` is an ``A100``: whole words, for an A1000 is none."""
+    """Return whether ``NVIDIA A100-SXM4-80GB`` has ``A100`` as a whole word: an A1000 has not."""
     name, model = (re.sub(r"[\W_]", " ", f" {text.lower()} ") for text in (name, model))
     return model in name
 
 
 class PublishedSource:
-    """The published values of one source, those of ``rows`` whose study is ``name``.
+    """The published values of one source: those of ``values`` whose study is ``name``.
 
-    With the name None nothing is published.
+    If ``name`` is None, nothing is published.
     """
 
     def __init__(self, name: str | None, values: Iterable[Published]):
@@ -58,7 +58,7 @@ class PublishedSource:
 
     @classmethod
     def read(cls, name: str | None, paths: Iterable[str | Path]) -> PublishedSource:
-        """From the one file of ``paths`` that holds it; ParbenchError where none or more does."""
+        """Read it from the one of ``paths`` that holds it; ParbenchError if none or several do."""
         if name is None:
             return cls(None, [])
         found = {str(path): cls(name, rows(path)) for path in paths}
@@ -75,9 +75,9 @@ class PublishedSource:
         return found[holding[0]]
 
     def find(self, group: Group, metric: Metric) -> Published | None:
-        """The value that the group's ``published`` selection names, in the metric's unit, or None.
+        """Return the value that the group's ``published`` selects, in the metric's unit, or None.
 
-        Raises ParbenchError when the selection is ambiguous, names no column, or has another unit.
+        Raises ParbenchError if the selection is ambiguous, has an unknown column, or another unit.
         """
         selected = self._selected(group)
         found = [r for r in selected if METRIC_ALIASES.get(r.metric, r.metric) == metric.name]
@@ -102,14 +102,14 @@ class PublishedSource:
         return first.model_copy(update={"unit": unit, "table": tables})
 
     def operators(self, group: Group) -> list[str]:
-        """The operators that the source tells times of, for the rows that the group names."""
+        """Return the operators whose times are published in the rows that the group selects."""
         told = (row.metric.partition(":") for row in self._selected(group))
         return list(dict.fromkeys(name for what, _, name in told if is_operator(what)))
 
     def speedup(self, group: Group, baseline: Group) -> tuple[Published | None, str]:
-        """The published speedup, from both training times if they are there, else as printed.
+        """Return the published speedup: from both training times if published, else as printed.
 
-        Returns it, or None and the reason why the two times give none.
+        If the two times cannot be compared, return None and the reason.
         """
         own, base = (self.find(each, METRICS["train_seconds"]) for each in (group, baseline))
         if own is None or base is None:
@@ -124,7 +124,7 @@ class PublishedSource:
         return own.model_copy(update=ratio), ""
 
     def _selected(self, group: Group) -> list[Published]:
-        """The rows that the group's ``published`` names."""
+        """Return the rows that the group's ``published`` selects."""
         if group.published is None:
             return []
         for column in group.published:

@@ -1,4 +1,4 @@
-"""The tidy table of a study, as a file: one row a (group, metric)."""
+"""The tidy table of a study, as a file: one row for each group and metric."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parbench.verdicts.words import too_few
 
 @dataclass(frozen=True)
 class Row:
-    """A metric of a group; its fields are the columns. A number that is not known is None."""
+    """A metric of a group; the fields are the table's columns. An unknown number is None."""
 
     study: str
     group: str
@@ -37,7 +37,7 @@ class Row:
     metric: str
     unit: str
     n_seeds: int | None
-    of: str  # what there are so many of: seeds, or restarts of a pair
+    of: str  # what `n_seeds` counts: seeds, or restarts of a pair
     mean: float | None
     std: float | None
     ci_low: float | None
@@ -54,16 +54,16 @@ class Row:
 
     @property
     def seeds(self) -> int:
-        """How many there are."""
+        """The number of seeds or restarts."""
         return self.n_seeds or 0
 
     @property
     def too_few(self) -> str:
-        """Why its seeds decide nothing; empty where they are enough."""
+        """Why its seeds or restarts decide nothing; empty if they are enough."""
         return too_few(self.seeds, self.of)
 
 
-NUMBERS = ("mean", "std", "ci_low", "ci_high", "min", "max")  # those over the seeds
+NUMBERS = ("mean", "std", "ci_low", "ci_high", "min", "max")  # statistics over the seeds
 KINDS = {
     "str": str,
     "int": int,
@@ -80,7 +80,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 
 
 def read_rows(path: Path, fix: str = "delete it and run again") -> list[Row]:
-    """The rows that `write_rows` wrote, one or more; ParbenchError with ``fix`` for other files."""
+    """Read at least one row that `write_rows` wrote; ParbenchError with ``fix`` for other files."""
     try:
         text = io.StringIO(printable(path.read_text(encoding="utf-8")))
         first, *more = pd.read_csv(text, dtype=str, keep_default_na=False).to_dict("records")

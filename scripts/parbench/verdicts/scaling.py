@@ -1,4 +1,4 @@
-"""Groups on several devices beside the same on one: what is gained, and the part that is serial."""
+"""Groups on several devices against the same on one: the gain, and the serial fraction."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ WITH_BATCH = ("global_batch", "min_tail", "steps", "evaluation_batch")  # may va
 
 
 def karp_flatt(speedup: float, devices: int) -> float:
-    """The serial fraction of Amdahl's law, of a measured speedup (Karp and Flatt 1990)."""
+    """Return the serial fraction of Amdahl's law for a measured speedup (Karp and Flatt 1990)."""
     return (devices / speedup - 1) / (devices - 1)
 
 
 def gustafson(speedup: float, devices: int) -> float:
-    """The serial fraction of a scaled speedup (Gustafson 1988)."""
+    """Return the serial fraction for a scaled speedup (Gustafson 1988)."""
     return (devices - speedup) / (devices - 1)
 
 
@@ -27,7 +27,7 @@ SERIAL: dict[str, Callable[[float, int], float]] = {STRONG: karp_flatt, WEAK: gu
 
 @dataclass(frozen=True)
 class Measure:
-    """A number with the ends of its interval; of too few values, of their range."""
+    """A number with the ends of its interval or, if there are too few values, of their range."""
 
     value: float
     low: float
@@ -35,15 +35,15 @@ class Measure:
 
     @classmethod
     def of(cls, series: Series) -> Measure:
-        """The mean of ``series``."""
+        """Return the mean of ``series`` with its ends."""
         ends = (series.min, series.max) if series.too_few else (series.ci_low, series.ci_high)
         return cls(series.mean, *ends)
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """A group on several devices beside its baseline on one, with the same batch altogether
-    (``kind`` strong) or on each device (weak)."""
+    """A group on several devices with its baseline on one: ``kind`` is strong if their global
+    batches are equal, weak if their batches per device are."""
 
     group: Group
     baseline: Group
@@ -51,18 +51,18 @@ class Scaled:
 
     @property
     def measured(self) -> bool:
-        """Whether both took turns."""
+        """Whether a pair compared the two."""
         pair = self.group.pairs.get(self.baseline.id)
         return pair is not None and bool(pair.restarts)
 
     @property
     def gain(self) -> Measure:
-        """How many times as many samples a second: of strong scaling the speedup."""
+        """The ratio of samples per second; in strong scaling, the speedup."""
         return Measure.of(self.group.pairs[self.baseline.id].series)
 
     @property
     def serial(self) -> Measure:
-        """The fraction that does not scale; its interval is that of the gain."""
+        """The serial fraction; the ends of its interval follow from those of the gain."""
         of, gain = SERIAL[self.kind], self.gain
         return Measure(
             *(of(each, self.group.devices) for each in (gain.value, gain.high, gain.low))
@@ -70,8 +70,8 @@ class Scaled:
 
 
 def scaled(group: Group, groups: Mapping[str, Group]) -> Scaled | None:
-    """``group`` beside its baseline among ``groups``; None where more differs than the number of
-    devices, or the strategy says that its speedup means something else."""
+    """Return ``group`` with its baseline from ``groups``; None if they differ in more than the
+    number of devices, or the strategy says that its speedup means something else."""
     baseline = groups.get(group.baseline or "")
     if baseline is None or group.devices == 1 or baseline.devices > 1:
         return None
@@ -83,8 +83,8 @@ def scaled(group: Group, groups: Mapping[str, Group]) -> Scaled | None:
 
 
 def several(groups: Iterable[Group], known: Mapping[str, Group]) -> list[Scaled]:
-    """Those of ``groups`` that make curves: of models on more than one number of devices, of which
-    those of several nodes count where they ran."""
+    """Return those of ``groups`` that make curves: of models on more than one number of devices,
+    where numbers on several nodes count only if measured."""
     found = [each for each in (scaled(group, known) for group in groups) if each]
     numbers: dict[str, set[int]] = {}
     for each in found:
@@ -94,7 +94,7 @@ def several(groups: Iterable[Group], known: Mapping[str, Group]) -> list[Scaled]
 
 
 def _apart(group: Group) -> list:
-    """What must not differ."""
+    """Return what must be equal for two groups to be compared."""
     settings = asdict(group.training)
     kept = {key: value for key, value in settings.items() if key not in WITH_BATCH}
     place = group.hardware

@@ -1,4 +1,4 @@
-"""The audit's checks of accuracies and other scores, of values printed twice, and of profiles."""
+"""The audit's checks of accuracies and other scores, values printed twice, and profiles."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from parbench.verdicts.arithmetic import (
     of_metrics,
 )
 
-DIGITS = 3  # with fewer, two accuracies are equal now and then
-SPREAD = 0.01  # over which the accuracies of one model lie at least
-CHANCE = 0.05  # what is rarer is hardly chance
-FLOATS = 1e-9  # what their last digits make
+DIGITS = 3  # with fewer, two accuracies are sometimes equal by chance
+SPREAD = 0.01  # the least range assumed for the accuracies of one model
+CHANCE = 0.05  # anything less probable is hardly chance
+FLOATS = 1e-9  # tolerance for rounding of floats
 
 
 def _agree(one: Published, other: Published) -> bool:
@@ -29,7 +29,7 @@ def _agree(one: Published, other: Published) -> bool:
 
 
 def two_values(rows: Rows, granted: Granted) -> Found:
-    """One configuration has one value of a metric."""
+    """Check that one configuration has one value of a metric."""
     for first, *more in grouped(rows, lambda row: (row.configuration, row.metric)):
         others = {row.value: row for row in reversed(more) if not _agree(first, row)}
         if others:
@@ -40,11 +40,11 @@ def two_values(rows: Rows, granted: Granted) -> Found:
 
 
 def equal_accuracies(rows: Rows, granted: Granted) -> Found:
-    """Different runs hardly end with the same accuracy to the last digit, least of all the same
-    two for several models.
+    """Check that different runs do not end with the same accuracy to the last digit, least of all
+    the same two configurations for several models.
 
-    A pair is equal by chance as often as one in all the steps of the last digit between the
-    smallest accuracy of the model and the largest.
+    Two accuracies are equal by chance with probability 1/n, where n is the number of steps of the
+    last digit between the model's smallest and largest accuracy.
     """
     accuracies = of_metrics(rows, "test_accuracy")
     precise = [row for row in accuracies if 0 < row.rounding < 10.0**-DIGITS]
@@ -67,11 +67,11 @@ def equal_accuracies(rows: Rows, granted: Granted) -> Found:
 
 
 def balanced(rows: Rows, granted: Granted) -> Found:
-    """On a balanced test set macro recall, the mean of the classes' recalls, is accuracy, the share
-    of hits, and macro specificity follows from it.
+    """Check that, on a balanced test set, macro recall (the mean of the classes' recalls) equals
+    accuracy (the share of hits), and that macro specificity follows from it.
 
     Each miss is a false positive of one class, among (classes - 1) times as many negatives:
-    specificity is 1 - (1 - recall) / (classes - 1). Where they differ, two tell which is wrong.
+    specificity is 1 - (1 - recall) / (classes - 1). Two that agree show that the third is wrong.
     """
     others = granted.classes - 1
     names = ("test_recall_macro", "test_accuracy", "test_specificity_macro")
@@ -106,9 +106,9 @@ def balanced(rows: Rows, granted: Granted) -> Found:
 
 
 def f1(rows: Rows, granted: Granted) -> Found:
-    """F1 lies within what precision P and recall R allow, also as a mean over classes.
+    """Check that F1 is within what precision P and recall R allow, also as a mean over classes.
 
-    It is at most 2PR / (P + R), for the harmonic mean is concave, and at least P + R - 1. As
+    It is at most 2PR / (P + R), since the harmonic mean is concave, and at least P + R - 1. As
     there are no more predictions than samples, macro F1 of a balanced test set is at least
     2RR / (1 + R).
     """
@@ -132,7 +132,7 @@ def f1(rows: Rows, granted: Granted) -> Found:
 
 
 def operators(rows: Rows, granted: Granted) -> Found:
-    """Times of operators add up, and those of an accelerator are not the host's."""
+    """Check that operators' times do not exceed the total, nor are the host's on an accelerator."""
     for each in grouped(rows, lambda row: row.configuration):
         own = [row for row in each if row.metric.startswith("operator_self_seconds:")]
         total, rounding = sum(row.value for row in own), sum(row.rounding for row in own)

@@ -1,4 +1,4 @@
-"""Which configurations, measured or published, a claim of a source is about."""
+"""Find the configurations, measured or published, that a claim of a source is about."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parbench.verdicts.groups import Group
 
 @dataclass(frozen=True)
 class Configuration:
-    """A group of cells, or a published row, by the keys that a claim's test may name."""
+    """A group of cells, or a published row, in the keys that a claim's test may name."""
 
     model: str
     strategy: str
@@ -29,7 +29,7 @@ class Configuration:
 
     @classmethod
     def of_group(cls, group: Group) -> Configuration:
-        """Of cells."""
+        """Return the configuration of a group."""
         device = "cpu" if group.hardware.device == "cpu" else "gpu"
         options = {key: _option(value) for key, value in group.options.items()}
         layout = group.hardware.devices, group.hardware.nodes
@@ -37,7 +37,7 @@ class Configuration:
 
     @classmethod
     def of_row(cls, row: Published) -> Configuration:
-        """Of a published value, whose options are a text like "balance=[1,1], chunks=4"."""
+        """Return that of a published row, whose options are text like "balance=[1,1], chunks=4"."""
         parts = re.split(r"[,;](?![^\[]*\])", row.options.replace(" ", ""))
         options = {key: text for key, _, text in (part.partition("=") for part in parts)}
         device = "cpu" if row.hardware.upper() == "CPU" else "gpu"
@@ -45,7 +45,7 @@ class Configuration:
         return cls(row.model, row.strategy, options, device, *layout, row.batch_size)
 
     def is_among(self, cells: Selection) -> bool:
-        """Whether it has all that ``cells`` names; a strategy may be one of several."""
+        """Return whether it has all that ``cells`` states; of several strategies, one is enough."""
         wanted = cells.stated()
         options = wanted.pop("options", {})
         strategies = wanted.pop("strategy", self.strategy)
@@ -61,7 +61,7 @@ def _option(value: Any) -> str:
 
 
 def across_models(test: ClaimTest, ratios: Collection) -> list[tuple]:
-    """The ratios, each alone; where the test names two models, that of one beside the other's.
+    """Return each ratio alone or, if the test names two models, one of each with the same place.
 
     Each has a ``model`` and a ``place``, which tells it from others of that model.
     """
@@ -75,10 +75,10 @@ def across_models(test: ClaimTest, ratios: Collection) -> list[tuple]:
 
 
 def measuring(groups: Iterable[Group], name: str) -> list[Group]:
-    """Those that are compared by the metric ``name``, of a model or of several together; all where
-    nothing measures it.
+    """Return the groups, of one model or of several together, that the metric ``name`` applies to.
 
-    What is instrumented runs slower, and apart; a few steps of an epoch have no score.
+    Leaves out instrumented groups, which run slower and apart and, for scores, groups that do only
+    a few steps of an epoch, which have none. If METRICS lacks ``name``, it applies to all others.
     """
     metric = METRICS.get(name)
     kept = [each for each in groups if each.training.profile == "none"]
@@ -90,7 +90,7 @@ def measuring(groups: Iterable[Group], name: str) -> list[Group]:
 
 
 def lacks(test: ClaimTest, groups: Collection[Group]) -> str:
-    """Why a test compares none of ``groups``, which measure its metric."""
+    """Return why a test compares none of ``groups``, which measure its metric."""
     if not groups:
         return f"no cell that measures {test.metric}"
     for side in test.sides:
@@ -100,11 +100,11 @@ def lacks(test: ClaimTest, groups: Collection[Group]) -> str:
 
 
 def pairs(test: ClaimTest, groups: Collection[Group]) -> Iterator[tuple[Group, Group]]:
-    """The pairs of groups that a test compares, models and variants in the study's order.
+    """Yield the pairs of groups that a test compares, models and variants in the study's order.
 
-    Where several have the same models and batches, those count that stand for most published rows:
-    the source's own configuration, and not the variants beside it. What was not run takes no other
-    pair's place, and is told where it would have counted.
+    Of several with the same models and batches, only those with the most groups that have published
+    rows count: the source's own configuration, not the variants beside it. A pair that was not run
+    displaces no other, but is yielded where it would have counted, to be reported.
     """
     alike = defaultdict(list)
     sides = (
@@ -122,7 +122,7 @@ def pairs(test: ClaimTest, groups: Collection[Group]) -> Iterator[tuple[Group, G
 
 
 def _alike(over: Group, under: Group, test: ClaimTest) -> bool:
-    """Whether two groups agree in all that the test does not name."""
+    """Return whether two groups agree in everything that the test does not name."""
     ours, theirs = (_unnamed(group, test) for group in (over, under))
     if over.strategy != under.strategy:
         # More devices need another strategy; and one strategy's options mean nothing to another.
@@ -133,7 +133,7 @@ def _alike(over: Group, under: Group, test: ClaimTest) -> bool:
 
 
 def _unnamed(group: Group, test: ClaimTest) -> dict[str, Any]:
-    """What of a group, but its strategy, the test does not name."""
+    """Return everything about a group, except its strategy, that the test does not name."""
     hardware, training = asdict(group.hardware), asdict(group.training)
     del hardware["name"]
     del training["min_tail"]  # follows the batch

@@ -1,7 +1,7 @@
 """The rule of every verdict: an interval that may be looked at after each value (docs/verdicts.md).
 
 A value is what one restart measured, or the difference of one seed: only these are independent.
-Values, thresholds and margins have one unit; for ratios it is their logarithm.
+Values, thresholds and margins share one unit; ratios are given by their logarithms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy import optimize, stats
 from parbench.verdicts.words import FAILS, FEWEST, HOLDS, TOO_CLOSE, UNDECIDED
 
 ALPHA = 0.05
-MOST = 10_000  # values; what takes more is not foreseen
+MOST = 10_000  # values; beyond that there is no forecast
 PATIENCE = 50  # minutes
 Band = tuple[float, float]
 
@@ -45,10 +45,10 @@ def hodges_lehmann(values: ArrayLike) -> float | np.ndarray:
 
 
 def k(n: ArrayLike, alpha: float = ALPHA) -> float | np.ndarray:
-    """Half the width of the interval of ``n`` values, in standard errors of their mean.
+    """Return half the width of the interval of ``n`` values, in standard errors of their mean.
 
-    The mean leaves it at any look from the 4th value on with a probability of at most ``alpha``
-    (Lai, 1976; Wang and Ramdas, arXiv 2310.03722).
+    The interval excludes the true mean at any look from the 4th value on with probability at most
+    ``alpha`` (Lai, 1976; Wang and Ramdas, arXiv 2310.03722).
     """
     n = np.asarray(n, dtype=float)
     return np.sqrt((n - 1) * np.expm1(np.log(_b(alpha) * n) / n))[()]
@@ -56,7 +56,7 @@ def k(n: ArrayLike, alpha: float = ALPHA) -> float | np.ndarray:
 
 @cache
 def _b(alpha: float) -> float:
-    """The constant of `k`, which makes the first look's share of ``alpha`` the right one."""
+    """Return the constant b of `k`, set at the first look to keep the error within ``alpha``."""
     t = stats.t(FEWEST - 1)
     a = optimize.brentq(lambda a: 2 * (t.sf(a) + a * t.pdf(a)) - alpha, 0, 1e6)
     return (1 + a**2 / (FEWEST - 1)) ** FEWEST / FEWEST
@@ -65,9 +65,9 @@ def _b(alpha: float) -> float:
 def interval(
     values: Iterable[float], alpha: float = ALPHA, resolution: float = 0.0
 ) -> Interval | None:
-    """The interval of the values' mean; None below 4 values, which decide nothing.
+    """Return the interval of the values' mean; None below 4 values, which decide nothing.
 
-    ``resolution``: the least step that is measured; the standard deviation is taken for no less.
+    ``resolution``: the smallest measurable step, which is the least standard deviation assumed.
     """
     values = tuple(values)
     if len(values) < FEWEST:
@@ -81,8 +81,8 @@ def interval(
 
 
 def within(found: Interval | None, region: Band) -> str:
-    """Whether the mean lies between the ends of ``region``, of which one may be infinite: HOLDS,
-    FAILS, UNDECIDED.
+    """Return whether the mean lies within ``region``, one of whose ends may be infinite: HOLDS,
+    FAILS or UNDECIDED.
     """
     low, high = region
     if found is not None and low < found.low and found.high < high:
@@ -92,17 +92,17 @@ def within(found: Interval | None, region: Band) -> str:
 
 
 def ratio_margin(share: float) -> Band:
-    """The margin, of log ratios, of ratios within ``share``: 0.05 is 1 / 1.05 to 1.05."""
+    """Return the margin of log ratios for ratios within ``share``: 0.05 is 1 / 1.05 to 1.05."""
     return -math.log1p(share), math.log1p(share)
 
 
 def of_claim(comparisons: Sequence[Callable[[float], str]], alpha: float = ALPHA) -> str:
-    """The verdict of a claim of one or more comparisons, each of which gives its own at an alpha.
+    """Return the verdict on a claim of one or more comparisons, which give theirs for an alpha.
 
-    It HOLDS where each of them does at ``alpha``. It FAILS where k of all n are against it at
-    ``alpha`` * k / n, for any k: one clearly, or all of them together (Simes, 1986). So many
-    comparisons do not refute a true claim by chance; those of one claim share a machine and often a
-    baseline, and are not against each other.
+    It HOLDS if each comparison does at ``alpha``. It FAILS if, for any k, k of all n fail at
+    ``alpha`` * k / n: one clearly, or all of them together (Simes, 1986). Thus many comparisons do
+    not refute a true claim by chance; those of one claim share a machine and often a baseline, so
+    they are not negatively correlated.
     """
     number = len(comparisons)
     if all(verdict(alpha) == HOLDS for verdict in comparisons):
@@ -118,9 +118,9 @@ def of_claim(comparisons: Sequence[Callable[[float], str]], alpha: float = ALPHA
 
 
 def needed(found: Interval, boundaries: Iterable[float], alpha: float = ALPHA) -> int | None:
-    """With how many values the interval leaves the nearest boundary out, if the estimate stays.
+    """Return how many values exclude the nearest boundary from the interval, if the estimate stays.
 
-    ``boundaries``: the threshold, or both ends of the margin. None where MOST do not suffice.
+    ``boundaries``: the threshold, or both ends of the margin. None if MOST are not enough.
     """
     gap = min(abs(found.mean - boundary) for boundary in boundaries)
     n = np.arange(FEWEST, MOST + 1)
@@ -129,7 +129,7 @@ def needed(found: Interval, boundaries: Iterable[float], alpha: float = ALPHA) -
 
 
 def outlook(found: Interval, boundaries: Iterable[float], seconds: float, unit: str) -> str:
-    """What an undecided comparison takes, in a sentence; ``seconds``: the cost of a value."""
+    """Say what an undecided comparison takes to decide; ``seconds``: the cost of one value."""
     n = needed(found, boundaries)
     if n is None or (n - found.n) * seconds > 60 * PATIENCE:
         return TOO_CLOSE

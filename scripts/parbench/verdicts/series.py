@@ -1,4 +1,4 @@
-"""What a verdict rests on: a value of each seed, or restart (docs/verdicts.md)."""
+"""The values that a verdict rests on: one for each seed or restart (docs/verdicts.md)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from parbench.verdicts import sequential
 from parbench.verdicts.sequential import ALPHA, Band, Interval
 from parbench.verdicts.words import HOLDS, UNDECIDED, too_few
 
-IMAGES = 3  # of the test set, within which two scores are always equal
+IMAGES = 3  # of the test set; scores within so many are always equal
 
 
 @dataclass(frozen=True)
 class Series:
     """Values that count as independent, by the number of the seed or restart.
 
-    ``logs``: they are logarithms of ratios, else numbers or differences as they are; ``cost``:
-    seconds that one more takes; ``resolution``: the least step that is measured; ``reasons``: why
-    some are missing; ``partial``: they have no mean, which would leave out others.
+    ``logs``: whether they are logs of ratios, else numbers or differences as they are; ``cost``:
+    seconds that one more takes; ``resolution``: the smallest measurable step; ``reasons``: why some
+    are missing; ``partial``: whether there is no mean, since it would leave out those missing.
     """
 
     values: Mapping[int, float]
@@ -32,33 +32,33 @@ class Series:
     partial: bool = False
 
     def shown(self, value: float) -> float:
-        """A value, or an end of an interval, as a reader sees it."""
+        """Return a value, or an end of an interval, as a reader sees it."""
         return math.exp(value) if self.logs else value
 
     @property
     def points(self) -> list[float]:
-        """Every value as a reader sees it."""
+        """The values as a reader sees them."""
         return list(map(self.shown, self.values.values()))
 
     def interval(self, alpha: float = ALPHA) -> Interval | None:
-        """Of their mean; None of too few."""
+        """Return the interval of their mean; None if there are too few."""
         return sequential.interval(self.values.values(), alpha, self.resolution)
 
-    # As tables and reports show them; None where there are too few, or no mean.
+    # As tables and reports show them; None if there are too few values, or no mean.
 
     @property
     def seeds(self) -> int:
-        """How many there are."""
+        """The number of values."""
         return len(self.values)
 
     @property
     def too_few(self) -> str:
-        """Why they decide nothing; empty where they are enough."""
+        """Why they decide nothing; empty if they are enough."""
         return too_few(self.seeds, self.of)
 
     @property
     def mean(self) -> float | None:
-        """Of ratios the geometric one."""
+        """The mean; for ratios, the geometric mean."""
         there = self.values and not self.partial
         return self.shown(statistics.fmean(self.values.values())) if there else None
 
@@ -69,12 +69,12 @@ class Series:
 
     @property
     def ci_low(self) -> float | None:
-        """Where the interval begins."""
+        """The lower end of the interval."""
         return self.shown(self.interval().low) if self._has_interval else None
 
     @property
     def ci_high(self) -> float | None:
-        """Where it ends."""
+        """The upper end of the interval."""
         return self.shown(self.interval().high) if self._has_interval else None
 
     @property
@@ -83,25 +83,25 @@ class Series:
 
     @property
     def min(self) -> float | None:
-        """The least."""
+        """The smallest value."""
         return min(self.points, default=None)
 
     @property
     def max(self) -> float | None:
-        """The largest."""
+        """The largest value."""
         return max(self.points, default=None)
 
     def times(self, factor: float) -> Series:
-        """The ratios, each ``factor`` times as large."""
+        """Return the ratios multiplied by ``factor``."""
         values = {n: value + math.log(factor) for n, value in self.values.items()}
         return replace(self, values=values)
 
     def inverse(self) -> Series:
-        """Of the second over the first."""
+        """Return the ratios, or differences, with the two sides swapped."""
         return replace(self, values={n: -value for n, value in self.values.items()})
 
     def beside(self, other: Series) -> Series:
-        """This ratio over ``other``, or this difference less it, where both have a value."""
+        """Return this ratio over ``other``, or difference minus it, where both have a value."""
         shared = [n for n in self.values if n in other.values]
         return replace(
             self,
@@ -111,16 +111,16 @@ class Series:
         )
 
     def margin(self, share: float) -> Band:
-        """Within which two are equal: a ratio by its ``share``, scores by that difference, and
-        never less than three test images."""
+        """Return the margin within which two are equal: ``share`` of a ratio or, for scores, that
+        difference but at least three test images."""
         if self.logs:
             return sequential.ratio_margin(share)
         share = max(share, IMAGES * self.resolution)
         return -share, share
 
     def reading(self, share: float, more: str, less: str) -> str:
-        """``more`` or ``less`` than 1 (ratios) or 0, or equal within ``share``, where the whole
-        interval lies there; else what it takes."""
+        """Return where the whole interval lies: equal within ``share``, else ``more`` or ``less``
+        than 1 (ratios) or 0; if undecided, what it takes."""
         if boundaries := self.undecided(share):
             return f"{UNDECIDED}: {self.outlook(boundaries)}"
         found, margin = self.interval(), self.margin(share)
@@ -129,8 +129,8 @@ class Series:
         return more if found.low > 0 else less
 
     def undecided(self, share: float) -> tuple[float, ...]:
-        """The boundaries that more values may leave out: none, or those of equality, whichever are
-        farther from the estimate. Empty where it is told."""
+        """Return the boundaries that more values may exclude: no difference, or the ends of the
+        margin, whichever are farther from the estimate. Empty if decided."""
         found, margin = self.interval(), self.margin(share)
         above = sequential.within(found, (0.0, math.inf))
         if above != UNDECIDED or sequential.within(found, margin) == HOLDS:
@@ -138,12 +138,12 @@ class Series:
         return margin if found and abs(found.mean) < margin[1] / 2 else (0.0,)
 
     def outlook(self, boundaries: tuple[float, ...]) -> str:
-        """What it takes until the interval leaves out one of ``boundaries``."""
+        """Return what it takes for the interval to exclude ``boundaries``."""
         if few := self.too_few:
             return few
         return sequential.outlook(self.interval(), boundaries, self.cost, self.of.rstrip("s"))
 
 
 def numbered(values: Iterable[float]) -> Series:
-    """A value of each seed."""
+    """Return a series of values, numbered from 0."""
     return Series(dict(enumerate(values)))

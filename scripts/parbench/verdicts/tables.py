@@ -1,7 +1,7 @@
-"""metrics.json files -> one tidy CSV a study: statistics over seeds, published values, verdicts.
+"""Turn metrics.json files into a study's CSV table: statistics, published values, verdicts.
 
-One row a (group, metric); a group is a cell without its seed. docs/verdicts.md says in words how a
-number is averaged and how a verdict is reached.
+One row for each group and metric; a group is the cells that differ only in their seed.
+docs/verdicts.md says how numbers are averaged and verdicts reached.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ from parbench.verdicts.words import NOT_REACHED, SHARED
 
 
 def _rates(group: Group, baseline: Group) -> float:
-    """What makes a speedup a ratio of samples a second: a time is that of all epochs."""
+    """Return the factor that turns a speedup, of all epochs, into a ratio of samples per second."""
     ours, theirs = lengths_of(asdict(each.training) for each in (group, baseline))
     return ours / theirs
 
 
-# Ratios of pairs, by what one is that many times the speedup.
+# Ratios that pairs measure, with the factor between each and the speedup.
 IN_TURNS = {
     "speedup": lambda group, baseline: 1.0,
     "throughput_ratio": _rates,
     "parallel_efficiency": lambda group, baseline: baseline.devices / group.devices,
 }
-SHOWN_OPERATORS = 5  # those with the largest self time, beside the published ones
+SHOWN_OPERATORS = 5  # those with the largest self time, besides the published ones
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What rows are made of: a plan, its groups with their runs, the source's values."""
+    """The data that rows are made of: a plan, its groups with their runs, the source's values."""
 
     plan: Mapping
     groups: Mapping[str, Group]
     source: PublishedSource
 
     def baseline(self, group: Group) -> Group:
-        """What a group's speedup is measured against, of one that has a baseline."""
+        """Return the baseline of a group that has one."""
         return self.groups[group.baseline]
 
     def metrics(self, group: Group) -> list[Metric]:
-        """The metrics that a group has rows for."""
+        """Return the metrics that a group has rows for."""
         possible = {"accuracy_difference": group.baseline is not None}
         for name in IN_TURNS:
             told = group.not_run or self.published(METRICS[name], group)[0]
@@ -85,7 +85,7 @@ class Measured:
         return kept + self._operators(group)
 
     def _operators(self, group: Group) -> list[Metric]:
-        """Times of single operators: those that the source tells, and the largest here."""
+        """Return the times of single operators: those the source prints, and the largest here."""
         if group.training.profile not in PROFILED:
             return []
         spent: Counter[str] = Counter()
@@ -99,7 +99,7 @@ class Measured:
         ]
 
     def series(self, metric: Metric, group: Group) -> Series:
-        """The metric over the group's seeds, or restarts."""
+        """Return the metric's values over the group's seeds or restarts."""
         if group.not_run:
             return Series({})
         if metric.name == "accuracy_difference":
@@ -111,18 +111,18 @@ class Measured:
             return group.pairs[group.baseline].series.times(factor)
         if metric is TO_PUBLISHED:
             goal = self.source.find(group, METRICS["test_accuracy"])
-            # What its goal was published for may be other work.
+            # The accuracy may have been published for other work.
             return time_to(goal.value, group, scale_difference(group, self.plan["study"]))
         return group.series(metric)
 
     def published(self, metric: Metric, group: Group) -> tuple[Published | None, str]:
-        """The published value, or None and maybe why."""
+        """Return the published value, or None and, if known, why."""
         if metric.name == "speedup" and group.baseline:
             return self.source.speedup(group, self.baseline(group))
         return self.source.find(group, metric), ""
 
     def rows(self, group: Group, uncertified: list[str]) -> Iterator[Row]:
-        """The rows of one group; ``uncertified``: what certificates do not cover of it."""
+        """Yield the rows of one group; ``uncertified``: what certificates do not cover of it."""
         for metric in self.metrics(group):
             series = self.series(metric, group)
             if metric.optional and not series.values and not group.not_run:
@@ -171,13 +171,13 @@ class Measured:
                 published_table=published.table if published else "",
                 ratio=series.mean / published.value if known else None,
                 verdict=word,
-                # A note may also be the stated reason; seeds may fail alike: each sentence once.
+                # Each sentence once: the note may be the stated reason, and seeds may fail alike.
                 reason="; ".join(dict.fromkeys(filter(None, reasons))),
                 cells=" ".join(group.cells),
             )
 
     def _reading(self, differences: Series) -> str:
-        """What differences of accuracies say by themselves."""
+        """Return how the accuracies compare with the baseline's; empty without values."""
         if not differences.values:
             return ""
         share = self.plan["study"]["tolerance"]["accuracy"]
@@ -185,16 +185,16 @@ class Measured:
 
 
 def time_to(accuracy: float, group: Group, reasons: list[str]) -> Series:
-    """Seconds of training until the test accuracy was first ``accuracy`` after an epoch.
+    """Return the seconds of training to the first epoch with a test accuracy of ``accuracy``.
 
-    Over the good runs that measured it. Where one never got there, there is no mean, which would
-    leave out the slowest: only minimum and maximum of those that did, and a sentence that counts
-    the others.
+    Includes the good runs that measured it. If one never got there, there is no mean, as it would
+    leave out the slowest: only minimum and maximum of those that did, and a reason that counts the
+    others.
     """
     scored = {}
     for run in group.ok:
         epochs = [epoch for epoch in run["history"] if epoch["test_accuracy"] is not None]
-        # The last digits of a float decide nothing.
+        # The last digits of a float must not decide.
         there = (e for e in epochs if e["test_accuracy"] >= accuracy * (1 - 1e-9))
         if epochs:
             scored[seed(run)] = next((epoch["elapsed_seconds"] for epoch in there), None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from parbench.printable import printable
 from parbench.verdicts import words
 
-if TYPE_CHECKING:  # a certificate is made where there is no pandas
+if TYPE_CHECKING:  # certificates are made where there is no pandas
     from parbench.verdicts.rows import Row
     from parbench.verdicts.series import Series
 
@@ -20,7 +20,7 @@ JUDGED = {
     "total_seconds": "time",
     "speedup": "speedup",
 }
-# From what a reader must see first to what says nothing.
+# Most important to a reader first.
 GRAVITY = (
     words.SUSPICIOUS,
     words.NOT_REPRODUCED,
@@ -36,16 +36,16 @@ GRAVITY = (
 
 
 def say(text: str) -> None:
-    """Print ``text``, also on a terminal that cannot say ±."""
+    """Print ``text``, even on a terminal that cannot show ±."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     print(printable(text))
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Columns two blanks apart, the first line as their head.
+    """Return the lines as columns two spaces apart, the first line as their head.
 
-    The last field of a line that has fewer runs into the next columns.
+    The last field of a line with fewer fields runs into the next columns.
     """
     columns = len(lines[0])
     widths = [
@@ -60,7 +60,7 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def spread(found: Series | Row, factor: float, form: str, unit: str = "") -> str:
-    """``93.00 ± 0.20``: mean and standard deviation; the range of too few seeds; or nothing."""
+    """Return mean ± standard deviation (``93.00 ± 0.20``), the range of too few seeds, or empty."""
     if not found.seeds or found.mean is None:
         return ""
     if found.too_few:
@@ -70,7 +70,7 @@ def spread(found: Series | Row, factor: float, form: str, unit: str = "") -> str
 
 
 def closing(rows: Sequence[Row]) -> str:
-    """The short table of one study at the end of a run."""
+    """Return the short table of one study for the end of a run."""
     groups: dict[str, dict[str, Row]] = {}
     for row in rows:
         groups.setdefault(row.group, {})[row.metric] = row
@@ -82,13 +82,13 @@ def closing(rows: Sequence[Row]) -> str:
 
 
 def _is_warned_of(row: Row) -> bool:
-    """Whether a speedup is shown that must not be read as one without its reason."""
+    """Return whether a speedup is shown that must not be read without its reason."""
     unjudged = row.verdict in (words.NOT_COMPARABLE, words.NO_PUBLISHED_VALUE)
     return bool(row.metric == "speedup" and row.mean is not None and unjudged and row.reason)
 
 
 def _line(rows: Mapping[str, Row]) -> list[str]:
-    """The fields of one group, whose ``rows`` are by metric."""
+    """Return the fields of one group, given its ``rows`` by metric."""
     first = next(iter(rows.values()))
     strategy, variant = first.strategy, first.variant
     strategy = variant if variant.startswith(strategy) else f"{strategy} ({variant})"
@@ -111,7 +111,7 @@ def _line(rows: Mapping[str, Row]) -> list[str]:
 
 
 def _gravest(rows: Mapping[str, Row]) -> str:
-    """The gravest verdict, and what it is on: ``not reproduced: accuracy, time``."""
+    """Return the gravest verdict and what it is about: ``not reproduced: accuracy, time``."""
     verdicts = {JUDGED[name]: rows[name].verdict for name in JUDGED if name in rows}
     gravest = min(verdicts.values(), key=GRAVITY.index, default=words.NO_PUBLISHED_VALUE)
     if GRAVITY.index(gravest) >= GRAVITY.index(words.NOT_COMPARABLE):

@@ -31,22 +31,22 @@ from parbench.training.progress import Heartbeat
 from parbench.verdicts.certificate import ALSO_IN, FROZEN, IN_HALF, SYNCHRONIZED
 
 BATCH, TAIL = 23, 3  # no number of ranks or micro-batches divides it; some ranks have no tail
-# The batch, its tail, the batch again; of synchronized BatchNorm the first alone: the few values
-# that a channel has in the tail let roundings grow a millionfold, in eager training, too.
+# The batch, its tail, the batch again; with synchronized BatchNorm only the first: in the tail a
+# channel has so few values that rounding errors grow a millionfold, even in eager training.
 STEPS = {FROZEN: 3, SYNCHRONIZED: 1}
 CLASSES = 10
 LENGTH, WORDS = 16, Vocabulary(size=50, pad=1, first=0, last=2)  # of texts
-# Norms below this share of the largest tensor's are compared with that: a gradient that is nothing
-# but rounding has no relative error.
+# Errors are relative to at least this share of the largest tensor's norm: a gradient that is
+# nothing but rounding has no meaningful relative error.
 FLOOR = 1e-3
-# As it was made, frozen BatchNorm changes nothing, and a hundred layers overflow.
+# With its initial variance, frozen BatchNorm changes nothing, and a hundred layers overflow.
 FROZEN_VARIANCE = 4.0
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Numbers to compute with. ``bound``: of the relative error against eager training; in half
-    precision, where rounding alone moves a gradient by more, of the share of products in float32.
+    """The number format of a trial. ``bound``: of the relative error against eager training; in
+    half precision, where rounding alone causes more, of the share of products not in bfloat16.
     """
 
     dtype: torch.dtype  # of the weights
@@ -66,7 +66,7 @@ Quantities = dict[str, Tensors]
 
 @dataclass(frozen=True)
 class Trial:
-    """What is set against eager training: ``cell`` in this arithmetic, with BatchNorm so."""
+    """A comparison with eager training: of ``cell``, in this arithmetic and BatchNorm mode."""
 
     cell: Cell
     arithmetic: str
@@ -74,7 +74,7 @@ class Trial:
 
     @classmethod
     def of(cls, cell: Cell, arithmetic: str, batch_norm: str) -> Trial:
-        """The trial of a ``cell`` whose own precision and rule of BatchNorm do not count."""
+        """Return the trial of ``cell``, replacing its own precision and BatchNorm rule."""
         rule = "local" if batch_norm == FROZEN else batch_norm
         precision = ARITHMETIC[arithmetic].precision
         training = replace(cell.training, batch_norm=rule, precision=precision)
@@ -82,11 +82,11 @@ class Trial:
 
     @classmethod
     def read(cls, content: dict) -> Trial:
-        """The trial that `json` wrote."""
+        """Return the trial that `json` wrote."""
         return cls(**{**content, "cell": Cell.of(content["cell"])})
 
     def json(self) -> dict:
-        """It for another process."""
+        """Return it as JSON, for another process."""
         return {**asdict(self), "cell": self.cell.json()}
 
     @property
@@ -101,8 +101,8 @@ class Trial:
 def cell_of(
     model: str, strategy: str, devices: int, options: dict, tuned: dict | None = None
 ) -> Cell:
-    """A cell on ``devices`` cores that trains the small ``model``, ``tuned`` by these settings:
-    what a trial runs."""
+    """Return the cell that a trial runs: the small ``model`` on ``devices`` cores, with the
+    settings ``tuned``."""
     module, small = strategies.load(strategy), models.load(model)
     defaults = {key: part.get("default") for key, part in module.OPTIONS.items()}
     usual = {key: part["default"] for key, part in small.OPTIONS.items()}
@@ -132,7 +132,7 @@ def cell_of(
 
 
 def trials_of(cell: Cell, precisions: Iterable[str], synchronized: bool) -> list[Trial]:
-    """The trials that certify ``cell`` in these precisions, and with synchronized BatchNorm."""
+    """Return the trials of ``cell`` in these precisions and, if asked, synchronized BatchNorm."""
     strategy = strategies.of(cell)
     arithmetics = dict.fromkeys((strategy.EXACT, *(ALSO_IN[p] for p in precisions)))
     trials = [Trial.of(cell, name, FROZEN) for name in arithmetics]
@@ -142,7 +142,7 @@ def trials_of(cell: Cell, precisions: Iterable[str], synchronized: bool) -> list
 
 
 def has_batch_norm(cell: Cell) -> bool:
-    """Whether BatchNorm's rule changes what its model computes."""
+    """Return whether the BatchNorm rule changes what the cell's model computes."""
     model = cell.model
     with torch.device("meta"):
         seen = WORDS if models.vocabulary(model.name) else cell.training.image_size
@@ -154,19 +154,19 @@ def has_batch_norm(cell: Cell) -> bool:
 
 
 class Cast(nn.Module):
-    """The images, in the trial's own arithmetic; tokens are numbers in any."""
+    """A layer that casts images to the trial's arithmetic; tokens stay integers."""
 
     def __init__(self, dtype: torch.dtype):
         super().__init__()
         self.dtype = dtype
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """[B, 3, S, S] float32 -> the same in another dtype; [B, L] int64 as it is."""
+        """Return [B, 3, S, S] float32 images in the dtype, [B, L] int64 tokens as they are."""
         return images.to(self.dtype) if images.is_floating_point() else images
 
 
 class TrialRun(loop.Run):
-    """The training loop with a model that draws nothing, in any arithmetic."""
+    """The training loop with a model without randomness, in any arithmetic."""
 
     def __init__(self, trial: Trial, work: Path, strategy: _base.Strategy):
         self.trial = trial
@@ -175,7 +175,7 @@ class TrialRun(loop.Run):
         self.products: list[torch.dtype] = []
         frozen = trial.batch_norm == FROZEN
         for module in self.model.modules():
-            # As the strategy has it: torchgpipe puts layers of its own in place of the model's.
+            # In the wrapped model, since torchgpipe replaces the model's layers by its own.
             if isinstance(module, _BatchNorm):
                 module.train(not frozen)
                 if frozen:
@@ -184,13 +184,13 @@ class TrialRun(loop.Run):
                 self._watch(module)
 
     def build(self) -> nn.Sequential:
-        """In evaluation: dropout and stochastic depth are off."""
+        """Return the model in evaluation mode, without dropout and stochastic depth."""
         dtype = ARITHMETIC[self.trial.arithmetic].dtype
         blocks, cast = super().build().to(dtype).eval(), Cast(dtype)
         return nn.Sequential(OrderedDict(cast=cast, **dict(blocks.named_children())))
 
     def _watch(self, stage: nn.Module) -> None:
-        """Note the dtype of every matrix product of ``stage``, also when it is computed again."""
+        """Record the dtype of every matrix product of ``stage``, including recomputed ones."""
         for module in stage.modules():
             if isinstance(module, (nn.Linear, _ConvNd)):
                 module.register_forward_hook(
@@ -198,17 +198,17 @@ class TrialRun(loop.Run):
                 )
 
     def measure(self) -> Quantities:
-        """The steps, and what came of them."""
+        """Train the steps and return the tensors to compare, by quantity."""
         losses, gradients = [], []
         order = self.order(0)
         for number in range(STEPS[self.trial.batch_norm]):
             start, stop = self.bounds[number % len(self.bounds)]
             loss = self.step(order[start:stop], 0)
-            # As an epoch's loss: the mean over the ranks that share a batch.
+            # As for an epoch's loss: the mean over the ranks that share a batch.
             total = self.strategy.reduced([loss.item()], "sum")[0]
             losses.append(total / self.strategy.data_parallel_size)
             if number == 0:
-                # SGD's momentum is then the gradient, whoever holds which part of it.
+                # After one step SGD's momentum is the gradient, whichever rank holds which part.
                 state = self.strategy.optimizer_state(self.optimizer, self.parameters)
                 gradients = [value.clone() for value in state.values()]
         found = {
@@ -223,18 +223,18 @@ class TrialRun(loop.Run):
         return found
 
     def _whole(self, tensors: dict[str, torch.Tensor]) -> Tensors:
-        """Those of the whole model, in its order, of which this rank has ``tensors``."""
+        """Return the whole model's tensors, in its order; this rank has ``tensors``."""
         own = {name: value.detach() for name, value in tensors.items()}
         return list(self.strategy.whole(own).values())
 
     def not_in_half(self) -> float:
-        """The share of matrix products that were not computed in bfloat16."""
+        """Return the share of matrix products that were not computed in bfloat16."""
         half = self.products.count(torch.bfloat16)
         return 1 - half / len(self.products) if self.products else 1.0
 
 
 def _data(work: Path, cell: Cell) -> Path:
-    """The folder of a dataset of noise, of BATCH + TAIL samples, as the model of ``cell`` sees."""
+    """Return the folder of a noise dataset of BATCH + TAIL samples for the model of ``cell``."""
     size, kind = cell.training.image_size, models.vocabulary(cell.model.name)
     folder = work / f"noise-{kind or size}"
     if folder.exists():
@@ -265,7 +265,7 @@ def _data(work: Path, cell: Cell) -> Path:
 
 
 def difference(found: Tensors, expected: Tensors) -> float:
-    """The largest relative error of any tensor, by its norm; infinite where one is no number."""
+    """Return the largest relative error of any tensor, by norm; infinite if one is not finite."""
     norms = [each.double().norm().item() for each in expected]
     least = FLOOR * max(norms) or 1.0
     errors = [
@@ -276,7 +276,7 @@ def difference(found: Tensors, expected: Tensors) -> float:
 
 
 def reference(trial: Trial, work: Path) -> Quantities:
-    """What eager training computes in the place of ``trial``: once, it is then kept in ``work``."""
+    """Return what eager training computes in place of ``trial``; done once and kept in ``work``."""
     path = work / f"{trial.cell.model.name}-{trial.arithmetic}-{trial.batch_norm}.safetensors"
     if not path.exists():
         untuned = {key: getattr(Training, key) for key in TUNING}
@@ -302,7 +302,7 @@ def reference(trial: Trial, work: Path) -> Quantities:
 
 
 def errors_of(trial: Trial, strategy: _base.Strategy, work: Path) -> dict[str, float]:
-    """By how much ``trial`` differs from eager training, by quantity, at worst over all ranks."""
+    """Return the errors of ``trial`` against eager training by quantity, the worst of all ranks."""
     run = TrialRun(trial, work, strategy)
     found = run.measure()
     if trial.in_half:
@@ -316,10 +316,10 @@ def errors_of(trial: Trial, strategy: _base.Strategy, work: Path) -> dict[str, f
 def run_trials(
     todo: list[Trial], work: Path, out: Path, done: Callable[[], object] = lambda: None
 ) -> None:
-    """Every trial of ``todo``, on this rank; rank 0 writes to ``out`` what came of each: errors by
-    quantity, or why there are none. ``done`` hears of each that has ended.
+    """Run every trial of ``todo`` on this rank; rank 0 writes the result of each to ``out``: errors
+    by quantity, or why there are none. ``done`` is called after each.
 
-    What starts in processes of its own is set up once: its trials differ in arithmetic only.
+    Consecutive trials with the same strategy and hardware share one setup of the strategy.
     """
     results: list[dict | str] = []
     for _, group in itertools.groupby(todo, lambda trial: place(trial.cell)):
@@ -330,20 +330,20 @@ def run_trials(
             strategy.cell, strategy.model = trial.cell, trial.cell.model
             try:
                 found = errors_of(trial, strategy, work)
-                # What is no number is None in JSON.
+                # JSON has no infinity or NaN: they become None.
                 results.append({name: e if math.isfinite(e) else None for name, e in found.items()})
-            except Exception as error:  # whatever it is, it is the result
+            except Exception as error:  # any error is the trial's result
                 results.append(f"{type(error).__name__}: {error}".splitlines()[0])
-                if strategy.world_size > 1:  # the others wait for this rank
+                if strategy.world_size > 1:  # the other ranks would wait for this one
                     raise
             finally:
                 if strategy.leads:
                     files.write_json(out, results)
-            gc.collect()  # the wrapped model goes before its process group (see strategies/ddp.py)
+            gc.collect()  # free the wrapped model before its process group (see strategies/ddp.py)
             done()
         strategy.close()
 
 
 def place(cell: Cell) -> str:
-    """What a strategy is set up for."""
+    """Return a key of what a strategy is set up for: its options and hardware."""
     return files.canonical_json([asdict(cell.strategy), asdict(cell.hardware)])

@@ -1,4 +1,4 @@
-"""The words of statuses and verdicts, and how many values they take (docs/verdicts.md)."""
+"""The words for statuses and verdicts, and how many values those take (docs/verdicts.md)."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ VERDICTS = (
     NO_PUBLISHED_VALUE,
 )
 
-# Of claims.
+# Verdicts on claims.
 HOLDS = "holds"
 FAILS = "does not hold"
 REPORTED = "reported"
 UNTESTED = "cannot be tested here"
 CLAIM_VERDICTS = (HOLDS, FAILS, UNDECIDED, REPORTED, UNTESTED)
 
-TOO_CLOSE = "too close to call"  # of what would take too long
+TOO_CLOSE = "too close to call"  # said if a verdict would take too long
 
-# Of certificates.
+# Verdicts of certificates.
 EQUAL, DIFFERS = "equal", "differs"
 
-FEWEST = 4  # seeds, or restarts; fewer give their range, and decide nothing
+FEWEST = 4  # seeds or restarts; of fewer only the range is shown, and they decide nothing
 SHARED = "shared: other cells ran at the same time on such a machine"
 NO_VALUES = "no seed or restart that both have"
-NOT_REACHED = "not reached"  # so begins what is said of seeds below the published accuracy
+NOT_REACHED = "not reached"  # begins the reason about seeds below the published accuracy
 
 
 def too_few(number: int, of: str = "seeds") -> str:
-    """Why ``number`` seeds, or restarts, decide nothing; empty where they are enough."""
+    """Return why ``number`` seeds or restarts decide nothing; empty if they are enough."""
     counted = f"{number} {of if number != 1 else of.rstrip('s')}"
     return f"{counted}, and {FEWEST} are the fewest" if number < FEWEST else ""
