@@ -22,16 +22,16 @@ def section(studies: list[Study]) -> dict | None:
     """Return all certificates' rows in one table, and their digests; None without any."""
     if all(study.proofs is None for study in studies):
         return None
-    found = {
-        made["digest"]: (place, study, made)
+    by_digest = {
+        certificate["digest"]: (place, study, certificate)
         for study in studies
         if study.proofs is not None
-        for place, made in study.proofs.all.items()
+        for place, certificate in study.proofs.all.items()
     }
     rows = [
-        _row(f"C{number}", each)
-        for number, (_, _, made) in enumerate(found.values(), 1)
-        for each in summary(made["rows"])
+        _row(f"C{number}", texts)
+        for number, (_, _, certificate) in enumerate(by_digest.values(), 1)
+        for texts in summary(certificate["rows"])
     ]
     heads = [
         ("", ["Model", "Strategy"]),
@@ -45,7 +45,7 @@ def section(studies: list[Study]) -> dict | None:
         ),
         "digests": [
             [f"C{number}", f"{_where(place, study)}: {digest}"]
-            for number, (digest, (place, study, _)) in enumerate(found.items(), 1)
+            for number, (digest, (place, study, _)) in enumerate(by_digest.items(), 1)
         ],
     }
 
@@ -58,8 +58,8 @@ def _where(place: str, study: Study) -> str:
 def _row(where: str, texts: list[str]) -> list[TableCell]:
     *keys, combinations = texts[:5]
     tone = TONES.get(texts[-1], "plain")
-    told = [*map(TableCell, keys), whole(int(combinations)), *map(TableCell, texts[5:-1])]
-    return [*told, TableCell(texts[-1], tone=tone), TableCell(where)]
+    cells = [*map(TableCell, keys), whole(int(combinations)), *map(TableCell, texts[5:-1])]
+    return [*cells, TableCell(texts[-1], tone=tone), TableCell(where)]
 
 
 def fact(certificates: Certificates | None, run: Mapping) -> list[list[str]]:

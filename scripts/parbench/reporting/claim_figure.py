@@ -62,8 +62,8 @@ class Block:
     @property
     def texts(self) -> tuple[list[str], list[str]]:
         """The wrapped lines of claim and test."""
-        said = f"{self.number}  {self.judged.claim.claim}"
-        return textwrap.wrap(said, 40), textwrap.wrap(self.test, 48)
+        claim = f"{self.number}  {self.judged.claim.claim}"
+        return textwrap.wrap(claim, 40), textwrap.wrap(self.test, 48)
 
     @property
     def height(self) -> float:
@@ -73,10 +73,10 @@ class Block:
     @property
     def spoken(self) -> str:
         """Everything drawn, in words."""
-        told = "; ".join(f"{line.label}: {line.spoken}" for line in self.lines)
+        comparisons = "; ".join(f"{line.label}: {line.spoken}" for line in self.lines)
         firm = ", firm" * self.judged.firm
-        said = f"{self.judged.verdict}{firm}: {self.judged.claim.claim}"
-        return f"Claim {self.number}, {said} {told}."
+        judgement = f"{self.judged.verdict}{firm}: {self.judged.claim.claim}"
+        return f"Claim {self.number}, {judgement} {comparisons}."
 
 
 def shown(each: Comparison) -> bool:
@@ -91,8 +91,8 @@ def part(head: list[str], blocks: list[Block], points: bool) -> dict:
     """
     height = sum(block.height for block in blocks) + 0.45 + HEAD * len(head)
     panel = Panel(partial(_draw, head, blocks, points), height, WIDTH)
-    of = ", ".join(head)
-    alt = " ".join([f"Claims of {of}.", *(block.spoken for block in blocks)])
+    heading = ", ".join(head)
+    alt = " ".join([f"Claims of {heading}.", *(block.spoken for block in blocks)])
     return {"alt": alt, "svg": svg(f"claims-{head[0]}", panel)}
 
 
@@ -119,12 +119,12 @@ def _edges(block: Block, each: Comparison) -> list[float]:
 
 def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
     """Return the ends of the axis: it holds all points; bars may leave it."""
-    found = [0.0 if points else 1.0]
+    values = [0.0 if points else 1.0]
     for block in blocks:
         for each in (line.each for line in block.lines):
-            told = (each.measured.mean, each.published, each.bound)
-            found += [*each.measured.points, *_edges(block, each), *filter(None, told)]
-    low, high = min(found), max(found)
+            marks = (each.measured.mean, each.published, each.bound)
+            values += [*each.measured.points, *_edges(block, each), *filter(None, marks)]
+    low, high = min(values), max(values)
     if points:
         room = max(0.06 * (high - low), 0.002)
         return low - room, high + room
@@ -141,7 +141,7 @@ def _draw(head: list[str], blocks: list[Block], points: bool, figure: Figure) ->
     box = (LEFT / WIDTH, bottom, (RIGHT - LEFT) / WIDTH, 1 - top - bottom)
     axes = figure.add_axes(box)
     low, high = _limits(blocks, points)
-    axes.set(xlim=(low, high), ylim=(sum(b.height for b in blocks), 0), yticks=[])
+    axes.set(xlim=(low, high), ylim=(sum(block.height for block in blocks), 0), yticks=[])
     if points:
         axes.xaxis.set_major_formatter(
             lambda value, _: f"{100 * value:+.4g}".replace("-", "−") if value else "0"
@@ -149,7 +149,7 @@ def _draw(head: list[str], blocks: list[Block], points: bool, figure: Figure) ->
         axes.locator_params(axis="x", nbins=6)
     else:
         axes.set_xscale("log")
-        ticks = [t for t in (FINE if high / low < 2.2 else TICKS) if low <= t <= high]
+        ticks = [tick for tick in (FINE if high / low < 2.2 else TICKS) if low <= tick <= high]
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
     axes.spines["left"].set_visible(False)
@@ -157,18 +157,18 @@ def _draw(head: list[str], blocks: list[Block], points: bool, figure: Figure) ->
     axes.grid(visible=True, axis="x")
     unit = "Difference (percentage points)" if points else "Ratio (logarithmic)"
     axes.set_xlabel(unit, fontsize=7)
-    place = blended_transform_factory(figure.dpi_scale_trans, axes.transData)
+    transform = blended_transform_factory(figure.dpi_scale_trans, axes.transData)
     for x, text in ((0, head[0]), (SAYS, "Verdict")):
         above = -0.06 - HEAD * (len(head) - 1)
-        axes.text(x, above, text, transform=place, weight="bold", fontsize=8.5, va="bottom")
-    for number, text in enumerate(reversed(head[1:])):
-        axes.text(0, -0.06 - HEAD * number, text, transform=place, fontsize=7, va="bottom")
+        axes.text(x, above, text, transform=transform, weight="bold", fontsize=8.5, va="bottom")
+    for index, text in enumerate(reversed(head[1:])):
+        axes.text(0, -0.06 - HEAD * index, text, transform=transform, fontsize=7, va="bottom")
     at = 0.0
     for block in blocks:
         if at:
-            line = {"transform": place, "color": INK, "lw": 0.4, "alpha": 0.3, "clip_on": False}
-            axes.plot([0, WIDTH], [at, at], **line)
-        _draw_block(axes, block, at + GAP / 2, place)
+            look = {"transform": transform, "color": INK, "lw": 0.4, "alpha": 0.3, "clip_on": False}
+            axes.plot([0, WIDTH], [at, at], **look)
+        _draw_block(axes, block, at + GAP / 2, transform)
         at += block.height
 
 
@@ -179,13 +179,13 @@ def _draw_block(axes: Axes, block: Block, at: float, place) -> None:
     axes.text(0, at, "\n".join(claim), fontsize=7.5, linespacing=1.15, **look)
     below = at + LINE * len(claim)
     axes.text(0, below, "\n".join(test), fontsize=6.3, linespacing=1.2, **look)
-    word = f"{LOOKS[block.judged.verdict][0]} {block.judged.verdict}".strip()
-    word = word.replace("tested here", "tested") + ", firm" * block.judged.firm
-    for number, text in enumerate(textwrap.wrap(word, 15)):
-        where = at + ROW / 2 + LINE * number
-        axes.text(SAYS, where, text, fontsize=7.5, weight="bold", **look | MIDDLE)
-    for number, line in enumerate(block.lines):
-        middle = at + ROW * (number + 0.5)
+    verdict = f"{LOOKS[block.judged.verdict][0]} {block.judged.verdict}".strip()
+    verdict = verdict.replace("tested here", "tested") + ", firm" * block.judged.firm
+    for index, text in enumerate(textwrap.wrap(verdict, 15)):
+        y = at + ROW / 2 + LINE * index
+        axes.text(SAYS, y, text, fontsize=7.5, weight="bold", **look | MIDDLE)
+    for index, line in enumerate(block.lines):
+        middle = at + ROW * (index + 0.5)
         _draw_line(axes, block, line.each, middle)
         small = {"transform": place} | MIDDLE
         axes.text(LABEL, middle, cut(line.label, 26), fontsize=6.5, ha="right", **small)
@@ -202,13 +202,15 @@ def _draw_line(axes: Axes, block: Block, each: Comparison, at: float) -> None:
         axes.barh(at, width, left=green[0], height=ROW, color=GOOD, alpha=0.16, lw=0)
     for edge in [1.0] if op == "equal" else edges:
         axes.plot([edge, edge], [at - half, at + half], color=INK, lw=0.9)
-    found, colour = each.measured, LOOKS[each.verdict][1]
-    known = found.ci_low is not None
-    low, high = (found.ci_low, found.ci_high) if known else (found.min, found.max)
-    style = {"color": colour, "lw": 3.2 if known else 0.8, "alpha": 0.55}
+    measured, colour = each.measured, LOOKS[each.verdict][1]
+    has_interval = measured.ci_low is not None
+    low, high = (
+        (measured.ci_low, measured.ci_high) if has_interval else (measured.min, measured.max)
+    )
+    style = {"color": colour, "lw": 3.2 if has_interval else 0.8, "alpha": 0.55}
     axes.plot([low, high], [at, at], solid_capstyle="butt", **style)
-    axes.plot(found.points, [at] * found.seeds, "o", ms=2.2, color=INK, mew=0, alpha=0.6)
-    axes.plot([found.mean] * 2, [at - 0.05, at + 0.05], color=colour, lw=1.5)
+    axes.plot(measured.points, [at] * measured.seeds, "o", ms=2.2, color=INK, mew=0, alpha=0.6)
+    axes.plot([measured.mean] * 2, [at - 0.05, at + 0.05], color=colour, lw=1.5)
     for end, beyond, marker in ((0, low < ends[0], "<"), (1, high > ends[1], ">")):
         if beyond:
             axes.plot(ends[end], at, marker, ms=3.5, color=colour, mew=0, clip_on=False)

@@ -59,27 +59,27 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
 
     None without ``claimed``, ``published`` or a study that has a source or claims.
     """
-    asked = [study for study in studies if study.has_source or study.study.get("claims")]
-    if claimed is None or not published or not asked:
+    relevant = [study for study in studies if study.has_source or study.study.get("claims")]
+    if claimed is None or not published or not relevant:
         return None
-    rows = {path: read_rows(path) for path in published}
-    of_all = list(itertools.chain.from_iterable(rows.values()))
+    rows_by_path = {path: read_rows(path) for path in published}
+    all_rows = list(itertools.chain.from_iterable(rows_by_path.values()))
     all_claims = read_claims(claimed)
-    rebuilt = [_rebuilt(study, of_all) for study in asked]
+    rebuilt = [_rebuilt(study, all_rows) for study in relevant]
     sources = {each.source.name for each in rebuilt}
     granted = audit.Granted()
-    found = []
-    for path, own in rows.items():
-        said = audit.of_claims(all_claims, own)
-        for each in (*audit.contradictions(own, granted), *said):
-            found += [(path, each)] if each.study in sources else []
-    judged = claims.judge(all_claims, rebuilt, [each for _, each in found])
+    findings = []
+    for path, rows in rows_by_path.items():
+        of_claims = audit.of_claims(all_claims, rows)
+        for finding in (*audit.contradictions(rows, granted), *of_claims):
+            findings += [(path, finding)] if finding.study in sources else []
+    judged = claims.judge(all_claims, rebuilt, [finding for _, finding in findings])
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
     return {
         "sentence": _headline(judged),
         **_first_page(dict(enumerate(judged, 1))),
         "detail": _one_by_one(judged, panels),
-        "audit": _audit(found, granted),
+        "audit": _audit(findings, granted),
         "terminal": list(_on_a_terminal(judged)),
     }
 
@@ -87,8 +87,8 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
 def _rebuilt(study: Study, published: list[Published]) -> Rebuilt:
     means = {key: row.mean for key, row in study.rows.items() if row.mean is not None}
     source = PublishedSource(study.study["published"], published)
-    about, claimed = study.study, study.study.get("claims", ())
-    return Rebuilt(study.name, about["tolerance"], source, tuple(study.groups), means, claimed)
+    definition, claimed = study.study, study.study.get("claims", ())
+    return Rebuilt(study.name, definition["tolerance"], source, tuple(study.groups), means, claimed)
 
 
 # ---------------------------------------------------------------- the first page
@@ -99,15 +99,15 @@ def _first_page(numbered: dict[int, Judged]) -> dict:
     by_source: dict[tuple[str, bool], list[tuple[int, Judged]]] = {}
     for number, each in numbered.items():
         by_source.setdefault((each.claim.study, _is_of_points(each)), []).append((number, each))
-    drawn, parts = set(), []
+    numbers_drawn, parts = set(), []
     sources = list(dict.fromkeys(source for source, _ in by_source))
     ordered = sorted(by_source.items(), key=lambda item: (sources.index(item[0][0]), item[0][1]))
-    for (source, points), claimed in ordered:
-        names = list(dict.fromkeys(c.study for _, each in claimed for c in each.comparisons))
+    for (source, points), source_claims in ordered:
+        names = list(dict.fromkeys(c.study for _, each in source_claims for c in each.comparisons))
         letters = dict(zip(names, string.ascii_uppercase, strict=False)) if len(names) > 1 else {}
-        blocks = [_block(number, each, letters, points) for number, each in claimed]
+        blocks = [_block(number, each, letters, points) for number, each in source_claims]
         blocks = [block for block in blocks if block.lines]
-        drawn |= {block.number for block in blocks}
+        numbers_drawn |= {block.number for block in blocks}
         if blocks:
             head = [source + ", scores" * points]
             head += [f"{letter} {name}" for name, letter in letters.items()]
@@ -124,7 +124,7 @@ def _first_page(numbered: dict[int, Judged]) -> dict:
             "t-claims",
             "Claims that no number answers",
             [("", ["No.", "Source", "Claim"]), ("", ["What came out here", "Verdict"])],
-            [_told_row(n, each) for n, each in numbered.items() if n not in drawn],
+            [_told_row(n, each) for n, each in numbered.items() if n not in numbers_drawn],
             empty="None.",
         ),
     }
@@ -135,28 +135,28 @@ def _headline(judged: list[Judged]) -> str:
     if not judged:
         return "The sources of this report make no claim that is known."
     counts = Counter(each.verdict for each in judged)
-    told = [f"{n} {_says(word, n)}" for word in words.CLAIM_VERDICTS[:-1] if (n := counts[word])]
+    totals = [f"{n} {_says(word, n)}" for word in words.CLAIM_VERDICTS[:-1] if (n := counts[word])]
     tested = len(judged) - counts[words.UNTESTED]
     text = (
-        f"{tested} of {count(len(judged), 'claim')} can be tested here: {listed(told) or 'none'}."
+        f"{tested} of {count(len(judged), 'claim')} can be tested here: {listed(totals) or 'none'}."
     )
     lacks = Counter(_lacks(each)[0] for each in judged if each.verdict == words.UNTESTED)
     if lacks:
         text += f" Of the others: {'; '.join(f'{why} ({n})' for why, n in lacks.items())}."
-    if any(made.scaled for each in judged for made in each.comparisons):
+    if any(comparison.scaled for each in judged for comparison in each.comparisons):
         text += " What is measured here is smaller than what the sources measured."
     return text
 
 
 def _says(verdict: str, number: int) -> str:
     """Return the verb: ``holds`` for 1, ``hold`` for 2."""
-    one, several = {
+    singular, plural = {
         words.HOLDS: ("holds", "hold"),
         words.FAILS: ("does not", "do not"),
         words.UNDECIDED: ("is undecided", "are undecided"),
         words.REPORTED: ("is told and not judged", "are told and not judged"),
     }[verdict]
-    return one if number == 1 else several
+    return singular if number == 1 else plural
 
 
 def _lacks(each: Judged) -> tuple[str, str]:
@@ -170,17 +170,17 @@ def _block(number: int, each: Judged, letters: dict[str, str], points: bool) -> 
     """Return a claim as drawn; ``letters`` mark the studies where there are several."""
     lines = []
     for study in dict.fromkeys(c.study for c in each.comparisons):
-        drawn = [c for c in each.comparisons if c.study == study and claim_figure.shown(c)]
-        labels = (f"{letters.get(study, '')} {text}".strip() for text in _labels(drawn))
-        lines += map(Line, labels, drawn, [_spoken(c, points) for c in drawn])
+        comparisons = [c for c in each.comparisons if c.study == study and claim_figure.shown(c)]
+        labels = (f"{letters.get(study, '')} {text}".strip() for text in _labels(comparisons))
+        lines += map(Line, labels, comparisons, [_spoken(c, points) for c in comparisons])
     return Block(number, each, _test(each) if lines else "", tuple(lines))
 
 
 def _spoken(each: Comparison, points: bool) -> str:
-    told = f"{each.verdict}, {_text(each.measured.mean, points)}"
+    text = f"{each.verdict}, {_text(each.measured.mean, points)}"
     interval = _interval(each.measured, points)
-    told += f" ({interval.text})" if not interval.spoken else ""
-    return told + (
+    text += f" ({interval.text})" if not interval.spoken else ""
+    return text + (
         f", published {_text(each.published, points)}" if each.published is not None else ""
     )
 
@@ -198,10 +198,13 @@ def _test(judged: Judged) -> str:
         )
         for n in (0, 1)
     ]
-    named = (test.numerator, test.denominator)
-    told = (s if s.count(" or ") < 3 else str(n) for s, n in zip(sides, named, strict=True))
-    by = " less " if test.is_of_differences else " over "
-    return f"{label(test.metric)}, {by.join(told)}: {op}"
+    selections = (test.numerator, test.denominator)
+    names = (
+        side if side.count(" or ") < 3 else str(selection)
+        for side, selection in zip(sides, selections, strict=True)
+    )
+    separator = " less " if test.is_of_differences else " over "
+    return f"{label(test.metric)}, {separator.join(names)}: {op}"
 
 
 def _sides(each: Comparison) -> list[tuple[Group, Group]]:
@@ -209,13 +212,13 @@ def _sides(each: Comparison) -> list[tuple[Group, Group]]:
 
 
 def _told_row(number: int, each: Judged) -> list[TableCell]:
-    made = [c for c in each.comparisons if c.measured is not None]
+    measured = [c for c in each.comparisons if c.measured is not None]
     lacks = _lacks(each)[1] if each.verdict == words.UNTESTED else each.reason
     return [
         TableCell(str(number), sort=number),
         TableCell(each.claim.study),
         TableCell(printable(each.claim.claim)),
-        TableCell("; ".join(f"{_model(c)}: {c.measured}" for c in made) or lacks),
+        TableCell("; ".join(f"{_model(c)}: {c.measured}" for c in measured) or lacks),
         _verdict(each.verdict, ()),
     ]
 
@@ -251,8 +254,8 @@ def _labels(comparisons: list[Comparison]) -> list[str]:
         lambda each: f"{_model(each)} {_variant(each, 0)} over {_variant(each, 1)}",
         lambda each: f"{each.study}: {_compared(each)}",
     ]
-    labels = [list(map(way, comparisons)) for way in ways]
-    return next((each for each in labels if len(set(each)) == len(each)), labels[-1])
+    choices = [list(map(way, comparisons)) for way in ways]
+    return next((labels for labels in choices if len(set(labels)) == len(labels)), choices[-1])
 
 
 def _model(each: Comparison) -> str:
@@ -287,10 +290,10 @@ def _on_a_terminal(judged: list[Judged]) -> Iterator[list[str]]:
         for each in claim.comparisons:
             numbers = [cell.text for cell in _numbers(each, _is_of_points(claim))]
             bound = ABSENT if each.bound is None else ratio_text(each.bound)
-            told = each.verdict in (words.UNDECIDED, words.UNTESTED)
-            verdict = f"{each.verdict}: {each.reasons[-1]}" if told else each.verdict
-            line = [claim.name, _compared(each), *numbers, bound, verdict]
-            yield list(map(printable, line))
+            with_reason = each.verdict in (words.UNDECIDED, words.UNTESTED)
+            verdict = f"{each.verdict}: {each.reasons[-1]}" if with_reason else each.verdict
+            fields = [claim.name, _compared(each), *numbers, bound, verdict]
+            yield list(map(printable, fields))
 
 
 # ---------------------------------------------------------------- one by one
@@ -299,9 +302,9 @@ def _on_a_terminal(judged: list[Judged]) -> Iterator[list[str]]:
 def _one_by_one(judged: list[Judged], panels: Panels) -> dict:
     notes = Notes()
     rows = [
-        _comparison_row(number, each, comparison, panels, notes)
-        for number, each in enumerate(judged, 1)
-        for comparison in each.comparisons
+        _comparison_row(number, claim, comparison, panels, notes)
+        for number, claim in enumerate(judged, 1)
+        for comparison in claim.comparisons
         if comparison.ratios or comparison.group
     ]
     columns = ["Published", "Reproduced", "95 % interval", "Published lies", "Verdict"]
@@ -323,7 +326,7 @@ def _one_by_one(judged: list[Judged], panels: Panels) -> dict:
 def _comparison_row(
     number: int, judged: Judged, each: Comparison, panels: Panels, notes: Notes
 ) -> list[TableCell]:
-    points, why = _is_of_points(judged), each.reasons
+    points, reasons = _is_of_points(judged), each.reasons
     several = len({c.study for c in judged.comparisons}) > 1
     compared = f"{each.study}, {_compared(each)}" if several else _compared(each)
     row = [TableCell(str(number), sort=number), TableCell(compared), *_numbers(each, points)]
@@ -332,8 +335,8 @@ def _comparison_row(
         row[3] = replace(row[3], link=panels[each.study, group.id])
     row.append(TableCell(each.lies) if each.lies else absent("nothing to compare"))
     if each.lies == words.NOT_COMPARABLE:
-        why = (*why, each.says)
-    return [*row, _verdict(each.verdict, notes.mark(*why, printable(judged.claim.note or "")))]
+        reasons = (*reasons, each.says)
+    return [*row, _verdict(each.verdict, notes.mark(*reasons, printable(judged.claim.note or "")))]
 
 
 def _numbers(each: Comparison, points: bool) -> list[TableCell]:

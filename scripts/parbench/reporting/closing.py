@@ -13,13 +13,13 @@ REPORTS = (Path("reports/final.html"), Path("reports/final.pdf"))
 
 def main() -> None:
     """Print the table of every study in the report, the claims' verdicts and its files."""
-    data = Path("results/report.json")
-    told = read_json(data) if data.exists() else {"studies": [], "claims": None}
-    for study in told["studies"]:
+    source = Path("results/report.json")
+    report = read_json(source) if source.exists() else {"studies": [], "claims": None}
+    for study in report["studies"]:
         table = Path(f"results/tables/{study['name']}.csv")
         if table.exists():
             terminal.say(f"{terminal.closing(read_rows(table))}\n")
-    if claims := told["claims"]:
+    if claims := report["claims"]:
         terminal.say("\n".join([claims["sentence"], *terminal.aligned(claims["terminal"]), ""]))
-    for report in filter(Path.exists, REPORTS):
-        print(f"{report}  {report.stat().st_size / 1e6:.1f} MB")
+    for path in filter(Path.exists, REPORTS):
+        print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")

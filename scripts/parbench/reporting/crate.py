@@ -52,26 +52,28 @@ def finished(plan: expansion.Plan) -> dict[str, dict]:
     """Return metrics.json of ``plan``'s runnable cells; ParbenchError if there are none, or one or
     the report is missing or stale."""
     names = ", ".join(plan.studies)
-    wanted = dict.fromkeys(cell for study in plan.studies for cell in plan.runnable(study))
-    if not wanted:
+    cells = dict.fromkeys(cell for study in plan.studies for cell in plan.runnable(study))
+    if not cells:
         raise ParbenchError(f"studies: {names}: nothing of them runs here, so nothing can be told")
-    states = {cell: state.state(cell, plan) for cell in wanted}
-    lacking = [f"{cell}: {why[0]}" for cell, (word, why) in states.items() if word != "done"]
+    states = {cell: state.state(cell, plan) for cell in cells}
+    lacking = [
+        f"{cell}: {reasons[0]}" for cell, (word, reasons) in states.items() if word != "done"
+    ]
     if lacking:
         raise ParbenchError(
-            f"{len(lacking)} of {len(wanted)} cells have no result, or a stale one, such as "
+            f"{len(lacking)} of {len(cells)} cells have no result, or a stale one, such as "
             f"{lacking[0]}; {FIX}"
         )
-    runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in wanted}
+    runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in cells}
     end = datetime.fromisoformat(max(run["finished"] for run in runs.values()))
     for path in reported(plan):
         if not path.exists():
             raise ParbenchError(f"{path}: no such file; {FIX}")
         if datetime.fromtimestamp(path.stat().st_mtime, UTC) < end:
             raise ParbenchError(f"{path}: a cell was finished since it was made; {FIX}")
-    told = ", ".join(study["name"] for study in read_json(DATA)["studies"])
-    if told != names:
-        raise ParbenchError(f"{DATA}: a report of {told}, and not of {names}; {FIX}")
+    names_in_report = ", ".join(study["name"] for study in read_json(DATA)["studies"])
+    if names_in_report != names:
+        raise ParbenchError(f"{DATA}: a report of {names_in_report}, and not of {names}; {FIX}")
     return runs
 
 
@@ -82,8 +84,8 @@ def reported(plan: expansion.Plan) -> list[Path]:
 
 def inputs(plan: expansion.Plan, stack: str, configfiles: list[Path]) -> list[Path]:
     """Return the files that decide what is run, and the resulting plans."""
-    names = ("studies/{}.yaml", "results/plan/{}.json")
-    studies = [Path(name.format(study)) for study in plan.studies for name in names]
+    templates = ("studies/{}.yaml", "results/plan/{}.json")
+    studies = [Path(template.format(study)) for study in plan.studies for template in templates]
     sources = [*places.published_files(), places.CLAIMS]
     locks = sorted(Path("containers/locks", stack).glob("*.txt"))
     return [Path("config.yaml"), *configfiles, *studies, *sources, *locks]
@@ -98,7 +100,9 @@ class Crate:
 
     def __init__(self, plan: expansion.Plan, runs: dict[str, dict]) -> None:
         self.plan, self.runs = plan, runs
-        self.environments = [one for run in runs.values() for one in metrics_json.environments(run)]
+        self.environments = [
+            environment for run in runs.values() for environment in metrics_json.environments(run)
+        ]
         self.crate = ROCrate(version=VERSION, exclude=["__pycache__"])
         self.crate.metadata.extra_terms = {term: WFRUN + term for term in TERMS}
 
@@ -106,9 +110,12 @@ class Crate:
         """State the subject, what was not run, the license and the profiles."""
         titles = [study.study.title for study in self.plan.studies.values()]
         reasons = Counter(self.plan.not_run.values()).items()
-        left = "".join(f"; {number} not: {why}" for why, number in reasons)
-        ran = f"{len(self.runs)} of {len(self.plan.cells)} cells were run"
-        self.crate.name, self.crate.description = f"parbench: {', '.join(titles)}", f"{ran}{left}."
+        cells_not_run = "".join(f"; {number} not: {reason}" for reason, number in reasons)
+        cells_run = f"{len(self.runs)} of {len(self.plan.cells)} cells were run"
+        self.crate.name, self.crate.description = (
+            f"parbench: {', '.join(titles)}",
+            f"{cells_run}{cells_not_run}.",
+        )
         self.crate.license = self.named(license_, "CreativeWork", name=license_)
         profiles = [self.named(each, "CreativeWork", name=PROFILES[each]) for each in PROFILES]
         self.crate.root_dataset["conformsTo"] = profiles
@@ -121,28 +128,32 @@ class Crate:
         """Add a file once, by its relative path; by its base name if from another folder."""
         name = os.path.relpath(path)
         name = path.name if name.startswith("..") else name
-        told = {"@type": ["File", *types] if types else "File", "sha256": sha256_file(path)}
-        return self.crate.get(quote(name)) or self.crate.add_file(path, name, properties=told)
+        properties = {"@type": ["File", *types] if types else "File", "sha256": sha256_file(path)}
+        return self.crate.get(quote(name)) or self.crate.add_file(path, name, properties=properties)
 
     def tensors(self, description: Path) -> Entity:
         """Add the data or weights that the file ``description`` describes."""
         file, name = self.file(description), str(description.parent)
         if description.name == kept.DIGEST:  # a cell's weights: not a file's digest
             return file
-        told = {"sha256": read_json(description)["sha256"], "subjectOf": file}
-        return self.named(f"#{name}", "CreativeWork", name=name, **told)
+        properties = {"sha256": read_json(description)["sha256"], "subjectOf": file}
+        return self.named(f"#{name}", "CreativeWork", name=name, **properties)
 
     def add_code(self) -> tuple[Entity, Entity]:
         """Add the workflow and the program that runs a cell."""
-        used = (each["packages"] | {"Python": each["python"]} for each in self.environments)
+        installed = (each["packages"] | {"Python": each["python"]} for each in self.environments)
         software = [
             self.named(f"#{name}-{version}", "SoftwareApplication", name=name, version=version)
-            for name, version in sorted({item for each in used for item in each.items()})
+            for name, version in sorted(
+                {item for packages in installed for item in packages.items()}
+            )
         ]
         launcher = self.file(Path("scripts/launch.py"), "SoftwareSourceCode")
         launcher["softwareRequirements"] = software
-        told = {"name": "parbench", "sha256": sha256_file("Snakefile"), "hasPart": launcher}
-        main = self.crate.add_workflow("Snakefile", main=True, lang="snakemake", properties=told)
+        properties = {"name": "parbench", "sha256": sha256_file("Snakefile"), "hasPart": launcher}
+        main = self.crate.add_workflow(
+            "Snakefile", main=True, lang="snakemake", properties=properties
+        )
         if versions := {version for each in self.environments if (version := _version(each))}:
             main["version"] = launcher["version"] = ", ".join(sorted(versions))
         for folder in ("rules", "scripts", "containers"):
@@ -153,11 +164,11 @@ class Crate:
         """Add the workflow's run, with the input files ``taken``, and each cell's run."""
         main, launcher = self.add_code()
         ran = {"agent": self.named("#agent", "Person", name=agent)} if agent else {}
-        described = {path for cell in self.runs for path in self._described(cell)}
-        outer = sorted(path for path in described if path.name != kept.DIGEST)
+        descriptions = {path for cell in self.runs for path in self._described(cell)}
+        outer = sorted(path for path in descriptions if path.name != kept.DIGEST)
         proofs = {certificate.path(each["image"] or certificate.HOST) for each in self.environments}
-        made = [*reported(self.plan), *filter(Path.exists, sorted(proofs))]
-        told = {
+        outputs = [*reported(self.plan), *filter(Path.exists, sorted(proofs))]
+        properties = {
             "@type": "CreateAction",
             "name": "The workflow",
             "description": "From the start of the first cell to the end of the last one.",
@@ -166,9 +177,11 @@ class Crate:
             "actionStatus": "http://schema.org/CompletedActionStatus",
         }
         objects = [*map(self.file, taken), *map(self.tensors, outer)]
-        whole = self.crate.add_action(main, "#run", objects, list(map(self.file, made)), told | ran)
-        cells = [self._add_cell(cell, launcher, ran) for cell in self.runs]
-        self.crate.root_dataset["mentions"] = [whole, *cells]
+        workflow_run = self.crate.add_action(
+            main, "#run", objects, list(map(self.file, outputs)), properties | ran
+        )
+        cell_runs = [self._add_cell(cell, launcher, ran) for cell in self.runs]
+        self.crate.root_dataset["mentions"] = [workflow_run, *cell_runs]
 
     def _described(self, cell: str) -> list[Path]:
         """Return the descriptions of a cell's data and weights."""
@@ -176,8 +189,8 @@ class Crate:
 
     def _add_cell(self, cell: str, launcher: Entity, ran: dict) -> Entity:
         run, home = self.runs[cell], places.folder(cell)
-        left = filter(Path.exists, (home / "metrics.json", home / kept.DIGEST))
-        told = {
+        outputs = filter(Path.exists, (home / "metrics.json", home / kept.DIGEST))
+        properties = {
             "@type": "CreateAction",
             "description": f"A run of parbench that ended {run['status']}",
             "startTime": run["started"],
@@ -185,10 +198,13 @@ class Crate:
             "actionStatus": "http://schema.org/CompletedActionStatus",
         }
         if run["status"] != "ok":
-            told |= {"actionStatus": "http://schema.org/FailedActionStatus", "error": run["reason"]}
-        used = {each["image"]: each["image_digest"] for each in metrics_json.environments(run)}
-        if images := {label: sha256 for label, sha256 in used.items() if label}:
-            told["containerImage"] = [
+            properties |= {
+                "actionStatus": "http://schema.org/FailedActionStatus",
+                "error": run["reason"],
+            }
+        digests = {each["image"]: each["image_digest"] for each in metrics_json.environments(run)}
+        if images := {label: sha256 for label, sha256 in digests.items() if label}:
+            properties["containerImage"] = [
                 self.named(
                     f"#{label}",
                     "ContainerImage",
@@ -199,18 +215,18 @@ class Crate:
                 for label, sha256 in images.items()
             ]
         objects = [self.file(home / "cell.json"), *map(self.tensors, self._described(cell))]
-        results = list(map(self.file, left))
-        return self.crate.add_action(launcher, f"#{cell}", objects, results, told | ran)
+        results = list(map(self.file, outputs))
+        return self.crate.add_action(launcher, f"#{cell}", objects, results, properties | ran)
 
     def write(self, out: Path) -> None:
         """Write the crate, whole or not at all: a folder, or an archive if ``out`` is .zip."""
         out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(".part", ".crate-", out.parent) as aside:
-            whole = Path(aside, "crate")
-            self.crate.write(whole)
+        with tempfile.TemporaryDirectory(".part", ".crate-", out.parent) as folder:
+            path = Path(folder, "crate")
+            self.crate.write(path)
             if out.suffix == ".zip":
-                whole = Path(shutil.make_archive(str(whole), "zip", whole))
-            os.rename(whole, out)
+                path = Path(shutil.make_archive(str(path), "zip", path))
+            os.rename(path, out)
 
 
 def _version(environment: dict) -> str | None:
@@ -227,15 +243,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("crate"), help="a folder, or <name>.zip")
     parser.add_argument("--agent", help="the name of who ran it; by default nobody is named")
     parser.add_argument("--license", default=LICENSE, help="its address; by default parbench's own")
-    given = parser.parse_args()
-    if given.out.exists():
-        raise ParbenchError(f"{given.out}: is there already; move or delete it, or say --out")
-    changes = configuration.laid_over(given.config)
-    config = deployment.settle(configuration.read(given.configfile, changes))
+    arguments = parser.parse_args()
+    if arguments.out.exists():
+        raise ParbenchError(f"{arguments.out}: is there already; move or delete it, or say --out")
+    changes = configuration.laid_over(arguments.config)
+    config = deployment.settle(configuration.read(arguments.configfile, changes))
     lacking = expansion.lacking_as_planned(config["studies"])
-    plan = expansion.plan(config, given.configfile, changes, lacking)
+    plan = expansion.plan(config, arguments.configfile, changes, lacking)
     crate = Crate(plan, finished(plan))
-    crate.describe(given.license)
-    crate.add_actions(inputs(plan, config["stack"], given.configfile), given.agent)
-    crate.write(given.out)
-    print(f"{given.out}  {len(crate.runs)} cells")
+    crate.describe(arguments.license)
+    crate.add_actions(inputs(plan, config["stack"], arguments.configfile), arguments.agent)
+    crate.write(arguments.out)
+    print(f"{arguments.out}  {len(crate.runs)} cells")

@@ -51,12 +51,12 @@ class Line:
     def words(self, unit: str) -> str:
         """Return the curve in words."""
         places = decimals([point.y for point in self.points], unit)
-        found = dict(self.failed)
+        text_by_x = dict(self.failed)
         for point in self.points:
             ends = dict.fromkeys(fixed(end, places) for end in (point.low, point.high))
             range_ = f" ({' to '.join(ends)})" if len(ends) > 1 else ""
-            found[point.x] = f"{fixed(point.y, places)}{range_}"
-        return f"{self.label}: " + ", ".join(f"at {x:g} {found[x]}" for x in sorted(found))
+            text_by_x[point.x] = f"{fixed(point.y, places)}{range_}"
+        return f"{self.label}: " + ", ".join(f"at {x:g} {text_by_x[x]}" for x in sorted(text_by_x))
 
 
 @dataclass(frozen=True)
@@ -113,26 +113,30 @@ def sweep_figures(study: Study) -> list[dict]:
 def _figure(study: Study, sweep: Sweep) -> dict | None:
     models: dict[str, dict[str, dict[float, Group]]] = {}
     for group in study.own:
-        found = asdict(group.training) | asdict(group.dataset)
-        few = group.training.steps is not None
-        place = found[sweep.setting]
+        settings = asdict(group.training) | asdict(group.dataset)
+        timed = group.training.steps is not None
+        x = settings[sweep.setting]
         # Groups scaled from one device have their own figure.
-        if place is None or few == sweep.learns or scaled(group, study.by_id):
+        if x is None or timed == sweep.learns or scaled(group, study.by_id):
             continue
         if group.not_run or group.training.profile != "none":
             continue
-        kept = {k: v for k, v in found.items() if k not in (sweep.setting, *sweep.also)}
-        alike = [group.strategy, group.options, group.model_options, kept, asdict(group.hardware)]
-        lines = models.setdefault(group.model, {})
-        lines.setdefault(canonical_json(alike), {}).setdefault(place, group)
+        others = {k: v for k, v in settings.items() if k not in (sweep.setting, *sweep.also)}
+        key = [group.strategy, group.options, group.model_options, others, asdict(group.hardware)]
+        groups_by_key = models.setdefault(group.model, {})
+        groups_by_key.setdefault(canonical_json(key), {}).setdefault(x, group)
     panels = {}
-    for model, lines in models.items():
+    for model, groups_by_key in models.items():
         shown = [
-            each for each in lines.values() if len(each) > 1 and any(g.ok for g in each.values())
+            groups
+            for groups in groups_by_key.values()
+            if len(groups) > 1 and any(g.ok for g in groups.values())
         ]
         if parts := [part for names in sweep.metrics if (part := _part(shown, names))]:
             height = 1.95 + 0.17 * math.ceil(len(shown) / 2)
-            words = ". ".join(f"{m.label}: {_spoken(each, m)}" for m, each in parts)
+            words = ". ".join(
+                f"{metric.label}: {_spoken(lines, metric)}" for metric, lines in parts
+            )
             draw = partial(_draw, model, sweep.axis, parts)
             panels[model] = Panel(draw, height, WIDTH, words)
     caption = f"{sweep.caption} Means over seeds, {SPREAD}; ×: why a cell ended without a number."
@@ -157,15 +161,15 @@ def _spoken(lines: Iterable[Line], metric: Metric) -> str:
 def seeds_line(groups: Mapping[float, Group], metric: Metric, label: str = "") -> Line:
     """Return the line of a metric, from ``groups`` by x: means over seeds."""
     points, failed, first = [], {}, next(iter(groups.values()))
-    for place, group in sorted(groups.items()):
-        found = group.series(metric)
+    for x, group in sorted(groups.items()):
+        series = group.series(metric)
         if group.runs and not group.ok:
-            failed[place] = group.short_status
-        elif found.mean is not None:
-            spread = (found.min, found.max)
-            if not found.too_few:
-                spread = (found.mean - found.std, found.mean + found.std)
-            points.append(Point(place, found.mean, *spread))
+            failed[x] = group.short_status
+        elif series.mean is not None:
+            spread = (series.min, series.max)
+            if not series.too_few:
+                spread = (series.mean - series.std, series.mean + series.std)
+            points.append(Point(x, series.mean, *spread))
     return Line(label or f"{first.strategy}, {hardware_text(first.hardware)}", points, failed)
 
 
@@ -175,13 +179,13 @@ def seeds_line(groups: Mapping[float, Group], metric: Metric, label: str = "") -
 def draw_line(axes: Axes, line: Line, colour: str, **look: object) -> None:
     """Draw a line with error bars, and a cross where a cell ended without a number."""
     xs, ys = [point.x for point in line.points], [point.y for point in line.points]
-    ends = [[p.y - p.low for p in line.points], [p.high - p.y for p in line.points]]
+    errors = [[p.y - p.low for p in line.points], [p.high - p.y for p in line.points]]
     style = {"color": colour, "marker": "o", "lw": 1.3, "ms": 3, "capsize": 2, "elinewidth": 0.8}
-    axes.errorbar(xs, ys, yerr=ends, label=cut(line.label, 36), **style | look)
-    for place, words in line.failed.items():
-        at = {"transform": axes.get_xaxis_transform(), "color": colour, "clip_on": False}
-        axes.plot(place, 0.03, "x", ms=5, mew=1.4, **at)
-        axes.text(place, 0.1, f"{words} ", rotation=90, fontsize=6, ha="right", va="bottom", **at)
+    axes.errorbar(xs, ys, yerr=errors, label=cut(line.label, 36), **style | look)
+    for x, reason in line.failed.items():
+        common = {"transform": axes.get_xaxis_transform(), "color": colour, "clip_on": False}
+        axes.plot(x, 0.03, "x", ms=5, mew=1.4, **common)
+        axes.text(x, 0.1, f"{reason} ", rotation=90, fontsize=6, ha="right", va="bottom", **common)
 
 
 def by_doubling(axes: Axes, places: Iterable[float]) -> None:
@@ -196,8 +200,8 @@ def by_doubling(axes: Axes, places: Iterable[float]) -> None:
 
 def _draw(model: str, axis: str, parts: list[tuple[Metric, list[Line]]], figure: Figure) -> None:
     """Draw a model's curves side by side."""
-    several = figure.subplots(1, len(parts), squeeze=False)[0]
-    for axes, (metric, lines) in zip(several, parts, strict=True):
+    all_axes = figure.subplots(1, len(parts), squeeze=False)[0]
+    for axes, (metric, lines) in zip(all_axes, parts, strict=True):
         for line, colour in zip(lines, itertools.cycle(COLOURS), strict=False):
             draw_line(axes, line, colour)
         points = [point for line in lines for point in line.points]
@@ -208,5 +212,5 @@ def _draw(model: str, axis: str, parts: list[tuple[Metric, list[Line]]], figure:
         axes.set_ylabel(unit_text(metric.unit))
     figure.suptitle(cut(model, 60), x=0.01, ha="left", fontsize=9, weight="bold")
     figure.legend(
-        *several[0].get_legend_handles_labels(), loc="outside lower left", ncols=2, fontsize=6.5
+        *all_axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=2, fontsize=6.5
     )

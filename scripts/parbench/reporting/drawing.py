@@ -107,15 +107,15 @@ def svg(name: str, panel: Panel) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 
-    text = io.StringIO()
+    buffer = io.StringIO()
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}), warnings.catch_warnings():
         # The reader's fonts draw whatever DejaVu lacks.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure = Figure(figsize=(panel.width, panel.height), layout="constrained")
         panel.fill(figure)
         blank = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(text, format="svg", metadata=blank)
-    return _embeddable(text.getvalue())
+        figure.savefig(buffer, format="svg", metadata=blank)
+    return _embeddable(buffer.getvalue())
 
 
 def _embeddable(drawn: str) -> str:
@@ -123,18 +123,18 @@ def _embeddable(drawn: str) -> str:
     drawn = drawn[drawn.index("<svg") :].replace(INK, "currentColor").replace("xlink:href", "href")
     drawn = drawn.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
     drawn = re.sub(r"<defs>\s*<style.*?</defs>", "", drawn, flags=re.DOTALL)
-    used = set(re.findall(r'#([^")]+)', drawn))
-    drawn = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in used else "", drawn)
+    used_ids = set(re.findall(r'#([^")]+)', drawn))
+    drawn = re.sub(r' id="([^"]+)"', lambda match: match[0] if match[1] in used_ids else "", drawn)
     drawn = re.sub(r' (d|x|y|transform|points)="[^"]+"', _rounded, drawn)
     drawn = re.sub(r"font-family: [^;]+; ", "", drawn)  # set once for all, below
-    look = 'font-family="DejaVu Sans, sans-serif" stroke-linejoin="round"'
-    drawn = drawn.replace("<svg ", f"<svg {look} ", 1)
+    attributes = 'font-family="DejaVu Sans, sans-serif" stroke-linejoin="round"'
+    drawn = drawn.replace("<svg ", f"<svg {attributes} ", 1)
     return re.sub(r">\s+<", "><", drawn)
 
 
 def _rounded(attribute: re.Match) -> str:
     """Round its numbers to a tenth of a point."""
-    return re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.1f}", attribute[0])
+    return re.sub(r"\d+\.\d+", lambda match: f"{float(match[0]):.1f}", attribute[0])
 
 
 # ---------------------------------------------------------------- labels
@@ -142,8 +142,8 @@ def _rounded(attribute: re.Match) -> str:
 
 def bar_label(study: Study, group: Group) -> str:
     """Return a group's name within its model: variant, and hardware if it varies."""
-    text, name = group.variant, (group.model, group.variant)
-    if sum((other.model, other.variant) == name for other in study.groups) > 1:
+    text, key = group.variant, (group.model, group.variant)
+    if sum((other.model, other.variant) == key for other in study.groups) > 1:
         text += f", {hardware_text(group.hardware)}"
     return cut(text, 24)
 
@@ -152,6 +152,6 @@ def colours(study: Study) -> dict[str, tuple[str, str]]:
     """Return colour and dash by label, the same in all figures of the study."""
     labels = dict.fromkeys(bar_label(study, group) for group in study.groups)
     return {
-        name: (COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)])
-        for i, name in enumerate(labels)
+        label: (COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)])
+        for index, label in enumerate(labels)
     }

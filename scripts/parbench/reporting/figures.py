@@ -35,8 +35,8 @@ def figures(study: Study) -> list[dict]:
     """Return the study's figures; none if no cell ended well."""
     if not any(run["status"] == OK for run in study.runs.values()):
         return []
-    made = (learning_figure, second_device_figure, streams_figure, scaling_figure, phases_figure)
-    learning, *others = (make(study) for make in made)
+    makers = (learning_figure, second_device_figure, streams_figure, scaling_figure, phases_figure)
+    learning, *others = (make(study) for make in makers)
     return [figure for figure in (learning, *sweep_figures(study), *others) if figure]
 
 
@@ -46,20 +46,22 @@ def learning_figure(study: Study) -> dict | None:
     for group in study.own:
         histories = [run["history"] for run in group.ok if run["history"]]
         if histories and group.training.profile == "none" and group.training.steps is None:
-            mean = [_mean_epoch(entries) for entries in zip(*histories, strict=False)]
-            if len(mean) < 2:
+            means = [_mean_epoch(entries) for entries in zip(*histories, strict=False)]
+            if len(means) < 2:
                 continue  # one point is not a curve
-            curves.setdefault(group.model, []).append((bar_label(study, group), mean))
-    curves = {model: each for model, each in curves.items() if len(each) > 1}
+            curves.setdefault(group.model, []).append((bar_label(study, group), means))
+    curves = {
+        model: model_curves for model, model_curves in curves.items() if len(model_curves) > 1
+    }
     if not curves:
         return None
     panels = {
         model: Panel(
-            partial(_draw_curves, study, model, each),
-            1.7 + 0.17 * math.ceil(len(each) / 2),
+            partial(_draw_curves, study, model, model_curves),
+            1.7 + 0.17 * math.ceil(len(model_curves) / 2),
             WIDTH / 2,
         )
-        for model, each in curves.items()
+        for model, model_curves in curves.items()
     }
     caption = (
         "Accuracy on the test images after each epoch (a dot), by the seconds of training until "
@@ -77,11 +79,11 @@ def _draw_curves(study: Study, model: str, curves: list[Curve], figure: Figure) 
     palette, time_unit = colours(study), study.unit("train_seconds") or "s"
     unit = study.unit("test_accuracy")
     axes = figure.subplots()
-    for name, points in curves:
-        heights = [convert(p["test_accuracy"], "fraction", unit) for p in points]
-        times = [convert(p["elapsed_seconds"], "s", time_unit) for p in points]
-        look = dict(zip(("color", "ls"), palette[name], strict=True))
-        axes.plot(times, heights, label=cut(name, 20), marker="o", lw=1.3, ms=2.6, **look)
+    for label, entries in curves:
+        heights = [convert(entry["test_accuracy"], "fraction", unit) for entry in entries]
+        times = [convert(entry["elapsed_seconds"], "s", time_unit) for entry in entries]
+        look = dict(zip(("color", "ls"), palette[label], strict=True))
+        axes.plot(times, heights, label=cut(label, 20), marker="o", lw=1.3, ms=2.6, **look)
     axes.grid(visible=True)
     axes.set_title(cut(model, 30))
     axes.set_ylabel(heading("test_accuracy", unit))
