@@ -57,8 +57,8 @@ def probe() -> Apptainer:
             if done.returncode == 0:
                 return Apptainer(path, version, flags)
             problems.append(last_error(done.stderr))
-    told = "; ".join(dict.fromkeys(problems))
-    trouble = f"Apptainer {version} runs no image here: {told}. docs/images.md: Trouble"
+    reasons = "; ".join(dict.fromkeys(problems))
+    trouble = f"Apptainer {version} runs no image here: {reasons}. docs/images.md: Trouble"
     return Apptainer(path, version, trouble=trouble)
 
 
@@ -87,8 +87,8 @@ def last_error(text: str) -> str:
     """Return Apptainer's last error message, without colours and prefix."""
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines()]
     lines = [line for line in lines if line]
-    telling = [line for line in lines if re.match(r"(FATAL|ERROR)\b", line)] or lines[-1:]
-    return re.sub(r"^(FATAL|ERROR)\s*:\s*", "", telling[-1]) if telling else "no message"
+    error_lines = [line for line in lines if re.match(r"(FATAL|ERROR)\b", line)] or lines[-1:]
+    return re.sub(r"^(FATAL|ERROR)\s*:\s*", "", error_lines[-1]) if error_lines else "no message"
 
 
 def require(why: str) -> None:
@@ -110,8 +110,8 @@ def cannot_build(*, debootstrap: bool = True) -> str | None:
         text = path.read_text("utf-8", "replace") if path.exists() else ""
         owners = re.findall(r"^([^:\s]+):\d+:\d+\s*$", text, re.MULTILINE)
         if not {user, str(os.getuid())} & set(owners):
-            lack = f"no range of ids for {user} in {path}"
-            return f"this user cannot build images: {lack}; sudo make system"
+            problem = f"no range of ids for {user} in {path}"
+            return f"this user cannot build images: {problem}; sudo make system"
     return None
 
 
@@ -121,11 +121,11 @@ def clean_environment() -> dict[str, str]:
     A user's APPTAINER_BIND, for example, would make further folders visible. Folders for temporary
     files, cache and keys are kept.
     """
-    kept = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR")
+    kept_names = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR")
     return {
         key: value
         for key, value in os.environ.items()
-        if key in kept or not key.startswith(("APPTAINER", "SINGULARITY"))
+        if key in kept_names or not key.startswith(("APPTAINER", "SINGULARITY"))
     }
 
 
@@ -144,24 +144,24 @@ def enter(
     ``binds``: the only host folders visible inside, under their own paths; ``variables``: the only
     variables; ``temporary``: becomes /tmp; ``folder``: the working folder.
     """
-    found = probe()
-    assert found.program is not None
-    command = [found.program, "--quiet", "exec", *found.flags]
+    installed = probe()
+    assert installed.program is not None
+    command = [installed.program, "--quiet", "exec", *installed.flags]
     command += ["--contain", "--cleanenv", "--no-home", "--no-mount", "bind-paths,hostfs,cwd"]
     if gpu:
         command += ["--nv"]
     if temporary is not None:
         command += ["--workdir", str(temporary)]
         # Made here, because ranks that start at once would all try to, and one would fail.
-        for root, kept in (("/tmp", "tmp"), ("/var/tmp", "var_tmp")):  # noqa: S108
-            for bind in (each for each in binds if each.is_relative_to(root)):
-                (temporary / kept / bind.relative_to(root)).mkdir(parents=True, exist_ok=True)
+        for root, subfolder in (("/tmp", "tmp"), ("/var/tmp", "var_tmp")):  # noqa: S108
+            for bind in (path for path in binds if path.is_relative_to(root)):
+                (temporary / subfolder / bind.relative_to(root)).mkdir(parents=True, exist_ok=True)
     for bind in dict.fromkeys([*binds, *NAMES]):
         command += ["--mount", mount(bind)]
     if folder is not None:
         command += ["--pwd", str(folder)]
-    told = {f"APPTAINERENV_{name}": value for name, value in variables.items()}
-    return [*command, str(image), *words], clean_environment() | told
+    inside_variables = {f"APPTAINERENV_{name}": value for name, value in variables.items()}
+    return [*command, str(image), *words], clean_environment() | inside_variables
 
 
 def mount(path: Path, inside: str | None = None) -> str:

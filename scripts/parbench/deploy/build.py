@@ -35,11 +35,11 @@ def make(wanted: Image, mirror: str | None) -> None:
     ``mirror``: of Debian, by default that of this machine's apt.
     """
     _build(wanted, mirror or machine_mirror() or "")
-    held = _held(wanted)
-    _write_bill(wanted, held["packages"], held.pop("debian"))
+    content = _held(wanted)
+    _write_bill(wanted, content["packages"], content.pop("debian"))
     write_json(
         wanted.beside(".json"),
-        {"label": wanted.label, **held, "sha256": sha256_file(wanted.path)},
+        {"label": wanted.label, **content, "sha256": sha256_file(wanted.path)},
     )
     say(f"image {wanted.label}: ready ({wanted.path.stat().st_size / 2**20:,.0f} MiB)")
 
@@ -116,10 +116,10 @@ def machine_mirror() -> str | None:
     command = ["apt-get", "indextargets", "--no-release-info", "--format", "$(REPO_URI)"]
     command += ["Created-By: Packages", "Release: bookworm", "Component: main"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     except OSError:
         return None
-    return next((line for line in told.split() if line.rstrip("/").endswith("/debian")), None)
+    return next((line for line in output.split() if line.rstrip("/").endswith("/debian")), None)
 
 
 def _stage(wanted: Image, work: Path, mirror: str) -> list[str]:
@@ -134,35 +134,39 @@ def _stage(wanted: Image, work: Path, mirror: str) -> list[str]:
         shutil.copy(Path(sys.prefix) / "bin" / "uv", build)
     settings, mounts = uv.pip_settings(), []
     for key in filter(settings.get, uv.PLACES):
-        words = settings[key].split()
-        for at, word in enumerate(words):
-            if word.startswith(("/", "file:")):
+        addresses = settings[key].split()
+        for index, address in enumerate(addresses):
+            if address.startswith(("/", "file:")):
                 # Its parent, because an index may point at files beside it: ../../files/...
-                whole = Path(word.removeprefix("file://")).parent
+                folder = Path(address.removeprefix("file://")).parent
                 inside = f"{MIRRORS_FOLDER}/{len(mounts)}"
                 (mirrors / str(len(mounts))).mkdir()
-                mounts.append(apptainer.mount(whole, inside) + ",ro")
-                words[at] = word.replace(str(whole), inside, 1)
-        settings[key] = " ".join(words)
+                mounts.append(apptainer.mount(folder, inside) + ",ro")
+                addresses[index] = address.replace(str(folder), inside, 1)
+        settings[key] = " ".join(addresses)
     if "cert" in settings:
         shutil.copy(settings["cert"], build / "certificates.pem")
         settings["cert"] = f"{BUILD_FOLDER}/certificates.pem"
-    lines = {"MIRROR": mirror, "SOURCE_DATE_EPOCH": EPOCH, "UV_CACHE_DIR": f"{BUILD_FOLDER}/cache"}
+    exports = {
+        "MIRROR": mirror,
+        "SOURCE_DATE_EPOCH": EPOCH,
+        "UV_CACHE_DIR": f"{BUILD_FOLDER}/cache",
+    }
     names = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-    lines |= {name: os.environ[name] for name in names if name in os.environ}
-    lines |= uv.variables(settings)
+    exports |= {name: os.environ[name] for name in names if name in os.environ}
+    exports |= uv.variables(settings)
     # Horovod is built with pip.
-    lines |= {f"PIP_{key.upper().replace('-', '_')}": value for key, value in settings.items()}
-    text = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in lines.items())
+    exports |= {f"PIP_{key.upper().replace('-', '_')}": value for key, value in settings.items()}
+    text = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in exports.items())
     (build / "machine.sh").write_text(text, encoding="utf-8")
     return mounts
 
 
 def _variables(work: Path) -> dict[str, str]:
     (work / "tmp").mkdir()
-    own = {"APPTAINER_TMPDIR": str(work / "tmp"), "APPTAINER_CACHEDIR": str(work / "cache")}
-    own |= {"PATH": apptainer.BUILD_PATH, "SOURCE_DATE_EPOCH": EPOCH}
-    return {**apptainer.clean_environment(), **own}
+    variables = {"APPTAINER_TMPDIR": str(work / "tmp"), "APPTAINER_CACHEDIR": str(work / "cache")}
+    variables |= {"PATH": apptainer.BUILD_PATH, "SOURCE_DATE_EPOCH": EPOCH}
+    return {**apptainer.clean_environment(), **variables}
 
 
 # ---------------------------------------------------------------- content
@@ -181,8 +185,8 @@ def _held(wanted: Image) -> dict:
     """Return the image's {python, packages, debian: [[name, version, architecture]]}."""
     words = [apptainer.PYTHON, "-c", HELD]
     command, variables = apptainer.enter(wanted.path, words, binds=[], variables={})
-    said = _run(wanted, command[1:], variables, f"the recipe installs no {apptainer.PYTHON}")
-    return json.loads(said.strip().splitlines()[-1])
+    output = _run(wanted, command[1:], variables, f"the recipe installs no {apptainer.PYTHON}")
+    return json.loads(output.strip().splitlines()[-1])
 
 
 def _run(wanted: Image, words: list[str], variables: dict[str, str], mend: str) -> str:

@@ -76,30 +76,32 @@ def fetch_wheels(stack: str, place: Path) -> None:
 
 def brought(contents: Contents, place: Path) -> dict[str, Path]:
     """Return {name in the archive: path} of everything below bundle/ and results/."""
-    found = {"bundle": place}
+    path_by_name = {"bundle": place}
     for image in contents.images:
         for path in (image.path, image.beside(".json"), image.beside(".cdx.json")):
-            found[f"bundle/cache/images/{path.name}"] = path
-    compiled = environment.horovod_place(contents.stack)
-    if wheel := environment.horovod_wheel(compiled):
-        found[f"bundle/cache/wheels/{compiled.name}/{wheel.name}"] = wheel
-    return found | {f"results/{folder}": ROOT / "results" / folder for folder in contents.folders}
+            path_by_name[f"bundle/cache/images/{path.name}"] = path
+    horovod_folder = environment.horovod_place(contents.stack)
+    if wheel := environment.horovod_wheel(horovod_folder):
+        path_by_name[f"bundle/cache/wheels/{horovod_folder.name}/{wheel.name}"] = wheel
+    return path_by_name | {
+        f"results/{folder}": ROOT / "results" / folder for folder in contents.folders
+    }
 
 
 def write(out: Path, contents: Contents) -> None:
     """Write the archive ``out``, completely or not at all."""
     top = f"parbench-{version()}"
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as work:
-        checkout, place = Path(work, "checkout"), Path(work, "bundle")
-        place.mkdir()
+        checkout, bundle = Path(work, "checkout"), Path(work, "bundle")
+        bundle.mkdir()
         # With its history.
         git("clone", "--quiet", "--no-local", "--no-tags", str(ROOT), str(checkout))
         git("remote", "remove", "origin", folder=checkout)
-        fetch_wheels(contents.stack, place)
+        fetch_wheels(contents.stack, bundle)
         say(f"writing {out}")
         with atomic_path(out) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
             tar.add(checkout, top, filter=nobodys)
-            for name, path in brought(contents, place).items():
+            for name, path in brought(contents, bundle).items():
                 tar.add(path, f"{top}/{name}", filter=nobodys)
 
 

@@ -23,19 +23,19 @@ def settle(config: dict, typed: bool = False) -> dict:
     ``typed``: `--sdm apptainer` is on the command line. Raises ParbenchError if images are asked
     for and none runs here; it never falls back.
     """
-    asked, said = config["deployment"], "config.yaml: deployment: apptainer"
-    if asked != "auto":
-        answer = {"deployment": asked, "reason": "config.yaml says so"}
+    configured, why = config["deployment"], "config.yaml: deployment: apptainer"
+    if configured != "auto":
+        answer = {"deployment": configured, "reason": "config.yaml says so"}
     elif KEPT.exists():
-        answer, said = _kept(), f"this folder's cells run in images ({KEPT})"
+        answer, why = _kept(), f"this folder's cells run in images ({KEPT})"
     elif typed:
         answer = {"deployment": "apptainer", "reason": "--sdm apptainer was typed"}
-        said = "--sdm apptainer"
+        why = "--sdm apptainer"
     else:
         answer = _found(config)
     if answer["deployment"] == "apptainer":
-        apptainer.require(said)
-    return {**config, **answer, "auto": asked == "auto"}
+        apptainer.require(why)
+    return {**config, **answer, "auto": configured == "auto"}
 
 
 def _kept() -> dict:
@@ -46,24 +46,24 @@ def _kept() -> dict:
 
 
 def _found(config: dict) -> dict:
-    found = apptainer.probe()
-    trouble = found.trouble or images.obstacle(config["stack"], config["images"])
+    installed = apptainer.probe()
+    trouble = installed.trouble or images.obstacle(config["stack"], config["images"])
     if trouble is not None:
         return {"deployment": "host", "reason": trouble}
-    return {"deployment": "apptainer", "reason": f"Apptainer {found.version} runs images here"}
+    return {"deployment": "apptainer", "reason": f"Apptainer {installed.version} runs images here"}
 
 
 def keep(config: dict, typed: bool) -> None:
     """Print where cells run, and record what `auto` found."""
-    place = {"apptainer": "in Apptainer images", "host": "in this machine's own environment"}
-    chosen = config["deployment"]
-    print(f"parbench: cells run {place[chosen]}, stack {config['stack']}: {config['reason']}")
+    places = {"apptainer": "in Apptainer images", "host": "in this machine's own environment"}
+    deployment = config["deployment"]
+    print(f"parbench: cells run {places[deployment]}, stack {config['stack']}: {config['reason']}")
     if config["auto"]:
         if KEPT.exists():
             print(f"parbench: ({KEPT} keeps that; delete it to look again)")
         else:
-            write_json(KEPT, {"deployment": chosen, "reason": config["reason"]})
-    if typed and chosen == "host":
+            write_json(KEPT, {"deployment": deployment, "reason": config["reason"]})
+    if typed and deployment == "host":
         print("parbench: --sdm apptainer changes nothing in a folder whose cells run on the host")
 
 
@@ -113,5 +113,5 @@ class DeployedSoftware(machine.Software):
         """Return why Horovod cannot connect GPUs; None if it can."""
         if not self.in_images:
             return super().without_nccl()
-        wanted = "needs an image of Horovod with NCCL: images.arguments.gpu: nccl in config.yaml"
-        return None if self.gpu == "nccl" else wanted
+        reason = "needs an image of Horovod with NCCL: images.arguments.gpu: nccl in config.yaml"
+        return None if self.gpu == "nccl" else reason

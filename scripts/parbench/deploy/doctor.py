@@ -36,13 +36,13 @@ class Check:
 
 def table(checks: list[Check]) -> str:
     """Return the checks as text: one line each, two more if something is lacking."""
-    width = max(len(each.check) for each in checks)
+    width = max(len(check.check) for check in checks)
     lines = []
-    for each in checks:
-        lines.append(f"{each.check:<{width}}  {each.state:<7}  {each.found}")
-        for word, text in (("costs", each.costs), ("mend", each.mend)):
+    for check in checks:
+        lines.append(f"{check.check:<{width}}  {check.state:<7}  {check.found}")
+        for label, text in (("costs", check.costs), ("mend", check.mend)):
             if text:
-                lines.append(f"{'':<{width}}  {'':<7}  {word + ':':<6} {text}")
+                lines.append(f"{'':<{width}}  {'':<7}  {label + ':':<6} {text}")
     return "\n".join(lines)
 
 
@@ -65,8 +65,8 @@ def _disk() -> Check:
     folder = cache.folder()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free / 2**30
-    whole = environment.is_whole(environment.environment_folder("current"))
-    needed = 1 if whole else GIB_OF_ENVIRONMENT
+    has_environment = environment.is_whole(environment.environment_folder("current"))
+    needed = 1 if has_environment else GIB_OF_ENVIRONMENT
     found, mend = f"{free:.0f} GiB free in {folder}", "export PARBENCH_CACHE=<a folder elsewhere>"
     if free < needed or not os.access(existing, os.W_OK):
         costs = f"nothing runs: a folder that may be written with {needed} GiB is needed"
@@ -88,15 +88,15 @@ def _cores() -> Check:
 
 
 def _accelerators() -> Check:
-    found = machine.describe()["accelerators"]
-    if not found:
+    cards = machine.describe()["accelerators"]
+    if not cards:
         costs = "cells on GPUs are rows 'not run: needs ...'; the quickstart needs none"
         mend = "run on a machine that has some, with NVIDIA's driver"
         return Check("accelerators", MISSING, "none", costs, mend)
-    text = ", ".join(f"{card['name']} ({card['memory_mib']} MiB)" for card in found)
+    text = ", ".join(f"{card['name']} ({card['memory_mib']} MiB)" for card in cards)
     visible = sum(machine.available()["cuda"].values())
-    if visible == len(found):
-        return Check("accelerators", OK, f"{text}, driver {found[0]['driver']}")
+    if visible == len(cards):
+        return Check("accelerators", OK, f"{text}, driver {cards[0]['driver']}")
     text += f"; CUDA_VISIBLE_DEVICES leaves {visible}"
     costs = "cells use only those that are left"
     return Check("accelerators", LIMITED, text, costs, "unset CUDA_VISIBLE_DEVICES")
@@ -108,12 +108,12 @@ def _horovod() -> Check:
         gpu = "Gloo and NCCL" if state["gpu"] == "nccl" else "Gloo"
         return Check("Horovod", OK, f"{state['version']}, {gpu}")
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    there = {
+    present = {
         "g++": any(map(shutil.which, ("c++", "g++", "clang++"))),
         "make": shutil.which("make") is not None,
         f"{version}-dev": Path(sysconfig.get_paths()["include"], "Python.h").is_file(),
     }
-    lacking = [package for package, found in there.items() if not found]
+    lacking = [package for package, is_present in present.items() if not is_present]
     if state is None and not lacking:
         costs = "the first run of a study with cells of it takes some minutes longer, once"
         return Check("Horovod", LIMITED, "not compiled yet", costs, "make env")
@@ -133,15 +133,15 @@ def _compiler() -> Check:
 
 
 def _apptainer() -> Check:
-    found = apptainer.probe()
+    installed = apptainer.probe()
     costs, mend = "cells run in this machine's own environment", "sudo make system; docs/images.md"
-    if found.trouble is not None:
-        return Check("Apptainer", MISSING, found.trouble, costs, mend)
-    text = f"{found.version} ({found.program}), runs images"
-    if (lack := apptainer.cannot_build()) is None:
+    if installed.trouble is not None:
+        return Check("Apptainer", MISSING, installed.trouble, costs, mend)
+    text = f"{installed.version} ({installed.program}), runs images"
+    if (problem := apptainer.cannot_build()) is None:
         return Check("Apptainer", OK, f"{text}, builds them")
     costs += ", unless its images are in the cache (docs/images.md)"
-    return Check("Apptainer", LIMITED, f"{text}; {lack}", costs, mend)
+    return Check("Apptainer", LIMITED, f"{text}; {problem}", costs, mend)
 
 
 def slurm() -> Check:
@@ -149,8 +149,8 @@ def slurm() -> Check:
     costs = "cells run on this machine: `snakemake --profile slurm` cannot be used"
     if shutil.which("sinfo") is None:
         return Check("Slurm", MISSING, "no sinfo on PATH", costs, "run on a login node")
-    said = subprocess.run(["sinfo", "--noheader"], capture_output=True, text=True, check=False)
-    if said.returncode:
-        found = f"no answer from a cluster: {said.stderr.strip().splitlines()[-1]}"
+    done = subprocess.run(["sinfo", "--noheader"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        found = f"no answer from a cluster: {done.stderr.strip().splitlines()[-1]}"
         return Check("Slurm", LIMITED, found, costs, "ask the cluster's operators")
     return Check("Slurm", OK, "what a cell would ask for: python scripts/doctor.py --slurm")

@@ -86,8 +86,8 @@ def _set_up(folder: Path, stack: str) -> None:
         packages = ["--no-index", "--find-links", wheels, str(cache.BUNDLE / f"{stack}.txt")]
     program = uv.program(locks(stack) / "host.txt")
     work = folder.with_name(f".{folder.name}")
-    for left in (work, folder):  # of a killed build; of an environment without interpreter
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in (work, folder):  # of a killed build; of an environment without interpreter
+        shutil.rmtree(leftover, ignore_errors=True)
     # Relocatable, because it is renamed when it is complete.
     words = ["venv", "--relocatable", "--prompt", "parbench", "--python", sys.executable]
     uv.run(program, [*words, str(work)])
@@ -190,10 +190,10 @@ def more(stack: str) -> list[str]:
 def ensure_more(name: str, stack: str) -> None:
     """Install the packages of ``name``.txt, if it exists, into the environment of ``stack``."""
     folder, lock = environment_folder(stack), locks(stack) / f"{name}.txt"
-    there = folder / f"{name}.sha256"
+    record = folder / f"{name}.sha256"
 
     def known() -> bool:
-        return there.is_file() and there.read_text("utf-8") == sha256_file(lock)
+        return record.is_file() and record.read_text("utf-8") == sha256_file(lock)
 
     if not lock.is_file() or cache.BUNDLE.is_dir() or known():
         return
@@ -203,7 +203,7 @@ def ensure_more(name: str, stack: str) -> None:
             words = ["pip", "install", "--require-hashes", "--no-deps"]
             words += ["--python", str(folder / "bin" / "python")]
             uv.run(folder / "bin" / "uv", [*words, "--requirements", str(lock)])
-            write_atomically(there, sha256_file(lock))
+            write_atomically(record, sha256_file(lock))
     importlib.invalidate_caches()
 
 

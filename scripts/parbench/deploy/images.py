@@ -64,8 +64,8 @@ class Image:
     @property
     def facts(self) -> dict | None:
         """{label, python, packages, sha256} of an existing image; None if it does not exist."""
-        there = self.path.is_file() and self.beside(".json").is_file()
-        return read_json(self.beside(".json")) if there else None
+        exists = self.path.is_file() and self.beside(".json").is_file()
+        return read_json(self.beside(".json")) if exists else None
 
     def beside(self, ending: str) -> Path:
         """Return the path of the image's file with this ``ending`` in the cache."""
@@ -74,9 +74,15 @@ class Image:
 
 def names(stack: str) -> list[str]:
     """Return the names of the images of ``stack``: recipes for which it has a lock file."""
-    found = {path.stem: _arguments(path.read_text("utf-8")) for path in RECIPES.glob("*.def")}
+    arguments_by_name = {
+        path.stem: _arguments(path.read_text("utf-8")) for path in RECIPES.glob("*.def")
+    }
     locks = RECIPES / "locks" / stack
-    return sorted(name for name, known in found.items() if (locks / known.get("lock", "")).exists())
+    return sorted(
+        name
+        for name, arguments in arguments_by_name.items()
+        if (locks / arguments.get("lock", "")).exists()
+    )
 
 
 def image(name: str, stack: str, settings: dict) -> Image:
@@ -93,13 +99,13 @@ def of_cell(cell: Cell, settings: dict) -> Image:
 @functools.cache
 def _image(name: str, stack: str, asked: tuple[tuple[str, str], ...]) -> Image:
     text = (RECIPES / f"{name}.def").read_text(encoding="utf-8")
-    known = _arguments(text)
-    arguments = {key: value for key, value in known.items() if key in BUILD_CHOICES}
+    defaults = _arguments(text)
+    arguments = {key: value for key, value in defaults.items() if key in BUILD_CHOICES}
     arguments |= {key: value for key, value in asked if key in arguments}
-    lock = RECIPES / "locks" / stack / known["lock"] if "lock" in known else None
+    lock = RECIPES / "locks" / stack / defaults["lock"] if "lock" in defaults else None
     if lock is not None and not lock.is_file():
         raise ParbenchError(f"stack {stack!r}: {name}.def needs {lock}, which is not there")
-    parent = _image(known["parent"], stack, asked) if "parent" in known else None
+    parent = _image(defaults["parent"], stack, asked) if "parent" in defaults else None
     programs = sorted(path for path in RECIPES.glob("*.py") if path.name in text)
     parts = {
         "layout": LAYOUT,
@@ -134,12 +140,12 @@ def obstacle(stack: str, settings: dict) -> str | None:
 
     Ignores images that only some studies need (texts, Spark, ZeRO).
     """
-    usual = set(names(stack)) - {"base", *environment.more(stack)}
-    wanted = [image(name, stack, settings) for name in usual]
+    usual_names = set(names(stack)) - {"base", *environment.more(stack)}
+    images = [image(name, stack, settings) for name in usual_names]
     if cache.BUNDLE.is_dir():  # no other images can be built without network
-        there = any(one.facts for one in wanted)
-        return None if there else "bundle/ holds no images of this stack"
-    if all(one.facts for one in wanted):
+        any_built = any(one.facts for one in images)
+        return None if any_built else "bundle/ holds no images of this stack"
+    if all(one.facts for one in images):
         return None
     docker = settings["arguments"].get("bootstrap") == "docker"
     return apptainer.cannot_build(debootstrap=not docker)
@@ -190,12 +196,12 @@ def inside(
 
 def work_folders(*more: Path) -> list[Path]:
     """Return the host folders visible inside: the checkout, results (links resolved), ``more``."""
-    found = [ROOT]
+    folders = [ROOT]
     for path in (ROOT / "results", *more):
-        for place in (path.resolve(), path.absolute()):
-            if place.exists() and not any(place.is_relative_to(other) for other in found):
-                found.append(place)
-    return found
+        for folder in (path.resolve(), path.absolute()):
+            if folder.exists() and not any(folder.is_relative_to(other) for other in folders):
+                folders.append(folder)
+    return folders
 
 
 def of_sides(cell: Cell | Pair, plan: Path) -> list[dict | None]:

@@ -40,11 +40,11 @@ def pip_settings() -> dict[str, str]:
     """Return pip's settings for package indexes, from its files and variables, by pip's names."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for section in ("global", "install", ":env:"):
         for key, value in re.findall(rf"^{section}\.([a-z-]+)=(.*)$", text, re.MULTILINE):
-            found[key.removeprefix("default-")] = ast.literal_eval(value)
-    return {key: found[key] for key in NAMES if found.get(key)}
+            settings[key.removeprefix("default-")] = ast.literal_eval(value)
+    return {key: settings[key] for key in NAMES if settings.get(key)}
 
 
 def variables(settings: dict[str, str]) -> dict[str, str]:
@@ -52,26 +52,29 @@ def variables(settings: dict[str, str]) -> dict[str, str]:
 
     As with pip, the best match of all indexes counts; hashes in the lock file guard against others.
     """
-    found = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
-    found |= {NAMES[key]: value for key, value in settings.items()}
+    value_by_name = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
+    value_by_name |= {NAMES[key]: value for key, value in settings.items()}
     if "find-links" in settings:
-        found["UV_FIND_LINKS"] = settings["find-links"].replace(" ", ",")
-    return found
+        value_by_name["UV_FIND_LINKS"] = settings["find-links"].replace(" ", ",")
+    return value_by_name
 
 
 def clean_environment() -> dict[str, str]:
     """Return this process's variables without those that would override a lock file."""
-    kept = {key: value for key, value in os.environ.items() if key not in FOREIGN}
-    return {**kept, "PIP_USER": "0"}
+    environment = {key: value for key, value in os.environ.items() if key not in FOREIGN}
+    return {**environment, "PIP_USER": "0"}
 
 
 def run(program: Path, words: list[str]) -> None:
     """Run uv, which prints its own errors; raise ParbenchError if it fails."""
     # On the disk of the environments, because their files are hard links into uv's cache.
-    own = {"UV_CACHE_DIR": str(cache.folder() / "uv" / "cache"), **variables(pip_settings())}
+    uv_variables = {
+        "UV_CACHE_DIR": str(cache.folder() / "uv" / "cache"),
+        **variables(pip_settings()),
+    }
     command = [str(program), *words, "--no-config", "--quiet"]
-    told = {**own, **clean_environment()}
-    if subprocess.run(command, env=told, stdout=2, check=False).returncode:
+    environment = {**uv_variables, **clean_environment()}
+    if subprocess.run(command, env=environment, stdout=2, check=False).returncode:
         raise ParbenchError(f"uv cannot install the packages; {HELP}")
 
 
@@ -81,15 +84,15 @@ def program(lock_file: Path) -> Path:
     pin = re.search(r"^uv==(\S+) \\\n(?:\s+--hash=\S+(?: \\)?\n?)+", text, re.MULTILINE)
     if pin is None:
         raise ParbenchError(f"{lock_file}: pins no uv; make lock")
-    place = cache.folder() / "uv" / pin[1]
-    found = place / "bin" / "uv"
-    if os.access(found, os.X_OK):
-        return found
+    folder = cache.folder() / "uv" / pin[1]
+    path = folder / "bin" / "uv"
+    if os.access(path, os.X_OK):
+        return path
     cache.say(f"fetching uv {pin[1]}, which installs the packages")
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "uv.txt").write_text(pin[0], "utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "uv.txt").write_text(pin[0], "utf-8")
     words = ["install", "--quiet", "--disable-pip-version-check", "--require-hashes", "--no-deps"]
-    words += ["--upgrade", "--target", str(place), "--requirement", str(place / "uv.txt")]
+    words += ["--upgrade", "--target", str(folder), "--requirement", str(folder / "uv.txt")]
     if cache.BUNDLE.is_dir():
         words += ["--no-index", "--find-links", str(cache.BUNDLE / "wheels")]
     command = [sys.executable, "-m", "pip", *words]
@@ -98,4 +101,4 @@ def program(lock_file: Path) -> Path:
             f"pip cannot fetch uv {pin[1]}, which installs the packages; {HELP}; no pip: sudo apt "
             "install python3-pip"
         )
-    return found
+    return path

@@ -49,9 +49,9 @@ class Task:
 
     def typed(self) -> str:
         """Return the command that runs it, ready to paste."""
-        words = [sys.executable, _shown(SCRIPTS / "launch.py"), "--cell", str(self.cell_path)]
-        words += ["--data", str(self.data), "--out", str(self.out), "--log", str(self.log)]
-        return shlex.join(words)
+        command = [sys.executable, _shown(SCRIPTS / "launch.py"), "--cell", str(self.cell_path)]
+        command += ["--data", str(self.data), "--out", str(self.out), "--log", str(self.log)]
+        return shlex.join(command)
 
 
 def programs(
@@ -69,22 +69,22 @@ def programs(
     single side. ``lent``: the side's devices; ``image``: None for the host's environment;
     ``variables``: added to the environment of all ranks; ``state``: the side's folder.
     """
-    cell, several = task.cell.sides[number], len(task.cell.sides) > 1
-    program = "turns.py" if several else "train.py"
-    words = [apptainer.PYTHON if image else sys.executable, _shown(SCRIPTS / program)]
-    words += ["--cell", str(task.cell_path), "--data", str(task.data)]
-    words += ["--side", str(number)] if several else ["--out", str(task.out)]
-    inside, prefix = {**_variables(cell, lent), **variables}, ""
-    environment = {**os.environ, **inside}
+    cell, is_pair = task.cell.sides[number], len(task.cell.sides) > 1
+    program = "turns.py" if is_pair else "train.py"
+    command = [apptainer.PYTHON if image else sys.executable, _shown(SCRIPTS / program)]
+    command += ["--cell", str(task.cell_path), "--data", str(task.data)]
+    command += ["--side", str(number)] if is_pair else ["--out", str(task.out)]
+    added, prefix = {**_variables(cell, lent), **variables}, ""
+    environment = {**os.environ, **added}
     if image is not None:
         weights = pretrained.folder(cell, task.data)
-        places = (task.cell_path.parent, task.data, task.folder, *([weights] if weights else []))
-        words, environment = apptainer.enter(
+        folders = (task.cell_path.parent, task.data, task.folder, *([weights] if weights else []))
+        command, environment = apptainer.enter(
             image,
-            words,
+            command,
             # /dev/shm: ranks on one node communicate through it, each in its own container.
-            binds=[*images.work_folders(*places), Path("/dev/shm"), state],  # noqa: S108
-            variables=inside,
+            binds=[*images.work_folders(*folders), Path("/dev/shm"), state],  # noqa: S108
+            variables=added,
             gpu=cell.hardware.device == "cuda",
             temporary=state if cell.hardware.nodes == 1 else None,
             folder=Path.cwd(),
@@ -97,15 +97,20 @@ def programs(
         for rank in range(world_size)
     ]
     if job is None:
-        return {rank: Program(words, environment | own) for rank, own in enumerate(ranks)}
+        return {
+            rank: Program(command, environment | rank_variables)
+            for rank, rank_variables in enumerate(ranks)
+        }
     if cell.hardware.nodes > 1:
-        for rank, own in enumerate(ranks):
-            own[f"{prefix}PARBENCH_CORES"] = _cores_on(job, rank // per_node, lent, cell)
-    write_json(state / "ranks.json", {"words": words, "variables": ranks})
-    words = [*_srun(job, cell, per_node), str(state / "ranks.json"), prefix]
+        for rank, rank_variables in enumerate(ranks):
+            rank_variables[f"{prefix}PARBENCH_CORES"] = _cores_on(job, rank // per_node, lent, cell)
+    write_json(state / "ranks.json", {"words": command, "variables": ranks})
+    command = [*_srun(job, cell, per_node), str(state / "ranks.json"), prefix]
     # srun would take the job's own variables as options of this step.
-    kept = {k: v for k, v in environment.items() if not re.match(r"SLURM_(?!CONF$)|SRUN_", k)}
-    return {-1: Program(words, kept)}
+    srun_environment = {
+        k: v for k, v in environment.items() if not re.match(r"SLURM_(?!CONF$)|SRUN_", k)
+    }
+    return {-1: Program(command, srun_environment)}
 
 
 def _srun(job: Job, cell: Cell, per_node: int) -> list[str]:
@@ -115,15 +120,15 @@ def _srun(job: Job, cell: Cell, per_node: int) -> list[str]:
     """
     nodes = cell.hardware.nodes
     cpus = max(1, job.cpus_per_task // per_node)
-    words = ["srun", f"--jobid={job.number}", f"--nodes={nodes}", f"--ntasks={nodes * per_node}"]
-    words += [f"--ntasks-per-node={per_node}", "--distribution=block", f"--cpus-per-task={cpus}"]
+    command = ["srun", f"--jobid={job.number}", f"--nodes={nodes}", f"--ntasks={nodes * per_node}"]
+    command += [f"--ntasks-per-node={per_node}", "--distribution=block", f"--cpus-per-task={cpus}"]
     if nodes == 1:
-        words += [f"--nodelist={os.environ.get('SLURMD_NODENAME', job.nodes[0])}"]
+        command += [f"--nodelist={os.environ.get('SLURMD_NODENAME', job.nodes[0])}"]
     if cell.hardware.device == "cuda":
-        words += ["--gpu-bind=none"]  # every rank sees its peers
+        command += ["--gpu-bind=none"]  # every rank sees its peers
     # All of the job's memory, beside its batch step; the first rank to fail ends all others.
-    words += ["--mem=0", "--overlap", "--mpi=none", "--kill-on-bad-exit=1", "--wait=0"]
-    return [*words, sys.executable, str(SCRIPTS / "rank.py")]
+    command += ["--mem=0", "--overlap", "--mpi=none", "--kill-on-bad-exit=1", "--wait=0"]
+    return [*command, sys.executable, str(SCRIPTS / "rank.py")]
 
 
 def _cores_on(job: Job, number: int, lent: Lent, cell: Cell) -> str:
@@ -133,26 +138,26 @@ def _cores_on(job: Job, number: int, lent: Lent, cell: Cell) -> str:
     """
     if (node := job.nodes[number]) not in job.here:
         return ""
-    each = max(1, len(lent.cores) // len(job.here[: cell.hardware.nodes]))
-    first = job.here.index(node) * each % len(lent.cores)
-    return ",".join(lent.cores[first : first + each])
+    cores_per_node = max(1, len(lent.cores) // len(job.here[: cell.hardware.nodes]))
+    first = job.here.index(node) * cores_per_node % len(lent.cores)
+    return ",".join(lent.cores[first : first + cores_per_node])
 
 
 def _variables(cell: Cell, lent: Lent) -> dict[str, str]:
     # hardware.threads is 1 beside a GPU: further threads would use cores of other cells.
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    found = dict.fromkeys(threads, str(cell.hardware.threads)) | {
+    variables = dict.fromkeys(threads, str(cell.hardware.threads)) | {
         "PYTHONUNBUFFERED": "1",
         "PYTHONHASHSEED": "0",
         "PARBENCH_CORES": ",".join(lent.cores),
     }
     if cell.hardware.nodes == 1:
         # Over loopback, independent of firewalls, VPNs and name servers.
-        names = ("GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
-        found |= dict.fromkeys(names, "lo")
+        interface_variables = ("GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
+        variables |= dict.fromkeys(interface_variables, "lo")
         if cell.hardware.device == "cuda":  # on several nodes Slurm sets it
-            found["CUDA_VISIBLE_DEVICES"] = ",".join(lent.gpus)
-    return found
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(lent.gpus)
+    return variables
 
 
 def _shown(path: Path) -> str:

@@ -64,19 +64,19 @@ def lent(cell: Cell | Pair, here: int = 1) -> Iterator[Lent]:
     Both sides of a pair use the same devices in turn. Waits until enough are free. Raises
     ParbenchError if this process may not use that many.
     """
-    wanted = [needed(side, min(here, side.hardware.nodes)) for side in cell.sides]
-    gpus, cores = (max(numbers) for numbers in zip(*wanted, strict=True))
+    needs = [needed(side, min(here, side.hardware.nodes)) for side in cell.sides]
+    gpus, cores = (max(numbers) for numbers in zip(*needs, strict=True))
     model = next(filter(None, (side.hardware.gpu_model for side in cell.sides)), None)
     # CUDA_VISIBLE_DEVICES, which Slurm sets too, restricts the GPUs. MIG ids may contain slashes.
     usable = machine.usable_gpus(model) if gpus else []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
     kind = f"GPUs of {model or 'one model'} (CUDA_VISIBLE_DEVICES is {visible})"
-    of_gpus = {f"gpu-{uuid.replace('/', '_')}": uuid for uuid in usable}
-    of_cores = {f"core-{core}": str(core) for core in machine.usable_cores()}
+    gpu_by_file = {f"gpu-{uuid.replace('/', '_')}": uuid for uuid in usable}
+    core_by_file = {f"core-{core}": str(core) for core in machine.usable_cores()}
     # Always GPUs before cores, so that two cells cannot wait for each other.
     with (
-        _locked(gpus, kind, of_gpus, cell.id) as lent_gpus,
-        _locked(cores, "cores", of_cores, cell.id) as lent_cores,
+        _locked(gpus, kind, gpu_by_file, cell.id) as lent_gpus,
+        _locked(cores, "cores", core_by_file, cell.id) as lent_cores,
     ):
         yield Lent(lent_gpus, lent_cores)
 
@@ -99,12 +99,12 @@ def _locked(
     folder, announced = _folder(), False
     while True:
         with contextlib.ExitStack() as stack:
-            held: list[str] = []
+            devices: list[str] = []
             for name, device in files.items():
-                if len(held) < number and _try(folder / name, stack):
-                    held.append(device)
-            if len(held) == number:
-                yield tuple(held)
+                if len(devices) < number and _try(folder / name, stack):
+                    devices.append(device)
+            if len(devices) == number:
+                yield tuple(devices)
                 return
         if not announced:
             announced = True

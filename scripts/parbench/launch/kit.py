@@ -64,10 +64,10 @@ class Kit:
     @classmethod
     def read(cls, folder: Path) -> Kit:
         """Read kit.json in ``folder``."""
-        told = read_json(folder / "kit.json")
-        if (version := told.pop("schema_version")) != SCHEMA_VERSION:
+        content = read_json(folder / "kit.json")
+        if (version := content.pop("schema_version")) != SCHEMA_VERSION:
             raise ParbenchError(f"{folder / 'kit.json'}: schema_version {version}; pack it anew")
-        return cls(**{**told, "cells": [Entry(**each) for each in told["cells"]]})
+        return cls(**{**content, "cells": [Entry(**entry) for entry in content["cells"]]})
 
     def write(self, folder: Path) -> None:
         """Write kit.json into ``folder``."""
@@ -88,9 +88,9 @@ def run(folder: Path, out: Path, work: Path, minutes: float) -> int:
         _unpack(folder / "data" / f"{name}.tar.gz", sha256, name, visit.home / "data" / name)
     visit.keep()
     # Cells that failed or were cut off come after those not tried yet.
-    for each in sorted(kit.cells, key=lambda each: visit.failed(each).exists()):
-        if not visit.metrics(each).exists() and visit.in_time(each):
-            visit.train(each)
+    for entry in sorted(kit.cells, key=lambda entry: visit.failed(entry).exists()):
+        if not visit.metrics(entry).exists() and visit.in_time(entry):
+            visit.train(entry)
             visit.keep()
     return visit.tell()
 
@@ -115,9 +115,9 @@ class _Visit:
 
     def in_time(self, each: Entry) -> bool:
         """Return whether the cell would end in time, judging by others of its group."""
-        own = [self._took(other) for other in self.kit.cells if other.group == each.group]
-        known = [seconds for seconds in (*own, each.seconds) if seconds is not None]
-        return time.monotonic() + max(known, default=0.0) + MARGIN_SECONDS < self.ends
+        times = [self._took(other) for other in self.kit.cells if other.group == each.group]
+        known_times = [seconds for seconds in (*times, each.seconds) if seconds is not None]
+        return time.monotonic() + max(known_times, default=0.0) + MARGIN_SECONDS < self.ends
 
     def _took(self, each: Entry) -> float | None:
         out = self.metrics(each)
@@ -131,14 +131,14 @@ class _Visit:
         path = out.with_name("cell.json")
         write_atomically(path, (self.folder / "cells" / f"{each.id}.json").read_bytes())
         cell = cells.read(path)
-        words = [sys.executable, str(self.folder / "scripts" / "launch.py"), "--cell", str(path)]
-        words += ["--data", str(self.home / "data" / cell.dataset.name), "--out", str(out)]
-        brought = (str(self.folder / "packages"), os.environ.get("PYTHONPATH"))
+        command = [sys.executable, str(self.folder / "scripts" / "launch.py"), "--cell", str(path)]
+        command += ["--data", str(self.home / "data" / cell.dataset.name), "--out", str(out)]
+        module_paths = (str(self.folder / "packages"), os.environ.get("PYTHONPATH"))
         # PARBENCH_PARENT makes the launcher end with this process.
-        told = {"PARBENCH_PARENT": str(os.getpid()), "PYTHONDONTWRITEBYTECODE": "1"}
-        told["PYTHONPATH"] = os.pathsep.join(filter(None, brought))
+        variables = {"PARBENCH_PARENT": str(os.getpid()), "PYTHONDONTWRITEBYTECODE": "1"}
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, module_paths))
         grace = cell.run.grace_seconds + MARGIN_SECONDS
-        with subprocess.Popen(words, cwd=self.home, env={**os.environ, **told}) as process:
+        with subprocess.Popen(command, cwd=self.home, env={**os.environ, **variables}) as process:
             try:
                 process.wait(max(1.0, self.ends - grace - time.monotonic()))
             except subprocess.TimeoutExpired:
@@ -150,25 +150,25 @@ class _Visit:
 
     def keep(self) -> None:
         """Write all results so far, including those of earlier commands, to results.json."""
-        done = {each.id: self.metrics(each) for each in self.kit.cells}
-        lost = {each.id: self.failed(each) for each in self.kit.cells}
-        found = {
+        result_paths = {entry.id: self.metrics(entry) for entry in self.kit.cells}
+        failure_paths = {entry.id: self.failed(entry) for entry in self.kit.cells}
+        content = {
             "schema_version": SCHEMA_VERSION,
             **{key: getattr(self.kit, key) for key in ("git_commit", "git_dirty", "code")},
-            "runs": {cell: read_json(path) for cell, path in done.items() if path.exists()},
+            "runs": {cell: read_json(path) for cell, path in result_paths.items() if path.exists()},
             "failed": {
                 cell: read_json(path)
-                for cell, path in lost.items()
-                if path.exists() and not done[cell].exists()
+                for cell, path in failure_paths.items()
+                if path.exists() and not result_paths[cell].exists()
             },
         }
-        write_atomically(self.out / RESULTS, canonical_json(found))
+        write_atomically(self.out / RESULTS, canonical_json(content))
 
     def tell(self) -> int:
         """Print how many cells are done; return the exit status."""
-        left = [each for each in self.kit.cells if not self.metrics(each).exists()]
-        failed, every = sum(self.failed(each).exists() for each in left), len(self.kit.cells)
-        say(f"{every - len(left)} of {every} cells have a result, {failed} failed or were cut off")
+        left = [entry for entry in self.kit.cells if not self.metrics(entry).exists()]
+        failed, total = sum(self.failed(entry).exists() for entry in left), len(self.kit.cells)
+        say(f"{total - len(left)} of {total} cells have a result, {failed} failed or were cut off")
         return int(bool(left))
 
 
@@ -182,16 +182,22 @@ def _unpack(archive: Path, sha256: str, name: str, folder: Path) -> None:
     if sha256_file(archive) != sha256:
         raise ParbenchError(f"{archive}: it is not what kit.json describes; carry the kit again")
     with tarfile.open(archive) as tar:
-        held = {PurePosixPath(one.name): tar.extractfile(one).read() for one in tar if one.isfile()}
-    given = json.loads(held.pop(PurePosixPath("digest.json")))
-    data, described = folder / "data.safetensors", folder / "digest.json"
-    if converted := held.get(PurePosixPath(data.name)):
-        write_atomically(data, converted)
-        write_json(described, given)
+        content_by_path = {
+            PurePosixPath(member.name): tar.extractfile(member).read()
+            for member in tar
+            if member.isfile()
+        }
+    description = json.loads(content_by_path.pop(PurePosixPath("digest.json")))
+    data_path, description_path = folder / "data.safetensors", folder / "digest.json"
+    if content := content_by_path.get(PurePosixPath(data_path.name)):
+        write_atomically(data_path, content)
+        write_json(description_path, description)
         return
-    train, test = ([path for path in held if path.parts[0] == part] for part in ("train", "test"))
-    source = given["source"], given["source_sha256"]
-    images = decoded(train, test, *source, opened=lambda path: io.BytesIO(held[path]))
-    found = dataset.convert(name, given["kind"], images, data, described)
-    if found["sha256"] != given["sha256"]:
+    train, test = (
+        [path for path in content_by_path if path.parts[0] == part] for part in ("train", "test")
+    )
+    source = description["source"], description["source_sha256"]
+    images = decoded(train, test, *source, opened=lambda path: io.BytesIO(content_by_path[path]))
+    converted = dataset.convert(name, description["kind"], images, data_path, description_path)
+    if converted["sha256"] != description["sha256"]:
         say(f"{name}: decoded to other pixels than at home: its cells will count as another's")

@@ -94,26 +94,26 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
         task.out.unlink(missing_ok=True)
         # Before the devices are locked, because missing images are built here.
         facts = images.of_sides(cell, task.results / "plan" / "images.json")
-        count, _ = _progress(task)
+        progress, _ = _progress(task)
         if not retrain and outcome.take_finished(folder, task.out, cell, task.data, facts):
-            print(f"{count}{cell.id}: an earlier run has trained it meanwhile", flush=True)
+            print(f"{progress}{cell.id}: an earlier run has trained it meanwhile", flush=True)
             return 0
         started = clocks.now()
-        failure = _train(task, job, stop, facts, f"{count}{cell.id}: starts on")
+        failure = _train(task, job, stop, facts, f"{progress}{cell.id}: starts on")
         if failure is not None and failure.out_of_memory:
-            why = failure.sentence
-            metrics_json.write_out_of_memory(task.out, cell, why, started, task.data, facts)
+            reason = failure.sentence
+            metrics_json.write_out_of_memory(task.out, cell, reason, started, task.data, facts)
         elif failure is not None:
             _report(task, failure.sentence)
             return 1
         result = read_json(task.out)
-        if lacking := kept.changed(cell, result, folder.parent):  # training diverged
-            _report(task, f"{outcome.summary(result)}; {lacking}")
+        if problem := kept.changed(cell, result, folder.parent):  # training diverged
+            _report(task, f"{outcome.summary(result)}; {problem}")
             return 1
         outcome.record_result(task.out, result)
-        count, left = _progress(task)
+        progress, time_left = _progress(task)
         # Inside the lock: another run of this cell may delete the result.
-        print(f"{count}{cell.id}: {outcome.summary(result)}{left}", flush=True)
+        print(f"{progress}{cell.id}: {outcome.summary(result)}{time_left}", flush=True)
     return 0
 
 
@@ -123,29 +123,29 @@ def _progress(task: Task) -> tuple[str, str]:
     Both are empty for a cell that results/plan/progress.json, written by that run, does not list.
     """
     path = task.results / "plan" / "progress.json"
-    run = read_json(path) if path.exists() else {"cells": []}
-    if task.cell.id not in run["cells"]:
+    progress = read_json(path) if path.exists() else {"cells": []}
+    if task.cell.id not in progress["cells"]:
         return "", ""
-    paths = (task.results / "cells" / name / "metrics.json" for name in run["cells"])
-    done = sum(path.exists() and path.stat().st_mtime >= run["started"] for path in paths)
-    total = len(run["cells"])
-    seconds = (time.time() - run["started"]) * (total - done) / max(1, done)
-    left = f" (about {outcome.duration(seconds)} left)" if done < total else ""
-    return f"[{done}/{total}] ", left
+    paths = (task.results / "cells" / name / "metrics.json" for name in progress["cells"])
+    finished = sum(path.exists() and path.stat().st_mtime >= progress["started"] for path in paths)
+    total = len(progress["cells"])
+    seconds = (time.time() - progress["started"]) * (total - finished) / max(1, finished)
+    time_left = f" (about {outcome.duration(seconds)} left)" if finished < total else ""
+    return f"[{finished}/{total}] ", time_left
 
 
 def _train(
     task: Task, job: Job | None, stop: Stop, facts: list[dict | None], starts: str
 ) -> Failure | None:
     """Run the ranks to their end and return what went wrong; raise Interrupted if they stopped."""
-    nodes, here, shared = [], 1, None
+    nodes, nodes_here, shared_folder = [], 1, None
     if job and task.nodes > 1:
         # Only then: a node's own /tmp is faster than the file system that nodes share.
-        nodes, here, shared = job.nodes, len(job.here), task.folder.absolute()
+        nodes, nodes_here, shared_folder = job.nodes, len(job.here), task.folder.absolute()
     with (
-        devices.lent(task.cell, here) as lent,
+        devices.lent(task.cell, nodes_here) as lent,
         tempfile.TemporaryDirectory(
-            prefix="parbench-", dir=shared, ignore_cleanup_errors=True
+            prefix="parbench-", dir=shared_folder, ignore_cleanup_errors=True
         ) as folder,
     ):
         print(f"{starts} {', '.join(nodes) or lent}", flush=True)
@@ -191,8 +191,10 @@ class Attempt:
             if self.job and nodes > 1:
                 variables["PARBENCH_HEAD"] = self.job.address
             lent = self.lent.of(cell, min(nodes, len(self.job.here)) if self.job else 1)
-            path = image and Path(image["path"])
-            programs = command.programs(self.task, number, self.job, lent, path, state, variables)
+            image_path = image and Path(image["path"])
+            programs = command.programs(
+                self.task, number, self.job, lent, image_path, state, variables
+            )
             count = strategies.of(cell).ranks_per_node * nodes
             sides.append(Side(programs, count, state, self.task.log))
         return sides
@@ -222,8 +224,8 @@ class Attempt:
             sides = self.sides("apart")
             slices = turns.run(sides, timeout, self.stop.requested, apart=True)
         if slices:
-            each, rows = [side.json() for side in sides], [one.json() for one in slices]
-            metrics_json.write_pair(task.out, task.cell, rows, each, started, reason=reason)
+            entries, rows = [side.json() for side in sides], [one.json() for one in slices]
+            metrics_json.write_pair(task.out, task.cell, rows, entries, started, reason=reason)
         return sides
 
     def failure(self, sides: list[Side]) -> Failure | None:
@@ -238,24 +240,24 @@ class Attempt:
 
 def _kept(task: Task, stopped: dict | None) -> str:
     """Say what an interrupted run left; ``stopped`` is where it stopped, if it did so in time."""
-    going = "is kept, and the same command goes on from there"
+    ending = "is kept, and the same command goes on from there"
     if stopped is not None:
-        return f"a checkpoint at epoch {stopped['epoch']} step {stopped['step']} {going}"
+        return f"a checkpoint at epoch {stopped['epoch']} step {stopped['step']} {ending}"
     if checkpoint.written(checkpoint.folder(task.out)):
-        return f"its last checkpoint {going}"
+        return f"its last checkpoint {ending}"
     return "before its first checkpoint; the same command starts it anew"
 
 
 def _report(task: Task, sentence: str, failed: bool = True) -> None:
     """Print why there is no result, on the terminal and in the log; record it if it ``failed``."""
-    lines = f"{task.cell.id}: {sentence}"
+    message = f"{task.cell.id}: {sentence}"
     if failed:
-        lines = f"error: {lines}\n  log:   {task.log}\n  again: {task.typed()}"
+        message = f"error: {message}\n  log:   {task.log}\n  again: {task.typed()}"
     else:
         outcome.forget_failure(task.folder)
     with contextlib.suppress(OSError), open(task.log, "a", encoding="utf-8") as log:
-        print(lines, file=log)
-    print(lines, file=sys.stderr, flush=True)
+        print(message, file=log)
+    print(message, file=sys.stderr, flush=True)
     if failed:
         outcome.record_failure(task.folder, sentence, task.log)
 
@@ -296,14 +298,14 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True, help="folder of the converted dataset")
     parser.add_argument("--out", type=Path, required=True, help="metrics.json to write")
     parser.add_argument("--log", type=Path, help="default: log.txt beside metrics.json")
-    given = parser.parse_args()
-    log = given.log or given.out.with_name("log.txt")
-    task = Task(cells.read(given.cell), given.cell, given.data, given.out, log)
+    arguments = parser.parse_args()
+    log = arguments.log or arguments.out.with_name("log.txt")
+    task = Task(cells.read(arguments.cell), arguments.cell, arguments.data, arguments.out, log)
     job, stop, begun = slurm_job.current(), Stop(), time.time()
     if task.nodes > 1 and (job is None or len(job.nodes) != task.nodes):
-        had = "no Slurm job" if job is None else f"job {job.number} of {len(job.nodes)} nodes"
+        actual = "no Slurm job" if job is None else f"job {job.number} of {len(job.nodes)} nodes"
         raise ParbenchError(
-            f"{task.cell_path}: hardware.nodes is {task.nodes}, and this is {had}; run it with "
+            f"{task.cell_path}: hardware.nodes is {task.nodes}, and this is {actual}; run it with "
             "`snakemake --profile slurm`, which asks Slurm for them"
         )
     try:

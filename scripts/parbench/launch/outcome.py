@@ -55,16 +55,16 @@ def failure_of(ranks: Ranks, nodes: int = 1) -> Failure | None:
     for error in errors:
         if error["kind"] == "out_of_memory":
             return Failure(_message(error, ranks), out_of_memory=True)
-    killed = ranks.oom_killed and nodes == 1  # this kernel knows nothing of other nodes
-    silent = [death for death in ranks.deaths if death[1] not in ranks.errors]
+    oom_killed = ranks.oom_killed and nodes == 1  # this kernel knows nothing of other nodes
+    silent_deaths = [death for death in ranks.deaths if death[1] not in ranks.errors]
     # Libraries abort when another rank fails, so a rank that was killed is the likelier cause.
-    silent.sort(key=lambda death: (death[2] == -signal.SIGABRT, death[0]))
-    if silent:
-        when, number, code = silent[0]
+    silent_deaths.sort(key=lambda death: (death[2] == -signal.SIGABRT, death[0]))
+    if silent_deaths:
+        when, rank, code = silent_deaths[0]
         slack = 0.0 if code == -signal.SIGABRT else SLACK_SECONDS
         if not errors or when <= errors[0]["time"] + slack:
-            sentence = f"rank {number} of {ranks.count} died: {_exit(code)}"
-            if killed and code == -signal.SIGKILL:
+            sentence = f"rank {rank} of {ranks.count} died: {_exit(code)}"
+            if oom_killed and code == -signal.SIGKILL:
                 return Failure(f"{sentence} by the kernel, for lack of memory", out_of_memory=True)
             return Failure(sentence)
     # Both sides of a pair print into one log, so a message may be about the other side.
@@ -75,12 +75,12 @@ def failure_of(ranks: Ranks, nodes: int = 1) -> Failure | None:
         and not (errors and task["how"].startswith("Aborted"))
     ):
         sentence = f"rank {task['rank']} of {ranks.count} died on {task['node']}: {task['how']}"
-        return Failure(sentence, out_of_memory=killed)
+        return Failure(sentence, out_of_memory=oom_killed)
     if errors:
         return Failure(_message(errors[0], ranks))
     if ranks.status:
-        last = " / ".join(ranks.printed.splitlines()[-5:])
-        return Failure(f"srun: {_exit(ranks.status)}; its last lines: {last}")
+        last_lines = " / ".join(ranks.printed.splitlines()[-5:])
+        return Failure(f"srun: {_exit(ranks.status)}; its last lines: {last_lines}")
     return None
 
 
@@ -99,15 +99,15 @@ def summary(metrics: dict) -> str:
     if metrics["status"] != "ok":
         return printable(f"{metrics['status']}: {metrics['reason']}")
     if "slices" in metrics:
-        number = len(metrics["slices"])
+        count = len(metrics["slices"])
         disturbed = sum(each["disturbed"] for each in metrics["slices"])
-        return f"ok, {number} slices in turn, {disturbed or 'none'} of them disturbed"
-    trained = metrics["train_seconds"]
-    seconds = trained or metrics["inference"]["seconds"]
-    spent = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
+        return f"ok, {count} slices in turn, {disturbed or 'none'} of them disturbed"
+    train_seconds = metrics["train_seconds"]
+    seconds = train_seconds or metrics["inference"]["seconds"]
+    time_text = f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
     accuracy = metrics["test_accuracy"]
     score = "accuracy not measured" if accuracy is None else f"accuracy {accuracy:.3f}"
-    return f"ok, {score}, {'trained' if trained else 'predicted'} in {spent}"
+    return f"ok, {score}, {'trained' if train_seconds else 'predicted'} in {time_text}"
 
 
 def duration(seconds: float) -> str:

@@ -91,62 +91,66 @@ def in_order(order: Order, plan: expansion.Plan, where: str) -> dict[str, str]:
 
     Raises ParbenchError, beginning with ``where``, for variants that do not exist or cannot run.
     """
-    found: dict[str, str] = {}
+    group_by_cell: dict[str, str] = {}
     for number, stage in enumerate(order.stages):
         groups = list(_groups(stage, plan, f"{where}: stages[{number}]"))
         for turn in zip_longest(*(group.cells[: stage.turns] for group in groups)):
             for group, cell in zip(groups, turn, strict=True):
                 if cell is not None:
-                    found.setdefault(cell, group.id)
-    return found
+                    group_by_cell.setdefault(cell, group.id)
+    return group_by_cell
 
 
 def _groups(stage: KitStage, plan: expansion.Plan, where: str) -> Iterator[Measured]:
     study = plan.studies[stage.study]
-    for kind, wanted, there in (
+    for kind, variants, groups in (
         ("pairs", stage.pairs, study.pairs),
         ("cells", stage.cells, study.groups),
     ):
-        for variant in wanted:
-            fitting = [each for each in there if each.variant == variant]
-            fitting = [each for each in fitting if not stage.models or each.model in stage.models]
+        for variant in variants:
+            fitting = [group for group in groups if group.variant == variant]
+            fitting = [
+                group for group in fitting if not stage.models or group.model in stage.models
+            ]
             if not fitting:
                 raise ParbenchError(
                     f"{where}.{kind}: {stage.study} has none of {variant!r} with these models; "
-                    f"its variants there: {', '.join(dict.fromkeys(g.variant for g in there))}"
+                    f"its variants there: {', '.join(dict.fromkeys(g.variant for g in groups))}"
                 )
-            for each in fitting:
-                if each.not_run:
-                    raise ParbenchError(f"{where}.{kind}: {each.id} {each.not_run}; leave it out")
-                yield each
+            for group in fitting:
+                if group.not_run:
+                    raise ParbenchError(f"{where}.{kind}: {group.id} {group.not_run}; leave it out")
+                yield group
 
 
 def pack(order_path: Path, configfiles: Sequence[Path], out: Path) -> Kit:
     """Write a kit of all cells not measured yet to the folder ``out``, replacing an older kit."""
     order = read_order(order_path)
     plan = planned(order, configfiles)
-    wanted = in_order(order, plan, configuration.shown(order_path))
-    left = [cell for cell in wanted if state.state(cell, plan)[0] != "done"]
-    left.sort(key=lambda cell: (places.folder(cell) / "failed.json").exists())
+    group_by_cell = in_order(order, plan, configuration.shown(order_path))
+    remaining = [cell for cell in group_by_cell if state.state(cell, plan)[0] != "done"]
+    remaining.sort(key=lambda cell: (places.folder(cell) / "failed.json").exists())
     if out.exists() and not (out / "kit.json").exists():
         raise ParbenchError(f"{out}: is there and is no kit; delete it or name another folder")
     shutil.rmtree(out, ignore_errors=True)
-    nothing = shutil.ignore_patterns("__pycache__")
+    ignored = shutil.ignore_patterns("__pycache__")
     for part in ("scripts", "containers/locks"):
-        shutil.copytree(places.ROOT / part, out / part, ignore=nothing)
+        shutil.copytree(places.ROOT / part, out / part, ignore=ignored)
     for name in order.packages:
         _copy_package(name, out / "packages")
-    for cell in left:
+    for cell in remaining:
         files.write_json(out / "cells" / f"{cell}.json", plan.cells[cell].json())
-    names = sorted({plan.cells[cell].dataset.name for cell in left})
+    names = sorted({plan.cells[cell].dataset.name for cell in remaining})
     code = {
         str(path): files.sha256_file(path) for path in sorted(Path(out, "scripts").rglob("*.py"))
     }
     kit = Kit(
         **provenance.git_state(),
-        code=files.digest([[path.removeprefix(str(out)), one] for path, one in code.items()]),
+        code=files.digest([[path.removeprefix(str(out)), sha256] for path, sha256 in code.items()]),
         data={name: _pack_data(name, plan.datasets[name], out / "data") for name in names},
-        cells=[Entry(cell, wanted[cell], _seconds(cell, wanted)) for cell in left],
+        cells=[
+            Entry(cell, group_by_cell[cell], _seconds(cell, group_by_cell)) for cell in remaining
+        ],
     )
     kit.write(out)
     _check_size(out, order.most_mib)
@@ -155,18 +159,18 @@ def pack(order_path: Path, configfiles: Sequence[Path], out: Path) -> Kit:
 
 def _seconds(cell: str, groups: dict[str, str]) -> float | None:
     """Return the longest time that a cell of its group took, here or on the bare machine."""
-    alike = [other for other, group in groups.items() if group == groups[cell]]
-    return max((took for other in alike if (took := state.took(other))), default=None)
+    same_group = [other for other, group in groups.items() if group == groups[cell]]
+    return max((seconds for other in same_group if (seconds := state.took(other))), default=None)
 
 
 def _copy_package(name: str, folder: Path) -> None:
     try:
-        held = metadata.distribution(name)
+        distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         raise ParbenchError(
             f"packages: {name} is not installed here; install or remove it"
         ) from None
-    for file in held.files or ():
+    for file in distribution.files or ():
         # Its programs lie outside site-packages.
         if "__pycache__" not in file.parts and ".." not in file.parts:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -178,22 +182,22 @@ def _pack_data(name: str, spec: dict, folder: Path) -> str:
 
     Returns the archive's SHA-256.
     """
-    home = places.RESULTS / "data" / name
-    if not (home / "digest.json").exists():
-        dataset.prepare(name, spec, home / "data.safetensors", home / "digest.json")
-    held = {"digest.json": home / "digest.json"}
+    data_folder = places.RESULTS / "data" / name
+    if not (data_folder / "digest.json").exists():
+        dataset.prepare(name, spec, data_folder / "data.safetensors", data_folder / "digest.json")
+    path_by_member = {"digest.json": data_folder / "digest.json"}
     root = source.load(spec["kind"])(**spec).folder()
     if root is None:
-        held["data.safetensors"] = home / "data.safetensors"
+        path_by_member["data.safetensors"] = data_folder / "data.safetensors"
     else:
         images = (path for part in ("train", "test") for path in images_in(root, part))
-        held |= {path.relative_to(root).as_posix(): path for path in images}
+        path_by_member |= {path.relative_to(root).as_posix(): path for path in images}
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / f"{name}.tar.gz"
     # Without times, so that the same files give the same bytes.
     with GzipFile(out, "wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
-        for inside, path in held.items():
-            info, content = tarfile.TarInfo(inside), path.read_bytes()
+        for member, path in path_by_member.items():
+            info, content = tarfile.TarInfo(member), path.read_bytes()
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
     return files.sha256_file(out)
@@ -220,19 +224,19 @@ def home(path: Path, order_path: Path, configfiles: Sequence[Path]) -> tuple[Res
     for cell, metrics in results.runs.items():
         where = f"{path}: {cell}"
         metrics_json.check(metrics, where)
-        known = plan.cells.get(cell)
-        if known is None or identity(metrics["cell"]) != identity(known.json()):
+        planned_cell = plan.cells.get(cell)
+        if planned_cell is None or identity(metrics["cell"]) != identity(planned_cell.json()):
             raise ParbenchError(f"{where}: no such cell is planned here; name the files of `pack`")
         for environment in metrics_json.environments(metrics):
             # The bare machine has no git.
             environment.update(git_commit=results.git_commit, git_dirty=results.git_dirty)
     writing.write(plan)
     for cell, metrics in results.runs.items():
-        there = state.metrics(cell)
-        if there is None or there["finished"] < metrics["finished"]:
+        existing = state.metrics(cell)
+        if existing is None or existing["finished"] < metrics["finished"]:
             metrics_json.write(places.folder(cell) / "metrics.json", metrics)
             (places.folder(cell) / "failed.json").unlink(missing_ok=True)
     for cell in results.failed.keys() & plan.cells.keys():
         files.write_json(places.folder(cell) / "failed.json", results.failed[cell].stated())
-    asked = plan.studies.items()
-    return results, [name for name, study in asked if results.runs.keys() & study.runnable()]
+    studies = plan.studies.items()
+    return results, [name for name, study in studies if results.runs.keys() & study.runnable()]

@@ -123,8 +123,10 @@ class Ranks:
                     # Apptainer reports a signal as a shell does: 128 plus its number.
                     code = 128 - code if 128 < code < 160 else code
                     self.deaths.append((time.time(), number, code))
-        found = {number for number, one in self.processes.items() if one.returncode is None}
-        return set(range(self.count)) if -1 in found else found
+        running = {
+            number for number, process in self.processes.items() if process.returncode is None
+        }
+        return set(range(self.count)) if -1 in running else running
 
     def failed(self) -> bool:
         """Return whether any rank has failed so far."""
@@ -154,21 +156,21 @@ def run(
     command = shlex.join(next(iter(ranks.programs.values())).words)
     ranks.log.write_text(f"$ {command}\n", encoding="utf-8")
     with ranks.started():
-        beats = Heartbeats(ranks)
-        failed = deadline = None
+        heartbeats = Heartbeats(ranks)
+        failed_at = deadline = None
         while alive := ranks.alive():
             time.sleep(LOOK_SECONDS)
-            beats.look()
+            heartbeats.look()
             now = time.monotonic()
             if deadline is None and stop():
-                if not beats.training():
+                if not heartbeats.training():
                     return
                 (ranks.state / "stop").touch()
                 deadline = now + grace
-            if failed is None and ranks.failed():
-                failed = now
-            ranks.hung = None if failed else beats.hung(alive, timeout)
-            late = failed and now > failed + SETTLE_SECONDS
+            if failed_at is None and ranks.failed():
+                failed_at = now
+            ranks.hung = None if failed_at else heartbeats.hung(alive, timeout)
+            late = failed_at and now > failed_at + SETTLE_SECONDS
             if ranks.hung or late or (deadline and now > deadline):
                 return
 
@@ -183,10 +185,10 @@ class Heartbeats:
 
     def look(self) -> None:
         """Note which heartbeats are new."""
-        for number, path in enumerate(self._paths):
+        for rank, path in enumerate(self._paths):
             stamp = path.stat().st_mtime_ns if path.exists() else None
-            if stamp != self._stamps[number]:
-                self._stamps[number], self._changed[number] = stamp, time.monotonic()
+            if stamp != self._stamps[rank]:
+                self._stamps[rank], self._changed[rank] = stamp, time.monotonic()
 
     def training(self) -> bool:
         """Return whether any rank has reached the phase in which it checks for stop requests."""
@@ -195,12 +197,12 @@ class Heartbeats:
 
     def hung(self, alive: Iterable[int], timeout: float) -> str | None:
         """Return a sentence if a rank in ``alive`` has not made progress for ``timeout`` s."""
-        number = min(alive, key=lambda number: self._changed[number])
-        if time.monotonic() - self._changed[number] < timeout:
+        rank = min(alive, key=lambda rank: self._changed[rank])
+        if time.monotonic() - self._changed[rank] < timeout:
             return None
         where = "since the start"
-        if self._stamps[number] is not None:
-            beat = json.loads(self._paths[number].read_text())
+        if self._stamps[rank] is not None:
+            beat = json.loads(self._paths[rank].read_text())
             step = f"epoch {beat['epoch']} step {beat['step']}"
             where = f"in {step if beat['epoch'] else beat['phase']}"
-        return f"rank {number} hung: no progress for {timeout:g} s {where}"
+        return f"rank {rank} hung: no progress for {timeout:g} s {where}"

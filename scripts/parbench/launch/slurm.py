@@ -60,13 +60,13 @@ def lacking(cluster: Cluster, config: dict, files: list[Path]) -> Lacking:
     for a partition that does not exist, which Slurm would refuse job by job.
     """
     software = deployment.DeployedSoftware(config)
-    checked = functools.cache(lambda name: check(cluster, config, files, name))
+    check_once = functools.cache(lambda name: check(cluster, config, files, name))
 
     def reason(group: str, cell: Cell) -> str | None:
         hardware = cell.hardware
-        checked(hardware.name)
-        lacks = missing(cluster, hardware, settings(config, hardware.name))
-        return lacks or strategies.of(cell).unavailable(software)
+        check_once(hardware.name)
+        problem = missing(cluster, hardware, settings(config, hardware.name))
+        return problem or strategies.of(cell).unavailable(software)
 
     return reason
 
@@ -80,8 +80,8 @@ def missing(cluster: Cluster, hardware: Hardware, asked: dict) -> str | None:
         return machine.missing(hardware, {"nodes": hardware.nodes})
     partition = cluster.partition(asked["partition"])
     offered = cluster.nodes_of(partition)
-    wanted = resources(hardware, asked, cluster)
-    cores, memory = wanted["cpus_per_task"], wanted.get("mem_mb", 0)
+    request = resources(hardware, asked, cluster)
+    cores, memory = request["cpus_per_task"], request.get("mem_mb", 0)
     needs = [f"{cores} cores"] + ([f"{memory} MiB of memory"] if memory else [])
     fitting = [node for node in offered if node.cores >= cores and node.memory_mib >= memory]
     if hardware.device == "cuda":
@@ -96,8 +96,8 @@ def missing(cluster: Cluster, hardware: Hardware, asked: dict) -> str | None:
     if len(fitting) >= hardware.nodes:
         return None
     nodes = f"{hardware.nodes} nodes with " if hardware.nodes > 1 else ""
-    there = f"partition {partition.name} has {len(fitting) or 'none'}"
-    return f"needs {nodes}{', '.join(needs)} ({there})"
+    supply = f"partition {partition.name} has {len(fitting) or 'none'}"
+    return f"needs {nodes}{', '.join(needs)} ({supply})"
 
 
 def check(cluster: Cluster, config: dict, files: list[Path], name: str) -> None:
@@ -108,12 +108,12 @@ def check(cluster: Cluster, config: dict, files: list[Path], name: str) -> None:
     value = settings(config, name)["partition"]
     if cluster.partition(value) is not None:
         return
-    own = "partition" in config["hardware"][name].get("slurm", {})
-    key = ["hardware", name, "slurm", "partition"] if own else ["slurm", "partition"]
-    known = list(cluster.partitions)
-    problem = f"there is no partition {value!r}{nearest(value or '', known)}"
+    of_hardware = "partition" in config["hardware"][name].get("slurm", {})
+    key = ["hardware", name, "slurm", "partition"] if of_hardware else ["slurm", "partition"]
+    partitions = list(cluster.partitions)
+    problem = f"there is no partition {value!r}{nearest(value or '', partitions)}"
     if value is None:
-        problem = f"this cluster has no default partition; name one: {', '.join(known)}"
+        problem = f"this cluster has no default partition; name one: {', '.join(partitions)}"
     raise ParbenchError(f"{configuration.holder(files, key)}: {'.'.join(key)}: {problem}")
 
 
@@ -135,7 +135,7 @@ def resources(hardware: Hardware, asked: dict, cluster: Cluster | None) -> dict[
     on_gpus = hardware.device == "cuda"
     partition = cluster.partition(asked["partition"]) if cluster else None
     offered = cluster.nodes_of(partition) if cluster else []
-    wanted: dict[str, int | str | None] = {
+    request: dict[str, int | str | None] = {
         "nodes": nodes,
         "cpus_per_task": devices * asked["cpus_per_gpu"] if on_gpus else machine.cores_of(hardware),
         "mem_mb": devices * asked["memory_mib"],
@@ -145,27 +145,27 @@ def resources(hardware: Hardware, asked: dict, cluster: Cluster | None) -> dict[
         "qos": asked["qos"],
     }
     if offered and not any(node.memory_mib for node in offered):
-        wanted["mem_mb"] = None  # this site does not configure memory; Slurm would refuse it
+        request["mem_mb"] = None  # this site does not configure memory; Slurm would refuse it
     # A requeued job appends to its log.
     extra = ["--open-mode=append", *(["--exclusive"] if asked["exclusive"] else [])]
     if nodes > 1:
         # `mpi` makes the plugin run the launcher in the batch step, where srun reaches all nodes.
-        wanted |= {"tasks": nodes, "mpi": "srun"}
+        request |= {"tasks": nodes, "mpi": "srun"}
         extra.append("--ntasks-per-node=1")
     elif not on_gpus:
-        wanted["tasks"] = 1
+        request["tasks"] = 1
     if on_gpus:
         kind = _kind(offered, hardware)
-        typed = f"{kind}:{devices}" if kind else str(devices)
+        gpu_request = f"{kind}:{devices}" if kind else str(devices)
         if asked["gpus"] == "gres":
             # 0: otherwise the plugin would ask for that many tasks per GPU.
-            wanted |= {"gres": f"gpu:{typed}", "tasks_per_gpu": 0}
+            request |= {"gres": f"gpu:{gpu_request}", "tasks_per_gpu": 0}
         elif nodes > 1:
-            extra.append(f"--gpus-per-node={typed}")  # --gpus is per job
+            extra.append(f"--gpus-per-node={gpu_request}")  # --gpus is per job
         else:
-            wanted |= {"gpu": devices, "gpu_model": kind}
-    wanted["slurm_extra"] = " ".join(extra)
-    return {key: value for key, value in wanted.items() if value is not None}
+            request |= {"gpu": devices, "gpu_model": kind}
+    request["slurm_extra"] = " ".join(extra)
+    return {key: value for key, value in request.items() if value is not None}
 
 
 def _kind(offered: Iterable[Node], hardware: Hardware) -> str | None:
@@ -184,24 +184,24 @@ def _kind(offered: Iterable[Node], hardware: Hardware) -> str | None:
 
 def preparing(config: dict, cluster: Cluster | None) -> dict[str, int | str]:
     """Return the resources of preparing and reporting jobs; none if Snakemake runs them itself."""
-    asked = config["slurm"]
-    if asked["prepare"] == "submit":
+    slurm = config["slurm"]
+    if slurm["prepare"] == "submit":
         return {}
-    wanted = {**PREPARE, "slurm_partition": asked["prepare"]}
-    if asked["account"] is not None:
-        wanted["slurm_account"] = asked["account"]
-    partition = cluster.partition(asked["prepare"]) if cluster else None
+    request = {**PREPARE, "slurm_partition": slurm["prepare"]}
+    if slurm["account"] is not None:
+        request["slurm_account"] = slurm["account"]
+    partition = cluster.partition(slurm["prepare"]) if cluster else None
     if partition and partition.minutes:
-        wanted["runtime"] = min(wanted["runtime"], partition.minutes)
-    if cluster and not any(n.memory_mib for n in cluster.nodes if asked["prepare"] in n.partitions):
-        del wanted["mem_mb"]
-    return wanted
+        request["runtime"] = min(request["runtime"], partition.minutes)
+    if cluster and not any(n.memory_mib for n in cluster.nodes if slurm["prepare"] in n.partitions):
+        del request["mem_mb"]
+    return request
 
 
 def largest(cell: Cell | Pair) -> Hardware:
     """Return the hardware that its job asks for: that of its largest side, GPUs before CPUs."""
-    places = (side.hardware for side in cell.sides)
-    return max(places, key=lambda each: (each.device != "cpu", each.nodes * each.devices))
+    candidates = (side.hardware for side in cell.sides)
+    return max(candidates, key=lambda each: (each.device != "cpu", each.nodes * each.devices))
 
 
 class Requests:
@@ -225,29 +225,29 @@ class Requests:
     def _walltime(self, name: str) -> int:
         """Return minutes: configured, or from earlier runs of its group, or from its size."""
         cell = self.plan.cells[name]
-        asked = settings(self.config, largest(cell).name)
-        if asked["minutes"] is not None:
-            return asked["minutes"]
+        slurm = settings(self.config, largest(cell).name)
+        if slurm["minutes"] is not None:
+            return slurm["minutes"]
         if longest := self._longest.get(name):
             return math.ceil(longest / 60 * RESERVE) + FIXED_MINUTES
         if isinstance(cell, Pair):
             return PAIR_MINUTES + FIXED_MINUTES
-        described = state.described_data(cell) or {"train": UNKNOWN_SAMPLES}
-        samples = cell.dataset.train_samples or described["train"]
+        dataset = state.described_data(cell) or {"train": UNKNOWN_SAMPLES}
+        samples = cell.dataset.train_samples or dataset["train"]
         training = cell.training
         if training.steps is not None:
             samples = min(samples, training.steps * training.global_batch)
-        seconds = training.epochs * samples / asked["least_samples_per_second"]
+        seconds = training.epochs * samples / slurm["least_samples_per_second"]
         return math.ceil(seconds / 60) + FIXED_MINUTES
 
     @functools.cached_property
     def _longest(self) -> dict[str, float]:
         """The seconds of the longest earlier run of each cell's group, by cell."""
-        found: dict[str, float] = {}
+        longest_by_cell: dict[str, float] = {}
         for group in (group for plan in self.plan.studies.values() for group in plan.measured):
-            if taken := [seconds for each in group.cells if (seconds := state.took(each))]:
-                found |= dict.fromkeys(group.cells, max(taken))
-        return found
+            if times := [seconds for cell in group.cells if (seconds := state.took(cell))]:
+                longest_by_cell |= dict.fromkeys(group.cells, max(times))
+        return longest_by_cell
 
     def _without_walltime(self, name: str) -> dict[str, int | str]:
         hardware = configuration.hardware(name, self.config)
@@ -256,26 +256,26 @@ class Requests:
     def _of_all_sides(self, cell: Cell | Pair) -> dict[str, int | str]:
         """Return the resources without walltime. The sides of a pair run at once and are timed:
         their memory adds up, and they get their nodes exclusively."""
-        wanted = dict(self._of_hardware(largest(cell).name))
+        request = dict(self._of_hardware(largest(cell).name))
         if isinstance(cell, Pair):
-            each = [self._of_hardware(side.hardware.name) for side in cell.sides]
-            wanted["cpus_per_task"] = max(one["cpus_per_task"] for one in each)
-            if "mem_mb" in wanted:
-                wanted["mem_mb"] = sum(one.get("mem_mb", 0) for one in each)
-            if "--exclusive" not in wanted["slurm_extra"]:
-                wanted["slurm_extra"] += " --exclusive"
-        return wanted
+            side_requests = [self._of_hardware(side.hardware.name) for side in cell.sides]
+            request["cpus_per_task"] = max(one["cpus_per_task"] for one in side_requests)
+            if "mem_mb" in request:
+                request["mem_mb"] = sum(one.get("mem_mb", 0) for one in side_requests)
+            if "--exclusive" not in request["slurm_extra"]:
+                request["slurm_extra"] += " --exclusive"
+        return request
 
     def _of(self, name: str) -> dict[str, int | str]:
-        wanted = self._of_all_sides(self.plan.cells[name])
+        request = self._of_all_sides(self.plan.cells[name])
         if self.cluster is None:
-            return wanted
+            return request
         minutes = self._walltime(name)
-        partition = self.cluster.partition(wanted["slurm_partition"])
-        wanted["runtime"] = min(minutes, partition.minutes or minutes)
+        partition = self.cluster.partition(request["slurm_partition"])
+        request["runtime"] = min(minutes, partition.minutes or minutes)
         if name in self.left:
-            wanted["slurm_extra"] += f" --dependency=afterany:{':'.join(self.left[name])}"
-        return wanted
+            request["slurm_extra"] += f" --dependency=afterany:{':'.join(self.left[name])}"
+        return request
 
 
 # ---------------------------------------------------------------- what an earlier run left behind
@@ -287,14 +287,14 @@ def left_behind(folder: Path) -> dict[str, list[str]]:
     Snakemake's lock allows one submitter per folder, so theirs was killed. Their results count: the
     new job of such a cell starts only after they have ended.
     """
-    found: dict[str, list[str]] = {}
+    jobs_by_cell: dict[str, list[str]] = {}
     output = run("squeue", "--me", "--noheader", "--sort=i", "--format=%i|%k|%Z")
     for line in output.splitlines():
         job, comment, workdir = line.split("|", 2)
         cell = comment.partition("rule_train_wildcards_")[2]
         if cell and Path(workdir).resolve() == folder.resolve():
-            found.setdefault(cell, []).append(job)
-    return found
+            jobs_by_cell.setdefault(cell, []).append(job)
+    return jobs_by_cell
 
 
 def not_run(plan: Plan) -> list[str]:

@@ -61,10 +61,10 @@ def run(*words: str) -> str:
 
     Raises ParbenchError with Slurm's own message if it fails.
     """
-    own = {"env": {**os.environ, "SLURM_TIME_FORMAT": "%s"}, "stdin": subprocess.DEVNULL}
+    options = {"env": {**os.environ, "SLURM_TIME_FORMAT": "%s"}, "stdin": subprocess.DEVNULL}
     try:
         done = subprocess.run(
-            words, capture_output=True, text=True, timeout=ASK_SECONDS, check=False, **own
+            words, capture_output=True, text=True, timeout=ASK_SECONDS, check=False, **options
         )
     except FileNotFoundError:
         raise ParbenchError(
@@ -112,10 +112,10 @@ def fields(line: str) -> dict[str, str]:
 
 def _gpus(gres: str) -> dict[str, int]:
     """Parse gpu:a100:2(S:0-1),gpu:v100:1,shard:8 into {"a100": 2, "v100": 1}."""
-    found: Counter[str] = Counter()
+    count_by_kind: Counter[str] = Counter()
     for kind, count in re.findall(r"(?:^|,)gpu:(?:([^:,()]+):)?(\d+)", gres):
-        found[kind] += int(count)
-    return dict(found)
+        count_by_kind[kind] += int(count)
+    return dict(count_by_kind)
 
 
 def minutes(text: str) -> int | None:

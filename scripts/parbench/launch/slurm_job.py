@@ -41,14 +41,14 @@ class Job:
 
 def current() -> Job | None:
     """Return the job of this process, None outside Slurm; raise ParbenchError without an answer."""
-    told = os.environ.get("SLURM_JOB_ID", "")
-    if not told.isdigit() or shutil.which("srun") is None:
+    job_id = os.environ.get("SLURM_JOB_ID", "")
+    if not job_id.isdigit() or shutil.which("srun") is None:
         return None
-    job = _job(int(told))
-    said = run("scontrol", "show", "node", job["NodeList"], "--oneliner")
-    nodes = [fields(line) for line in said.splitlines()]
+    job = _job(int(job_id))
+    output = run("scontrol", "show", "node", job["NodeList"], "--oneliner")
+    nodes = [fields(line) for line in output.splitlines()]
     return Job(
-        number=int(told),
+        number=int(job_id),
         ends=float(job["EndTime"]) if job["EndTime"].isdigit() else None,
         cpus_per_task=int(re.match(r"\d*", job.get("CPUs/Task", ""))[0] or 1),
         made_for=job.get("Comment", ""),
@@ -62,8 +62,8 @@ def preempted(job: Job) -> bool:
 
     A job that exits by itself within that time counts as completed: Slurm does not requeue it.
     """
-    told = _job(job.number)
-    return told["JobState"] == "RUNNING" and told.get("PreemptTime", "").strip("0").isdigit()
+    details = _job(job.number)
+    return details["JobState"] == "RUNNING" and details.get("PreemptTime", "").strip("0").isdigit()
 
 
 def requeue(job: Job) -> str | None:

@@ -41,11 +41,11 @@ def _hardware(
         costs = "snakemake --profile slurm stops before it submits anything"
         return Check(label, MISSING, str(error), costs, "correct the key", essential=used)
     hardware = configuration.hardware(name, config)
-    asked = slurm.settings(config, name)
-    longest = cluster.partition(asked["partition"]).minutes or MINUTES
-    wanted = {"runtime": min(asked["minutes"] or MINUTES, longest)}
-    line = sbatch_line(wanted | slurm.resources(hardware, asked, cluster))
-    if (reason := slurm.missing(cluster, hardware, asked)) is not None:
+    settings = slurm.settings(config, name)
+    longest = cluster.partition(settings["partition"]).minutes or MINUTES
+    request = {"runtime": min(settings["minutes"] or MINUTES, longest)}
+    line = sbatch_line(request | slurm.resources(hardware, settings, cluster))
+    if (reason := slurm.missing(cluster, hardware, settings)) is not None:
         costs = f"its cells are rows 'not run: {reason}'"
         mend = f"config.yaml: hardware.{name}: {{..., slurm: {{partition: ...}}}}"
         return Check(label, LIMITED, line, costs, mend)
@@ -74,24 +74,26 @@ OPTIONS = {
 def sbatch_line(resources: dict[str, int | str]) -> str:
     """Return the sbatch line for ``resources``, without names, folders and script."""
     profile = configuration.read_yaml(configuration.ROOT / "slurm" / "config.yaml")
-    asked = resources | ({"requeue": True} if profile["slurm-requeue"] else {})
-    words = [
-        text.format(shlex.quote(str(asked[key]))) for key, text in OPTIONS.items() if key in asked
+    request = resources | ({"requeue": True} if profile["slurm-requeue"] else {})
+    arguments = [
+        text.format(shlex.quote(str(request[key])))
+        for key, text in OPTIONS.items()
+        if key in request
     ]
-    words.append(str(asked["slurm_extra"]))
-    if "gpu" in asked:
-        model = f"{asked['gpu_model']}:" if "gpu_model" in asked else ""
-        words.append(f"--gpus={model}{asked['gpu']}")
-    if "gres" in asked:
-        words.append(f"--gres={asked['gres']}")
-    return " ".join(["sbatch", *words])
+    arguments.append(str(request["slurm_extra"]))
+    if "gpu" in request:
+        model = f"{request['gpu_model']}:" if "gpu_model" in request else ""
+        arguments.append(f"--gpus={model}{request['gpu']}")
+    if "gres" in request:
+        arguments.append(f"--gres={request['gres']}")
+    return " ".join(["sbatch", *arguments])
 
 
 def judged(line: str) -> tuple[bool, str]:
     """Return whether Slurm would accept a job with this line, and its message."""
-    words = [*shlex.split(line), "--test-only", "--wrap=true"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    said = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason given"]
+    command = [*shlex.split(line), "--test-only", "--wrap=true"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason given"]
     if done.returncode == 0:
-        return True, re.sub(r"^sbatch: Job \d+ (to start at \S+ using )?", "", said[-1])
-    return False, said[-1].removeprefix("sbatch: error: ")
+        return True, re.sub(r"^sbatch: Job \d+ (to start at \S+ using )?", "", lines[-1])
+    return False, lines[-1].removeprefix("sbatch: error: ")

@@ -40,18 +40,18 @@ def up(config: dict, workers: int, cores: int, memory: str, port: int) -> str:
     with socket.socket() as probe:
         if probe.connect_ex((HOST, port)) == 0:
             raise ParbenchError(f"port {port} of {HOST} is taken; choose another: --port")
-    web = _free_port()
+    web_port = _free_port()
     address = f"spark://{HOST}:{port}"
-    at = ["--host", HOST, "--webui-port"]
-    _start(config, "master", ["Master", *at, str(web), "--port", str(port)])
+    host_options = ["--host", HOST, "--webui-port"]
+    _start(config, "master", ["Master", *host_options, str(web_port), "--port", str(port)])
     try:
-        _wait(web, 0)
+        _wait(web_port, 0)
         limits = ["--cores", str(cores), "--memory", memory]
         for number in range(workers):
             name = f"worker{number}"
-            work = ["--work-dir", str((FOLDER / name).absolute())]
-            _start(config, name, ["Worker", *at, "0", *limits, *work, address])
-        _wait(web, workers)
+            work_options = ["--work-dir", str((FOLDER / name).absolute())]
+            _start(config, name, ["Worker", *host_options, "0", *limits, *work_options, address])
+        _wait(web_port, workers)
     except BaseException:
         down()
         raise
@@ -61,15 +61,15 @@ def up(config: dict, workers: int, cores: int, memory: str, port: int) -> str:
 def down() -> bool:
     """End the cluster and delete its files; return whether there was one."""
     daemons = _daemons()
-    for each in (found := [one for daemon in daemons for one in _with_children(daemon)]):
+    for process in (processes := [one for daemon in daemons for one in _with_children(daemon)]):
         with contextlib.suppress(psutil.NoSuchProcess):
-            each.terminate()
-    for each in psutil.wait_procs(found, timeout=END_SECONDS)[1]:
+            process.terminate()
+    for process in psutil.wait_procs(processes, timeout=END_SECONDS)[1]:
         with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
-    there = FOLDER.is_dir()
+            process.kill()
+    existed = FOLDER.is_dir()
     shutil.rmtree(FOLDER, ignore_errors=True)
-    return there
+    return existed
 
 
 def _daemons() -> list[psutil.Process]:
@@ -77,15 +77,15 @@ def _daemons() -> list[psutil.Process]:
 
     Command lines do not identify them: Apptainer changes its processes' titles.
     """
-    found = []
+    daemons = []
     for path in FOLDER.glob("*.pid"):
         number, begun = path.read_text().split()
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(int(number))
-            is_it = abs(process.create_time() - float(begun)) < CLOCK_SECONDS
-            if is_it and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+            same_process = abs(process.create_time() - float(begun)) < CLOCK_SECONDS
+            if same_process and process.status() != psutil.STATUS_ZOMBIE:
+                daemons.append(process)
+    return daemons
 
 
 def _with_children(process: psutil.Process) -> list[psutil.Process]:
@@ -95,9 +95,9 @@ def _with_children(process: psutil.Process) -> list[psutil.Process]:
 def _start(config: dict, name: str, words: list[str]) -> None:
     """Start a daemon in its own session and record its process id."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    kind, *more = words
-    words = [f"org.apache.spark.deploy.{kind.lower()}.{kind}", *more]
-    of_spark = {"SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m"}
+    kind, *options = words
+    words = [f"org.apache.spark.deploy.{kind.lower()}.{kind}", *options]
+    spark_variables = {"SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m"}
     if deployment.in_images(config):
         # A common /tmp: executors on one host read each other's files.
         temporary = (FOLDER / "tmp").absolute()
@@ -105,10 +105,10 @@ def _start(config: dict, name: str, words: list[str]) -> None:
         image = images.image("spark", config["stack"], config["images"])
         command = ["/opt/parbench/bin/spark-class", *words]
         words, environment = images.inside(image, config["images"], command, temporary)
-        environment |= {f"APPTAINERENV_{name}": value for name, value in of_spark.items()}
+        environment |= {f"APPTAINERENV_{name}": value for name, value in spark_variables.items()}
     else:
         words = [str(Path(sys.executable).with_name("spark-class")), *words]
-        environment = {**os.environ, **of_spark}
+        environment = {**os.environ, **spark_variables}
     with open(FOLDER / f"{name}.log", "ab") as log:
         process = subprocess.Popen(
             words,

@@ -96,9 +96,9 @@ class _Lead:
 
     def together(self) -> list[Slice]:
         """Measure sides that all run at once, the waiting ones stopped. Raises Over."""
-        everyone = range(len(self.sides))
-        with self._started(*everyone):
-            for number in everyone:
+        numbers = range(len(self.sides))
+        with self._started(*numbers):
+            for number in numbers:
                 self._warm_up(number)
             return self._pairs(self._turn, 2 * PAIRS)
 
@@ -115,12 +115,12 @@ class _Lead:
     def _pairs(self, turn: Callable[[int, int], Slice], most: int) -> list[Slice]:
         """Measure pairs of slices until PAIRS are undisturbed, and no more than ``most``."""
         slices: list[Slice] = []
-        calm = pair = 0
-        while calm < PAIRS and pair < most:
+        undisturbed = pair = 0
+        while undisturbed < PAIRS and pair < most:
             order = list(range(len(self.sides)))
-            made = [turn(n, pair) for n in (order if pair % 4 in (0, 3) else order[::-1])]
-            slices += made
-            calm += not any(each.disturbed for each in made)
+            pair_slices = [turn(n, pair) for n in (order if pair % 4 in (0, 3) else order[::-1])]
+            slices += pair_slices
+            undisturbed += not any(each.disturbed for each in pair_slices)
             pair += 1
         return slices
 
@@ -150,11 +150,11 @@ class _Lead:
 
     def _turn(self, number: int, pair: int) -> Slice:
         side = self.sides[number]
-        stop: dict[str, list[int]] = {}
+        pids_by_node: dict[str, list[int]] = {}
         for other in self.sides:
-            for node, processes in other.pids.items() if other is not side else ():
-                stop.setdefault(node, []).extend(processes)
-        self._tell(side, json.dumps({"steps": side.steps, "stop": stop}))
+            for node, pids in other.pids.items() if other is not side else ():
+                pids_by_node.setdefault(node, []).extend(pids)
+        self._tell(side, json.dumps({"steps": side.steps, "stop": pids_by_node}))
         rows = self._lines_of(number)
         nodes = {row["node"]: row for row in rows}.values()  # ranks on a node see the same cores
         busy, own = sum(row["busy"] for row in nodes), sum(row["own"] for row in rows)
@@ -190,8 +190,8 @@ class _Lead:
         beats = Heartbeats(side)
         while len(side.lines) < side.count:
             try:
-                of, line = self._reports.get(timeout=LOOK_SECONDS)
-                self.sides[of].lines.append(line)
+                sender, report = self._reports.get(timeout=LOOK_SECONDS)
+                self.sides[sender].lines.append(report)
             except queue.Empty:
                 beats.look()
                 self._check(side, beats)

@@ -29,8 +29,8 @@ LOOK_SECONDS = 1.0
 
 def folder(out: Path, companion: int = 0) -> Path:
     """Return the folder for checkpoints of the run that writes ``out``, or of a companion."""
-    own = out.parent / "checkpoints"
-    return own / f"beside-{companion}" if companion else own
+    checkpoints = out.parent / "checkpoints"
+    return checkpoints / f"beside-{companion}" if companion else checkpoints
 
 
 def written(folder: Path) -> list[Path]:
@@ -100,12 +100,12 @@ class Store:
                 print(f"checkpoint: {path} is damaged; the one before it is tried", flush=True)
                 _delete([path])
                 continue
-            then = _record(path)["key"]
-            changed = [name for name, value in self.key.items() if then.get(name) != value]
+            old_key = _record(path)["key"]
+            changed = [name for name, value in self.key.items() if old_key.get(name) != value]
             if not changed:
                 return _number(path)
-            why = f"{' and '.join(changed)} changed since {path} was written"
-            print(f"checkpoint: starts afresh: {why}", flush=True)
+            reason = f"{' and '.join(changed)} changed since {path} was written"
+            print(f"checkpoint: starts afresh: {reason}", flush=True)
             _delete(written(self.folder))
             break
         return None
@@ -183,16 +183,16 @@ class Lookout:
         if stride.left > 0:
             return False
         now = time.monotonic()
-        due = asked = False
+        due = stop_asked = False
         if self._rank == 0:
             due = now - self._written >= self._every
-            asked = self._stop_file is not None and self._stop_file.exists()
-        asked = asked or launched.asked_to_stop.is_set()  # Slurm may signal any rank
-        mine = [now - stride.since, float(due), float(asked)]
-        seconds, due, asked = self._combined(mine, "max")
+            stop_asked = self._stop_file is not None and self._stop_file.exists()
+        stop_asked = stop_asked or launched.asked_to_stop.is_set()  # Slurm may signal any rank
+        own_values = [now - stride.since, float(due), float(stop_asked)]
+        seconds, due, stop_asked = self._combined(own_values, "max")
         # At most doubled, in case the last steps were unusually fast.
         steps = min(2.0, self._look / max(seconds, 1e-9)) * stride.length
         stride.length = stride.left = max(1, int(steps))
         stride.since = time.monotonic()
-        self.stop = bool(asked)
+        self.stop = bool(stop_asked)
         return bool(due) or self.stop

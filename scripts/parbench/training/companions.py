@@ -42,10 +42,10 @@ class Companions:
 
     def check(self) -> None:
         """Raise CompanionDiverged if another process has announced that it diverged."""
-        for each in self.run.strategy.heard("trained"):
-            if each["trouble"] is not None:
+        for message in self.run.strategy.heard("trained"):
+            if message["trouble"] is not None:
                 raise CompanionDiverged(
-                    f"{each['model']}, trained at the same time: {each['trouble']}"
+                    f"{message['model']}, trained at the same time: {message['trouble']}"
                 )
 
     def end_message(self, seconds: float | None, trouble: str | None = None) -> dict:
@@ -60,4 +60,6 @@ class Companions:
         """
         messages = self.meet("trained", "waiting", self.end_message(seconds))
         self.check()
-        self.others = [each for n, each in enumerate(messages) if n != self.run.strategy.companion]
+        self.others = [
+            message for n, message in enumerate(messages) if n != self.run.strategy.companion
+        ]

@@ -40,13 +40,13 @@ def compile_all(run: Run, passes: Iterable[Callable[[], object]]) -> float:
     Returns the extra seconds of first passes over last ones, on the slowest rank.
     """
     strategy, seconds = run.strategy, 0.0
-    for number, work in enumerate(passes):
-        took = []
+    for number, run_pass in enumerate(passes):
+        durations = []
         for _ in range(PASSES):
             with Stopwatch(strategy.devices) as watch:
-                work()
-            took.append(watch.seconds)
+                run_pass()
+            durations.append(watch.seconds)
             run.heartbeat.beat("warm-up", 0, number)
-        seconds += max(0.0, took[0] - took[-1])
+        seconds += max(0.0, durations[0] - durations[-1])
     torch.compiler.set_stance("fail_on_recompile")
     return strategy.reduced([seconds], "max")[0]

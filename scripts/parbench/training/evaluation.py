@@ -30,9 +30,9 @@ def evaluate(run: Run) -> tuple[torch.Tensor, float | None]:
     strategy.broadcast_buffers(run.model)
     model = strategy.unwrap(run.model)
     model.eval()
-    number, parts = _parts(run)
+    count, parts = _parts(run)
     device = strategy.devices[0]
-    predicted = torch.zeros(number, dtype=torch.int64, device=device)
+    predicted = torch.zeros(count, dtype=torch.int64, device=device)
     loss = torch.zeros(1, dtype=torch.float64, device=device)
     seconds = [0.0, 0.0]  # total, and making the input
     if run.in_last_epoch and not run.evaluated:
@@ -42,12 +42,12 @@ def evaluate(run: Run) -> tuple[torch.Tensor, float | None]:
     run.evaluated = True
     for index, part in enumerate(parts):
         start, stop = _span(part)
-        with run.profile.phase("inference"), Stopwatch(strategy.devices) as whole:
-            with Stopwatch(strategy.devices) as watch:
+        with run.profile.phase("inference"), Stopwatch(strategy.devices) as total_watch:
+            with Stopwatch(strategy.devices) as input_watch:
                 images, labels = run.augment.test_batch(start, stop)
             logits = model(images)
         if len(part) > 0:
-            seconds = [seconds[0] + whole.seconds, seconds[1] + watch.seconds]
+            seconds = [seconds[0] + total_watch.seconds, seconds[1] + input_watch.seconds]
         if len(part) > 0 and logits is not None:
             logits, labels = logits.float(), labels.to(logits.device)
             loss += functional.cross_entropy(logits, labels, reduction="sum").to(device)
@@ -57,9 +57,9 @@ def evaluate(run: Run) -> tuple[torch.Tensor, float | None]:
             snapshot.write(run)
     strategy.reduce(predicted)  # each rank has zeros outside its share
     strategy.reduce(loss)
-    total, of_input = strategy.reduced(seconds, "max")  # of the slowest rank
-    run.inference = {"samples": number, "seconds": total, "input_seconds": of_input}
-    mean = loss.item() / number
+    total_seconds, input_seconds = strategy.reduced(seconds, "max")  # of the slowest rank
+    run.inference = {"samples": count, "seconds": total_seconds, "input_seconds": input_seconds}
+    mean = loss.item() / count
     return predicted.cpu(), mean if math.isfinite(mean) else None
 
 
@@ -85,11 +85,13 @@ def _parts(run: Run) -> tuple[int, list[torch.Tensor]]:
     requests together and some strategies compute together.
     """
     batch, ranks = run.training.evaluation_batch, run.strategy.data_parallel_size
-    number = len(run.data.test_labels)
+    count = len(run.data.test_labels)
     if run.training.steps is not None:
-        number = min(number, run.training.steps * batch * ranks)
-    share = run.mine(torch.arange(number))
-    return number, [share[at : at + batch] for at in range(0, math.ceil(number / ranks), batch)]
+        count = min(count, run.training.steps * batch * ranks)
+    share = run.mine(torch.arange(count))
+    return count, [
+        share[start : start + batch] for start in range(0, math.ceil(count / ranks), batch)
+    ]
 
 
 def turns(run: Run) -> tuple[Callable[[], int], list[int]]:
@@ -112,8 +114,8 @@ def turns(run: Run) -> tuple[Callable[[], int], list[int]]:
 def _whole_batches(run: Run) -> list[tuple[int, int]]:
     """Return (start, stop) of this rank's full batches, or of its first one if none is full."""
     _, parts = _parts(run)
-    whole = [part for part in parts if len(part) == run.training.evaluation_batch]
-    return [_span(part) for part in whole or parts[:1]]
+    full_parts = [part for part in parts if len(part) == run.training.evaluation_batch]
+    return [_span(part) for part in full_parts or parts[:1]]
 
 
 def _span(part: torch.Tensor) -> tuple[int, int]:

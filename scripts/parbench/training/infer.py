@@ -27,7 +27,7 @@ def infer(
 ) -> None:
     """Load the weights and predict as one rank of ``cell``; rank 0 writes ``out``."""
     launch_time = float(os.environ.get("PARBENCH_LAUNCHED", time.time()))
-    run, described = set_up(cell, data_folder, strategy, heartbeat)
+    run, environment = set_up(cell, data_folder, strategy, heartbeat)
     sha256 = kept.load(run.model, cell, data_folder)
     if cell.training.compile != "none":
         passes = evaluation.passes(run)
@@ -40,7 +40,7 @@ def infer(
     if not strategy.leads:
         return
     labels = run.data.test_labels.cpu().numpy()
-    seen = (predictions >= 0).numpy()  # a stream may lose images
+    delivered = (predictions >= 0).numpy()  # a stream may lose images
     metrics_json.write_run(
         out,
         run.cell,
@@ -53,7 +53,9 @@ def infer(
         inference=run.inference,
         weights_sha256=sha256,
         predictions_sha256=metrics_json.weights_sha256({"predictions": predictions}),
-        environment=described,
-        **scores.classification(labels[seen], predictions.numpy()[seen], len(run.data.classes)),
+        environment=environment,
+        **scores.classification(
+            labels[delivered], predictions.numpy()[delivered], len(run.data.classes)
+        ),
         **run.extra,
     )

@@ -31,9 +31,9 @@ def begin() -> None:
 
 def _end_with_input() -> None:
     # Not through sys.stdin: a process that exits might wait for its lock.
-    begun = b""
-    while read := os.read(0, 4096):
-        *lines, begun = (begun + read).split(b"\n")
+    unfinished = b""
+    while chunk := os.read(0, 4096):
+        *lines, unfinished = (unfinished + chunk).split(b"\n")
         for line in lines:
             received.put(line.decode())
     stopping.acquire()  # never released: from here on no process is stopped

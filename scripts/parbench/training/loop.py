@@ -87,8 +87,10 @@ class Run:
         if self.data.vocabulary is not None and strategy.takes_images:
             self.augment = tokens.TextInput(self.data, settings.padding)
         else:
-            made = INPUTS[settings.input] if strategy.takes_images else loader.Labels
-            self.augment = made(self.data, self.cell.seed, settings.image_size, settings.augment)
+            input_class = INPUTS[settings.input] if strategy.takes_images else loader.Labels
+            self.augment = input_class(
+                self.data, self.cell.seed, settings.image_size, settings.augment
+            )
         if settings.memory_format == "channels_last":
             self.augment = loader.ChannelsLast(self.augment)
         samples, steps = len(self.data.train_labels), settings.steps
@@ -108,8 +110,8 @@ class Run:
         blocks = self.build()
         pretrained.load(blocks, self.cell, data_folder, verify=self.strategy.local_rank == 0)
         self.ranks = batch_norm.Ranks(self._exchanged)
-        several = self.strategy.data_parallel_size > 1
-        if self.training.batch_norm == "synchronized" and several:
+        is_parallel = self.strategy.data_parallel_size > 1
+        if self.training.batch_norm == "synchronized" and is_parallel:
             batch_norm.synchronize(blocks, self.ranks)
         self.model: nn.Module = self.strategy.wrap(blocks)
         self.parameters = dict(self.model.named_parameters())
@@ -117,16 +119,16 @@ class Run:
     def build(self) -> nn.Sequential:
         """Build the cell's model, not wrapped yet."""
         model = self.cell.model
-        seen = self.data.vocabulary or self.training.image_size
-        return models.load(model.name).build(len(self.data.classes), seen, model.options)
+        input_spec = self.data.vocabulary or self.training.image_size
+        return models.load(model.name).build(len(self.data.classes), input_spec, model.options)
 
     def _make_optimizer(self) -> None:
         self.peak_rate = learning_rate.peak(self.training, self.strategy.data_parallel_size)
         self.last_rate = self.peak_rate  # of the last completed step
-        made = OPTIMIZERS[self.training.optimizer](
+        optimizer = OPTIMIZERS[self.training.optimizer](
             self.parameters.values(), self.peak_rate, self.training
         )
-        self.optimizer: Any = self.strategy.optimizer(made, self.model)
+        self.optimizer: Any = self.strategy.optimizer(optimizer, self.model)
         self.scaler = grad_scaler(self.training.precision == "fp16")
         self.scheduler: Any = None  # set when training begins
 
@@ -207,8 +209,8 @@ class Run:
         buffers, optimizer and loss scaler are restored, so that training starts from the seed's
         weights. Raises Stopped.
         """
-        whole = self.strategy.whole(self.state())
-        initial = {name: value.detach().cpu().clone() for name, value in whole.items()}
+        whole_state = self.strategy.whole(self.state())
+        initial = {name: value.detach().cpu().clone() for name, value in whole_state.items()}
         rates = [group["lr"] for group in self.optimizer.param_groups]
         order = self.order(0)
         if self.training.compile != "none":
@@ -254,10 +256,10 @@ class Run:
         """
         self.machine = environment["machine"]["fingerprint"]
         self.store = checkpoint.Store(folder, checkpoint.key(self.cell, environment))
-        found = self.store.find() if self.strategy.rank == 0 else None
-        if found:
-            self.kept = self.store.read(found)[0]["kept"]
-        return round(self.strategy.reduced([float(found or 0)], "sum")[0]) or None
+        number = self.store.find() if self.strategy.rank == 0 else None
+        if number:
+            self.kept = self.store.read(number)[0]["kept"]
+        return round(self.strategy.reduced([float(number or 0)], "sum")[0]) or None
 
     def begin(self, found: int | None = None) -> None:
         """Prepare for the first step, or for the one after the checkpoint ``found``."""
@@ -299,8 +301,8 @@ class Run:
             if self.training.steps is not None:  # a few steps learn nothing worth testing
                 test_loss = None
             else:
-                right = self.predictions == self.data.test_labels.cpu()
-                accuracy = right.double().mean().item()
+                correct = self.predictions == self.data.test_labels.cpu()
+                accuracy = correct.double().mean().item()
             self.history.append(
                 {
                     "epoch": epoch + 1,
@@ -315,8 +317,8 @@ class Run:
             )
             self.place = checkpoint.Place(epoch + 1)
             if self.strategy.shows:
-                left = elapsed / (epoch + 1) * (epochs - epoch - 1)
-                print(progress.line(self.history[-1], epochs, left), flush=True)
+                seconds_left = elapsed / (epoch + 1) * (epochs - epoch - 1)
+                print(progress.line(self.history[-1], epochs, seconds_left), flush=True)
 
     def train_epoch(self) -> tuple[float, float]:
         """Train the rest of the epoch of ``place``; return its mean loss and its seconds.

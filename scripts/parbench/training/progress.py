@@ -28,17 +28,17 @@ class Heartbeat:
         now = time.monotonic()
         if now - self._last >= BEAT_SECONDS:
             self._last = now
-            where = {"phase": phase, "epoch": epoch, "step": step}
+            position = {"phase": phase, "epoch": epoch, "step": step}
             self._write(
-                f"rank{self.rank}.heartbeat", {"rank": self.rank, "pid": os.getpid(), **where}
+                f"rank{self.rank}.heartbeat", {"rank": self.rank, "pid": os.getpid(), **position}
             )
 
     def report_error(self, error: BaseException) -> None:
         """Report the error that ends this rank."""
         kind = "out_of_memory" if is_out_of_memory(error) else "error"
-        words = {"kind": kind, "message": f"{type(error).__name__}: {error}"}
+        details = {"kind": kind, "message": f"{type(error).__name__}: {error}"}
         self._write(
-            f"rank{self.rank}.error.json", {"rank": self.rank, "time": time.time(), **words}
+            f"rank{self.rank}.error.json", {"rank": self.rank, "time": time.time(), **details}
         )
 
     def stopped(self, place: dict) -> None:
@@ -50,9 +50,9 @@ class Heartbeat:
             return
         target = self._folder / ending
         # Renamed, so that the launcher never reads half a file. No fsync: it need not survive.
-        aside = target.with_suffix(".part")
-        aside.write_text(json.dumps(value), encoding="utf-8")
-        os.replace(aside, target)
+        temporary = target.with_suffix(".part")
+        temporary.write_text(json.dumps(value), encoding="utf-8")
+        os.replace(temporary, target)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

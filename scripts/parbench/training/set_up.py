@@ -47,14 +47,14 @@ def set_up(
     cell = replace(cell, model=strategy.model)
     run = Run(cell, data_folder, strategy, heartbeat)
     run.data.require_every_class()
-    described = environment.describe(
+    description = environment.describe(
         of or cell,
         run.data.sha256,
         world_size=strategy.world_size,
         backend=strategy.backend,
         cores=_all_cores(run, own_cores),
     )
-    return run, described
+    return run, description
 
 
 def _all_cores(run: Run, own: list[int]) -> list[int]:

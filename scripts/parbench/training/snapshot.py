@@ -38,10 +38,10 @@ def write(run: Run) -> None:
         "resumed_from": run.resumed_from,
     }
     weights = strategy.whole(run.state())
-    of_optimizer = strategy.optimizer_state(run.optimizer, run.parameters)
+    optimizer_state = strategy.optimizer_state(run.optimizer, run.parameters)
     if strategy.rank == 0 and run.store is not None:
         tensors = {f"model.{name}": value for name, value in weights.items()}
-        tensors |= {f"optimizer.{name}": value for name, value in of_optimizer.items()}
+        tensors |= {f"optimizer.{name}": value for name, value in optimizer_state.items()}
         tensors["random"] = torch.tensor(random, dtype=torch.uint8)
         # As a tensor, since JSON has no NaN; divergence is detected at the end of the epoch.
         tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
@@ -64,10 +64,10 @@ def resume(run: Run, number: int) -> None:
     """Restore the checkpoint ``number``, or this rank's part of it."""
     assert run.store is not None
     state, tensors = run.store.read(number)
-    kept, rank = state["kept"], run.strategy.rank
+    place, rank = state["kept"], run.strategy.rank
     run.strategy.load(run.model, _part("model", tensors))
-    of_optimizer = _part("optimizer", tensors)
-    run.strategy.load_optimizer_state(run.optimizer, run.parameters, of_optimizer)
+    optimizer_state = _part("optimizer", tensors)
+    run.strategy.load_optimizer_state(run.optimizer, run.parameters, optimizer_state)
     # The schedule depends only on the number of steps. torch warns about the order of calls.
     with warnings.catch_warnings(action="ignore"):
         for _ in range(number):
@@ -75,15 +75,15 @@ def resume(run: Run, number: int) -> None:
     run.scaler.load_state_dict(state["scaler"])
     _set_random_state(tensors["random"][rank], run.strategy.devices)
     loss = tensors["losses"][rank].item()
-    run.place = Place(kept["epoch"] - 1, kept["step"], state["seconds"], loss)
+    run.place = Place(place["epoch"] - 1, place["step"], state["seconds"], loss)
     run.history, run.started = state["history"], state["started"]
     run.meters.resume(state["meters"])
     run.profile.resume(state["profile"])
-    run.resumed_from = [*state["resumed_from"], {**kept, "machine": state["machine"]}]
+    run.resumed_from = [*state["resumed_from"], {**place, "machine": state["machine"]}]
     if run.strategy.leads:
         elsewhere = state["machine"] != run.machine
-        aside = " (of another machine: no speedup is told from these times)" if elsewhere else ""
-        print(f"checkpoint: goes on from {_place_text(kept)}{aside}", flush=True)
+        remark = " (of another machine: no speedup is told from these times)" if elsewhere else ""
+        print(f"checkpoint: goes on from {_place_text(place)}{remark}", flush=True)
 
 
 def _place_text(kept: dict[str, int]) -> str:
@@ -91,8 +91,8 @@ def _place_text(kept: dict[str, int]) -> str:
 
 
 def _part(part: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    start = f"{part}."
-    return {name.removeprefix(start): v for name, v in tensors.items() if name.startswith(start)}
+    prefix = f"{part}."
+    return {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
 
 
 def _random_state(devices: list[torch.device]) -> list[int]:

@@ -91,14 +91,14 @@ def turns(run: Run) -> tuple[Callable[[], int], list[int]]:
 def started(cell: Cell) -> SparkSession:
     """Start a session with the cores of ``cell``, on this machine or on the site's cluster."""
     cores, executors = cell.hardware.threads, cell.strategy.options.get("executors", 1)
-    master, asked = f"local[{cores},{FAILURES}]", {}
+    master, site_conf = f"local[{cores},{FAILURES}]", {}
     if cluster := cell.strategy.options.get("cluster", False):
-        master, asked = cell.run.spark_master, cell.run.spark_conf
+        master, site_conf = cell.run.spark_master, cell.run.spark_conf
     # Without spark-submit, only this variable sets the workers' Python.
-    os.environ["PYSPARK_PYTHON"] = asked.get("spark.pyspark.python", sys.executable)
+    os.environ["PYSPARK_PYTHON"] = site_conf.get("spark.pyspark.python", sys.executable)
     if not cluster or f"//{HOST}:" in master:
         os.environ["SPARK_LOCAL_IP"] = HOST  # hides this session's pages from others
-    chosen = {
+    conf = {
         "spark.app.name": cell.id or "parbench",
         "spark.ui.port": "0",
         "spark.ui.showConsoleProgress": "false",
@@ -111,9 +111,9 @@ def started(cell: Cell) -> SparkSession:
         "spark.cores.max": str(cores),  # for a standalone cluster
     }
     if not cluster:
-        chosen |= dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), HOST)
+        conf |= dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), HOST)
     builder = SparkSession.builder.master(master)
-    for key, value in {**chosen, **asked}.items():
+    for key, value in {**conf, **site_conf}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
@@ -146,14 +146,16 @@ def predictor(run: Run) -> spark_worker.Predictor:
 
 def helpers_of(application: str) -> list[psutil.Process]:
     """Return this machine's executors of ``application``, their descendants and this process's."""
-    lines = {each: each.info["cmdline"] or () for each in psutil.process_iter(["cmdline"])}
-    executors = [each for each, words in lines.items() if application in words]
-    own = psutil.Process().children(recursive=True)
-    theirs = []
-    for each in executors:
+    words_by_process = {
+        process: process.info["cmdline"] or () for process in psutil.process_iter(["cmdline"])
+    }
+    executors = [process for process, words in words_by_process.items() if application in words]
+    own_children = psutil.Process().children(recursive=True)
+    executor_children = []
+    for process in executors:
         with contextlib.suppress(psutil.NoSuchProcess):  # has just ended
-            theirs += each.children(recursive=True)
-    return list(dict.fromkeys([*own, *executors, *theirs]))
+            executor_children += process.children(recursive=True)
+    return list(dict.fromkeys([*own_children, *executors, *executor_children]))
 
 
 class Session:
@@ -178,16 +180,16 @@ class Session:
         """Wait for the executors; ParbenchError if they lack cores after CLUSTER_SECONDS."""
         deadline = time.monotonic() + CLUSTER_SECONDS
         while True:
-            rows = (each for each in self._asked("executors") if each["id"] != "driver")
-            if (there := sum(each["totalCores"] for each in rows)) >= self.cores:
+            rows = (row for row in self._asked("executors") if row["id"] != "driver")
+            if (cores := sum(row["totalCores"] for row in rows)) >= self.cores:
                 return
             if time.monotonic() > deadline:
                 cure = "start it (make spark-up), or mend `spark: {master: ...}` in config.yaml"
-                if there:
+                if cores:
                     cure = "choose a larger cluster, fewer threads or more executors"
                 raise ParbenchError(
                     f"{self.run.cell.id}: the Spark cluster at {self.run.cell.run.spark_master} "
-                    f"gives {there} of {self.cores} cores, in executors of "
+                    f"gives {cores} of {self.cores} cores, in executors of "
                     f"{self.cores // self.options['executors']}; {cure}"
                 )
             self.run.beat("start-up")
@@ -210,10 +212,10 @@ class Session:
 
     def predict(self) -> torch.Tensor:
         """Predict the whole test set in one job; return the classes [N]."""
-        found = self.frame.toArrow()
-        ids = torch.from_numpy(found["id"].to_numpy())
+        table = self.frame.toArrow()
+        ids = torch.from_numpy(table["id"].to_numpy())
         predicted = torch.full((len(self.run.data.test_labels),), -1)
-        predicted[ids] = torch.from_numpy(found["predicted"].to_numpy())
+        predicted[ids] = torch.from_numpy(table["predicted"].to_numpy())
         if len(ids) != len(predicted) or bool((predicted < 0).any()):
             raise ParbenchError(
                 f"{self.run.cell.id}: Spark gave {len(ids)} predictions for {len(predicted)} "
@@ -226,11 +228,11 @@ class Session:
 
     def skew(self) -> float:
         """Return the time of the last job's longest task over that of its median task."""
-        stages = [each for each in self._asked("stages?status=complete") if each["numTasks"] > 0]
-        last = max(stages, key=lambda each: each["stageId"])
+        stages = [stage for stage in self._asked("stages?status=complete") if stage["numTasks"] > 0]
+        last = max(stages, key=lambda stage: stage["stageId"])
         path = f"stages/{last['stageId']}/{last['attemptId']}/taskList?length=100000"
-        spent = [each["taskMetrics"]["executorRunTime"] for each in self._asked(path)]
-        return max(spent) / max(1.0, statistics.median(spent))  # milliseconds
+        times = [task["taskMetrics"]["executorRunTime"] for task in self._asked(path)]
+        return max(times) / max(1.0, statistics.median(times))  # milliseconds
 
     def memory(self) -> dict[str, float]:
         """Return peak resident memory in MiB: the driver's JVM, the largest executor's JVM, and
@@ -238,27 +240,25 @@ class Session:
 
         With local[n] the driver's JVM is the executor.
         """
-        rows = {
-            each["id"]: each.get("peakMemoryMetrics") or {} for each in self._asked("executors")
-        }
+        rows = {row["id"]: row.get("peakMemoryMetrics") or {} for row in self._asked("executors")}
         driver = rows.pop("driver")
-        held = list(rows.values()) or [driver]
+        executors = list(rows.values()) or [driver]
         return {
             "driver_memory_mib": _peak([driver], "JVM"),
-            "executor_memory_mib": _peak(held, "JVM"),
-            "worker_memory_mib": _peak(held, "Python"),
+            "executor_memory_mib": _peak(executors, "JVM"),
+            "worker_memory_mib": _peak(executors, "Python"),
         }
 
     def _asked(self, path: str) -> list[dict]:
         context = self.spark.sparkContext
-        place = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/{path}"
-        with urlopen(place, timeout=30) as answer:  # noqa: S310 (this process's own server)
+        address = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/{path}"
+        with urlopen(address, timeout=30) as answer:  # noqa: S310 (this process's own server)
             return json.load(answer)
 
     def helpers(self) -> list[int]:
         """Return the PIDs of this session's other processes on this machine."""
         application = self.spark.sparkContext.applicationId
-        return sorted(each.pid for each in helpers_of(application))
+        return sorted(process.pid for process in helpers_of(application))
 
     def idle_cores(self) -> float:
         """Return how many cores the session uses while idle."""

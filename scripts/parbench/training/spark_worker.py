@@ -55,32 +55,32 @@ class Predictor:
 
         strategy = strategies.of(cell)
         strategy.setup()
-        seen = self.vocabulary or cell.training.image_size
-        blocks = models.load(cell.model.name).build(self.classes, seen, cell.model.options)
+        input_spec = self.vocabulary or cell.training.image_size
+        blocks = models.load(cell.model.name).build(self.classes, input_spec, cell.model.options)
         model = strategy.wrap(blocks)
         model.load_state_dict(load_file(SparkFiles.get(WEIGHTS)))
         return model.eval()
 
     def _batch(self, records: Sequence[bytes], cell: Cell) -> torch.Tensor:
         """Return the model's input, the same as in evaluation.py."""
-        number, empty = len(records), torch.empty(0, dtype=torch.int64)
-        labels = torch.zeros(number, dtype=torch.int64)
+        count, empty = len(records), torch.empty(0, dtype=torch.int64)
+        labels = torch.zeros(count, dtype=torch.int64)
         data = loader.Dataset(
             torch.empty(0, *self.shape), empty, empty, labels, [], "", self.mean, self.std
         )
         if self.vocabulary is None:
-            found = np.frombuffer(b"".join(records), dtype=np.uint8).reshape(number, *self.shape)
-            data = replace(data, test_images=torch.from_numpy(found.copy()))
-            made = loader.Augment(data, cell.seed, cell.training.image_size, augment=False)
+            values = np.frombuffer(b"".join(records), dtype=np.uint8).reshape(count, *self.shape)
+            data = replace(data, test_images=torch.from_numpy(values.copy()))
+            inputs = loader.Augment(data, cell.seed, cell.training.image_size, augment=False)
         else:
             rows = [torch.from_numpy(np.frombuffer(row, dtype=np.int32).copy()) for row in records]
-            found = torch.full((number, *self.shape), self.vocabulary.pad, dtype=torch.int32)
-            for row, text in zip(found, rows, strict=True):
+            values = torch.full((count, *self.shape), self.vocabulary.pad, dtype=torch.int32)
+            for row, text in zip(values, rows, strict=True):
                 row[: len(text)] = text
             lengths = torch.tensor([len(row) for row in rows])
-            data = replace(data, test_images=found, test_lengths=lengths)
-            made = tokens.TextInput(data, cell.training.padding)
-        return made.test_batch(0, number)[0]
+            data = replace(data, test_images=values, test_lengths=lengths)
+            inputs = tokens.TextInput(data, cell.training.padding)
+        return inputs.test_batch(0, count)[0]
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,8 @@ class _Stream:
         images = run.data.test_images
         self.order = np.random.default_rng(run.cell.seed).permutation(len(images))
         save_file({"images": images[self.order].contiguous()}, self.folder / "test.safetensors")
-        told = {"predictor": asdict(spark.predictor(run)), "options": self.options}
-        write_json(self.folder / "stream.json", told)
+        description = {"predictor": asdict(spark.predictor(run)), "options": self.options}
+        write_json(self.folder / "stream.json", description)
         self.random = random.Random(run.cell.seed)  # noqa: S311
         self.killed: Counter[str] = Counter()
         self.results = Reader(self.folder / "results")
@@ -91,17 +91,17 @@ class _Stream:
         self._wait((self.folder / "ready").exists, timeout)
         self.producer = self._start(stream_producer)
         next_kill = time.monotonic() + self._pause()
-        moved, seen = time.monotonic(), 0
+        last_progress, result_count = time.monotonic(), 0
         while True:
             self.run.beat("evaluation")
             time.sleep(LOOK_SECONDS)
             self._find_workers()
-            if (found := sum(id_ >= 0 for id_ in self.results.look())) != seen:
-                moved, seen = time.monotonic(), found
+            if (count := sum(id_ >= 0 for id_ in self.results.look())) != result_count:
+                last_progress, result_count = time.monotonic(), count
             if self._kills_left() and time.monotonic() > next_kill:
                 self._kill()
-                moved = time.monotonic()  # a restart takes time: wait anew
-                next_kill = moved + self._pause()
+                last_progress = time.monotonic()  # a restart takes time: wait anew
+                next_kill = last_progress + self._pause()
             if self.driver.poll() is not None:
                 self._again()
             if self.producer.poll():
@@ -111,13 +111,13 @@ class _Stream:
                 )
             if not self._kills_left():
                 (self.folder / "enough").touch()
-                quiet = time.monotonic() > moved + QUIET_SECONDS
+                quiet = time.monotonic() > last_progress + QUIET_SECONDS
                 may_lack = quiet and not self.options["coordinated"]
                 if self.producer.poll() is not None and (may_lack or self._all_out()):
                     return
-            if time.monotonic() > moved + timeout:
+            if time.monotonic() > last_progress + timeout:
                 raise ParbenchError(
-                    f"{self.run.cell.id}: no result for {timeout:g} s, and {seen} of "
+                    f"{self.run.cell.id}: no result for {timeout:g} s, and {result_count} of "
                     f"{len(produced(self.folder))} came out; the driver's words stand in the log"
                 )
 
@@ -140,29 +140,29 @@ class _Stream:
 
     def _kill(self) -> None:
         """Kill a random process of a random kind: driver, executor or worker."""
-        found: dict[str, list[psutil.Process]] = {}
-        for each in self._find_workers():
-            kind = "worker" if "pyspark.daemon" in _words(each) else "executor"
-            found.setdefault(kind, []).append(each)
+        processes_by_kind: dict[str, list[psutil.Process]] = {}
+        for process in self._find_workers():
+            kind = "worker" if "pyspark.daemon" in _words(process) else "executor"
+            processes_by_kind.setdefault(kind, []).append(process)
         if self.driver.poll() is None:
-            found["driver"] = [psutil.Process(self.driver.pid)]
-        kind = self.random.choice(sorted(found)) if found else None
-        if kind is not None and _kill(self.random.choice(found[kind])):
+            processes_by_kind["driver"] = [psutil.Process(self.driver.pid)]
+        kind = self.random.choice(sorted(processes_by_kind)) if processes_by_kind else None
+        if kind is not None and _kill(self.random.choice(processes_by_kind[kind])):
             self.killed[kind] += 1
 
     def _find_workers(self) -> list[psutil.Process]:
         """Return the live JVMs and Python workers of the driver's application."""
         application = self.folder / "application"
         name = application.read_text() if application.exists() else "none yet"
-        every = spark.helpers_of(name)
-        found = [each for each in every if {"java", "pyspark.daemon"} & _names(each)]
-        self.workers.update(found)
-        return found
+        helpers = spark.helpers_of(name)
+        workers = [process for process in helpers if {"java", "pyspark.daemon"} & _names(process)]
+        self.workers.update(workers)
+        return workers
 
     def _again(self) -> None:
         """Start the driver again, once the previous one's processes have ended."""
-        for each in psutil.wait_procs(self.workers, timeout=10)[1]:
-            _kill(each)
+        for worker in psutil.wait_procs(self.workers, timeout=10)[1]:
+            _kill(worker)
         self.workers.clear()
         self.driver = self._start(stream_driver)
 
@@ -179,44 +179,44 @@ class _Stream:
                 process.stdin.close()
                 process.kill()
                 process.wait()
-        for each in psutil.wait_procs(self.workers, timeout=5)[1]:
-            _kill(each)
+        for worker in psutil.wait_procs(self.workers, timeout=5)[1]:
+            _kill(worker)
 
     # ------------------------------------------------------------ afterwards
 
     def measured(self) -> torch.Tensor:
         """Set the run's metrics from the results; return the predicted classes."""
-        made, results = produced(self.folder), self.results.look()
-        read = results if self.options["coordinated"] else self.results.everything()
-        images = {id_: when for id_, when in made.items() if id_ >= 0}
-        times = {id_: each.first for id_, each in results.items() if id_ in images}
+        sent, results = produced(self.folder), self.results.look()
+        counted = results if self.options["coordinated"] else self.results.everything()
+        images = {id_: when for id_, when in sent.items() if id_ >= 0}
+        times = {id_: result.first for id_, result in results.items() if id_ in images}
         if not times:
             raise ParbenchError(f"{self.run.cell.id}: of {len(images)} images none came out")
-        late = [times[id_] - images[id_] for id_ in times]
-        begun, ended = min(images.values()), max(images.values())
-        last = max(times.values())
-        once = sum(read[id_].number == 1 for id_ in images if id_ in read)
-        shares = np.quantile(late, (0.5, 0.95, 0.99))
+        latencies = [times[id_] - images[id_] for id_ in times]
+        first_sent, last_sent = min(images.values()), max(images.values())
+        last_result = max(times.values())
+        delivered_once = sum(counted[id_].number == 1 for id_ in images if id_ in counted)
+        quantiles = np.quantile(latencies, (0.5, 0.95, 0.99))
         self.run.inference = {
             "samples": len(times),
-            "seconds": last - begun,
+            "seconds": last_result - first_sent,
             "input_seconds": None,
         }
         self.run.extra |= {
             **json.loads((self.folder / "ready").read_text()),
-            "latency_median_seconds": float(shares[0]),
-            "latency_p95_seconds": float(shares[1]),
-            "latency_p99_seconds": float(shares[2]),
-            "backlog": sum(when > ended for when in times.values()) + len(images) - len(times),
-            "delivered_share": once / len(images),
-            "lost": sum(id_ not in read for id_ in images),
-            "doubled": sum(read[id_].number > 1 for id_ in images if id_ in read),
+            "latency_median_seconds": float(quantiles[0]),
+            "latency_p95_seconds": float(quantiles[1]),
+            "latency_p99_seconds": float(quantiles[2]),
+            "backlog": sum(when > last_sent for when in times.values()) + len(images) - len(times),
+            "delivered_share": delivered_once / len(images),
+            "lost": sum(id_ not in counted for id_ in images),
+            "doubled": sum(counted[id_].number > 1 for id_ in images if id_ in counted),
             "dead_letters": len(list((self.folder / "dead").glob("*.txt"))),
             "kills": sum(self.killed.values()),
         }
         predictions = torch.full((len(self.run.data.test_labels),), -1)
         for id_ in times:
-            predictions[self.order[id_ % len(predictions)]] = read[id_].predicted
+            predictions[self.order[id_ % len(predictions)]] = counted[id_].predicted
         return predictions
 
 
@@ -285,10 +285,10 @@ class Reader:
 
     def everything(self) -> dict[int, Result]:
         """Return the results in all files, committed or not, by id."""
-        found: dict[int, Result] = {}
+        results: dict[int, Result] = {}
         for path in self._results.glob("*.parquet"):
-            _count(found, path, path.stat().st_mtime)
-        return found
+            _count(results, path, path.stat().st_mtime)
+        return results
 
 
 def _count(found: dict[int, Result], file: Path, when: float) -> None:

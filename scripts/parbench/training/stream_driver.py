@@ -24,8 +24,8 @@ def main() -> None:
     """Predict the images that arrive in the folder given as argument."""
     folder = Path(sys.argv[1])
     launched.begin()
-    told = json.loads((folder / "stream.json").read_text())
-    predictor = spark_worker.Predictor(**told["predictor"])
+    description = json.loads((folder / "stream.json").read_text())
+    predictor = spark_worker.Predictor(**description["predictor"])
     began = time.perf_counter()
     session = spark.started(Cell.of(predictor.cell))
     # Identifies the executors that may be killed.
@@ -35,8 +35,8 @@ def main() -> None:
     # The log is read while it grows, so no entry may be deleted.
     session.conf.set("spark.sql.streaming.fileSink.log.deletion", "false")
     files = session.readStream.format("binaryFile").schema(FILES).load(str(folder / "images"))
-    work = spark_worker.OfFiles(predictor, str(folder / "dead"))
-    results = files.select("path", "content").mapInPandas(work, "id long, predicted long")
+    predict_files = spark_worker.OfFiles(predictor, str(folder / "dead"))
+    results = files.select("path", "content").mapInPandas(predict_files, "id long, predicted long")
     query = (
         results.writeStream.format("parquet")
         .option("path", str(folder / "results"))

@@ -31,21 +31,21 @@ def main() -> None:
     launched.begin()
     options = json.loads((folder / "stream.json").read_text())["options"]
     images = load_file(folder / "test.safetensors")["images"]
-    rate, number = options["rate"], round(options["rate"] * options["seconds"])
-    broken = {int((at + 0.5) * number / options["broken"]) for at in range(options["broken"])}
+    rate, count = options["rate"], round(options["rate"] * options["seconds"])
+    broken = {int((index + 0.5) * count / options["broken"]) for index in range(options["broken"])}
     enter = renamed if options["coordinated"] else InPlace(options["write_seconds"])
     begun = time.monotonic()
-    with open(folder / MADE, "w", buffering=1) as made:
-        at = 0
-        while at < number or not (folder / "enough").exists():
-            time.sleep(max(0.0, begun + at / rate - time.monotonic()))
-            coming = {at: encoded(images[at % len(images)])}
-            if at in broken:
-                coming[-1 - at] = b"this is no image"
-            for id_, content in coming.items():
+    with open(folder / MADE, "w", buffering=1) as log:
+        index = 0
+        while index < count or not (folder / "enough").exists():
+            time.sleep(max(0.0, begun + index / rate - time.monotonic()))
+            content_by_id = {index: encoded(images[index % len(images)])}
+            if index in broken:
+                content_by_id[-1 - index] = b"this is no image"
+            for id_, content in content_by_id.items():
                 enter(folder, id_, content)
-                made.write(f"{id_},{time.time()}\n")
-            at += 1
+                log.write(f"{id_},{time.time()}\n")
+            index += 1
         if isinstance(enter, InPlace):
             enter.finish(math.inf)
 

@@ -27,23 +27,23 @@ def train(
 ) -> None:
     """Train and evaluate ``cell`` as one of its ranks; rank 0 writes ``out``."""
     launch_time = float(os.environ.get("PARBENCH_LAUNCHED", time.time()))
-    run, described = set_up(cell, data_folder, strategy, heartbeat)
+    run, environment = set_up(cell, data_folder, strategy, heartbeat)
     cell = run.cell  # differs for a companion, which has its own model
-    found = run.find_checkpoint(checkpoint.folder(out, strategy.companion), described)
+    resume_from = run.find_checkpoint(checkpoint.folder(out, strategy.companion), environment)
     try:
-        startup, reason = _train_epochs(run, found, launch_time)
+        startup, reason = _train_epochs(run, resume_from, launch_time)
     except Stopped:
         if strategy.leads:
             heartbeat.stopped(run.kept)
         return
     joules = run.meters.joules()
-    measured = {
+    metrics = {
         "epoch_seconds": [entry["seconds"] for entry in run.history],
         "steps_per_epoch": len(run.bounds),
         "peak_memory_mib": run.meters.peak_memory(),
         "startup_seconds": startup,
         "history": run.history,
-        "environment": described,
+        "environment": environment,
         "resumed_from": run.resumed_from or None,
         "profile": None if reason else run.profile.result(),
     }
@@ -52,10 +52,10 @@ def train(
         return
     status = "ok" if reason is None else "diverged"
     if reason is None:
-        measured |= _result(run, weights, joules, sum(measured["epoch_seconds"]))
+        metrics |= _result(run, weights, joules, sum(metrics["epoch_seconds"]))
         if cell.run.keeps_weights:
-            kept.keep(weights, measured["weights_sha256"], out.parent)
-    metrics_json.write_run(out, cell, status, reason, run.started, data_folder, **measured)
+            kept.keep(weights, metrics["weights_sha256"], out.parent)
+    metrics_json.write_run(out, cell, status, reason, run.started, data_folder, **metrics)
 
 
 def _train_epochs(
@@ -87,21 +87,22 @@ def _result(
     run: Run, weights: dict[str, torch.Tensor], joules: float | None, seconds: float
 ) -> dict:
     """Return the results of a completed training of ``seconds`` for metrics.json."""
-    tested = scores.NO_SCORES
+    test_scores = scores.NO_SCORES
     if run.training.steps is None:
         labels = run.data.test_labels.cpu().numpy()
-        tested = scores.classification(labels, run.predictions.numpy(), len(run.data.classes))
+        test_scores = scores.classification(labels, run.predictions.numpy(), len(run.data.classes))
     return {
         "train_seconds": seconds,
         "samples_per_second": run.samples * run.training.epochs / seconds,
         "energy_joules": joules,
-        **tested,
+        **test_scores,
         "inference": run.inference,
         **_tokens(run, seconds),
         **run.extra,
         "weights_sha256": metrics_json.weights_sha256(weights),
         "beside": [
-            {key: each[key] for key in ("model", "train_seconds")} for each in run.companions.others
+            {key: other[key] for key in ("model", "train_seconds")}
+            for other in run.companions.others
         ],
     }
 
@@ -118,10 +119,14 @@ def _tokens(run: Run, seconds: float) -> dict:
         for start, stop in run.bounds
         for share in order[start:stop].tensor_split(ranks)
     )
-    number, places = tokens.counted(
+    token_count, place_count = tokens.counted(
         run.data.train_lengths, shares, training.padding == "longest", training.max_length
     )
-    counts = {"number": number, "padding": 1 - number / places, "per_second": number / seconds}
+    counts = {
+        "number": token_count,
+        "padding": 1 - token_count / place_count,
+        "per_second": token_count / seconds,
+    }
     return {"tokens": counts}
 
 

@@ -38,9 +38,9 @@ def take_turns(
 
     A turn is {"steps": number of timed steps, "stop": {node: processes of other sides}}.
     """
-    run, described = set_up(pair.sides[number], data_folder, strategy, heartbeat, of=pair)
+    run, environment = set_up(pair.sides[number], data_folder, strategy, heartbeat, of=pair)
     if strategy.leads:
-        write_json(Path(os.environ["PARBENCH_STATE"]) / "environment.json", described)
+        write_json(Path(os.environ["PARBENCH_STATE"]) / "environment.json", environment)
     helpers: list[int] = []
     if pair.inference:
         if run.training.compile != "none":
@@ -48,13 +48,13 @@ def take_turns(
         step, helpers = infer.engine(strategy).turns(run)
     else:
         step = _training(run)
-    place = {"rank": int(os.environ["RANK"]), "node": node(), "pids": [os.getpid(), *helpers]}
-    report = place
+    identity = {"rank": int(os.environ["RANK"]), "node": node(), "pids": [os.getpid(), *helpers]}
+    report = identity
     while True:
         print(f"{launched.MARK}{json.dumps(report)}", flush=True)
         turn = json.loads(launched.received.get())
         with _alone(turn["stop"].get(node(), []), strategy.local_rank == 0):
-            report = place | _timed(step, turn["steps"], strategy, helpers)
+            report = identity | _timed(step, turn["steps"], strategy, helpers)
 
 
 def node() -> str:
@@ -84,9 +84,9 @@ def _timed(step: Callable[[], int], steps: int, strategy: Strategy, helpers: lis
     before = load.now(helpers)
     with clocks.Stopwatch(strategy.devices) as watch:
         samples = sum(step() for _ in range(steps))
-    found = load.now(helpers) - before
+    usage = load.now(helpers) - before
     _meet(strategy)  # the other side must not wake while a rank of this one computes
-    return {"samples": samples, "seconds": watch.seconds, **asdict(found)}
+    return {"samples": samples, "seconds": watch.seconds, **asdict(usage)}
 
 
 def _meet(strategy: Strategy) -> None:
