@@ -76,16 +76,16 @@ def of_metrics(rows: Rows, *metrics: str) -> list[Published]:
 
 def grouped(rows: Rows, key: Callable[[Published], Hashable]) -> Iterable[list[Published]]:
     """Return the rows grouped by ``key``, in the order of the file."""
-    found: dict[Hashable, list[Published]] = {}
+    groups: dict[Hashable, list[Published]] = {}
     for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return found.values()
+        groups.setdefault(key(row), []).append(row)
+    return groups.values()
 
 
 def by_configuration(rows: Rows) -> Iterator[dict[str, Published]]:
     """Yield the rows of each configuration, by metric."""
-    for each in grouped(rows, lambda row: row.configuration):
-        yield {row.metric: row for row in each}
+    for group in grouped(rows, lambda row: row.configuration):
+        yield {row.metric: row for row in group}
 
 
 # ---------------------------------------------------------------- units
@@ -136,10 +136,10 @@ def converted(row: Published) -> Published | Contradiction:
     """Return ``row`` in its metric's own unit, with an empty ``published_value`` filled in from its
     value; or a Contradiction if its unit is wrong, or its value out of range or not as printed.
     """
-    own = {"published_value": row.published_value or f"{row.value:g}"}
+    changes = {"published_value": row.published_value or f"{row.value:g}"}
     quantity = next((each for each in QUANTITIES if re.fullmatch(each.names, row.metric)), None)
     if quantity is None:
-        return row.model_copy(update=own)
+        return row.model_copy(update=changes)
     size = quantity.size(row.unit)
     if size is None:
         says = f"{row}: {row.metric} is {quantity.what}, but its unit is {row.unit!r}"
@@ -159,8 +159,8 @@ def converted(row: Published) -> Published | Contradiction:
         says = f"{row}: {row.metric} is {row.shown}, but {quantity.what} is {bounds}"
         return against("outside its range", Sure.CERTAIN, [row], says)
     if size != 1:
-        own |= {"value": value, "unit": quantity.unit}
-    return row.model_copy(update=own)
+        changes |= {"value": value, "unit": quantity.unit}
+    return row.model_copy(update=changes)
 
 
 # ---------------------------------------------------------------- devices and times
@@ -197,8 +197,8 @@ class Faster:
 
 def _faster(rows: Rows) -> Iterator[Faster]:
     """Yield all pairs of ``rows`` that share metric and setting and differ in devices."""
-    for each in grouped(rows, lambda row: (row.metric, row.setting)):
-        for few, many in itertools.permutations(each, 2):
+    for group in grouped(rows, lambda row: (row.metric, row.setting)):
+        for few, many in itertools.permutations(group, 2):
             if few.devices < many.devices:
                 slow, quick = (few, many) if few.metric in TIMES else (many, few)
                 yield Faster(few, many, slow.value / quick.value, slow.least / quick.most)
@@ -208,11 +208,11 @@ def _bounded(rows: Rows) -> Iterator[Faster]:
     """Yield the pairs whose devices bound the ratio: of one strategy, or against eager training if
     the setting has it, since another strategy on few devices may just be slow.
     """
-    plain = {row.setting for row in rows if row.strategy == "eager"}
+    eager_settings = {row.setting for row in rows if row.strategy == "eager"}
     for pair in _faster(rows):
         few, many = pair.few, pair.many
         same = (few.strategy, few.options) == (many.strategy, many.options)
-        if same or few.strategy == "eager" or few.setting not in plain:
+        if same or few.strategy == "eager" or few.setting not in eager_settings:
             yield pair
 
 
@@ -239,8 +239,8 @@ def printed_above_devices(rows: Rows, granted: Granted) -> Found:
             continue
         most = 1 if is_efficiency else row.devices
         if row.least > most:
-            alike = {each.setting for each in rows if each.setting[:2] == row.setting[:2]}
-            alone = is_efficiency or len(alike) == 1
+            settings = {other.setting for other in rows if other.setting[:2] == row.setting[:2]}
+            alone = is_efficiency or len(settings) == 1
             sure = Sure.LIKELY if alone and row.value > ALIKE * most else Sure.WEAK
             says = (
                 f"{row}: a printed {row.metric} of {row.value:g}, but {row.devices} devices make "
@@ -263,26 +263,26 @@ def another_number_of_devices(rows: Rows, granted: Granted) -> Found:
     """Yield pairs too fast for the smaller number of devices that a row's note states."""
     for pair in _bounded(of_metrics(rows, *TIMES)):
         few, many = pair.few, pair.many
-        counted = re.search(r"\b(\d+) (?:GPU|CPU|device|accelerator)s?\b", many.note)
-        told = int(counted[1]) if counted else many.devices
-        if few.devices < told < many.devices and pair.least > told / few.devices:
+        match = re.search(r"\b(\d+) (?:GPU|CPU|device|accelerator)s?\b", many.note)
+        devices = int(match[1]) if match else many.devices
+        if few.devices < devices < many.devices and pair.least > devices / few.devices:
             says = (
-                f"{many}: the source also says {counted[0]}; {few.shown} to {many.shown} is "
-                f"{pair.ratio:.3g} times, and {told} instead of {few.devices} make at most "
-                f"{told / few.devices:g}"
+                f"{many}: the source also says {match[0]}; {few.shown} to {many.shown} is "
+                f"{pair.ratio:.3g} times, and {devices} instead of {few.devices} make at most "
+                f"{devices / few.devices:g}"
             )
             yield against("another number of devices", Sure.LIKELY, (few, many), says)
 
 
 def _made(row: Published, rows: Rows) -> list[Faster]:
     """Return the pairs that a printed ratio may come from: ``row`` and any on fewer devices."""
-    own = [each for each in rows if each.setting == row.setting]
+    same_setting = [other for other in rows if other.setting == row.setting]
     layout = row.devices, row.strategy
     for metrics in RATIOS[row.metric]:
-        pairs = _faster(of_metrics(own, *metrics))
-        made = [pair for pair in pairs if (pair.many.devices, pair.many.strategy) == layout]
-        if made:
-            return made
+        pairs = _faster(of_metrics(same_setting, *metrics))
+        candidates = [pair for pair in pairs if (pair.many.devices, pair.many.strategy) == layout]
+        if candidates:
+            return candidates
     return []
 
 
@@ -290,22 +290,22 @@ def ratio_of_its_numbers(rows: Rows, granted: Granted) -> Found:
     """Yield printed ratios that no two printed times give, nor throughputs if there are no times.
     An efficiency without a printed speedup must be such a ratio divided by that of the devices.
     """
-    speedups = {each.configuration for each in of_metrics(rows, "speedup")}
+    with_speedup = {speedup.configuration for speedup in of_metrics(rows, "speedup")}
     for row in of_metrics(rows, *RATIOS):
         is_efficiency = row.metric == "parallel_efficiency"
-        if is_efficiency and row.configuration in speedups:
+        if is_efficiency and row.configuration in with_speedup:
             continue  # see `efficiency`
-        made = _made(row, rows)
-        due = [pair.ratio / pair.bound if is_efficiency else pair.ratio for pair in made]
+        pairs = _made(row, rows)
+        ratios = [pair.ratio / pair.bound if is_efficiency else pair.ratio for pair in pairs]
         # The times are rounded, too, and some sources divide rounded times.
-        near = {"rel_tol": 0.01, "abs_tol": 2 * row.rounding}
-        if made and not any(math.isclose(each, row.value, **near) for each in due):
-            told = " or ".join(f"{each:.3g}" for each in due)
+        tolerance = {"rel_tol": 0.01, "abs_tol": 2 * row.rounding}
+        if pairs and not any(math.isclose(ratio, row.value, **tolerance) for ratio in ratios):
+            shown = " or ".join(f"{ratio:.3g}" for ratio in ratios)
             yield against(
                 "a ratio of other numbers",
                 Sure.LIKELY,
-                (row, *(each for pair in made for each in (pair.few, pair.many))),
-                f"{row}: {row.metric} {row.value:g} is printed; its numbers give {told}",
+                (row, *(side for pair in pairs for side in (pair.few, pair.many))),
+                f"{row}: {row.metric} {row.value:g} is printed; its numbers give {shown}",
             )
 
 
@@ -314,15 +314,16 @@ def efficiency(rows: Rows, granted: Granted) -> Found:
     for row in of_metrics(rows, "parallel_efficiency"):
         speedups = [s for s in of_metrics(rows, "speedup") if s.configuration == row.configuration]
         follows = (
-            abs(each.value / row.devices - row.value) <= row.rounding + each.rounding / row.devices
-            for each in speedups
+            abs(speedup.value / row.devices - row.value)
+            <= row.rounding + speedup.rounding / row.devices
+            for speedup in speedups
         )
         if speedups and not any(follows):
-            told = " and ".join(
-                f"{each.value:g} / {row.devices} is {each.value / row.devices:.3g}"
-                for each in speedups
+            quotients = " and ".join(
+                f"{speedup.value:g} / {row.devices} is {speedup.value / row.devices:.3g}"
+                for speedup in speedups
             )
-            says = f"{row}: parallel efficiency {row.value:g} is printed, but {told}"
+            says = f"{row}: parallel efficiency {row.value:g} is printed, but {quotients}"
             check = "an efficiency of another speedup"
             yield against(check, Sure.CERTAIN, (row, *speedups), says)
 
@@ -331,11 +332,11 @@ def stated_epochs(rows: Rows, granted: Granted) -> Found:
     """Yield contradictions to the epochs in notes: throughput times training time must give as many
     training sets, and training must take as many times an epoch's seconds, not less or much more.
     """
-    for found in by_configuration(rows):
-        notes = "; ".join(row.note for row in found.values())
+    for by_metric in by_configuration(rows):
+        notes = "; ".join(row.note for row in by_metric.values())
         stated = re.search(r"\b(\d+)[ -]epochs?\b", notes)
         epochs = int(stated[1]) if stated else 0
-        time, rate = found.get("train_seconds"), found.get(RATE)
+        time, rate = by_metric.get("train_seconds"), by_metric.get(RATE)
         if not epochs:
             continue
         samples = time.value * rate.value if time and rate else None
@@ -347,12 +348,12 @@ def stated_epochs(rows: Rows, granted: Granted) -> Found:
                 f"{epochs} are stated"
             )
             yield against("throughput times time", Sure.LIKELY, (time, rate), says)
-        time, epoch = time or found.get("total_seconds"), found.get("epoch_seconds")
+        time, epoch = time or by_metric.get("total_seconds"), by_metric.get("epoch_seconds")
         # Without a row for it, a note may say ``42 s per epoch`` or ``0.7 min/epoch``.
-        one = re.search(r"\b(\d+(?:\.\d+)?) ?(s|min)\w* ?(?:/|per |an |each )epoch", notes)
-        seconds = epoch.value if epoch else float(one[1]) * SECONDS[one[2]] if one else 0.0
+        match = re.search(r"\b(\d+(?:\.\d+)?) ?(s|min)\w* ?(?:/|per |an |each )epoch", notes)
+        seconds = epoch.value if epoch else float(match[1]) * SECONDS[match[2]] if match else 0.0
         due = epochs * seconds
         if time and due and (time.most * ALIKE < due or time.least > EPOCHS_WITHIN * due):
             says = f"{time}: {epochs} epochs of {seconds:g} s take {due:g} s, not {time.shown}"
-            told = [time, epoch] if epoch else [time]
-            yield against("epochs times seconds", Sure.LIKELY, told, says)
+            contradicting = [time, epoch] if epoch else [time]
+            yield against("epochs times seconds", Sure.LIKELY, contradicting, says)

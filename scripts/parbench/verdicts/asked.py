@@ -21,9 +21,9 @@ def judged(
     rebuilt = []
     for name in studies:
         # A group with none of these cells has no runs, and no reason is given.
-        whole = cut(plan.studies[name].stated(), done, lambda group, left: {"cells": []})
-        groups, about = tuple(groups_of(whole, runs).values()), whole["study"]
-        source = PublishedSource.read(about["published"], places.published_files())
-        asked = about.get("claims", ())
-        rebuilt.append(Rebuilt(name, about["tolerance"], source, groups, {}, asked))
+        study_plan = cut(plan.studies[name].stated(), done, lambda group, left: {"cells": []})
+        groups, study = tuple(groups_of(study_plan, runs).values()), study_plan["study"]
+        source = PublishedSource.read(study["published"], places.published_files())
+        claim_names = study.get("claims", ())
+        rebuilt.append(Rebuilt(name, study["tolerance"], source, groups, {}, claim_names))
     return claims.judge(published.claims(places.CLAIMS), rebuilt, [])

@@ -41,11 +41,11 @@ CHECKS = (
 
 def contradictions(rows: Rows, granted: Granted) -> list[Contradiction]:
     """Return all findings in the order of the file; impossible values are not checked further."""
-    read = list(map(arithmetic.converted, rows))
-    sound = [each for each in read if isinstance(each, Published)]
-    found = [each for each in read if isinstance(each, Contradiction)]
-    found += [each for check in CHECKS for each in check(sound, granted)]
-    return sorted(found, key=lambda each: (each.lines[0], each.check))
+    results = list(map(arithmetic.converted, rows))
+    sound = [result for result in results if isinstance(result, Published)]
+    findings = [result for result in results if isinstance(result, Contradiction)]
+    findings += [finding for check in CHECKS for finding in check(sound, granted)]
+    return sorted(findings, key=lambda finding: (finding.lines[0], finding.check))
 
 
 # ---------------------------------------------------------------- what a source says in words
@@ -53,14 +53,14 @@ def contradictions(rows: Rows, granted: Granted) -> list[Contradiction]:
 
 def of_claims(claims: Mapping[str, Claim], rows: Rows) -> list[Contradiction]:
     """Return the contradictions between a source's own numbers and its ``claims``."""
-    found = []
+    findings = []
     for name, claim in claims.items():
-        mine = [row for row in rows if row.study == claim.study]
-        if mine and claim.test and claim.test.numerator:
-            of_it = arithmetic.of_metrics(mine, claim.test.metric)
-            found += denied_by_its_numbers(name, claim, of_it)
-            found += promised_above_devices(name, claim, of_it)
-    return found
+        of_study = [row for row in rows if row.study == claim.study]
+        if of_study and claim.test and claim.test.numerator:
+            of_metric = arithmetic.of_metrics(of_study, claim.test.metric)
+            findings += denied_by_its_numbers(name, claim, of_metric)
+            findings += promised_above_devices(name, claim, of_metric)
+    return findings
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class OwnRatio:
     def place(self) -> tuple:
         """The settings that tell it from others of the same model."""
         return tuple(
-            (*each.way, each.devices_per_node, each.hardware, each.precision, each.batch_size)
-            for each in (self.over, self.under)
+            (*side.way, side.devices_per_node, side.hardware, side.precision, side.batch_size)
+            for side in (self.over, self.under)
         )
 
 
@@ -98,22 +98,24 @@ def denied_by_its_numbers(name: str, claim: Claim, rows: Rows) -> Found:
     value = test.value
     if value is None or value == "published":  # no threshold, or the published number itself
         return
-    denying, told = [], []
+    denying_rows, messages = [], []
     kind, between = ("difference", "less") if test.is_of_differences else ("ratio", "over")
     for ratio, *others in across_models(test, list(_own_ratios(test, rows))):
-        least, here, most = ratio.ends
+        least, printed, most = ratio.ends
         for other in others:
-            least, here, most = map(ratio.by, (least, here, most), reversed(other.ends))
+            least, printed, most = map(ratio.by, (least, printed, most), reversed(other.ends))
         if most <= value if test.op == ">" else least >= value:
             beside = "".join(f", over that of {other.model}" for other in others)
-            told.append(f"{here:.3g} of {ratio.over} {between} {ratio.under}{beside}")
-            denying += [row for each in (ratio, *others) for row in (each.over, each.under)]
-    if told:
-        shown = "; ".join(told[:3]) + ", and more" * (len(told) > 3)
+            messages.append(f"{printed:.3g} of {ratio.over} {between} {ratio.under}{beside}")
+            denying_rows += [
+                row for own_ratio in (ratio, *others) for row in (own_ratio.over, own_ratio.under)
+            ]
+    if messages:
+        shown = "; ".join(messages[:3]) + ", and more" * (len(messages) > 3)
         yield against(
             "denied by its own numbers",
             Sure.CERTAIN,
-            denying,
+            denying_rows,
             f"{name} claims a {kind} of {test.metric} {test.op} {value:g}; the source's own "
             f"numbers give {shown}",
         )
@@ -146,9 +148,11 @@ def promised_above_devices(name: str, claim: Claim, rows: Rows) -> Found:
         return
     devices = under.devices * (under.nodes or 1)
     stated = claim.published if test.value == "published" else test.value
-    parts = stated if isinstance(stated, Mapping) else {"": stated}
-    numbers = {of: value for of, value in parts.items() if isinstance(value, int | float)}
-    above = [f"{n:g} ({of})" if of else f"{n:g}" for of, n in numbers.items() if n >= devices]
+    by_part = stated if isinstance(stated, Mapping) else {"": stated}
+    speedups = {part: value for part, value in by_part.items() if isinstance(value, int | float)}
+    above = [
+        f"{n:g} ({part})" if part else f"{n:g}" for part, n in speedups.items() if n >= devices
+    ]
     if above:
         yield Contradiction(
             "promised above its devices",
@@ -166,12 +170,12 @@ def promised_above_devices(name: str, claim: Claim, rows: Rows) -> Found:
 def show(found: Iterable[Contradiction]) -> str:
     """Return the findings as text for a terminal, by study, with their lines in the file."""
     parts = []
-    by_study = sorted(found, key=lambda each: each.study)
-    for study, group in itertools.groupby(by_study, key=lambda each: each.study):
+    by_study = sorted(found, key=lambda finding: finding.study)
+    for study, group in itertools.groupby(by_study, key=lambda finding: finding.study):
         parts.append(study)
-        for each in group:
-            lines = ", ".join(map(str, each.lines[:6])) + (", ..." * (len(each.lines) > 6))
-            text = f"{each.check} ({each.sure}): {each.says} (lines {lines})"
+        for finding in group:
+            lines = ", ".join(map(str, finding.lines[:6])) + (", ..." * (len(finding.lines) > 6))
+            text = f"{finding.check} ({finding.sure}): {finding.says} (lines {lines})"
             parts += textwrap.wrap(text, 100, initial_indent="  - ", subsequent_indent="    ")
     return "\n".join(parts)
 
@@ -190,16 +194,16 @@ def main(arguments: list[str] | None = None) -> None:
         raise ParbenchError("--classes must be at least 2, --train-samples at least 1")
     granted = Granted(options.classes, options.train_samples, not options.unbalanced)
     rows = published.rows(options.csv)
-    found = contradictions(rows, granted)
+    findings = contradictions(rows, granted)
     claims = options.csv.with_name("claims.yaml")
     if claims.is_file():
-        found += of_claims(published.claims(claims), rows)
-    if found:
-        print(show(found))
-    sure = Counter(each.sure for each in found)
-    told = ", ".join(f"{sure[word]} {word}" for word in Sure)
+        findings += of_claims(published.claims(claims), rows)
+    if findings:
+        print(show(findings))
+    count_by_sure = Counter(finding.sure for finding in findings)
+    counts = ", ".join(f"{count_by_sure[word]} {word}" for word in Sure)
     balance = "balanced" if granted.balanced else "not balanced"
-    print(f"{len(rows)} values, {len(found)} findings: {told}")
+    print(f"{len(rows)} values, {len(findings)} findings: {counts}")
     print(
         f"Taken for granted: {granted.classes} classes, {granted.train_samples:,} training "
         f"samples, a test set that is {balance}"

@@ -50,33 +50,33 @@ def combination(cell: Mapping) -> dict[str, Any]:
 
 def tuned(training: Mapping) -> dict[str, Any]:
     """Return the settings that make a device faster (TUNING) and differ from their defaults."""
-    stated = {key: training[key] for key in TUNING if key in training}
-    return {key: value for key, value in stated.items() if value != getattr(Training, key)}
+    settings = {key: training[key] for key in TUNING if key in training}
+    return {key: value for key, value in settings.items() if value != getattr(Training, key)}
 
 
 def wanted(plans: Iterable[Mapping], place: str) -> list[dict]:
     """Return what to certify for the cells of ``plans`` that run in ``place``, each once."""
     image = None if place == HOST else place.partition("-")[0]
-    found = {}
+    entries = {}
     for group in (group for plan in plans for group in plan["groups"]):
         devices = group["hardware"]["devices"] * group["hardware"]["nodes"]
         elsewhere = image not in (None, strategies.image(group["strategy"], group["model"]))
         lossy = strategies.load(group["strategy"]).lossy(group["options"])
-        nothing = group["not_run"] or group.get("trained_by") or lossy
-        if nothing or elsewhere or devices > MOST_DEVICES:
+        no_certificate = group["not_run"] or group.get("trained_by") or lossy
+        if no_certificate or elsewhere or devices > MOST_DEVICES:
             continue
-        each = {key: group[key] for key in ("model", "strategy", "options")}
-        each |= {"devices": devices}
-        each |= {key: group["training"][key] for key in ("precision", "batch_norm")}
-        each |= {"tuned": tuned(group["training"])}
-        found[each["model"], each["strategy"], files.canonical_json(each)] = each
-    return [found[key] for key in sorted(found)]
+        entry = {key: group[key] for key in ("model", "strategy", "options")}
+        entry |= {"devices": devices}
+        entry |= {key: group["training"][key] for key in ("precision", "batch_norm")}
+        entry |= {"tuned": tuned(group["training"])}
+        entries[entry["model"], entry["strategy"], files.canonical_json(entry)] = entry
+    return [entries[key] for key in sorted(entries)]
 
 
 def code(todo: Iterable[Mapping]) -> str:
     """Return the digest of the code that certifies ``todo``, which is from `wanted`."""
-    modules = {f"parbench.strategies.{each['strategy']}" for each in todo}
-    modules |= {f"parbench.models.{each['model']}" for each in todo}
+    modules = {f"parbench.strategies.{entry['strategy']}" for entry in todo}
+    modules |= {f"parbench.models.{entry['model']}" for entry in todo}
     return provenance.combined(provenance.closure("parbench.verdicts.equivalence", *modules))
 
 
@@ -85,45 +85,46 @@ def make(plans: list[Path], place: str, out: Path) -> None:
     todo = wanted(map(files.read_json, plans), place)
     software = packages.installed() if place == HOST else place
     key = files.digest([todo, code(todo), software, sys.version, machine.describe()])
-    kept = cache.folder() / "certificates" / f"{key}.json"
-    if not kept.exists():
-        inside = [sys.executable]
+    cached = cache.folder() / "certificates" / f"{key}.json"
+    if not cached.exists():
+        interpreter = [sys.executable]
         if place != HOST:
-            name = place.partition("-")[0]
-            inside = [sys.executable, "scripts/images.py", "run", name]
-            inside += ["--plan", "results/plan/images.json", "--", "python"]
-        words = [*inside, "scripts/equivalence.py", "--plan", *map(str, plans)]
-        done = subprocess.run([*words, "--place", place, "--out", str(out)], check=False)
-        if done.returncode:
+            image = place.partition("-")[0]
+            interpreter = [sys.executable, "scripts/images.py", "run", image]
+            interpreter += ["--plan", "results/plan/images.json", "--", "python"]
+        command = [*interpreter, "scripts/equivalence.py", "--plan", *map(str, plans)]
+        process = subprocess.run([*command, "--place", place, "--out", str(out)], check=False)
+        if process.returncode:
             raise ParbenchError(
-                f"{out}: scripts/equivalence.py ended with status {done.returncode}; see above"
+                f"{out}: scripts/equivalence.py ended with status {process.returncode}; see above"
             )
-        made = read(out)
-        if not any(row["reason"] for row in made["rows"]):  # not cached: try a killed rank again
-            files.write_json(kept, made)
+        certificate = read(out)
+        # Not cached if there are reasons: try a killed rank again.
+        if not any(row["reason"] for row in certificate["rows"]):
+            files.write_json(cached, certificate)
         return
-    files.write_json(out, read(kept))
+    files.write_json(out, read(cached))
 
 
 def write(out: Path, place: str, environment: dict, rows: list[dict]) -> dict:
     """Write a certificate, with its digest, and return it."""
-    made = {"schema_version": SCHEMA_VERSION, "place": place, "environment": environment}
-    made["rows"] = rows
-    made["digest"] = files.digest(made)
-    files.write_json(out, made)
-    return made
+    certificate = {"schema_version": SCHEMA_VERSION, "place": place, "environment": environment}
+    certificate["rows"] = rows
+    certificate["digest"] = files.digest(certificate)
+    files.write_json(out, certificate)
+    return certificate
 
 
 def read(source: Path) -> dict:
     """Read a certificate. Raises ParbenchError if it is not one or was changed."""
-    found = files.read_json(source)
+    certificate = files.read_json(source)
     fix = "delete it and run again"
-    if not isinstance(found, dict) or found.get("schema_version") != SCHEMA_VERSION:
+    if not isinstance(certificate, dict) or certificate.get("schema_version") != SCHEMA_VERSION:
         raise ParbenchError(f"{source}: not a certificate of this version; {fix}")
-    content = {key: value for key, value in found.items() if key != "digest"}
-    if found.get("digest") != files.digest(content):
+    content = {key: value for key, value in certificate.items() if key != "digest"}
+    if certificate.get("digest") != files.digest(content):
         raise ParbenchError(f"{source}: its digest is another; it was changed or damaged; {fix}")
-    return found
+    return certificate
 
 
 IN_HALF = "products in float32"
@@ -133,13 +134,13 @@ QUANTITIES = ("loss", "gradients", "weights", "running statistics", IN_HALF)
 def summary(rows: Iterable[Mapping]) -> list[list[str]]:
     """Return a line for each model, strategy, arithmetic and BatchNorm: these, how many options and
     devices, the worst error of each of the QUANTITIES over them, bound, verdict."""
-    together: dict[tuple[str, ...], list[Mapping]] = {}
+    rows_by_key: dict[tuple[str, ...], list[Mapping]] = {}
     for row in rows:
         key = tuple(row[name] for name in ("model", "arithmetic", "batch_norm"))
-        words = (f"{name} {value}".lower() for name, value in row.get("tuned", {}).items())
-        key = (key[0], ", ".join([row["strategy"], *words]), *key[1:])
-        together.setdefault(key, []).append(row)
-    return [[*key, *_worst(those)] for key, those in together.items()]
+        settings = (f"{name} {value}".lower() for name, value in row.get("tuned", {}).items())
+        key = (key[0], ", ".join([row["strategy"], *settings]), *key[1:])
+        rows_by_key.setdefault(key, []).append(row)
+    return [[*key, *_worst(group)] for key, group in rows_by_key.items()]
 
 
 def _worst(rows: list[Mapping]) -> Iterator[str]:
@@ -161,12 +162,12 @@ class Certificates:
     """The certificates of a study's images."""
 
     def __init__(self, paths: Iterable[Path]):
-        self.all = {found["place"]: found for found in map(read, paths)}
+        self.all = {certificate["place"]: certificate for certificate in map(read, paths)}
 
     def digest(self, run: Mapping) -> str | None:
         """Return the digest of the certificate that applies to a run (metrics.json), or None."""
-        found = self.all.get(run["environment"]["image"] or HOST)
-        return found and found["digest"]
+        certificate = self.all.get(run["environment"]["image"] or HOST)
+        return certificate and certificate["digest"]
 
     def problems(self, runs: Iterable[Mapping]) -> list[str]:
         """Return why runs are not certified, each reason once; empty if all are."""
@@ -191,10 +192,10 @@ class Certificates:
             return f"it is instrumented (profile {training['profile']})"
         if training["precision"] not in ALSO_IN:
             return f"precision {training['precision']} is not"
-        wanted = combination(cell)
+        required = combination(cell)
         # Older certificates have no key `tuned`.
         rows = [{"tuned": {}} | row for row in self.all[place]["rows"]]
-        rows = [row for row in rows if wanted.items() <= row.items()]
+        rows = [row for row in rows if required.items() <= row.items()]
         if not rows:
             return "this combination of model, strategy, options and devices is not"
         if any(row["code"] != run["environment"]["code_digest"] for row in rows):
@@ -206,8 +207,8 @@ class Certificates:
             needed |= {kind for kind in kinds if kind[1] == SYNCHRONIZED}
         if lacking := needed - kinds:
             return f"{', '.join(sorted(name for name, _ in lacking))} is not"
-        differs = (row for row in rows if _kind(row) in needed and row["verdict"] == DIFFERS)
-        return next(map(said, differs), None)
+        differing = (row for row in rows if _kind(row) in needed and row["verdict"] == DIFFERS)
+        return next(map(said, differing), None)
 
 
 def _kind(row: Mapping) -> tuple[str, str]:
@@ -219,8 +220,8 @@ def said(row: Mapping) -> str:
     where = f"in {row['arithmetic']}, BatchNorm {row['batch_norm']}"
     if row["reason"] is not None:
         return f"{row['reason']} ({where})"
-    much = "without bound" if row["error"] is None else f"by {shown(row['error'])}"
-    return f"{row['quantity']} differs {much} from eager's, bound {shown(row['bound'])} ({where})"
+    amount = "without bound" if row["error"] is None else f"by {shown(row['error'])}"
+    return f"{row['quantity']} differs {amount} from eager's, bound {shown(row['bound'])} ({where})"
 
 
 def main() -> None:

@@ -43,12 +43,18 @@ def judge(
     """Judge every claim that ``studies`` test; ``found``: the audit's findings on their sources."""
     judged = []
     for name, claim in claims.items():
-        mine = [each for each in studies if each.source.name == claim.study or name in each.claims]
-        if not mine:
+        testing = [
+            study for study in studies if study.source.name == claim.study or name in study.claims
+        ]
+        if not testing:
             continue
-        made = [each for one in mine for each in _comparisons(claim, one)] if claim.test else []
-        verdict, reason = _whole(made) if claim.test else _by_audit(claim, found)
-        judged.append(Judged(name, claim, verdict, reason, tuple(made)))
+        comparisons = (
+            [comparison for study in testing for comparison in _comparisons(claim, study)]
+            if claim.test
+            else []
+        )
+        verdict, reason = _whole(comparisons) if claim.test else _by_audit(claim, found)
+        judged.append(Judged(name, claim, verdict, reason, tuple(comparisons)))
     return [replace(each, firm=_is_firm(each, len(judged))) for each in judged]
 
 
@@ -66,25 +72,30 @@ def _comparisons(claim: Claim, study: Rebuilt) -> list[Comparison]:
 def _largest(metric: str, study: Rebuilt) -> list[Comparison]:
     """Return the largest part of a metric in each group, as measured and as published."""
     printed = {row.metric for row in study.source.rows if row.metric.startswith(f"{metric}:")}
-    made = []
+    comparisons = []
     for group in study.groups:
-        own = {name: mean for (of, name), mean in study.means.items() if of == group.id}
-        parts = {name: mean for name, mean in own.items() if name.startswith(f"{metric}:")}
-        found = {
+        means = {
+            name: mean for (group_id, name), mean in study.means.items() if group_id == group.id
+        }
+        measured_parts = {
+            name: mean for name, mean in means.items() if name.startswith(f"{metric}:")
+        }
+        printed_parts = {
             name: published.value
             for name in sorted(printed)
             if (published := study.source.find(group, Metric(name, name, "s", "absolute")))
         }
-        lacks = group.not_run or (f"no cell measures {metric}" if group.runs else words.NO_VALUES)
-        verdict, reasons = (words.REPORTED, ()) if parts else (words.UNTESTED, (lacks,))
+        reason = group.not_run or (f"no cell measures {metric}" if group.runs else words.NO_VALUES)
+        verdict, reasons = (words.REPORTED, ()) if measured_parts else (words.UNTESTED, (reason,))
         # A part is named <metric>:<part>.
         published, measured = (
-            max(each, key=each.get).partition(":")[2] if each else None for each in (found, parts)
+            max(by_part, key=by_part.get).partition(":")[2] if by_part else None
+            for by_part in (printed_parts, measured_parts)
         )
-        if found or parts:
-            told = {"group": group, "published": published, "measured": measured}
-            made.append(Comparison(study.name, verdict, reasons, **told))
-    return made or [untested(study, f"no cell of {study.name} measures {metric}")]
+        if printed_parts or measured_parts:
+            fields = {"group": group, "published": published, "measured": measured}
+            comparisons.append(Comparison(study.name, verdict, reasons, **fields))
+    return comparisons or [untested(study, f"no cell of {study.name} measures {metric}")]
 
 
 def _equal(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
@@ -93,7 +104,7 @@ def _equal(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
         if name not in METRICS or METRICS[name].read is None:
             return [untested(study, f"no cell measures {name}")]
     metric, against = METRICS[test.metric], METRICS[test.against]
-    made = []
+    comparisons = []
     for group in measuring(study.groups, test.metric):
         printed = [study.source.find(group, each) for each in (metric, against)]
         if None in printed or not printed[1].value:
@@ -104,12 +115,12 @@ def _equal(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
             exact = all(math.isclose(ratio, 1, rel_tol=EXACT) for ratio in ratios)
             verdict = words.HOLDS if exact else words.FAILS
         else:
-            none = "; ".join(group.failures()) or ("no score" if group.runs else words.NO_VALUES)
-            verdict, reasons = words.UNTESTED, (group.not_run or none,)
+            reason = "; ".join(group.failures()) or ("no score" if group.runs else words.NO_VALUES)
+            verdict, reasons = words.UNTESTED, (group.not_run or reason,)
         published = printed[0].value / printed[1].value
-        told = {"group": group, "published": published, "measured": measured}
-        made.append(Comparison(study.name, verdict, reasons, **told))
-    return made or [untested(study, f"no cell of {study.name} has a score")]
+        fields = {"group": group, "published": published, "measured": measured}
+        comparisons.append(Comparison(study.name, verdict, reasons, **fields))
+    return comparisons or [untested(study, f"no cell of {study.name} has a score")]
 
 
 # ---------------------------------------------------------------- verdicts
@@ -126,23 +137,23 @@ def _is_firm(judged: Judged, claims: int) -> bool:
 def _whole(comparisons: Collection[Comparison]) -> tuple[str, str]:
     """Return a claim's verdict, and a sentence that counts its comparisons by verdict."""
     counts = Counter(each.verdict for each in comparisons)
-    made = [each for each in comparisons if each.verdict != words.UNTESTED]
-    if not made:
+    tested = [each for each in comparisons if each.verdict != words.UNTESTED]
+    if not tested:
         missing = {reason for each in comparisons for reason in each.reasons}
         return words.UNTESTED, "; ".join(sorted(missing))
-    told = ", ".join(f"{name} {counts[name]}" for name in words.CLAIM_VERDICTS if counts[name])
-    places = dict.fromkeys(each.study + " (scaled)" * each.scaled for each in made)
+    tally = ", ".join(f"{name} {counts[name]}" for name in words.CLAIM_VERDICTS if counts[name])
+    studies = dict.fromkeys(each.study + " (scaled)" * each.scaled for each in tested)
     gravest = (words.FAILS, words.UNDECIDED, words.HOLDS, words.REPORTED)
     verdict = next(word for word in gravest if counts[word])
     if verdict == words.FAILS:  # of many comparisons, one may fail by chance
-        verdict = sequential.of_claim([each.verdict_at for each in made])
-    outlooks = {each.reasons[-1] for each in made if each.at and each.verdict == words.UNDECIDED}
-    return verdict, "; ".join([f"comparisons: {told}; on {', '.join(places)}", *sorted(outlooks)])
+        verdict = sequential.of_claim([each.verdict_at for each in tested])
+    outlooks = {each.reasons[-1] for each in tested if each.at and each.verdict == words.UNDECIDED}
+    return verdict, "; ".join([f"comparisons: {tally}; on {', '.join(studies)}", *sorted(outlooks)])
 
 
 def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]:
     """Return verdict and reason of a claim without test, which only the audit can contradict."""
-    sound = [each for each in found if each.sure is not Sure.WEAK]
-    if any((each.study, each.check) == (claim.study, claim.finding) for each in sound):
+    sound = [finding for finding in found if finding.sure is not Sure.WEAK]
+    if any((finding.study, finding.check) == (claim.study, claim.finding) for finding in sound):
         return words.FAILS, f"by the published numbers alone ({claim.finding})"
     return words.UNTESTED, "no cell measures what it is about"

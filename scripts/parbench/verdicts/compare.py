@@ -43,15 +43,15 @@ class EvidenceFile:
     @classmethod
     def read(cls, path: Path) -> EvidenceFile:
         """Read a file of evidence. Raises ParbenchError if it is not one."""
-        made = evidence.read(path)
-        groups = groups_of(evidence.plan(made), evidence.runs(made, path)).values()
-        return cls(path, made, {f"{g.model} {g.variant}": g for g in groups if not g.members})
+        content = evidence.read(path)
+        groups = groups_of(evidence.plan(content), evidence.runs(content, path)).values()
+        return cls(path, content, {f"{g.model} {g.variant}": g for g in groups if not g.members})
 
     def __str__(self) -> str:
         """Return study, machine, date and software in words."""
-        made, plan = self.made, self.made["plan"]
-        words = [made["study"], made["machine"], made["date"], f"stack {plan['stack']}"]
-        return ", ".join([*words, f"deployment {plan['deployment']}"])
+        content, plan = self.made, self.made["plan"]
+        parts = [content["study"], content["machine"], content["date"], f"stack {plan['stack']}"]
+        return ", ".join([*parts, f"deployment {plan['deployment']}"])
 
     def place(self, group: Group) -> dict[str, Any]:
         """Return what a group is trained with: software, hardware and strategy options."""
@@ -85,41 +85,45 @@ def show(a: EvidenceFile, b: EvidenceFile) -> str:
             f"{a.path} and {b.path} have no variant of a model in common (studies "
             f"{a.made['study']} and {b.made['study']}); name two files of one study"
         )
-    lines, notes, same = [HEAD], [], []
+    table, notes, same_cells = [HEAD], [], []
     for name in shared:
         ours, theirs = a.groups[name], b.groups[name]
-        work = _differing(_work(ours), _work(theirs))
-        differs, mark = "; ".join(_differing(a.place(ours), b.place(theirs)) + work), ""
+        other_work = _differing(_work(ours), _work(theirs))
+        differs, mark = "; ".join(_differing(a.place(ours), b.place(theirs)) + other_work), ""
         if differs:
             notes += [differs] if differs not in notes else []
             mark = f" [{notes.index(differs) + 1}]"
-        of_seed = {seed(run): run for run in theirs.ok}
-        pairs = [(run, of_seed[seed(run)]) for run in ours.ok if seed(run) in of_seed]
-        same += [(one, other) for one, other in pairs if one["cell"]["id"] == other["cell"]["id"]]
+        run_by_seed = {seed(run): run for run in theirs.ok}
+        pairs = [(run, run_by_seed[seed(run)]) for run in ours.ok if seed(run) in run_by_seed]
+        same_cells += [
+            (one, other) for one, other in pairs if one["cell"]["id"] == other["cell"]["id"]
+        ]
         gain = compared(ACCURACY, theirs, ours)
-        lines.append([ours.model, ours.variant + mark, *_numbers(ours, theirs, pairs, gain)])
+        table.append([ours.model, ours.variant + mark, *_numbers(ours, theirs, pairs, gain)])
         share = a.made["plan"]["study"]["tolerance"]["accuracy"]
-        says = gain.reading(share, "B's is higher", "A's is higher")
-        lines[-1].append("not judged: other work" if work else says)
-    said = [f"A: {a}", f"B: {b}", "", *terminal.aligned(lines), *LEGEND]
-    said += [f"[{number}] {note}" for number, note in enumerate(notes, 1)]
-    if same:
-        equal = sum(one["weights_sha256"] == other["weights_sha256"] for one, other in same)
-        said.append(
-            f"{len(same)} cells are the same on both: {equal} learned the same weights to the last "
-            "bit."
+        reading = gain.reading(share, "B's is higher", "A's is higher")
+        table[-1].append("not judged: other work" if other_work else reading)
+    lines = [f"A: {a}", f"B: {b}", "", *terminal.aligned(table), *LEGEND]
+    lines += [f"[{number}] {note}" for number, note in enumerate(notes, 1)]
+    if same_cells:
+        equal = sum(one["weights_sha256"] == other["weights_sha256"] for one, other in same_cells)
+        lines.append(
+            f"{len(same_cells)} cells are the same on both: {equal} learned the same weights to "
+            "the last bit."
         )
     for name, side in ("A", a), ("B", b):
-        if left := [group for group in side.groups if group not in shared]:
-            said.append(f"Only in {name}: {', '.join(left)}.")
-    return "\n".join(said)
+        if unshared := [group for group in side.groups if group not in shared]:
+            lines.append(f"Only in {name}: {', '.join(unshared)}.")
+    return "\n".join(lines)
 
 
 def _numbers(ours: Group, theirs: Group, pairs: Pairs, gain: Series) -> list[str]:
     """Return accuracies and their difference, training times and their ratio."""
     ratios = numbered(TIME.read(one) / TIME.read(other) for one, other in pairs)
     sides = (("A", ours), ("B", theirs))
-    why = "; ".join(f"{name}: {words}" for name, group in sides for words in group.cautions(TIME))
+    why = "; ".join(
+        f"{name}: {caution}" for name, group in sides for caution in group.cautions(TIME)
+    )
     return [
         *(_shown(group, ACCURACY, 100, " %") for group in (ours, theirs)),
         terminal.spread(gain, 100, "+.2f"),
@@ -129,9 +133,9 @@ def _numbers(ours: Group, theirs: Group, pairs: Pairs, gain: Series) -> list[str
 
 
 def _shown(group: Group, metric: Metric, factor: float, unit: str) -> str:
-    found = group.series(metric)
+    series = group.series(metric)
     lacking = NOT_MEASURED if group.ok or group.status == OK else group.status
-    return terminal.spread(found, factor, ".2f", unit) or lacking
+    return terminal.spread(series, factor, ".2f", unit) or lacking
 
 
 def main(arguments: list[str] | None = None) -> None:

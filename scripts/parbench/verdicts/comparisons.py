@@ -108,7 +108,7 @@ class Comparison:
     @property
     def sides(self) -> list[Group]:
         """All groups in the comparison."""
-        return [side for each in self.ratios for side in (each.over, each.under)]
+        return [side for ratio in self.ratios for side in (ratio.over, ratio.under)]
 
     @property
     def waits(self) -> bool:
@@ -134,9 +134,9 @@ def of_two_groups(claim: Claim, study: Rebuilt) -> list[Comparison]:
     groups = measuring(study.groups, test.metric)
     ratios = [_ratio(claim, study, *pair) for pair in pairs(test, groups)]
     # If any groups took turns, only these count.
-    ratios = [each for each in ratios if each.pair] or ratios
-    made = [_compared(test, study, each) for each in across_models(test, ratios)]
-    return made or [untested(study, f"{study.name} has {lacks(test, groups)}")]
+    ratios = [ratio for ratio in ratios if ratio.pair] or ratios
+    comparisons = [_compared(test, study, combined) for combined in across_models(test, ratios)]
+    return comparisons or [untested(study, f"{study.name} has {lacks(test, groups)}")]
 
 
 def _ratio(claim: Claim, study: Rebuilt, over: Group, under: Group) -> Ratio:
@@ -149,38 +149,38 @@ def _ratio(claim: Claim, study: Rebuilt, over: Group, under: Group) -> Ratio:
     elif not missing:
         missing = _cautions(metric, over, under)
         if not metric.depends_on_clock:
-            but = {"global_batch"} if claim.test.numerator.batch_size else set()
-            series = compared(metric, over, under, but)
+            ignored = {"global_batch"} if claim.test.numerator.batch_size else set()
+            series = compared(metric, over, under, ignored)
         if not missing and series is None:
             missing = [judging.NO_PAIR]
         elif not missing and not series.values:
             missing = series.reasons or [words.NO_VALUES]
     stated = _stated(claim, over, under)
     printed = _printed(metric, over, under, study.source) if metric else None
-    told = tuple(dict.fromkeys(missing)), pair, stated, printed if stated is None else stated
-    return Ratio(over, under, series, *told)
+    rest = tuple(dict.fromkeys(missing)), pair, stated, printed if stated is None else stated
+    return Ratio(over, under, series, *rest)
 
 
 def _in_turns(metric: Metric, over: Group, under: Group) -> tuple[Compared | None, Series | None]:
     """Return the pair of two groups and the ratio of their times, ``over`` divided by ``under``
     (the pair's own is baseline over variant); None and None if they took no turns."""
-    kind = TURNS.get(metric.name)
-    for variant, baseline in ((over, under), (under, over)) if kind else ():
-        if pair := getattr(variant, kind).get(baseline.id):
+    attribute = TURNS.get(metric.name)
+    for variant, baseline in ((over, under), (under, over)) if attribute else ():
+        if pair := getattr(variant, attribute).get(baseline.id):
             return pair, pair.series.inverse() if variant is over else pair.series
     return None, None
 
 
 def _cautions(metric: Metric, over: Group, under: Group) -> list[str]:
     """Return why the ratio of two groups is not meaningful, and what hardware it needs."""
-    metrics, hardware = [metric], over.hardware.name != under.hardware.name
-    if metric.depends_on_clock and (hardware or over.strategy != under.strategy):
+    metrics, other_hardware = [metric], over.hardware.name != under.hardware.name
+    if metric.depends_on_clock and (other_hardware or over.strategy != under.strategy):
         metrics.append(METRICS["speedup"])
     cautions = []
     for group in (over, under):
-        for caution in (each for metric in metrics for each in group.cautions(metric)):
-            lacking = group.hardware.device == "cpu" and caution in group.comparable.values()
-            needs = f"needs {group.hardware.devices}x GPU: " if lacking else ""
+        for caution in (text for metric in metrics for text in group.cautions(metric)):
+            lacks_gpu = group.hardware.device == "cpu" and caution in group.comparable.values()
+            needs = f"needs {group.hardware.devices}x GPU: " if lacks_gpu else ""
             cautions.append(f"{needs}{caution}")
     return cautions
 
@@ -212,37 +212,37 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
     missing = tuple(dict.fromkeys(reason for ratio in ratios for reason in ratio.missing))
     first, *others = ratios
     published, series = first.published, first.series
-    for each in others:
-        series = series if missing else series.beside(each.series)
-        if published is None or each.published is None:
+    for other in others:
+        series = series if missing else series.beside(other.series)
+        if published is None or other.published is None:
             published = None
         else:
-            by = operator.sub if test.is_of_differences else operator.truediv
-            published = by(published, each.published)
+            combine = operator.sub if test.is_of_differences else operator.truediv
+            published = combine(published, other.published)
     value = first.stated if test.value == "published" else test.value
     if not missing and not series.values:
         missing = (f"no {series.of.rstrip('s')} that all of them have",)
     elif not missing and test.value == "published" and value is None:
         missing = ("the claim states no number for this",)
-    made = Comparison(study.name, words.UNTESTED, missing, ratios, published=published)
-    one = series and series.logs and not others
-    bound, too_far = _reach(test, first, value) if one else (None, "")
+    result = Comparison(study.name, words.UNTESTED, missing, ratios, published=published)
+    is_one_ratio = series and series.logs and not others
+    bound, too_far = _reach(test, first, value) if is_one_ratio else (None, "")
     if missing:
-        return replace(made, reasons=(too_far,)) if made.waits and too_far else made
-    made = replace(made, measured=series, bound=bound)
-    if first.pair and (void := _biased(study.groups, made.sides)):
-        return replace(made, reasons=(void,))
-    made = replace(made, **_beside(made))
-    return replace(made, reasons=(too_far,)) if too_far else _judged(made, test, study, value)
+        return replace(result, reasons=(too_far,)) if result.waits and too_far else result
+    result = replace(result, measured=series, bound=bound)
+    if first.pair and (void := _biased(study.groups, result.sides)):
+        return replace(result, reasons=(void,))
+    result = replace(result, **_beside(result))
+    return replace(result, reasons=(too_far,)) if too_far else _judged(result, test, study, value)
 
 
 def _biased(groups: Iterable[Group], compared: Iterable[Group]) -> str:
     """Return why pairs are void, because equal sides on as many devices differ; else empty."""
-    places = {(each.hardware.device, each.devices) for each in compared}
+    devices_compared = {(side.hardware.device, side.devices) for side in compared}
     for group in groups:
-        equal = group.pairs.get(group.id)
-        if equal and equal.biased and (group.hardware.device, group.devices) in places:
-            return f"equal sides differ on {group.describe_hardware()}: {equal.equality}"
+        pair = group.pairs.get(group.id)
+        if pair and pair.biased and (group.hardware.device, group.devices) in devices_compared:
+            return f"equal sides differ on {group.describe_hardware()}: {pair.equality}"
     return ""
 
 
@@ -250,12 +250,12 @@ def _reach(test: ClaimTest, ratio: Ratio, value: float | None) -> tuple[float | 
     """Return the largest possible ratio (for ``<`` the smallest), None without a bound; and why no
     ratio can lie beyond ``value``, empty if one can."""
     least, most = ratio.bounds
-    bound, times = (least, 1 / least if least else math.inf) if test.op == "<" else (most, most)
-    if math.isinf(times):
+    bound, factor = (least, 1 / least if least else math.inf) if test.op == "<" else (most, most)
+    if math.isinf(factor):
         return None, ""
     beyond = {"<": operator.le, ">": operator.ge}.get(test.op)
-    far = beyond is not None and value is not None and beyond(value, bound)
-    return bound, f"at most {times:.2f} times" if far else ""
+    out_of_reach = beyond is not None and value is not None and beyond(value, bound)
+    return bound, f"at most {factor:.2f} times" if out_of_reach else ""
 
 
 def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | None) -> Comparison:
@@ -266,8 +266,8 @@ def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | No
         return replace(made, verdict=words.REPORTED, reasons=reasons)
     share = test.margin or study.tolerance["relative" if series.logs else "accuracy"]
     threshold = math.log(value) if series.logs and value is not None else value
-    sides = {">": (threshold, math.inf), "<": (-math.inf, threshold)}
-    region = sides.get(test.op) or series.margin(share)
+    region_by_op = {">": (threshold, math.inf), "<": (-math.inf, threshold)}
+    region = region_by_op.get(test.op) or series.margin(share)
 
     def at(alpha: float) -> str:
         return sequential.within(series.interval(alpha), region)
@@ -283,12 +283,12 @@ def _beside(made: Comparison) -> dict[str, str]:
     value, series = made.published, made.measured
     if value is None or series.too_few:
         return {}
-    differs = [f"differs from the source: {side.differs}" for side in made.sides if side.differs]
+    reasons = [f"differs from the source: {side.differs}" for side in made.sides if side.differs]
     if len(made.ratios) == 1 and series.logs:
         least, most = made.ratios[0].bounds
-        differs += judging.beyond(value, most, least)
-    if differs:
-        said = f"{value:.3g}" if series.logs else f"{100 * value:+.2f} points"
-        says = f"published {said}: not comparable: {'; '.join(differs)}"
+        reasons += judging.beyond(value, most, least)
+    if reasons:
+        printed = f"{value:.3g}" if series.logs else f"{100 * value:+.2f} points"
+        says = f"published {printed}: not comparable: {'; '.join(reasons)}"
         return {"lies": words.NOT_COMPARABLE, "says": says}
     return {"lies": judging.lies(value, series)}

@@ -47,8 +47,8 @@ class Open:
     @classmethod
     def of(cls, parts: Iterable[PairGroup | Group], series: Series, boundaries: Band) -> Open:
         """Return the comparison of ``series``, decided once its interval excludes a boundary."""
-        found = series.interval()
-        needed = FEWEST if found is None else sequential.needed(found, boundaries)
+        interval = series.interval()
+        needed = FEWEST if interval is None else sequential.needed(interval, boundaries)
         return cls(tuple(parts), len(series.values), series.cost, needed)
 
     @property
@@ -61,23 +61,23 @@ def still_open(plan: expansion.Plan) -> Iterator[Open]:
     """Yield what is undecided in ``plan``: whether a pair's variant is faster, slower or equal, and
     claims that rest on pairs or on seeds."""
     for name, study in plan.studies.items():
-        undecided = [each for each in _claimed(name, plan) if each.boundaries]
+        undecided = [comparison for comparison in _claimed(name, plan) if comparison.boundaries]
         # Two names of several models together may compare the same cells.
-        of_cells: dict[tuple[str, ...], list[PairGroup]] = {}
+        pairs_by_cells: dict[tuple[str, ...], list[PairGroup]] = {}
         for pair in study.pairs or ():
             if pair.not_run is None:
-                of_cells.setdefault(tuple(pair.cells), []).append(pair)
-        for cells, pairs in of_cells.items():
+                pairs_by_cells.setdefault(tuple(pair.cells), []).append(pair)
+        for cells, pairs in pairs_by_cells.items():
             series = _compared(pairs[0]).series
             boundaries = series.undecided(study.study.tolerance.relative)
-            for each in undecided:
-                if any(ratio.pair and ratio.pair.cells == cells for ratio in each.ratios):
-                    boundaries += each.boundaries
+            for comparison in undecided:
+                if any(ratio.pair and ratio.pair.cells == cells for ratio in comparison.ratios):
+                    boundaries += comparison.boundaries
             if boundaries:
                 yield Open.of(pairs, series, boundaries)
-        for each in undecided:
-            if not any(ratio.pair for ratio in each.ratios):
-                yield Open.of(_groups(each), each.measured, each.boundaries)
+        for comparison in undecided:
+            if not any(ratio.pair for ratio in comparison.ratios):
+                yield Open.of(_groups(comparison), comparison.measured, comparison.boundaries)
 
 
 def _groups(compared: Comparison) -> list[Group]:
@@ -99,10 +99,11 @@ def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:
     claim is undecided: not clearly enough for one of several."""
     done = [cell for cell in plan.runnable(name) if state.state(cell, plan)[0] == "done"]
     return [
-        each
+        comparison
         for claim in asked.judged(plan, [name], done)
-        for each in claim.comparisons
-        if each.verdict == UNDECIDED or (claim.verdict, each.verdict) == (UNDECIDED, FAILS)
+        for comparison in claim.comparisons
+        if comparison.verdict == UNDECIDED
+        or (claim.verdict, comparison.verdict) == (UNDECIDED, FAILS)
     ]
 
 
@@ -120,34 +121,34 @@ def main() -> None:
         action="store_true",
         help="within `budget_minutes` of the configuration, and then write the report anew",
     )
-    given, others = parser.parse_known_args()
-    if others and not given.report:
+    options, others = parser.parse_known_args()
+    if others and not options.report:
         parser.error(f"unknown words: {shlex.join(others)}")
     if {"-n", "--dry-run", "--dryrun"} & set(others):
         return
-    changes = configuration.laid_over(given.config)
-    config = deployment.settle(configuration.read(given.configfile, changes))
+    changes = configuration.laid_over(options.config)
+    config = deployment.settle(configuration.read(options.configfile, changes))
 
     def planned() -> expansion.Plan:
         # The report's run may have been for a cluster, which has other devices than this machine.
-        lacking = expansion.lacking_as_planned(config["studies"]) if given.report else None
-        return expansion.plan(config, given.configfile, changes, lacking)
+        lacking = expansion.lacking_as_planned(config["studies"]) if options.report else None
+        return expansion.plan(config, options.configfile, changes, lacking)
 
-    if not given.report:
+    if not options.report:
         _check(planned())
-        say("\n".join(_told(_decided(planned, given.minutes))))
+        say("\n".join(_told(_decided(planned, options.minutes))))
         return
     before = pairing.added()
     _decided(planned, config["budget_minutes"], others)
     if pairing.added() != before:
-        words = [word for word in sys.argv[1:] if word != "--report"]
-        _snakemake("reports/final.html", "reports/final.pdf", *words)
+        arguments = [word for word in sys.argv[1:] if word != "--report"]
+        _snakemake("reports/final.html", "reports/final.pdf", *arguments)
 
 
 def _check(plan: expansion.Plan) -> None:
     studies = plan.studies.values()
-    about = [(study.pairs, study.study.published, study.study.claims) for study in studies]
-    if not any(map(any, about)):
+    comparable = [(study.pairs, study.study.published, study.study.claims) for study in studies]
+    if not any(map(any, comparable)):
         raise ParbenchError(
             f"studies: {', '.join(plan.studies)}: none has `pairs`, by which times are compared, "
             "or claims that are judged"
@@ -161,18 +162,20 @@ def _decided(
     end, plan = time.monotonic() + 60 * minutes, planned()
     _measure(plan, others)
     while time.monotonic() < end:
-        left = end - time.monotonic()
-        chosen = _nearest(still_open(plan), left)
+        seconds_left = end - time.monotonic()
+        chosen = _nearest(still_open(plan), seconds_left)
         if not chosen:
             break
-        minutes = math.ceil(sum(each.cost for each in chosen) / 60)
+        minutes = math.ceil(sum(comparison.cost for comparison in chosen) / 60)
         print(
             f"parbench: undecided comparisons: {len(chosen)}; one restart or seed more of each "
             f"takes some {minutes} min",
             flush=True,
         )
-        more = {part.id: len(part.cells) + 1 for each in chosen for part in each.parts}
-        write_json(pairing.ADDED, pairing.added() | more)
+        count_by_id = {
+            part.id: len(part.cells) + 1 for comparison in chosen for part in comparison.parts
+        }
+        write_json(pairing.ADDED, pairing.added() | count_by_id)
         plan = planned()
         _measure(plan, others)
     return plan
@@ -191,15 +194,15 @@ def _nearest(known: Iterable[Open], left: float) -> list[Open]:
 def _measure(plan: expansion.Plan, others: Sequence[str]) -> None:
     """Have Snakemake run the pairs that are not done, and the seeds that were added here."""
     for study in plan.studies.values():
-        ours = [
+        entries = [
             *(study.pairs or ()),
-            *(each for each in study.groups if each.id in pairing.added()),
+            *(entry for entry in study.groups if entry.id in pairing.added()),
         ]
-        cells = [cell for each in ours if not each.not_run for cell in each.cells]
-        wanted = [cell for cell in cells if state.state(cell, plan)[0] != "done"]
-        if wanted:
-            files = (str(places.folder(cell) / "metrics.json") for cell in wanted)
-            _snakemake(*others, *study.arguments, "--", *files)
+        cells = [cell for entry in entries if not entry.not_run for cell in entry.cells]
+        undone = [cell for cell in cells if state.state(cell, plan)[0] != "done"]
+        if undone:
+            paths = (str(places.folder(cell) / "metrics.json") for cell in undone)
+            _snakemake(*others, *study.arguments, "--", *paths)
 
 
 def _snakemake(*words: str) -> None:
@@ -216,16 +219,16 @@ def _told(plan: expansion.Plan) -> list[str]:
         for pair in study.pairs or ():
             compared = _compared(pair)
             measured = compared.series
-            few = measured.too_few
-            ends = "" if few else f" [{measured.ci_low:.2f}, {measured.ci_high:.2f}]"
-            ratio = f"{measured.mean:.2f}{ends}" if measured.seeds else "not run"
-            says = pair.not_run or compared.reading(study.study.tolerance.relative)
+            too_few = measured.too_few
+            interval = "" if too_few else f" [{measured.ci_low:.2f}, {measured.ci_high:.2f}]"
+            ratio = f"{measured.mean:.2f}{interval}" if measured.seeds else "not run"
+            reading = pair.not_run or compared.reading(study.study.tolerance.relative)
             keys = [name, pair.model, pair.variant, pair.baseline]
-            lines.append([*keys, ratio, str(measured.seeds), says])
-    seeds = (
-        ": ".join([name, _compares(each), each.verdict, *each.reasons[-1:]])
+            lines.append([*keys, ratio, str(measured.seeds), reading])
+    seed_lines = (
+        ": ".join([name, _compares(comparison), comparison.verdict, *comparison.reasons[-1:]])
         for name, study in plan.studies.items()
-        for each in _claimed(name, plan)
-        if not any(ratio.pair for ratio in each.ratios)
+        for comparison in _claimed(name, plan)
+        if not any(ratio.pair for ratio in comparison.ratios)
     )
-    return [*aligned(lines), *seeds]
+    return [*aligned(lines), *seed_lines]

@@ -41,12 +41,12 @@ def certify(todo: list[Trial], program: Path = PROGRAM) -> list[dict]:
     ``program``: the script that ranks run; a test passes a faulty one.
     """
     results: dict[int, dict | str] = {}
-    own, launches = [], {}
+    unlaunched, indices_by_place = [], {}
     for index, trial in enumerate(todo):
         if strategies.of(trial.cell).ranks_per_node == 1:
-            own.append(index)
+            unlaunched.append(index)
         else:
-            launches.setdefault(trials.place(trial.cell), []).append(index)
+            indices_by_place.setdefault(trials.place(trial.cell), []).append(index)
     with (
         tempfile.TemporaryDirectory(prefix="parbench-") as folder,
         tqdm(total=len(todo), desc="certificate", unit=" trials", disable=None) as bar,
@@ -57,19 +57,19 @@ def certify(todo: list[Trial], program: Path = PROGRAM) -> list[dict]:
                 trials.reference(trial, work)  # before ranks read it
 
         def launch_all() -> None:
-            for indices in launches.values():
-                found = _launched(program, [todo[index] for index in indices], work)
-                results.update(zip(indices, found, strict=True))
+            for indices in indices_by_place.values():
+                launched_results = _launched(program, [todo[index] for index in indices], work)
+                results.update(zip(indices, launched_results, strict=True))
                 bar.update(len(indices))
 
         # Trials without processes of their own run here while the launched ones are waited for.
-        with ThreadPoolExecutor(1) as aside:
-            others = aside.submit(launch_all)
-            if own:
-                chosen = [todo[index] for index in own]
+        with ThreadPoolExecutor(1) as executor:
+            launching = executor.submit(launch_all)
+            if unlaunched:
+                chosen = [todo[index] for index in unlaunched]
                 trials.run_trials(chosen, work, work / "own.json", bar.update)
-                results.update(zip(own, files.read_json(work / "own.json"), strict=True))
-            others.result()
+                results.update(zip(unlaunched, files.read_json(work / "own.json"), strict=True))
+            launching.result()
     return [row for index, trial in enumerate(todo) for row in _rows(trial, results[index])]
 
 
@@ -78,23 +78,23 @@ def _launched(program: Path, todo: list[Trial], work: Path) -> list[dict | str]:
     state = Path(tempfile.mkdtemp(dir=work))
     out, log = state / "out.json", state / "log.txt"
     files.write_json(work / "todo.json", [trial.json() for trial in todo])
-    words = [sys.executable, str(program), "--work", str(work), "--out", str(out)]
+    command = [sys.executable, str(program), "--work", str(work), "--out", str(out)]
     count = strategies.of(todo[0].cell).ranks_per_node
     # There may be more ranks than cores; they need not be fast.
-    alone = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HOROVOD_GLOO_IFACE": "lo"}
-    alone |= {"PARBENCH_STATE": str(state), "PARBENCH_STORE": str(state / "store")}
+    variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HOROVOD_GLOO_IFACE": "lo"}
+    variables |= {"PARBENCH_STATE": str(state), "PARBENCH_STORE": str(state / "store")}
     programs = {
-        rank: ranks.Program(words, {**os.environ, **alone, **ranks.place(rank, count, count)})
+        rank: ranks.Program(command, {**os.environ, **variables, **ranks.place(rank, count, count)})
         for rank in range(count)
     }
     started = ranks.Ranks(programs, count, state, log)
     ranks.run(started, LIMIT_SECONDS)
     failure = outcome.failure_of(started)
-    found = files.read_json(out) if out.exists() else []
-    if failure is not None or len(found) < len(todo):
+    results = files.read_json(out) if out.exists() else []
+    if failure is not None or len(results) < len(todo):
         why = failure.sentence if failure else "no result"
-        found += [why] * (len(todo) - len(found))
-    return found
+        results += [why] * (len(todo) - len(results))
+    return results
 
 
 def _rows(trial: Trial, result: dict | str) -> Iterator[dict]:
@@ -134,65 +134,69 @@ def of_plans(plans: Iterable[Path], place: str) -> list[Trial]:
     return _distinct(
         trials.trials_of(
             trials.cell_of(
-                each["model"], each["strategy"], each["devices"], each["options"], each["tuned"]
+                entry["model"],
+                entry["strategy"],
+                entry["devices"],
+                entry["options"],
+                entry["tuned"],
             ),
-            {each["precision"]} & set(certificate.ALSO_IN),
-            each["batch_norm"] == certificate.SYNCHRONIZED,
+            {entry["precision"]} & set(certificate.ALSO_IN),
+            entry["batch_norm"] == certificate.SYNCHRONIZED,
         )
-        for each in certificate.wanted(map(files.read_json, plans), place)
+        for entry in certificate.wanted(map(files.read_json, plans), place)
     )
 
 
 def _distinct(those: Iterable[list[Trial]]) -> list[Trial]:
-    return list({files.digest(each.json()): each for some in those for each in some}.values())
+    return list({files.digest(trial.json()): trial for group in those for trial in group}.values())
 
 
 def shown(rows: list[dict]) -> str:
     """Return a summary of the certificate as a table, with all that differs below it."""
     quantities = certificate.QUANTITIES
     head = ["model", "strategy", "arithmetic", "BatchNorm", "of", *quantities, "bound", "verdict"]
-    text = terminal.aligned([head, *certificate.summary(rows)])
-    text += [
+    lines = terminal.aligned([head, *certificate.summary(rows)])
+    lines += [
         f"differs: {row['model']}, {row['strategy']} {json.dumps(row['options'])} on "
         f"{row['devices']}: {certificate.said(row)}"
         for row in rows
         if row["verdict"] == DIFFERS
     ]
-    return "\n".join(text)
+    return "\n".join(lines)
 
 
 def main() -> int:
     """Run the command line; return 1 if, without --plan, something differs from eager."""
-    known = models.names()
+    all_models = models.names()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--model", action="append", choices=known, help="default: all")
-    what.add_argument("--plan", type=Path, nargs="+", help="what these plans of studies use")
+    selection = parser.add_mutually_exclusive_group()
+    selection.add_argument("--model", action="append", choices=all_models, help="default: all")
+    selection.add_argument("--plan", type=Path, nargs="+", help="what these plans of studies use")
     parser.add_argument("--place", default=certificate.HOST, help="label of the image it runs in")
     parser.add_argument("--out", type=Path, help="certificate to write")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)  # only in a trial's ranks
     arguments = parser.parse_args()
     if arguments.work is not None:
         launched.begin()
-        todo = [Trial.read(each) for each in files.read_json(arguments.work / "todo.json")]
+        todo = [Trial.read(entry) for entry in files.read_json(arguments.work / "todo.json")]
         trials.run_trials(todo, arguments.work, arguments.out)
         return 0
     if arguments.plan is not None:
         todo = of_plans(arguments.plan, arguments.place)
     else:
         lacking = machine.Software().without_text()
-        here = [name for name in known if not (lacking and models.vocabulary(name))]
-        if here != known and not arguments.model:
+        runnable = [name for name in all_models if not (lacking and models.vocabulary(name))]
+        if runnable != all_models and not arguments.model:
             print(f"models of texts are left out: {lacking}", file=sys.stderr)
-        todo = whole_matrix(arguments.model or here)
+        todo = whole_matrix(arguments.model or runnable)
     rows = certify(todo)
     print(shown(rows))
-    bad = sum(row["verdict"] == DIFFERS for row in rows)
+    differing = sum(row["verdict"] == DIFFERS for row in rows)
     if arguments.out is not None:
-        about = {"python": sys.version.split()[0], "packages": packages.installed()}
-        about["machine"] = machine.describe()
-        made = certificate.write(arguments.out, arguments.place, about, rows)
-        told = f"{len(rows)} comparisons with eager training, {bad} of which differ"
-        print(f"{arguments.out}: {told}; digest {made['digest']}")
+        environment = {"python": sys.version.split()[0], "packages": packages.installed()}
+        environment["machine"] = machine.describe()
+        content = certificate.write(arguments.out, arguments.place, environment, rows)
+        summary = f"{len(rows)} comparisons with eager training, {differing} of which differ"
+        print(f"{arguments.out}: {summary}; digest {content['digest']}")
     # With --plan the report shows it: a strategy may be meant to differ.
-    return int(bad > 0 and arguments.plan is None)
+    return int(differing > 0 and arguments.plan is None)

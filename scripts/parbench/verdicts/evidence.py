@@ -48,23 +48,27 @@ def gather(study: str, results: Path, partial: bool = False) -> dict:
         fix = f"make report ARGS=\"--config studies='[{study}]'\""
         raise ParbenchError(f"{path}: no such file; run the study first: {fix}")
     plan = files.read_json(path)
-    groups = [each for each in [*plan["groups"], *plan.get("pairs", [])] if not each["not_run"]]
-    wanted = list(dict.fromkeys(cell for group in groups for cell in group["cells"]))
-    lies = {cell: results / "cells" / cell / "metrics.json" for cell in wanted}
-    runs = {cell: metrics_json.read(lies[cell]) for cell in wanted if lies[cell].exists()}
-    missing = [cell for cell in wanted if cell not in runs]
+    groups = [group for group in [*plan["groups"], *plan.get("pairs", [])] if not group["not_run"]]
+    cells = list(dict.fromkeys(cell for group in groups for cell in group["cells"]))
+    paths = {cell: results / "cells" / cell / "metrics.json" for cell in cells}
+    runs = {cell: metrics_json.read(paths[cell]) for cell in cells if paths[cell].exists()}
+    missing = [cell for cell in cells if cell not in runs]
     if not runs or (missing and not partial):
-        such = f", such as {missing[0]}" if missing else ""
+        example = f", such as {missing[0]}" if missing else ""
         fix = shlex.join(["snakemake", *plan["arguments"]])
         raise ParbenchError(
-            f"{path}: {len(missing)} of {len(wanted)} cells are {NOT_MEASURED}{such}; finish the "
+            f"{path}: {len(missing)} of {len(cells)} cells are {NOT_MEASURED}{example}; finish the "
             f"study: {fix}, or say --partial where some are, and the file will name the others"
         )
-    used = [each for run in runs.values() for each in metrics_json.environments(run)]
-    places = {each["image"] or certificate.HOST for each in used}
-    proofs = [results / "certificates" / certificate.path(place).name for place in sorted(places)]
+    used_environments = [
+        environment for run in runs.values() for environment in metrics_json.environments(run)
+    ]
+    places = {environment["image"] or certificate.HOST for environment in used_environments}
+    certificate_paths = [
+        results / "certificates" / certificate.path(place).name for place in sorted(places)
+    ]
     settings, environments, code = [], [], {}
-    made = {
+    evidence = {
         "schema_version": SCHEMA_VERSION,
         "study": study,
         "machine": machine_name(runs.values()),
@@ -77,9 +81,9 @@ def gather(study: str, results: Path, partial: bool = False) -> dict:
         "settings": settings,
         "environments": _plain(environments),
         "code": code,
-        "certificates": [certificate.read(path) for path in proofs if path.exists()],
+        "certificates": [certificate.read(path) for path in certificate_paths if path.exists()],
     }
-    return made | {"digest": files.digest(made)}
+    return evidence | {"digest": files.digest(evidence)}
 
 
 def _packed(run: Mapping, settings: list, environments: list, code: dict) -> dict:
@@ -130,13 +134,13 @@ def machine_name(runs: Iterable[Mapping]) -> str:
 def _machine_name(described: Mapping, gpus: bool) -> str:
     cards = described.get("accelerators") or []
     if gpus and cards:
-        model, number = machine.model_name(cards[0]["name"]), len(cards)
+        model, count = machine.model_name(cards[0]["name"]), len(cards)
     else:
         noise = r"\((R|TM|C)\)|\b(CPU|Processor|\d+-Core)\b|@.*"
         model = re.sub(noise, " ", described.get("cpu") or "unknown", flags=re.IGNORECASE)
-        number = described.get("cores") or 0
+        count = described.get("cores") or 0
     words = re.findall(r"[a-z0-9]+", model.lower())
-    return f"{'-'.join(words)[:40].rstrip('-') or 'unknown'}-x{number}"
+    return f"{'-'.join(words)[:40].rstrip('-') or 'unknown'}-x{count}"
 
 
 def _plain(value: Any) -> Any:
@@ -174,27 +178,27 @@ def write(made: dict, folder: Path) -> Path:
 
 def read(path: Path) -> dict:
     """Read a file of evidence. Raises ParbenchError if it is not one or was changed."""
-    made = files.read_json(path)
-    by_schema.check(made, "evidence", str(path))
-    content = {key: value for key, value in made.items() if key != "digest"}
-    if made["digest"] != files.digest(content):
+    evidence = files.read_json(path)
+    by_schema.check(evidence, "evidence", str(path))
+    content = {key: value for key, value in evidence.items() if key != "digest"}
+    if evidence["digest"] != files.digest(content):
         raise ParbenchError(
             f"{path}: its digest is another: it was changed or damaged; get the file again"
         )
-    return made
+    return evidence
 
 
 def runs(made: Mapping, path: Path) -> dict[str, dict]:
     """Return metrics.json of every cell in the evidence ``made``, which was read from ``path``."""
-    found = {}
+    run_by_cell = {}
     for cell, packed in made["cells"].items():
-        run = _with_environments(packed, lambda place: _whole(made, place))
+        run = _with_environments(packed, lambda index: _whole(made, index))
         settings, seed = made["settings"][run.pop("settings")], run.pop("seed")
         run["cell"] = {"id": cell, **settings, "seed": seed}
         schema = "pair" if "sides" in run else "metrics"
         by_schema.check(run, schema, f"{path}: cell {cell}")
-        found[cell] = run
-    return found
+        run_by_cell[cell] = run
+    return run_by_cell
 
 
 def _whole(made: Mapping, place: int) -> dict:
@@ -209,10 +213,10 @@ def plan(made: Mapping) -> dict:
 
 def _lost(group: Mapping, left: list[str]) -> dict:
     """Return what the plan says of a group whose cells ``left`` are missing."""
-    said = [group.get("note")]
+    notes = [group.get("note")]
     if len(left) < len(group["cells"]):
-        said.append(f"{len(left)} of {len(group['cells'])} cells {NOT_MEASURED}")
-    note = "; ".join(filter(None, said)) or None
+        notes.append(f"{len(left)} of {len(group['cells'])} cells {NOT_MEASURED}")
+    note = "; ".join(filter(None, notes)) or None
     return {"not_run": NOT_MEASURED, "note": note, "waiting": len(left)}
 
 
@@ -222,20 +226,20 @@ def unpack(path: Path, folder: Path) -> Path:
     It gets plan/<name>.json, cells/<cell>/metrics.json and certificates/<place>.json. The study is
     named after the file, so that one report can show it from several machines.
     """
-    made, out = read(path), folder / path.stem
-    whole = plan(made)
-    title = f"{whole['study']['title']} ({made['machine']}, {made['date']})"
-    whole["study"] = {**whole["study"], "name": path.stem, "title": title}
-    told = ("study", "machine", "date", "digest")
-    whole["evidence"] = {"file": path.name, **{key: made[key] for key in told}}
+    evidence, out = read(path), folder / path.stem
+    study_plan = plan(evidence)
+    title = f"{study_plan['study']['title']} ({evidence['machine']}, {evidence['date']})"
+    study_plan["study"] = {**study_plan["study"], "name": path.stem, "title": title}
+    keys = ("study", "machine", "date", "digest")
+    study_plan["evidence"] = {"file": path.name, **{key: evidence[key] for key in keys}}
     for part in ("cells", "certificates"):
         shutil.rmtree(out / part, ignore_errors=True)
         (out / part).mkdir(parents=True)
-    for cell, run in runs(made, path).items():
+    for cell, run in runs(evidence, path).items():
         files.write_json(out / "cells" / cell / "metrics.json", run)
-    for proof in made["certificates"]:
+    for proof in evidence["certificates"]:
         files.write_json(out / "certificates" / certificate.path(proof["place"]).name, proof)
-    files.write_json(out / "plan" / f"{path.stem}.json", whole)
+    files.write_json(out / "plan" / f"{path.stem}.json", study_plan)
     return out
 
 
@@ -243,21 +247,21 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="action", required=True)
-    one = commands.add_parser("write", help="finished studies -> reports/evidence/")
-    one.add_argument("study", nargs="*", help="its name; by default those of the last report")
-    one.add_argument("--partial", action="store_true", help="also where cells are not measured")
-    other = commands.add_parser("unpack", help="a file of evidence -> plan, cells, certificates")
-    other.add_argument("file", type=Path)
-    other.add_argument("--folder", type=Path, required=True, help="gets a folder of its name")
+    writer = commands.add_parser("write", help="finished studies -> reports/evidence/")
+    writer.add_argument("study", nargs="*", help="its name; by default those of the last report")
+    writer.add_argument("--partial", action="store_true", help="also where cells are not measured")
+    unpacker = commands.add_parser("unpack", help="a file of evidence -> plan, cells, certificates")
+    unpacker.add_argument("file", type=Path)
+    unpacker.add_argument("--folder", type=Path, required=True, help="gets a folder of its name")
     options = parser.parse_args(arguments)
     if options.action == "unpack":
         unpack(options.file, options.folder)
         return
     for study in options.study or _reported():
-        made = gather(study, RESULTS, options.partial)
-        path = write(made, FOLDER)
-        print(f"{path}  {len(made['cells'])} cells, {path.stat().st_size / 1e3:.0f} kB")
-        if any(environment["git_dirty"] for environment in made["environments"]):
+        evidence = gather(study, RESULTS, options.partial)
+        path = write(evidence, FOLDER)
+        print(f"{path}  {len(evidence['cells'])} cells, {path.stat().st_size / 1e3:.0f} kB")
+        if any(environment["git_dirty"] for environment in evidence["environments"]):
             print(
                 f"note: {study}: some cells were measured with uncommitted changes; the report "
                 "says so",

@@ -21,49 +21,49 @@ def forecast(plan: Plan, cells: Collection[str]) -> list[str]:
     if not cells:
         return []
     count = f"{len(cells):,} {'cell' if len(cells) == 1 else 'cells'} to train"
-    again = sum((places.folder(cell) / "metrics.json").exists() for cell in cells)
-    told = f", {again} of them again (`cells.py why <cell>` says why)" if again else ""
-    return [f"{count}{told}; {_hours(plan, cells)}", *_answers(plan)]
+    retrained = sum((places.folder(cell) / "metrics.json").exists() for cell in cells)
+    note = f", {retrained} of them again (`cells.py why <cell>` says why)" if retrained else ""
+    return [f"{count}{note}; {_hours(plan, cells)}", *_answers(plan)]
 
 
 def _hours(plan: Plan, cells: Collection[str]) -> str:
     """Return how long ``cells`` take, by earlier runs of their groups here or else in evidence."""
-    expected, wanted, elsewhere = [], set(cells), set()
+    expected, uncounted, machines = [], set(cells), set()
     for name, study in plan.studies.items():
-        kept = None
+        evidence = None
         for group in study.measured:
-            number = len(wanted.intersection(group.cells))
-            wanted.difference_update(group.cells)  # several studies may share cells
-            known = [spent for cell in group.cells if number and (spent := state.took(cell))]
-            if number and not known:
-                kept = kept or _kept(name)
-                known = kept[1].get(_configuration(group.id), [])
-                elsewhere |= {kept[0]} if known else set()
-            if known:
-                expected += [statistics.mean(known)] * number
+            count = len(uncounted.intersection(group.cells))
+            uncounted.difference_update(group.cells)  # several studies may share cells
+            durations = [spent for cell in group.cells if count and (spent := state.took(cell))]
+            if count and not durations:
+                evidence = evidence or _kept(name)
+                durations = evidence[1].get(_configuration(group.id), [])
+                machines |= {evidence[0]} if durations else set()
+            if durations:
+                expected += [statistics.mean(durations)] * count
     if not expected:
         return "how long is unknown, since nothing like it has run here"
     total = sum(expected)
-    spelled = f"{total / 3600:.1f} h" if total >= 3600 else f"{math.ceil(total / 60)} min"
-    where = f" (some on {', '.join(sorted(elsewhere))})" if elsewhere else ""
+    duration = f"{total / 3600:.1f} h" if total >= 3600 else f"{math.ceil(total / 60)} min"
+    where = f" (some on {', '.join(sorted(machines))})" if machines else ""
     unknown = len(cells) - len(expected)
     rest = f", and {unknown} for which it is unknown" if unknown else ""
-    return f"by earlier runs{where} some {spelled} of training one after the other{rest}"
+    return f"by earlier runs{where} some {duration} of training one after the other{rest}"
 
 
 def _kept(study: str) -> tuple[str, dict[str, list[float]]]:
     """Return the machine and, by configuration, the cells' seconds of a study's newest evidence."""
-    newest = sorted(
+    by_date = sorted(
         FOLDER.glob(f"{study}-*.json"), key=lambda path: path.stem[-len("2026-01-31") :]
     )
-    for path in reversed(newest):
-        made = files.read_json(path)
-        if made["study"] == study:
-            return made["machine"], {
+    for path in reversed(by_date):
+        evidence = files.read_json(path)
+        if evidence["study"] == study:
+            return evidence["machine"], {
                 _configuration(group["id"]): [
-                    seconds(run) for cell in group["cells"] if (run := made["cells"].get(cell))
+                    seconds(run) for cell in group["cells"] if (run := evidence["cells"].get(cell))
                 ]
-                for group in [*made["plan"]["groups"], *made["plan"].get("pairs", [])]
+                for group in [*evidence["plan"]["groups"], *evidence["plan"].get("pairs", [])]
             }
     return "", {}
 
@@ -75,8 +75,12 @@ def _configuration(group: str) -> str:
 
 def _answers(plan: Plan) -> list[str]:
     """Return which claims can be tested once all is trained; existing results are not read."""
-    claims = [each for each in asked.judged(plan, plan.studies) if each.claim.test]
-    told = [each.name for each in claims if any(made.waits for made in each.comparisons)]
+    claims = [judged for judged in asked.judged(plan, plan.studies) if judged.claim.test]
+    testable = [
+        judged.name
+        for judged in claims
+        if any(comparison.waits for comparison in judged.comparisons)
+    ]
     if not claims:
         return []
-    return [f"of {len(claims)} claims they test {len(told)}: {', '.join(told) or 'none'}"]
+    return [f"of {len(claims)} claims they test {len(testable)}: {', '.join(testable) or 'none'}"]
