@@ -22,5 +22,5 @@ def run(prepare: Callable[[str, dict, Path, Path], None], description: str) -> N
     try:
         prepare(arguments.name, spec, arguments.out, arguments.digest)
     except OSError as error:
-        where = error.filename or arguments.out
-        raise ParbenchError(f"{where}: {error.strerror or error}") from error
+        path = error.filename or arguments.out
+        raise ParbenchError(f"{path}: {error.strerror or error}") from error

@@ -31,8 +31,11 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     from parbench.data import source  # needs pydantic, which a bare machine lacks
 
     kind = source.load(spec["kind"])
-    found = convert(name, spec["kind"], kind(**spec).read(), out, digest)
-    say(f"{name}: {found['train']:,} training and {found['test']:,} test {kind.HOLDS} in {out}")
+    description = convert(name, spec["kind"], kind(**spec).read(), out, digest)
+    say(
+        f"{name}: {description['train']:,} training and {description['test']:,} test "
+        f"{kind.HOLDS} in {out}"
+    )
 
 
 def convert(name: str, kind: str, read: Images | Texts, out: Path, digest: Path) -> dict:
@@ -72,7 +75,7 @@ def _write_safetensors(path: Path, tensors: dict[str, np.ndarray], metadata: dic
     """
     import numpy as np
 
-    names = {"int64": "I64", "int32": "I32", "uint8": "U8"}
+    dtypes = {"int64": "I64", "int32": "I32", "uint8": "U8"}
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     # Tensors with wide elements first, so that each is aligned.
@@ -80,7 +83,7 @@ def _write_safetensors(path: Path, tensors: dict[str, np.ndarray], metadata: dic
     for name, array in ordered:
         start, end = end, end + array.nbytes
         header[name] = {
-            "dtype": names[str(array.dtype)],
+            "dtype": dtypes[str(array.dtype)],
             "shape": list(array.shape),
             "data_offsets": [start, end],
         }
@@ -107,10 +110,10 @@ def local_digest(spec: dict, kept: Path, digest: Path) -> str | None:
         return None
     if not root.is_dir():
         return files.read_json(digest)["source_sha256"] if digest.is_file() else None
-    found = [(str(path), path.lstat()) for path in sorted(root.rglob("*"))]
-    stamp = files.digest([[path, status.st_size, status.st_mtime_ns] for path, status in found])
-    known = files.read_json(kept) if kept.is_file() else {"stamp": None}
-    if known["stamp"] != stamp:
-        known = {"stamp": stamp, "sha256": entry.identify()}
-        files.write_json(kept, known)
-    return known["sha256"]
+    listing = [(str(path), path.lstat()) for path in sorted(root.rglob("*"))]
+    stamp = files.digest([[path, status.st_size, status.st_mtime_ns] for path, status in listing])
+    cached = files.read_json(kept) if kept.is_file() else {"stamp": None}
+    if cached["stamp"] != stamp:
+        cached = {"stamp": stamp, "sha256": entry.identify()}
+        files.write_json(kept, cached)
+    return cached["sha256"]

@@ -51,8 +51,8 @@ def verify(path: Path, size: int | None, known: str) -> Path:
     """Return ``path`` if its size and digest are as expected; else ValueError says what differs."""
     if not path.is_file():
         raise ValueError("no such file")
-    if size is not None and (found := path.stat().st_size) != size:
-        raise ValueError(f"it has {found:,} bytes, {size:,} are expected")
+    if size is not None and (actual := path.stat().st_size) != size:
+        raise ValueError(f"it has {actual:,} bytes, {size:,} are expected")
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, _kind(known).replace("-", "")).hexdigest()
     if digest != known:

@@ -57,13 +57,13 @@ def _moments(images: np.ndarray) -> tuple[list[float], list[float]]:
     """
     import numpy as np
 
-    number = images.size // 3
+    count = images.size // 3
     sums = images.sum((0, 2, 3), dtype=np.int64).tolist()
     squares = np.einsum("nchw,nchw->c", images, images, dtype=np.int64).tolist()
-    mean = [one / (255 * number) for one in sums]
+    mean = [total / (255 * count) for total in sums]
     std = [
-        math.sqrt(number * two - one * one) / (255 * number)
-        for one, two in zip(sums, squares, strict=True)
+        math.sqrt(count * square - total * total) / (255 * count)
+        for total, square in zip(sums, squares, strict=True)
     ]
     return mean, std
 
@@ -74,7 +74,7 @@ def decoded(
     source: str,
     source_sha256: str,
     opened: Callable[[PurePath], PurePath | IO[bytes]] = lambda path: path,
-    shown: Callable[[Iterable, int], Iterable] = lambda each, number: each,
+    shown: Callable[[Iterable, int], Iterable] = lambda items, count: items,
 ) -> Images:
     """Decode the files ``train`` and ``test``, named <class>/<name>; ``opened`` opens a path.
 
@@ -92,13 +92,13 @@ def decoded(
     shape = pixels(paths[0]).shape
     images = np.empty((len(paths), *shape), dtype=np.uint8)
     with ThreadPoolExecutor(4) as pool:  # decoding releases the GIL
-        for index, found in enumerate(shown(pool.map(pixels, paths), len(paths))):
-            if found.shape != shape:
+        for index, image in enumerate(shown(pool.map(pixels, paths), len(paths))):
+            if image.shape != shape:
                 raise ParbenchError(
-                    f"{paths[index]}: {found.shape[2]}x{found.shape[1]} pixels, but "
+                    f"{paths[index]}: {image.shape[2]}x{image.shape[1]} pixels, but "
                     f"{paths[0]} has {shape[2]}x{shape[1]}; resize them all to one size first"
                 )
-            images[index] = found
+            images[index] = image
     return Images(
         train_images=images[: len(train)],
         train_labels=labels[: len(train)],

@@ -23,8 +23,8 @@ def keep(tensors: dict[str, torch.Tensor], sha256: str, folder: Path) -> None:
 
     with files.atomic_path(folder / WEIGHTS) as temporary:
         # safetensors does not keep the order: names begin with the tensor's number.
-        named = enumerate(tensors.items())
-        save_file({f"{n:05d} {name}": t.cpu().contiguous() for n, (name, t) in named}, temporary)
+        numbered = enumerate(tensors.items())
+        save_file({f"{n:05d} {name}": t.cpu().contiguous() for n, (name, t) in numbered}, temporary)
     files.write_json(folder / DIGEST, {"sha256": sha256})
 
 
@@ -33,13 +33,13 @@ def changed(cell: Cell | Pair, metrics: Mapping, cells: Path) -> str | None:
     its trainer's changed. ``metrics`` is its result, ``cells`` the folder of all cells."""
     if isinstance(cell, Pair):
         return None
-    own = cells / cell.id / DIGEST
-    if cell.run.keeps_weights and not own.exists():
-        return f"another cell predicts with its weights, and they were not kept ({own})"
-    theirs = cells / cell.trained_by / DIGEST if cell.trained_by else None
-    if metrics["status"] != "ok" or theirs is None or not theirs.exists():
+    own_path = cells / cell.id / DIGEST
+    if cell.run.keeps_weights and not own_path.exists():
+        return f"another cell predicts with its weights, and they were not kept ({own_path})"
+    trainers_path = cells / cell.trained_by / DIGEST if cell.trained_by else None
+    if metrics["status"] != "ok" or trainers_path is None or not trainers_path.exists():
         return None
-    if files.read_json(theirs)["sha256"] != metrics["weights_sha256"]:
+    if files.read_json(trainers_path)["sha256"] != metrics["weights_sha256"]:
         return f"the weights that {cell.trained_by} trained changed"
     return None
 
@@ -58,17 +58,17 @@ def load(model: nn.Module, cell: Cell, data: Path) -> str:
 
     folder = data.absolute().parents[1] / "cells" / cell.trained_by
     path, sha256 = folder / WEIGHTS, files.read_json(folder / DIGEST)["sha256"]
-    own = model.state_dict()
+    state = model.state_dict()
     try:
         stored = load_file(path)
     except (OSError, SafetensorError):
         stored = {}
-    found = [stored[name] for name in sorted(stored)]
-    if [tensor.shape for tensor in found] == [tensor.shape for tensor in own.values()]:
+    values = [stored[name] for name in sorted(stored)]
+    if [tensor.shape for tensor in values] == [tensor.shape for tensor in state.values()]:
         with torch.no_grad():
-            for tensor, value in zip(own.values(), found, strict=True):
+            for tensor, value in zip(state.values(), values, strict=True):
                 tensor.copy_(value)
-    if metrics_json.weights_sha256(own) != sha256:
+    if metrics_json.weights_sha256(state) != sha256:
         raise ParbenchError(
             f"{path}: missing, damaged, or not the weights of cell {cell.trained_by}; delete "
             f"{folder / DIGEST} and run snakemake again"

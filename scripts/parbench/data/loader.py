@@ -90,25 +90,25 @@ def load(
             f"{path}: missing, damaged or replaced: it is not what {record} describes; delete "
             f"{folder} and prepare the dataset again"
         )
-    tensors, described = _read(path, vocabulary, max_length)
-    for part, wanted in (("train", train_samples), ("test", test_samples)):
+    tensors, fields = _read(path, vocabulary, max_length)
+    for part, count in (("train", train_samples), ("test", test_samples)):
         labels = tensors[f"{part}_labels"]
-        if wanted is None:
+        if count is None:
             continue
-        if not 1 <= wanted <= len(labels):
+        if not 1 <= count <= len(labels):
             raise ParbenchError(
-                f"{path}: {part}_samples is {wanted}, but the dataset has {len(labels)} "
+                f"{path}: {part}_samples is {count}, but the dataset has {len(labels)} "
                 f"{part} samples; ask for 1 to {len(labels)}, or null for all"
             )
-        chosen = balanced(labels, wanted)
+        positions = balanced(labels, count)
         for name in [name for name in tensors if name.startswith(part)]:
-            tensors[name] = tensors[name][chosen]
+            tensors[name] = tensors[name][positions]
     # copy=True: a tensor of the mapped file would crash the process if the file were truncated.
-    placed = {
+    copies = {
         name: tensor.to("cpu" if name.endswith("lengths") else device, copy=True)
         for name, tensor in tensors.items()
     }
-    return Dataset(sha256=digest["sha256"], **described, **placed)
+    return Dataset(sha256=digest["sha256"], **fields, **copies)
 
 
 def _read(
@@ -120,24 +120,24 @@ def _read(
     """
     with safe_open(path, framework="pt", device="cpu") as file:
         metadata = file.metadata()
-        found = {f"{part}_labels": file.get_tensor(f"{part}_labels") for part in PARTS}
-        described: dict = {"classes": json.loads(metadata["classes"])}
+        tensors = {f"{part}_labels": file.get_tensor(f"{part}_labels") for part in PARTS}
+        fields: dict = {"classes": json.loads(metadata["classes"])}
         if vocabulary is not None:
-            of = tokens.vocabulary(metadata, vocabulary, path)
+            loaded_vocabulary = tokens.vocabulary(metadata, vocabulary, path)
             for part in PARTS:
                 flat, offsets = (
                     file.get_tensor(f"{part}_{what}.{vocabulary}") for what in ("tokens", "offsets")
                 )
-                made = tokens.rows(flat, offsets, of, max_length)
-                found[f"{part}_images"], found[f"{part}_lengths"] = made
-            return found, described | {"vocabulary": of}
+                rows_and_lengths = tokens.rows(flat, offsets, loaded_vocabulary, max_length)
+                tensors[f"{part}_images"], tensors[f"{part}_lengths"] = rows_and_lengths
+            return tensors, fields | {"vocabulary": loaded_vocabulary}
         if "mean" not in metadata:
             raise ParbenchError(
                 f"{path}: the model takes images, the dataset holds texts; choose another dataset "
                 "or model"
             )
-        found |= {f"{part}_images": file.get_tensor(f"{part}_images") for part in PARTS}
-    return found, described | {key: json.loads(metadata[key]) for key in ("mean", "std")}
+        tensors |= {f"{part}_images": file.get_tensor(f"{part}_images") for part in PARTS}
+    return tensors, fields | {key: json.loads(metadata[key]) for key in ("mean", "std")}
 
 
 def balanced(labels: torch.Tensor, n: int) -> torch.Tensor:

@@ -45,7 +45,7 @@ class PilInput:
         from PIL import Image
         from torchvision.transforms import functional
 
-        made = []
+        tensors = []
         for at, pixels in enumerate(images):
             image = Image.fromarray(pixels)
             if drawn:
@@ -56,5 +56,5 @@ class PilInput:
             if [image.height, image.width] != self._side:
                 image = functional.resize(image, self._side)  # bilinear
             tensor = functional.to_tensor(image)
-            made.append(functional.normalize(tensor, self._data.mean, self._data.std))
-        return torch.stack(made).to(self._data.train_labels.device)
+            tensors.append(functional.normalize(tensor, self._data.mean, self._data.std))
+        return torch.stack(tensors).to(self._data.train_labels.device)

@@ -24,8 +24,8 @@ def folder(cell: Cell, data: Path) -> Path | None:
     """Return the folder of the weights of ``cell``: results/weights/<name>, for ``data``
     results/data/<dataset>. None for a model that is initialised from its seed.
     """
-    wanted = cell.model.pretrained
-    return wanted and data.absolute().parent.parent / "weights" / wanted.weights
+    published = cell.model.pretrained
+    return published and data.absolute().parent.parent / "weights" / published.weights
 
 
 def load(blocks: nn.Sequential, cell: Cell, data: Path, verify: bool = True) -> None:
@@ -35,34 +35,34 @@ def load(blocks: nn.Sequential, cell: Cell, data: Path, verify: bool = True) -> 
     seeded weights. ``verify``: check the file's digest; once per node is enough. ParbenchError if
     the file is not the cell's, is damaged or does not fit the model.
     """
-    wanted, place = cell.model.pretrained, folder(cell, data)
-    if wanted is None or place is None:
+    published, weights_folder = cell.model.pretrained, folder(cell, data)
+    if published is None or weights_folder is None:
         return
     from safetensors.torch import load_file
 
-    path, described = place / WEIGHTS, files.read_json(place / DIGEST)
-    of_cell = {"source_sha256": wanted.sha256, "conversion": wanted.conversion}
+    path, digest = weights_folder / WEIGHTS, files.read_json(weights_folder / DIGEST)
+    expected = {"source_sha256": published.sha256, "conversion": published.conversion}
     if (
-        not of_cell.items() <= described.items()
+        not expected.items() <= digest.items()
         or not path.is_file()
-        or (verify and files.sha256_file(path) != described["sha256"])
+        or (verify and files.sha256_file(path) != digest["sha256"])
     ):
         raise ParbenchError(
-            f"{path}: missing, damaged, or not the weights of cell {cell.id}; delete {place} and "
-            "run snakemake again"
+            f"{path}: missing, damaged, or not the weights of cell {cell.id}; delete "
+            f"{weights_folder} and run snakemake again"
         )
-    size = described["image_size"]
-    mend = f"they are of images of {size}x{size}: set image_size to {size}"
+    size = digest["image_size"]
+    remedy = f"they are of images of {size}x{size}: set image_size to {size}"
     if size is None:
-        mend = "choose a dataset with the vocabulary that they were trained with"
-    own = blocks.state_dict()
+        remedy = "choose a dataset with the vocabulary that they were trained with"
+    state = blocks.state_dict()
     for name, value in load_file(path).items():
-        tensor = own[name]
+        tensor = state[name]
         if tensor.shape == value.shape:
             tensor.copy_(value)
-        elif value.shape != (described["num_classes"], *tensor.shape[1:]):
+        elif value.shape != (digest["num_classes"], *tensor.shape[1:]):
             raise ParbenchError(
                 f"cell {cell.id}: the published weights of {cell.model.name} have {name} as "
-                f"{list(value.shape)}, the model has {list(tensor.shape)}; {mend}, or set "
+                f"{list(value.shape)}, the model has {list(tensor.shape)}; {remedy}, or set "
                 "pretrained to false"
             )

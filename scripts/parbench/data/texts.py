@@ -62,20 +62,20 @@ class Texts:
         """
         import numpy as np
 
-        found = {"train_labels": self.train_labels, "test_labels": self.test_labels}
+        arrays = {"train_labels": self.train_labels, "test_labels": self.test_labels}
         for kind, tokenizer in self.tokenizers.items():
             for part, texts in (("train", self.train_texts), ("test", self.test_texts)):
-                cut = [
-                    np.array(each.ids, np.int32)
-                    for at in range(0, len(texts), BATCH)
-                    for each in tokenizer.encode_batch(
-                        texts[at : at + BATCH], add_special_tokens=False
+                tokens = [
+                    np.array(encoding.ids, np.int32)
+                    for start in range(0, len(texts), BATCH)
+                    for encoding in tokenizer.encode_batch(
+                        texts[start : start + BATCH], add_special_tokens=False
                     )
                 ]
-                found[f"{part}_tokens.{kind}"] = np.concatenate(cut)
-                ends = np.cumsum([0, *map(len, cut)], dtype=np.int64)
-                found[f"{part}_offsets.{kind}"] = ends
-        return found
+                arrays[f"{part}_tokens.{kind}"] = np.concatenate(tokens)
+                ends = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
+                arrays[f"{part}_offsets.{kind}"] = ends
+        return arrays
 
     def metadata(self) -> dict[str, Any]:
         """Return what is stored beside the tensors, so that the file's digest covers it."""
@@ -151,26 +151,26 @@ def table(content: bytes, name: str, delimiter: str, columns: list[str], head: b
     """
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     rows = csv.reader(lines(content, name), delimiter=delimiter, quoting=quoting, strict=True)
-    found = []
+    values = []
     try:
         names = next(rows) if head else columns  # not empty: see `lines`
-        lacking = [column for column in columns if column not in names]
-        if lacking:
+        missing = [column for column in columns if column not in names]
+        if missing:
             raise ParbenchError(
-                f"{name}: no column {lacking[0]!r}; its columns are {brief(', '.join(names))}"
+                f"{name}: no column {missing[0]!r}; its columns are {brief(', '.join(names))}"
             )
-        places = [names.index(column) for column in columns]
+        positions = [names.index(column) for column in columns]
         for row in rows:
             if len(row) != len(names):
                 raise ParbenchError(
                     f"{name}: line {rows.line_num}: {len(row)} columns, {len(names)} are expected"
                 )
-            found.append([row[place] for place in places])
+            values.append([row[position] for position in positions])
     except csv.Error as error:
         raise ParbenchError(f"{name}: line {rows.line_num}: {error}") from None
-    if not found:
+    if not values:
         raise ParbenchError(f"{name}: it holds no text")
-    return found
+    return values
 
 
 def lines(content: bytes, name: str, encoding: str = "utf-8") -> Iterator[str]:
@@ -249,17 +249,17 @@ class TextSource(Source):
         """Return tokenizers by kind of vocabulary, and the digest of their files."""
         from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
 
-        found = {}
+        contents = {}
         for name, file in VOCABULARIES.items():
             if self.vocabularies:
                 path = Path(os.path.expanduser(self.vocabularies), name)
                 file = file.model_copy(update={"path": str(path)})
-            found[name] = file.content().decode()
-        words = {word: at for at, word in enumerate(found["vocab.txt"].splitlines())}
-        merges = [tuple(line.split(" ")) for line in found["merges.txt"].splitlines()[1:]]
+            contents[name] = file.content().decode()
+        id_by_word = {word: at for at, word in enumerate(contents["vocab.txt"].splitlines())}
+        merges = [tuple(line.split(" ")) for line in contents["merges.txt"].splitlines()[1:]]
         tokenizers = {
-            "wordpiece": BertWordPieceTokenizer(words, lowercase=True),
-            "bpe": ByteLevelBPETokenizer(json.loads(found["vocab.json"]), merges),
+            "wordpiece": BertWordPieceTokenizer(id_by_word, lowercase=True),
+            "bpe": ByteLevelBPETokenizer(json.loads(contents["vocab.json"]), merges),
         }
         return tokenizers, files.digest([file.sha256 for file in VOCABULARIES.values()])
 

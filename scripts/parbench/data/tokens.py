@@ -27,14 +27,14 @@ class Vocabulary:
 
 def vocabulary(metadata: dict[str, str], kind: str, where: object) -> Vocabulary:
     """Return the vocabulary ``kind`` of a converted dataset. ParbenchError if it has none."""
-    known = json.loads(metadata.get("vocabularies", "{}"))
-    if kind not in known:
-        held = f"texts cut by {', '.join(known)}" if known else "images"
+    vocabularies = json.loads(metadata.get("vocabularies", "{}"))
+    if kind not in vocabularies:
+        content = f"texts cut by {', '.join(vocabularies)}" if vocabularies else "images"
         raise ParbenchError(
-            f"{where}: the model takes texts that are cut by {kind}, the dataset holds {held}; "
+            f"{where}: the model takes texts that are cut by {kind}, the dataset holds {content}; "
             "choose another dataset or model"
         )
-    return Vocabulary(**known[kind])
+    return Vocabulary(**vocabularies[kind])
 
 
 def rows(
@@ -46,13 +46,13 @@ def rows(
     are truncated; every text gets the vocabulary's first and last token.
     """
     lengths = (offsets[1:] - offsets[:-1]).clamp(max=max_length - 2)
-    places = torch.arange(max_length - 2)
-    taken = places < lengths[:, None]
-    found = torch.full((len(lengths), max_length), of.pad, dtype=torch.int32)
-    found[:, 0] = of.first
-    found[:, 1:-1][taken] = tokens[(offsets[:-1, None] + places)[taken]]
-    found[torch.arange(len(lengths)), lengths + 1] = of.last
-    return found, lengths + 2
+    positions = torch.arange(max_length - 2)
+    mask = positions < lengths[:, None]
+    padded = torch.full((len(lengths), max_length), of.pad, dtype=torch.int32)
+    padded[:, 0] = of.first
+    padded[:, 1:-1][mask] = tokens[(offsets[:-1, None] + positions)[mask]]
+    padded[torch.arange(len(lengths)), lengths + 1] = of.last
+    return padded, lengths + 2
 
 
 class TextInput:
@@ -87,9 +87,9 @@ def counted(
     lengths: torch.Tensor, shares: Iterable[torch.Tensor], longest: bool, max_length: int
 ) -> tuple[int, int]:
     """Count the tokens in the batches ``shares`` (sample indices), without and with padding."""
-    tokens = places = 0
+    tokens = padded = 0
     for share in shares:
-        of = lengths[share]
-        tokens += int(of.sum())
-        places += len(of) * (int(of.max()) if longest and len(of) else max_length)
-    return tokens, places
+        sizes = lengths[share]
+        tokens += int(sizes.sum())
+        padded += len(sizes) * (int(sizes.max()) if longest and len(sizes) else max_length)
+    return tokens, padded

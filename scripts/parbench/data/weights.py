@@ -47,20 +47,20 @@ class PublishedNetwork:
 
 def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     """Write the weights ``name``, whose entry is ``spec``, to ``out`` and ``digest``."""
-    theirs = read(spec, download.fetch(spec["urls"], spec["size"], spec["sha256"]))
+    published = read(spec, download.fetch(spec["urls"], spec["size"], spec["sha256"]))
     with files.atomic_path(out) as temporary:
-        save_file(renamed(spec, theirs), temporary)
+        save_file(renamed(spec, published), temporary)
         sha256 = files.sha256_file(temporary)
-    described = {
+    description = {
         "schema_version": 1,
         "sha256": sha256,
         "source_sha256": spec["sha256"],
         "conversion": pretrained.CONVERSION,
         "network": _called(spec),
         "image_size": spec.get("image_size"),
-        "num_classes": classes(theirs.network),
+        "num_classes": classes(published.network),
     }
-    files.write_json(digest, described)
+    files.write_json(digest, description)
     say(f"{name}: published weights of {spec['model']} in {out}")
 
 
@@ -103,24 +103,22 @@ def _of_texts(spec: dict, tensors: dict[str, torch.Tensor]) -> PublishedNetwork:
     logging.set_verbosity_error()  # no warning about a missing head
     logging.disable_progress_bar()
     name = spec["model"]
-    tokens = [
-        len(value) for key, value in tensors.items() if key.endswith("word_embeddings.weight")
-    ]
+    sizes = [len(value) for key, value in tensors.items() if key.endswith("word_embeddings.weight")]
     heads = [tensors[key] for key in HEADS if key in tensors]
-    if not tokens:
+    if not sizes:
         raise ValueError("no tensor is called ...word_embeddings.weight")
     pad = PADDING[models.vocabulary(name)]
-    vocabulary = Vocabulary(size=tokens[0], pad=pad, first=pad, last=pad)
-    drawn = models.load(name).network(
+    vocabulary = Vocabulary(size=sizes[0], pad=pad, first=pad, last=pad)
+    template = models.load(name).network(
         len(heads[0]) if heads else 2, vocabulary, models.options(name, spec.get("options") or {})
     )
-    theirs, found = type(drawn).from_pretrained(
-        None, config=drawn.config, state_dict=tensors, output_loading_info=True
+    theirs, info = type(template).from_pretrained(
+        None, config=template.config, state_dict=tensors, output_loading_info=True
     )
-    sample = torch.randint(pad + 1, tokens[0], (2, 8))
-    lacking = frozenset(found["missing_keys"])
+    sample = torch.randint(pad + 1, sizes[0], (2, 8))
+    lacking = frozenset(info["missing_keys"])
     return PublishedNetwork(
-        theirs.eval(), vocabulary, sample, lambda each: theirs(each).logits, lacking
+        theirs.eval(), vocabulary, sample, lambda ids: theirs(ids).logits, lacking
     )
 
 
@@ -129,8 +127,8 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(path)
     except SafetensorError:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    return found.get("model", found)  # some publishers wrap them
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    return content.get("model", content)  # some publishers wrap them
 
 
 def classes(theirs: nn.Module) -> int:
@@ -142,25 +140,31 @@ def renamed(spec: dict, theirs: PublishedNetwork) -> dict[str, torch.Tensor]:
     """Return the tensors of ``theirs`` by the names of the model's blocks, without a head that the
     file lacks. ParbenchError if the two do not compute the same or the file lacks more.
     """
-    model, given = models.load(spec["model"]), spec.get("options") or {}
-    options = models.options(spec["model"], given)
+    model, given_options = models.load(spec["model"]), spec.get("options") or {}
+    options = models.options(spec["model"], given_options)
     ours = model.build(classes(theirs.network), theirs.shape, options)
-    other = f"network {_called(spec)} is not the model {spec['model']} with options {given}"
-    named = theirs.network.state_dict()
-    own, published = ours.state_dict(), list(named.values())
-    if [_long(each) for each in own.values()] != [_long(each) for each in published]:
-        raise ParbenchError(f"{other}: its tensors are others in number or shape")
+    mismatch = (
+        f"network {_called(spec)} is not the model {spec['model']} with options {given_options}"
+    )
+    their_state = theirs.network.state_dict()
+    own_state, published = ours.state_dict(), list(their_state.values())
+    if [_long(tensor) for tensor in own_state.values()] != [_long(tensor) for tensor in published]:
+        raise ParbenchError(f"{mismatch}: its tensors are others in number or shape")
     # Matched by order. Equal shapes do not prove it right; equal outputs do.
-    pairs = zip(own.items(), published, strict=True)
+    pairs = zip(own_state.items(), published, strict=True)
     tensors = {name: value.reshape(block.shape).contiguous() for (name, block), value in pairs}
     ours.load_state_dict(tensors)
     with torch.no_grad():
-        found, expected = ours.eval()(theirs.sample), theirs.compute(theirs.sample)
-    if not torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item()):
-        raise ParbenchError(f"{other}: with the same weights it computes something else")
-    lacking = [name for name, of in zip(own, named, strict=True) if of in theirs.lacking]
+        output, expected = ours.eval()(theirs.sample), theirs.compute(theirs.sample)
+    if not torch.allclose(output, expected, rtol=1e-3, atol=1e-3 * expected.abs().max().item()):
+        raise ParbenchError(f"{mismatch}: with the same weights it computes something else")
+    lacking = [
+        name
+        for name, their_name in zip(own_state, their_state, strict=True)
+        if their_name in theirs.lacking
+    ]
     if rest := [name for name in lacking if not name.startswith("head.")]:
-        raise ParbenchError(f"{other}: the file has no {brief(', '.join(rest), 300)}")
+        raise ParbenchError(f"{mismatch}: the file has no {brief(', '.join(rest), 300)}")
     return {name: value for name, value in tensors.items() if name not in lacking}
 
 

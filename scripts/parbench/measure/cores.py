@@ -11,13 +11,13 @@ def pin(local_rank: int, processes: int) -> list[int]:
 
     Returns the cores. Without PARBENCH_CORES (train.py started by hand) nothing is bound.
     """
-    lent = os.environ.get("PARBENCH_CORES")
-    if not lent:
+    locked = os.environ.get("PARBENCH_CORES")
+    if not locked:
         return sorted(os.sched_getaffinity(0))
-    cores = [int(core) for core in lent.split(",")]
+    cores = [int(core) for core in locked.split(",")]
     if processes > 1:
-        each = max(1, len(cores) // processes)
-        first = local_rank * each % len(cores)
-        cores = cores[first : first + each]
+        share = max(1, len(cores) // processes)
+        first = local_rank * share % len(cores)
+        cores = cores[first : first + share]
     os.sched_setaffinity(0, cores)
     return cores

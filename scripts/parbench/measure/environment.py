@@ -24,26 +24,28 @@ def describe(
 
     ``image``: what scripts/images.py knows of the cell's image, if called outside of it.
     """
-    python, found = platform.python_version(), packages.installed()
+    python, installed = platform.python_version(), packages.installed()
     if image is not None:
-        python, held = image["python"], image["packages"]
-        found = {name: held[name] for name in packages.PACKAGES if held.get(name)}
-    told = os.environ.get("PARBENCH_HOST")
-    outside = json.loads(told) if told else host(image)
-    described = machine.describe()
-    described["os"] = outside.pop("os")
+        python, image_packages = image["python"], image["packages"]
+        installed = {
+            name: image_packages[name] for name in packages.PACKAGES if image_packages.get(name)
+        }
+    host_json = os.environ.get("PARBENCH_HOST")
+    host_facts = json.loads(host_json) if host_json else host(image)
+    machine_facts = machine.describe()
+    machine_facts["os"] = host_facts.pop("os")
     code = provenance.code_of(cell)
     return {
         "stack": cell.stack,
         "deployment": cell.deployment,
         "python": python,
-        "packages": found,
-        "lock_mismatch": packages.lock_mismatch(cell.stack, found),
-        "machine": described,
+        "packages": installed,
+        "lock_mismatch": packages.lock_mismatch(cell.stack, installed),
+        "machine": machine_facts,
         "cores": cores if cores is not None else [],
         "world_size": world_size,
         "backend": backend,
-        **outside,
+        **host_facts,
         "code_digest": provenance.combined(code),
         "code": code,
         "dataset_digest": dataset_digest,

@@ -35,21 +35,25 @@ def now(helpers: Iterable[int] = ()) -> Load:
 
     ``helpers`` are other processes that work for this one.
     """
-    lent = os.environ.get("PARBENCH_CORES")
-    cores = lent.split(",") if lent else map(str, os.sched_getaffinity(0))
+    locked = os.environ.get("PARBENCH_CORES")
+    cores = locked.split(",") if locked else map(str, os.sched_getaffinity(0))
     tick = os.sysconf("SC_CLK_TCK")
-    told = dict(re.findall(r"^cpu(\d+) (.*)$", machine.read("/proc/stat"), re.MULTILINE))
-    rows = [[int(part) / tick for part in told[core].split()] for core in cores if core in told]
+    stat_by_core = dict(re.findall(r"^cpu(\d+) (.*)$", machine.read("/proc/stat"), re.MULTILINE))
+    rows = [
+        [int(part) / tick for part in stat_by_core[core].split()]
+        for core in cores
+        if core in stat_by_core
+    ]
     # user, nice, system, idle, iowait, irq, softirq, steal
     busy = sum(sum(row[:3]) + sum(row[5:7]) for row in rows)
-    some = re.search(r"^some .*total=(\d+)", machine.read("/proc/pressure/cpu"), re.MULTILINE)
+    pressure = re.search(r"^some .*total=(\d+)", machine.read("/proc/pressure/cpu"), re.MULTILINE)
     steal = sum(row[7] for row in rows)
     own = time.process_time() + sum(map(used, helpers))
-    return Load(busy, steal, some and int(some[1]) / 1e6, own)
+    return Load(busy, steal, pressure and int(pressure[1]) / 1e6, own)
 
 
 def used(process: int) -> float:
     """Return the CPU seconds that a process has used; 0 if it has ended."""
     # Skip the process's name in parentheses, which may hold spaces.
-    told = machine.read(f"/proc/{process}/stat").rpartition(")")[2].split()
-    return sum(map(int, told[11:13])) / os.sysconf("SC_CLK_TCK")
+    fields = machine.read(f"/proc/{process}/stat").rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")

@@ -29,14 +29,14 @@ class Meters:
         """Return the energy of all ranks in joules; None if any rank's is unknown."""
         end = millijoules(self._accelerators)
         missing = end is None or self._begun is None
-        mine = 0.0 if missing else (end - self._begun) / 1000
-        total, lacking = self.strategy.reduced([mine, float(missing)], "sum")
-        return None if lacking or self._joules is None else self._joules + total
+        own = 0.0 if missing else (end - self._begun) / 1000
+        total, unknown = self.strategy.reduced([own, float(missing)], "sum")
+        return None if unknown or self._joules is None else self._joules + total
 
     def peaks(self) -> list[list[float]]:
         """Return each rank's peak memory in MiB: of its process, then of its accelerators."""
-        now = self.strategy.gathered(peak_mib(self._accelerators))
-        return [list(map(max, *rows)) for rows in zip(self._peaks or now, now, strict=True)]
+        current = self.strategy.gathered(peak_mib(self._accelerators))
+        return [list(map(max, *rows)) for rows in zip(self._peaks or current, current, strict=True)]
 
     def keep(self) -> dict:
         """Return what a checkpoint stores for ``resume``."""
@@ -78,7 +78,7 @@ def peak_mib(accelerators: list[torch.device]) -> list[float]:
     import torch
 
     process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # KiB on Linux
-    return [process, *(torch.cuda.max_memory_allocated(each) / 2**20 for each in accelerators)]
+    return [process, *(torch.cuda.max_memory_allocated(device) / 2**20 for device in accelerators)]
 
 
 def millijoules(accelerators: list[torch.device]) -> int | None:

@@ -63,8 +63,8 @@ def _profiled_part(run: Run) -> Mapping | None:
 
 def profiled_operators(run: Run) -> dict[str, Mapping]:
     """Return the operators in a run's profile, of inference or of training steps, by name."""
-    found = _profiled_part(run)
-    return {each["name"]: each for each in found["operators"]} if found else {}
+    part = _profiled_part(run)
+    return {operator["name"]: operator for operator in part["operators"]} if part else {}
 
 
 def clock(device: str) -> str:
@@ -77,8 +77,8 @@ def _clock(run: Run) -> str:
 
 
 def _profiled(run: Run) -> float | None:
-    found = _profiled_part(run)
-    return found and found[f"{_clock(run)}_self_seconds"]
+    part = _profiled_part(run)
+    return part and part[f"{_clock(run)}_self_seconds"]
 
 
 def self_seconds(run: Run, operator: str) -> float:
@@ -169,7 +169,7 @@ _ALL = (
     _throughput(
         "inference_samples_per_second",
         "Inference throughput",
-        _inference(lambda found: found["samples"] / found["seconds"]),
+        _inference(lambda inference: inference["samples"] / inference["seconds"]),
         optional=True,
     ),
     _optional("session_seconds", "Start of the Spark session", "s"),
@@ -235,11 +235,11 @@ def operator_metric(name: str) -> Metric:
 
     Not clocked: only profiled runs have it, and the cost of profiling affects all operators.
     """
-    what, _, operator = name.partition(":")
+    quantity, _, operator = name.partition(":")
 
     def read(run: Run) -> float | None:
-        found = profiled_operators(run).get(operator)
-        return found and found[f"{_clock(run)}_{what.split('_')[1]}_seconds"]
+        entry = profiled_operators(run).get(operator)
+        return entry and entry[f"{_clock(run)}_{quantity.split('_')[1]}_seconds"]
 
     return Metric(name, label(name), "s", "absolute", read=read)
 
@@ -248,6 +248,6 @@ def label(metric: str) -> str:
     """Return a metric's name for readers: ``Training time``, ``Self time of aten::addmm``."""
     if metric in METRICS:
         return METRICS[metric].label
-    what, _, operator = metric.partition(":")
-    words = _OPERATOR.get(what, what.replace("_", " "))
-    return f"{words} of {operator}" if operator else words
+    quantity, _, operator = metric.partition(":")
+    phrase = _OPERATOR.get(quantity, quantity.replace("_", " "))
+    return f"{phrase} of {operator}" if operator else phrase

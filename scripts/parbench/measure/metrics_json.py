@@ -28,12 +28,12 @@ def weights_sha256(state: Mapping[str, torch.Tensor]) -> str:
     """
     import torch
 
-    total = hashlib.sha256()
+    digest = hashlib.sha256()
     for value in state.values():
         value = value.detach().cpu().contiguous()
-        total.update(f"{value.dtype} {list(value.shape)}".encode())
-        total.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
+        digest.update(f"{value.dtype} {list(value.shape)}".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def environments(metrics: dict) -> list[dict]:
@@ -45,8 +45,8 @@ def environments(metrics: dict) -> list[dict]:
 
 def check(value: Any, where: str) -> None:
     """Raise a ParbenchError that begins with ``where`` if ``value`` is not a metrics.json."""
-    pair = isinstance(value, dict) and "sides" in value
-    by_schema.check(value, "pair" if pair else "metrics", where)
+    is_pair = isinstance(value, dict) and "sides" in value
+    by_schema.check(value, "pair" if is_pair else "metrics", where)
 
 
 def read(path: str | os.PathLike) -> dict:
@@ -122,8 +122,8 @@ def write_pair(
     reason: str | None = None,
 ) -> None:
     """Write the result of a pair: its ``slices`` in order; each side's steps and environment."""
-    told = {"cell": pair.json(), "status": status, "reason": reason, "sides": sides}
-    write(path, {**told, "slices": slices, "started": started, "finished": clocks.now()})
+    head = {"cell": pair.json(), "status": status, "reason": reason, "sides": sides}
+    write(path, {**head, "slices": slices, "started": started, "finished": clocks.now()})
 
 
 def write_out_of_memory(
@@ -139,6 +139,6 @@ def write_out_of_memory(
         write_run(path, cell, "out_of_memory", reason, started, data_folder, image=held[0])
         return
     data = read_json(Path(data_folder) / "digest.json")["sha256"]
-    described = [environment.describe(cell, data, image=image) for image in held]
-    sides = [{"steps": None, "environment": each} for each in described]
+    descriptions = [environment.describe(cell, data, image=image) for image in held]
+    sides = [{"steps": None, "environment": description} for description in descriptions]
     write_pair(path, cell, [], sides, started, "out_of_memory", reason)

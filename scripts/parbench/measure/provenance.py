@@ -23,17 +23,17 @@ def closure(*roots: str) -> dict[str, str]:
     and the packages that a module is in, but no imports under TYPE_CHECKING. Modules loaded by name
     (a strategy, a model) must be among ``roots``. LookupError if a module does not exist.
     """
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     waiting = list(roots)
     while waiting:
         name = waiting.pop()
-        if name not in found:
+        if name not in digests:
             file = _file(name)
             if file is None:
                 raise LookupError(f"there is no module {name} below {SCRIPTS}")
-            found[name], imports = _module(name, file, _stamp(file))
+            digests[name], imports = _module(name, file, _stamp(file))
             waiting.extend(imports)
-    return dict(sorted(found.items()))
+    return dict(sorted(digests.items()))
 
 
 def cell_code(
@@ -51,10 +51,12 @@ def cell_code(
 
 def code_of(cell: Cell | Pair) -> dict[str, str]:
     """Return ``cell_code`` of ``cell``; for a pair, that of both sides and of their turns."""
-    found = {key: value for side in cell.sides for key, value in cell_code(*names_of(side)).items()}
+    digests = {
+        key: value for side in cell.sides for key, value in cell_code(*names_of(side)).items()
+    }
     if len(cell.sides) > 1:
-        found |= closure("parbench.training.turns")
-    return dict(sorted(found.items()))
+        digests |= closure("parbench.training.turns")
+    return dict(sorted(digests.items()))
 
 
 def names_of(cell: Cell) -> tuple[str, str, str, tuple[str, ...]]:
@@ -76,8 +78,8 @@ def git_state(folder: Path = SCRIPTS) -> dict:
     """
     try:
         commit = _git(folder, "rev-parse", "HEAD")
-        others = (":(top)", ":(top,exclude)reports/evidence")
-        dirty = bool(_git(folder, "status", "--porcelain", "--", *others))
+        pathspecs = (":(top)", ":(top,exclude)reports/evidence")
+        dirty = bool(_git(folder, "status", "--porcelain", "--", *pathspecs))
     except (OSError, subprocess.CalledProcessError):
         return {"git_commit": None, "git_dirty": None}
     return {"git_commit": commit, "git_dirty": dirty}
@@ -153,11 +155,11 @@ def _spell(node: object) -> str:
     """
     if isinstance(node, ast.AST):
         fields = ((name, getattr(node, name, None)) for name in node._fields)
-        kept = [f"{name}={_spell(value)}" for name, value in fields if value not in (None, [])]
+        parts = [f"{name}={_spell(value)}" for name, value in fields if value not in (None, [])]
         # A constant's value stays even if it is None.
         if isinstance(node, ast.Constant):
-            kept = [f"value={node.value!r}"]
-        return f"{type(node).__name__}({','.join(kept)})"
+            parts = [f"value={node.value!r}"]
+        return f"{type(node).__name__}({','.join(parts)})"
     if isinstance(node, list):
         return "[" + ",".join(_spell(item) for item in node) + "]"
     return repr(node)

@@ -26,9 +26,9 @@ def classification(truth: np.ndarray, predicted: np.ndarray, classes: int) -> di
     """
     import numpy as np
 
-    counted = np.bincount(truth * classes + predicted, minlength=classes**2)
-    confusion = counted.reshape(classes, classes)
-    right, actual, said = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+    counts = np.bincount(truth * classes + predicted, minlength=classes**2)
+    confusion = counts.reshape(classes, classes)
+    right, actual, guessed = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
     others = len(truth) - actual
 
     def mean_share(part: np.ndarray, whole: np.ndarray) -> float:
@@ -36,9 +36,9 @@ def classification(truth: np.ndarray, predicted: np.ndarray, classes: int) -> di
 
     return {
         "test_accuracy": float(right.sum() / len(truth)),
-        "test_precision_macro": mean_share(right, said),
+        "test_precision_macro": mean_share(right, guessed),
         "test_recall_macro": mean_share(right, actual),
-        "test_f1_macro": mean_share(2 * right, actual + said),
-        "test_specificity_macro": mean_share(others - said + right, others),
+        "test_f1_macro": mean_share(2 * right, actual + guessed),
+        "test_specificity_macro": mean_share(others - guessed + right, others),
         "confusion": confusion.tolist(),
     }

@@ -58,11 +58,11 @@ class Kind(Source):
 
         archive = self._archive()
         try:
-            parts = _read(archive)
+            tables = _read(archive)
         except (tarfile.TarError, KeyError, ValueError, OSError, EOFError, zlib.error) as error:
             raise ParbenchError(f"{archive}: not CIFAR-10's binary archive ({error})") from None
         images, labels = {}, {}
-        for name, table in parts.items():
+        for name, table in tables.items():
             images[name] = table[:, 1:].reshape(-1, 3, 32, 32)
             labels[name] = table[:, 0].astype(np.int64)
         return Images(
@@ -92,13 +92,13 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     """Return the records of the archive's six files, uint8 [N, RECORD] each, by file name."""
     import numpy as np
 
-    wanted = {f"{FOLDER}/{name}": name for name in [*TRAIN, TEST]}
-    found = {}
+    names = {f"{FOLDER}/{name}": name for name in [*TRAIN, TEST]}
+    tables = {}
     with tarfile.open(path, "r|gz") as archive:
         for member in archive:
-            if member.name in wanted:
+            if member.name in names:
                 content = archive.extractfile(member).read()
-                found[wanted[member.name]] = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
-    if missing := sorted(set(wanted.values()) - set(found)):
+                tables[names[member.name]] = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
+    if missing := sorted(set(names.values()) - set(tables)):
         raise ValueError(f"{missing[0]} is missing")
-    return found
+    return tables

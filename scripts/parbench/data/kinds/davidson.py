@@ -25,10 +25,10 @@ class Kind(TextSource):
 
     def rows(self) -> tuple[list, list]:
         """Read the columns tweet and class; equal tweets fall into the same part."""
-        found = table(self.table.content(), self.table.name, ",", ["class", "tweet"], head=True)
+        rows = table(self.table.content(), self.table.name, ",", ["class", "tweet"], head=True)
         parts: tuple[list, list] = [], []
-        for at, (label, text) in enumerate(found, 1):
-            kind = labelled(label, ["0", "1", "2"], f"{self.table.name}: row {at}")
-            drawn = hashlib.sha256(text.encode()).digest()[0] * TEST_SHARE // 256
-            parts[drawn == 0].append((kind, text))
+        for at, (label, text) in enumerate(rows, 1):
+            class_index = labelled(label, ["0", "1", "2"], f"{self.table.name}: row {at}")
+            tenth = hashlib.sha256(text.encode()).digest()[0] * TEST_SHARE // 256
+            parts[tenth == 0].append((class_index, text))
         return parts

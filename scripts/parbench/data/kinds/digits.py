@@ -32,10 +32,10 @@ class Kind(Source):
 
         bunch = load_digits()
         grey, labels = bunch.images.astype(np.uint8), bunch.target.astype(np.int64)
-        found = hashlib.sha256(grey.tobytes() + labels.astype(np.uint8).tobytes()).hexdigest()
-        if found != SHA256:
+        sha256 = hashlib.sha256(grey.tobytes() + labels.astype(np.uint8).tobytes()).hexdigest()
+        if sha256 != SHA256:
             raise ParbenchError(
-                f"scikit-learn's load_digits: its SHA-256 is {found}, {SHA256} is expected; "
+                f"scikit-learn's load_digits: its SHA-256 is {sha256}, {SHA256} is expected; "
                 "install another release of scikit-learn (1.4 and later are known to fit)"
             )
         images = np.repeat(_enlarged(grey)[:, None], 3, axis=1)
@@ -47,7 +47,7 @@ class Kind(Source):
             test_labels=labels[test],
             classes=[str(name) for name in bunch.target_names],
             source="scikit-learn load_digits",
-            source_sha256=found,
+            source_sha256=sha256,
         )
 
 

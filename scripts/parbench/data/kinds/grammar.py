@@ -52,12 +52,13 @@ class Kind(TextSource):
         ]
         # WordPiece: all words, and letters for any other. BPE: single bytes.
         letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-        pieces = [*SPECIAL["wordpiece"], *WORDS, *letters, *(f"##{each}" for each in letters)]
+        pieces = [*SPECIAL["wordpiece"], *WORDS, *letters, *(f"##{letter}" for letter in letters)]
         symbols = [*SPECIAL["bpe"], *sorted(ByteLevel.alphabet())]
-        numbered = [
-            {each: at for at, each in enumerate(dict.fromkeys(n))} for n in (pieces, symbols)
+        vocabularies = [
+            {token: at for at, token in enumerate(dict.fromkeys(tokens))}
+            for tokens in (pieces, symbols)
         ]
-        drawn = files.digest(["grammar", self.model_dump(), WORDS])
+        digest = files.digest(["grammar", self.model_dump(), WORDS])
         return Texts(
             train_texts=parts[0],
             train_labels=np.arange(self.train_samples) % len(SAID),
@@ -65,12 +66,12 @@ class Kind(TextSource):
             test_labels=np.arange(self.test_samples) % len(SAID),
             classes=self.CLASSES,
             source=f"drawn from a grammar, seed {self.seed}",
-            source_sha256=drawn,
+            source_sha256=digest,
             tokenizers={
-                "wordpiece": BertWordPieceTokenizer(numbered[0]),
-                "bpe": ByteLevelBPETokenizer(numbered[1], []),
+                "wordpiece": BertWordPieceTokenizer(vocabularies[0]),
+                "bpe": ByteLevelBPETokenizer(vocabularies[1], []),
             },
-            vocabulary_sha256=files.digest(numbered),
+            vocabulary_sha256=files.digest(vocabularies),
         )
 
 
@@ -82,10 +83,10 @@ def _text(seed: int, part: int, at: int) -> str:
     def one(words: tuple[str, ...]) -> str:
         return words[int(stream.random() * len(words))]
 
-    kinds, own = tuple(SAID), list(SAID)[at % len(SAID)]
+    classes, own_class = tuple(SAID), list(SAID)[at % len(SAID)]
     clauses = []
     for _ in range(1 + int(stream.random() * 4)):
-        said = SAID[own] if stream.random() < 0.75 else SAID[one(kinds)]
-        who, thing = f"{one(FILLERS)} {one(PEOPLE)}", f"{one(FILLERS)} {one(THINGS)}"
-        clauses.append(f"{who} {one(VERBS)} {thing} {one(PLAIN)} and {one(said)}")
+        last_words = SAID[own_class] if stream.random() < 0.75 else SAID[one(classes)]
+        person, thing = f"{one(FILLERS)} {one(PEOPLE)}", f"{one(FILLERS)} {one(THINGS)}"
+        clauses.append(f"{person} {one(VERBS)} {thing} {one(PLAIN)} and {one(last_words)}")
     return " , ".join(clauses)

@@ -63,17 +63,17 @@ def images_in(root: Path, part: str) -> list[Path]:
     """
     if not (root / part).is_dir():
         raise ParbenchError(f"{root / part}: no such folder; images lie in {part}/<class>/")
-    found: list[Path] = []
+    paths: list[Path] = []
     for folder in _entries(root / part):
         if not folder.is_dir():
             raise ParbenchError(f"{folder}: not a folder; images lie in {part}/<class>/")
-        found += _entries(folder)
-    for path in found:
+        paths += _entries(folder)
+    for path in paths:
         if path.suffix.lower() not in SUFFIXES:
             raise ParbenchError(
                 f"{path}: not an image file; only {', '.join(sorted(SUFFIXES))} are read"
             )
-    return found
+    return paths
 
 
 def _entries(folder: Path) -> list[Path]:

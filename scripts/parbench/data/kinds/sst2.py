@@ -17,8 +17,8 @@ class Kind(Parted):
 
     def rows_of(self, file: File) -> list[tuple[int, str]]:
         """Read the columns sentence and label."""
-        found = table(file.content(), file.name, "\t", ["sentence", "label"], head=True)
+        rows = table(file.content(), file.name, "\t", ["sentence", "label"], head=True)
         return [
             (labelled(label, ["0", "1"], f"{file.name}: line {at}"), text)
-            for at, (text, label) in enumerate(found, 2)
+            for at, (text, label) in enumerate(rows, 2)
         ]

@@ -40,18 +40,18 @@ class Kind(Source):
         """Draw the images."""
         import numpy as np
 
-        drawn = []
+        images = []
         for part, count in enumerate((self.train_samples, self.test_samples)):
             # NumPy guarantees that a bit generator's raw stream never changes; it does not for
             # methods that draw numbers from a range.
             stream = np.random.PCG64(np.random.SeedSequence([self.seed, part]))
             shape = (count, 3, self.image_size, self.image_size)
             words = stream.random_raw(-(-math.prod(shape) // 8)).astype("<u8", copy=False)
-            drawn.append(words.view(np.uint8)[: math.prod(shape)].reshape(shape))
+            images.append(words.view(np.uint8)[: math.prod(shape)].reshape(shape))
         return Images(
-            train_images=drawn[0],
+            train_images=images[0],
             train_labels=np.arange(self.train_samples) % self.classes,
-            test_images=drawn[1],
+            test_images=images[1],
             test_labels=np.arange(self.test_samples) % self.classes,
             classes=[str(at) for at in range(self.classes)],
             source=f"drawn at random, seed {self.seed}",

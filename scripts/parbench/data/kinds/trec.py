@@ -15,9 +15,9 @@ class Kind(Parted):
 
     def rows_of(self, file: File) -> list[tuple[int, str]]:
         """Return the coarse label and the question of each line."""
-        found = []
+        rows = []
         for at, line in enumerate(lines(file.content(), file.name, "latin-1"), 1):
-            kind, _, text = line.partition(" ")
+            label, _, text = line.partition(" ")
             where = f"{file.name}: line {at}"
-            found.append((labelled(kind.partition(":")[0], self.CLASSES, where), text.strip()))
-        return found
+            rows.append((labelled(label.partition(":")[0], self.CLASSES, where), text.strip()))
+        return rows

@@ -45,10 +45,10 @@ class Profile(none.Profile):
     def phase(self, name: str) -> AbstractContextManager:
         """Record a step, from ``compute`` to the end of ``update``, or a test batch as one step."""
         part = "inference" if name == "inference" else "training"
-        wanted = self._timed and self.run.strategy.rank == 0 and part not in self._found
+        recording = self._timed and self.run.strategy.rank == 0 and part not in self._found
         if part == "inference":
-            wanted = wanted and self.run.in_last_epoch
-        if not wanted or name not in ("compute", "update", "inference"):
+            recording = recording and self.run.in_last_epoch
+        if not recording or name not in ("compute", "update", "inference"):
             return none.NOTHING
         return self._recorded(part, ends_step=name != "compute")
 
@@ -114,30 +114,30 @@ def summary(averages: Any, on_accelerator: bool) -> dict:
     on an accelerator counts for the operator that launched it.
     """
     operators, cpu, device = [], 0.0, 0.0
-    for each in averages:
-        own, whole = _device_times(each)
-        if each.device_type.name != "CPU":  # a kernel, or a named range's device copy
-            device += 0.0 if getattr(each, "is_user_annotation", False) else own
+    for operator in averages:
+        own, whole = _device_times(operator)
+        if operator.device_type.name != "CPU":  # a kernel, or a named range's device copy
+            device += 0.0 if getattr(operator, "is_user_annotation", False) else own
             continue
-        cpu += each.self_cpu_time_total
+        cpu += operator.self_cpu_time_total
         operators.append(
             {
-                "name": each.key,
-                "calls": each.count,
-                "cpu_self_seconds": each.self_cpu_time_total / 1e6,
-                "cpu_total_seconds": each.cpu_time_total / 1e6,
+                "name": operator.key,
+                "calls": operator.count,
+                "cpu_self_seconds": operator.self_cpu_time_total / 1e6,
+                "cpu_total_seconds": operator.cpu_time_total / 1e6,
                 "device_self_seconds": own / 1e6 if on_accelerator else None,
                 "device_total_seconds": whole / 1e6 if on_accelerator else None,
             }
         )
-    kept = {}
+    by_name = {}
     for key in ("cpu_self_seconds", "device_self_seconds")[: 1 + on_accelerator]:
-        ordered = sorted(operators, key=lambda each, key=key: -each[key])
-        kept |= {each["name"]: each for each in ordered[:KEPT] if each[key] > 0}
+        ordered = sorted(operators, key=lambda operator, key=key: -operator[key])
+        by_name |= {operator["name"]: operator for operator in ordered[:KEPT] if operator[key] > 0}
     return {
         "cpu_self_seconds": cpu / 1e6,
         "device_self_seconds": device / 1e6 if on_accelerator else None,
-        "operators": list(kept.values()),
+        "operators": list(by_name.values()),
     }
 
 

@@ -69,8 +69,8 @@ class Profile(none.Profile):
             yield
         finally:
             now = self._charge()
-            ended = self._open[depth:]
-            self._exchanges += [(begun, now) for phase, begun in ended if phase == EXCHANGE]
+            closed = self._open[depth:]
+            self._exchanges += [(begun, now) for phase, begun in closed if phase == EXCHANGE]
             del self._open[depth:]
 
     def enter(self, name: str) -> None:
@@ -113,27 +113,27 @@ class Profile(none.Profile):
 
     def settle(self, own: float, slowest: float) -> None:
         """Add the seconds of a stretch by phase; ``PHASES`` sum to ``slowest``."""
-        seconds, within = self._seconds, sum(self._seconds.values())
-        away = seconds[EXCHANGE] + slowest - own  # including the wait for the slowest
-        late, ended = (self._late(), slowest - own) if self.one_machine else (0.0, 0.0)
-        idled = idle(self._busy)
-        told = {
+        seconds, charged = self._seconds, sum(self._seconds.values())
+        exchange = seconds[EXCHANGE] + slowest - own  # including the wait for the slowest
+        late, final_wait = (self._late(), slowest - own) if self.one_machine else (0.0, 0.0)
+        bubble = idle(self._busy)
+        by_phase = {
             "input": seconds["input"],
-            "compute": seconds["compute"] + seconds["update"] - idled,
-            "communication": away - late - ended,
-            "waiting": ended,
-            "bubble": idled,
-            "other": seconds["other"] + own - within,
+            "compute": seconds["compute"] + seconds["update"] - bubble,
+            "communication": exchange - late - final_wait,
+            "waiting": final_wait,
+            "bubble": bubble,
+            "other": seconds["other"] + own - charged,
         }
-        told["bubble" if self.in_turns else "waiting"] += late
-        for name, value in told.items():
+        by_phase["bubble" if self.in_turns else "waiting"] += late
+        for name, value in by_phase.items():
             self._total[name] += value
 
     def _late(self) -> float:
         """Return the seconds of exchanges spent waiting for a rank that still works."""
         # Padded for one message of equal length: some ranks have more neighbours than others.
-        longest = round(self.run.strategy.reduced([float(len(self._exchanges))], "max")[0])
-        spans = [*self._exchanges, *[(0.0, 0.0)] * (longest - len(self._exchanges))]
+        most = round(self.run.strategy.reduced([float(len(self._exchanges))], "max")[0])
+        spans = [*self._exchanges, *[(0.0, 0.0)] * (most - len(self._exchanges))]
         if not spans:
             return 0.0
         rows = self.run.strategy.gathered([moment for span in spans for moment in span])
@@ -221,7 +221,7 @@ class Span:
 
 
 def _need_gradient(inputs: tuple[torch.Tensor, ...]) -> bool:
-    return any(each.requires_grad for each in inputs)
+    return any(tensor.requires_grad for tensor in inputs)
 
 
 def _last(node: Any) -> Iterable[Any]:
@@ -264,8 +264,8 @@ def idle(busy: dict[str, list[Interval]]) -> float:
     """Return the seconds in which a device idled while another one of the pipeline worked, as the
     mean over devices. Intervals in ``busy`` may overlap; a single device has no bubble.
     """
-    anyone = covered(interval for each in busy.values() for interval in each)
-    return sum(anyone - covered(each) for each in busy.values()) / max(1, len(busy))
+    any_busy = covered(interval for intervals in busy.values() for interval in intervals)
+    return sum(any_busy - covered(intervals) for intervals in busy.values()) / max(1, len(busy))
 
 
 def together(ranks: list[list[Interval]]) -> float:
@@ -273,11 +273,11 @@ def together(ranks: list[list[Interval]]) -> float:
     moments = [
         moment for spans in ranks for begin, end in spans for moment in ((begin, 1), (end, -1))
     ]
-    total, since, number = 0.0, 0.0, 0
+    total, since, active = 0.0, 0.0, 0
     for moment, change in sorted(moments):
-        if number == len(ranks):
+        if active == len(ranks):
             total += moment - since
-        number, since = number + change, moment
+        active, since = active + change, moment
     return total
 
 
