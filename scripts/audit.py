@@ -1,4 +1,4 @@
-"""What published numbers say against themselves, and against what their source says in words:"""
+"""Find contradictions between published numbers, and between them and their source's claims."""
 
 from parbench.errors import run_main
 from parbench.verdicts.audit import main

@@ -1,4 +1,4 @@
-"""Measure what parbench itself costs, beside another checkout.
+"""Measure the overhead of parbench itself, if asked in comparison with another checkout.
 
 docs/bench.md says what each row means.
 """
@@ -19,13 +19,13 @@ from parbench.files import write_json
 
 
 def commit(checkout: Path) -> str:
-    """What is checked out there; ``-dirty`` behind it where files were changed."""
+    """Return the checked-out commit; ``-dirty`` is appended if files were changed."""
     words = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40"]
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     known = ", ".join(BENCHMARKS)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {known}")
@@ -61,7 +61,7 @@ def main() -> None:
         found = [row.result() for row in rows]
         result["rows"] += found
         print(*map(line, found), sep="\n", flush=True)
-        write_json(arguments.out, result)  # after each: the later ones may be stopped
+        write_json(arguments.out, result)  # after each benchmark: the run may be stopped
     print(arguments.out)
 
 

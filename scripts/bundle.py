@@ -5,7 +5,7 @@
 
 The archive holds the commit that is checked out, the images, converted datasets and published
 weights of the configured studies, and a wheel for every package of the host environment, for this
-Python and platform. What is not there yet is made first. It is written aside and renamed.
+Python and platform. What does not exist yet is made first; the archive is renamed when complete.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from parbench.plan import expansion, state
 
 
 def needed(config: dict, plan: expansion.Plan, stack: str) -> bundle.Contents:
-    """Images, datasets and published weights of all cells, also of those whose hardware only the
-    other machine has.
-    """
+    """Return images, datasets and published weights of all cells, runnable here or not."""
     sides = [side for cell in plan.cells.values() for side in cell.sides]
     wanted = {image for side in sides if (image := state.image_of(side, plan))}
     if deployment.in_images(config):
@@ -37,7 +35,7 @@ def needed(config: dict, plan: expansion.Plan, stack: str) -> bundle.Contents:
 
 
 def prepare(contents: bundle.Contents, settings: dict, overlay: list[str]) -> None:
-    """Make data by the workflow, and images, where they are not there yet."""
+    """Make data (with the workflow) and images that do not exist yet."""
     command = [sys.executable, "-m", "snakemake", "--quiet", "all", "--rerun-incomplete"]
     command += [f"results/{folder}/digest.json" for folder in contents.folders]
     variables = {**os.environ, "PARBENCH_CLOSING": "make"}  # no results to print
@@ -48,7 +46,7 @@ def prepare(contents: bundle.Contents, settings: dict, overlay: list[str]) -> No
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="default: parbench-<version>.tar, here")
     parser.add_argument(

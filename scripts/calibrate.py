@@ -1,4 +1,4 @@
-"""How often verdicts err, and how long they take, by the A/A pairs that a machine measured."""
+"""Estimate from A/A pairs measured on a machine how often verdicts err and how long they take."""
 
 from parbench.bench.calibration import main
 from parbench.errors import run_main

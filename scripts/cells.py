@@ -1,4 +1,4 @@
-"""Expands studies into cells, and tells what each cell's state is and why."""
+"""Expand studies into cells, and show each cell's state and the reasons for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parbench.plan import expansion, places, state, writing
 
 
 def command(cell_id: str, plan: expansion.Plan) -> None:
-    """Print the command that trains a cell, to paste."""
+    """Print the command that trains a cell, ready to paste."""
     from parbench.launch import command as commands
 
     if cell_id in plan.not_run:
@@ -22,7 +22,7 @@ def command(cell_id: str, plan: expansion.Plan) -> None:
     writing.write(plan)
     missing = [] if state.described_data(cell) else [state.data_path(cell)]
     missing += state.lacking_weights(cell)
-    # Not among the command's own words: they are there to be piped and pasted.
+    # On standard error: the command on standard output is there to be piped and pasted.
     if missing:
         asked = next(each.arguments for each in plan.studies.values() if cell_id in each.runnable())
         make = shlex.join(["snakemake", *map(str, missing), *asked])
@@ -33,7 +33,7 @@ def command(cell_id: str, plan: expansion.Plan) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--configfile", action="append", default=[], help="laid over config.yaml")
     parser.add_argument("--study", action="append", help="instead of `studies` in config.yaml")

@@ -1,4 +1,4 @@
-"""Certificates of equivalence: what scripts/equivalence.py writes, and what one says of a cell."""
+"""Make a certificate of equivalence by scripts/equivalence.py, or take it from the cache."""
 
 from parbench.errors import run_main
 from parbench.verdicts.certificate import main

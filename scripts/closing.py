@@ -1,4 +1,4 @@
-"""The end of a run, in short: the results of the report's studies, and where the report lies."""
+"""Print the summary of a run: the results of the report's studies, and the report's files."""
 
 from parbench.errors import run_main
 from parbench.reporting.closing import main

@@ -1,4 +1,4 @@
-"""Two machines side by side: what two files of evidence say of the same cells."""
+"""Compare two machines: what two files of evidence say of the same cells."""
 
 from parbench.errors import run_main
 from parbench.verdicts.compare import main

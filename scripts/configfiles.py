@@ -1,4 +1,4 @@
-"""Reads the files of `--configfile` before Snakemake, whose message of broken YAML names none."""
+"""Read the files of `--configfile` first: Snakemake's error for broken YAML names no file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from parbench.plan.yaml_file import read_yaml
 
 
 def main() -> None:
-    """The command line: Snakemake's, of which this is all that is read."""
+    """Read the files named by ``--configfile`` in Snakemake's command line; ignore the rest."""
     # No abbreviations: `--config` is another option.
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     parser.add_argument("--configfile", "--configfiles", nargs="+", default=[])

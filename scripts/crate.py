@@ -1,4 +1,4 @@
-"""A Workflow Run RO-Crate of a finished run: what was run, with what, and what came of it."""
+"""Write a Workflow Run RO-Crate of a finished run: what was run, its inputs and results."""
 
 import importlib.util
 
@@ -6,7 +6,7 @@ from parbench.errors import ParbenchError, run_main
 
 
 def main() -> None:
-    """Tell where the library is missing, which only crates need."""
+    """Write the crate. Raises ParbenchError without rocrate, which only crates need."""
     if importlib.util.find_spec("rocrate") is None:
         raise ParbenchError("rocrate is not installed: python scripts/environment.py ensure")
     from parbench.reporting import crate

@@ -1,4 +1,4 @@
-"""Measure pairs again and again until what they compare is decided, or the minutes are over."""
+"""Add restarts and seeds until all comparisons are decided or the minutes are used up."""
 
 from parbench.errors import run_main
 from parbench.verdicts.deciding import main

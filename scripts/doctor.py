@@ -1,14 +1,14 @@
-"""What this machine can run, what each missing thing costs, and the command that mends it.
+"""Check what this machine can run, what each missing thing costs, and the command that mends it.
 
-python3 scripts/doctor.py            # also on a bare Python; status 1: not even the quickstart runs
-python3 scripts/doctor.py --slurm    # what a cell on each hardware of config.yaml asks Slurm for
+python3 scripts/doctor.py            # also on a bare Python; status 1: the quickstart cannot run
+python3 scripts/doctor.py --slurm    # what cells ask Slurm for, for each hardware of config.yaml
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-if sys.hexversion < 0x030B0000:  # said before anything that an older Python cannot import
+if sys.hexversion < 0x030B0000:  # before imports that fail on an older Python
     sys.exit(
         f"Python  missing  {sys.version.split()[0]} ({sys.executable})\n"
         "                 costs: nothing runs: 3.11 or newer is needed\n"
@@ -21,7 +21,7 @@ from parbench.errors import run_main
 
 
 def cluster(configfiles: list[str]) -> list[doctor.Check]:
-    """What cells on each hardware of the configuration ask this site's Slurm for."""
+    """Return a check of what cells ask this site's Slurm for, for each configured hardware."""
     found = doctor.slurm()
     if found.state != doctor.OK:
         return [doctor.Check("Slurm", doctor.MISSING, found.found, found.costs, found.mend, True)]
@@ -34,7 +34,7 @@ def cluster(configfiles: list[str]) -> list[doctor.Check]:
 
 
 def main() -> int:
-    """Print what was found."""
+    """Print the checks; return 1 if something essential is missing."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument(
         "--slurm",

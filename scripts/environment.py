@@ -1,10 +1,10 @@
-"""The host environment: set up once from a lock file, then entered by every `make` target.
+"""Set up the host environment once from a lock file; every `make` target then runs in it.
 
-    python3 scripts/environment.py ensure                    # set up if need be, print its folder
+    python3 scripts/environment.py ensure                    # set up if needed, print its folder
     python3 scripts/environment.py exec -- python -m pytest  # the same, then run a program in it
 
-`ensure` compiles Horovod, too, also where that failed before, and adds the packages for texts,
-Spark and crates; `exec` only with --horovod, and --more. Runs on a bare Python.
+`ensure` also compiles Horovod, even if that failed before, and adds the packages for texts, Spark
+and crates; `exec` does so only with --horovod and --more. Runs on a bare Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Evidence: what a machine measured of a study, in one small file that is kept with the project."""
+"""Write or unpack evidence: what a machine measured of a study, in one small file to keep."""
 
 from parbench.errors import run_main
 from parbench.verdicts.evidence import main

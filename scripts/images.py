@@ -1,7 +1,7 @@
-"""Images: what a cell's software is, known by content, built once for all checkouts.
+"""Build the images with the cells' software, once for all checkouts; list them, or run in one.
 
-python scripts/images.py build                  # all images of the stack, unless they are there
-python scripts/images.py list                   # which are there, what they are made from
+python scripts/images.py build                  # all images of the stack that do not exist yet
+python scripts/images.py list                   # the images, and whether they exist
 python scripts/images.py run report -- python3  # a program inside one
 """
 
@@ -20,7 +20,7 @@ from parbench.words import nearest
 
 
 def planned(arguments: argparse.Namespace) -> tuple[str, dict]:
-    """The stack, and `images` of the configuration."""
+    """Return the stack, and `images` of the configuration."""
     if arguments.plan is not None:
         return images.read_plan(arguments.plan)
     config = configuration.read(arguments.configfile)
@@ -28,7 +28,7 @@ def planned(arguments: argparse.Namespace) -> tuple[str, dict]:
 
 
 def show(one: images.Image) -> None:
-    """A line about an image."""
+    """Print one line about an image."""
     if facts := one.facts:
         size = f"{one.path.stat().st_size / 2**20:,.0f} MiB, sha256 {facts['sha256'][:12]}"
         print(f"{one.label:<36} {size:<36} {one.path}")
@@ -37,7 +37,7 @@ def show(one: images.Image) -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--stack", help="a folder of containers/locks/; default: config.yaml's")
@@ -69,7 +69,7 @@ def main() -> int:
             path = images.ensure(one, settings)["path"]
             if arguments.out is None:
                 print(path)
-            else:  # what cells depend on: it changes when the image's content does
+            else:  # cells depend on this file, which changes when the image does
                 write_json(arguments.out, {"image": one.name, "key": one.key})
     return 0
 

@@ -1,11 +1,11 @@
-"""Measure on a bare machine: a kit is packed here, run there, and its results are taken home.
+"""Measure on a bare machine: pack a kit here, run it there, and take its results home.
 
     python scripts/kit.py pack                                # -> kit/
-    python3 kit/scripts/kit.py run --minutes 9.5 --out <out>  # there; again until all is done
+    python3 kit/scripts/kit.py run --minutes 9.5 --out <out>  # there; repeat until all is done
     python scripts/kit.py home <out>/results.json             # checked, -> results/
 
-`run` needs torch, torchvision and numpy alone; nothing is kept there, so that each visit takes the
-kit that `pack` writes after `home`. docs/evidence.md tells more.
+`run` needs only torch, torchvision and numpy. The machine keeps nothing, so each visit takes a new
+kit, which `pack` writes after `home`. See docs/evidence.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from parbench.errors import run_main
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="action", required=True)
     pack = commands.add_parser("pack", help="what is not measured yet -> a folder to carry there")
@@ -44,7 +44,7 @@ def main() -> int:
         from parbench.launch import kit
 
         return kit.run(kit.ROOT, given.out.absolute(), given.work.absolute(), given.minutes)
-    from parbench.launch import packing  # which needs what a bare machine has not
+    from parbench.launch import packing  # imported late: a bare machine lacks its packages
 
     files = [Path("profiles/gpu.yaml"), *given.configfile]
 

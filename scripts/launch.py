@@ -1,4 +1,4 @@
-"""Train one cell: lend it devices, watch its processes, leave none behind, keep its result."""
+"""Train one cell: lock its devices, start and watch its ranks, keep its result."""
 
 from parbench.errors import run_main
 from parbench.launch.launcher import main

@@ -1,7 +1,7 @@
-"""Run one rank of a cell: what every task of srun becomes, on its node.
+"""Run one rank of a cell: each task of srun executes this program on its node.
 
-The command and each rank's own variables are in a file that the launcher wrote. Inside an image
-only variables of another name arrive: those of Slurm that a rank needs are handed on here.
+The launcher wrote the command and each rank's own variables to a file. Only prefixed variables
+reach the inside of an image, so Slurm's variables that a rank needs are copied here.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The report: plans, tables and metrics -> one report.json -> one HTML file and one PDF."""
+"""Make the report: plans, tables and metrics -> report.json -> an HTML file and a PDF."""
 
 from parbench.errors import run_main
 from parbench.reporting.report import main

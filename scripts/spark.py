@@ -1,9 +1,9 @@
-"""A Spark cluster of this machine's own: a master and workers, to try what cells ask of a cluster.
+"""Start or end a Spark cluster on this machine, to try cells that need a cluster.
 
-python scripts/spark.py up     # start it, print its address and what to state in config.yaml
-python scripts/spark.py down   # end it
+python scripts/spark.py up     # start a master and workers; print the entry for config.yaml
+python scripts/spark.py down   # end them
 
-Cells use any other cluster as well: docs/spark.md.
+Cells can use any other cluster, too: docs/spark.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from parbench.plan import config as configuration
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="action", required=True)
     up = commands.add_parser("up", help="start it")

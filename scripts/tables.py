@@ -1,4 +1,4 @@
-"""metrics.json files -> one tidy CSV a study: statistics over seeds, published values, verdicts."""
+"""Make a tidy CSV for each study: statistics over seeds, published values, verdicts."""
 
 from parbench.errors import run_main
 from parbench.verdicts.tables import main

@@ -1,4 +1,4 @@
-"""Train one cell: cell.json in, metrics.json out. The only training loop."""
+"""Train one cell, or predict with it, as one of its ranks: cell.json in, metrics.json out."""
 
 from parbench.errors import run_main
 from parbench.training.train import main

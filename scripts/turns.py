@@ -1,4 +1,4 @@
-"""Take turns with the other sides of a pair: cell.json in, a line a turn out."""
+"""Run one side of a pair, in turn with the others: cell.json in, one line per turn out."""
 
 from parbench.errors import run_main
 from parbench.training.turns import main

@@ -1,4 +1,4 @@
-"""Checks files of results by rules/schemas/<name>.schema.yaml."""
+"""Check result files against rules/schemas/<name>.schema.yaml."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMAS = Path(__file__).resolve().parents[2] / "rules" / "schemas"
 
 @functools.cache
 def _validator(name: str) -> jsonschema.protocols.Validator:
-    import jsonschema  # takes half a second, and no plan needs it
+    import jsonschema  # imported late: it takes half a second, and no plan needs it
     import yaml
 
     schema = yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text(encoding="utf-8"))
@@ -24,7 +24,7 @@ def _validator(name: str) -> jsonschema.protocols.Validator:
 
 
 def check(value: Any, name: str, where: str) -> None:
-    """Check ``value`` by the schema ``name``; ParbenchError names ``where``, key and value."""
+    """Check ``value`` against schema ``name``; ParbenchError names ``where``, key and value."""
     error = next(_validator(name).iter_errors(value), None)
     if error is not None:
         raise ParbenchError(f"{where}: {error.json_path}: {error.message[:300]}")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from parbench.errors import ParbenchError
 
-# Unpacked from an archive of `make bundle`. If it exists, this machine counts as one without
-# network, and the cache is the one in the archive.
+# Unpacked from an archive of `make bundle`. If it exists, this machine is assumed to have no
+# network, and the archive's cache is used.
 BUNDLE = Path(__file__).resolve().parents[2] / "bundle"
 
 
@@ -29,7 +29,7 @@ def folder() -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file ``path``; say so while another process, which makes ``what``, holds it.
+    """Hold the lock file ``path``; print a message if another process, making ``what``, holds it.
 
     Uses flock, as filelock does, because a bare Python has no filelock.
     """

@@ -1,4 +1,4 @@
-"""A cell as cell.json holds it: one configuration of a study with one seed, or a pair of them.
+"""A cell as stored in cell.json: one configuration of a study with one seed, or a pair of them.
 
 The launcher and the training processes read it; the plan writes it. Standard library only.
 """
@@ -14,13 +14,13 @@ from parbench.errors import ParbenchError
 from parbench.files import read_json
 
 SCHEMA_VERSION = 1
-# Settings that make one device faster. Where one has its default, cell.json says nothing of it.
+# Settings that make one device faster. cell.json omits those at their defaults.
 TUNING = ("memory_format", "compile", "fused")
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """Published weights: their name in config.yaml, the file's SHA-256, how it was converted."""
+    """Published weights: name in config.yaml, SHA-256 of the file, version of the conversion."""
 
     weights: str
     sha256: str
@@ -29,7 +29,7 @@ class Pretrained:
 
 @dataclass(frozen=True)
 class Model:
-    """A file of parbench/models with all of its options."""
+    """A model, which is a file of parbench/models, with all of its options."""
 
     name: str
     options: dict[str, Any]
@@ -38,7 +38,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Strategy:
-    """A file of parbench/strategies with all of its options."""
+    """A strategy, which is a file of parbench/strategies, with all of its options."""
 
     name: str
     options: dict[str, Any]
@@ -58,7 +58,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset of config.yaml; None samples are all."""
+    """A dataset of config.yaml; None samples means all."""
 
     name: str
     train_samples: int | None
@@ -67,7 +67,7 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Settings of the loop; parbench/plan/settings.py describes each."""
+    """Settings of the training loop; parbench/plan/settings.py describes each."""
 
     epochs: int
     global_batch: int
@@ -88,7 +88,7 @@ class Training:
     augment: bool = True
     input: str = "tensor"
     image_size: int = 32
-    max_length: int | None = None  # None where images are trained with
+    max_length: int | None = None  # None for images
     padding: str = "longest"
     warmup_steps: int = 2
     steps: int | None = None
@@ -98,14 +98,14 @@ class Training:
 
     @property
     def tuned(self) -> dict[str, Any]:
-        """Those of TUNING that differ from their defaults."""
+        """The settings of TUNING that differ from their defaults."""
         values = {key: getattr(self, key) for key in TUNING}
         return {key: value for key, value in values.items() if value != getattr(Training, key)}
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What does not change a measurement. Times in seconds."""
+    """Settings that do not change a measurement. Times in seconds."""
 
     timeout_seconds: float
     checkpoint_seconds: float
@@ -114,14 +114,14 @@ class RunSettings:
     connect_seconds: float
     spark_master: str | None = None  # address of a Spark cluster
     spark_conf: dict[str, str] = field(default_factory=dict)
-    keeps_weights: bool = False  # another cell predicts with them
+    keeps_weights: bool = False  # another cell predicts with these weights
 
 
 @dataclass(frozen=True)
 class Cell:
     """One configuration with one seed.
 
-    ``trained_by``: the cell whose weights it predicts the test set with; nothing is trained then.
+    ``trained_by``: the cell whose weights predict the test set; this one then trains nothing.
     """
 
     id: str
@@ -138,12 +138,12 @@ class Cell:
 
     @property
     def sides(self) -> tuple[Cell, ...]:
-        """What is trained: of a pair there are several."""
+        """The cells to train: only this one; a pair has several."""
         return (self,)
 
     @classmethod
     def of(cls, content: dict) -> Cell:
-        """The cell that the JSON object ``content`` describes; its shape is taken as checked."""
+        """Return the cell described by the JSON object ``content``, which is assumed valid."""
         model = dict(content["model"])
         if "pretrained" in model:
             model["pretrained"] = Pretrained(**model["pretrained"])
@@ -162,7 +162,7 @@ class Cell:
         )
 
     def json(self) -> dict:
-        """The content of cell.json."""
+        """Return the content of cell.json."""
         content = {"schema_version": SCHEMA_VERSION, **asdict(self)}
         if self.model.pretrained is None:
             del content["model"]["pretrained"]
@@ -179,9 +179,9 @@ class Cell:
 class Pair:
     """One restart of a comparison of times: ``sides`` take turns on the same devices.
 
-    The first ``variants`` of them are the variant (several train one after the other, and their
-    times add up), the rest is the baseline. A side's id is its group's, its seed the restart. What
-    is timed is training or, with ``inference``, predicting the test set.
+    The first ``variants`` sides are the variant (several train one after the other, and their times
+    add up), the others the baseline. A side has its group's id, and the restart as its seed. Timed
+    is training or, with ``inference``, predicting the test set.
     """
 
     id: str
@@ -192,33 +192,33 @@ class Pair:
 
     @property
     def run(self) -> RunSettings:
-        """Of all sides."""
+        """The run settings, common to all sides."""
         return self.sides[0].run
 
     @property
     def stack(self) -> str:
-        """Of all sides."""
+        """The software stack, common to all sides."""
         return self.sides[0].stack
 
     @property
     def deployment(self) -> str:
-        """Of all sides."""
+        """The deployment, common to all sides."""
         return self.sides[0].deployment
 
     @property
     def dataset(self) -> Dataset:
-        """Of all sides."""
+        """The dataset, common to all sides."""
         return self.sides[0].dataset
 
     @classmethod
     def of(cls, content: dict) -> Pair:
-        """The pair that the JSON object ``content`` describes; its shape is taken as checked."""
+        """Return the pair described by the JSON object ``content``, which is assumed valid."""
         sides = (Cell.of({**side, "run": content["run"]}) for side in content["sides"])
         kept = {key: content[key] for key in ("id", "seed", "variants", "inference")}
         return cls(sides=tuple(sides), **kept)
 
     def json(self) -> dict:
-        """The content of cell.json."""
+        """Return the content of cell.json."""
         sides = [side.json() for side in self.sides]
         for side in sides:
             del side["schema_version"], side["run"]
@@ -228,7 +228,7 @@ class Pair:
 
 
 def read(path: str | os.PathLike) -> Cell | Pair:
-    """The cell in the file ``path``. ParbenchError when it holds none of this version."""
+    """Read a cell or pair. Raises ParbenchError if the file holds none of this version."""
     content = read_json(Path(path))
     try:
         if content["schema_version"] != SCHEMA_VERSION:

@@ -1,4 +1,4 @@
-"""How every program fails at what a user can cause: one clear sentence, never a traceback."""
+"""How every program reports a user's error: one clear sentence, never a traceback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parbench.printable import printable
 class ParbenchError(Exception):
     """A failure that a user can cause.
 
-    The message names the file, the key or cell, the value, and what mends it.
+    The message names the file, the key or cell, the value, and the fix.
     """
 
 

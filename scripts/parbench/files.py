@@ -1,4 +1,4 @@
-"""Files and digests: written aside and renamed, so that no half file is ever trusted."""
+"""Files and digests. Files are written under another name and renamed, so none is ever partial."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from parbench.errors import ParbenchError
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; it becomes ``path``, or nothing on failure."""
+    """Yield a temporary path beside ``path``: renamed to it at the end, deleted on failure."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
         yield temporary
-        # safetensors makes files private; a result is as readable as any file the user writes.
+        # safetensors makes files private; give results the permissions of any new file.
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
@@ -38,12 +38,12 @@ def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
-    """Write ``value`` as JSON, atomically. NaN and infinity are refused: JSON has none."""
+    """Write ``value`` as JSON, atomically. Raises ValueError for NaN and infinity."""
     write_atomically(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """Read a JSON file; ParbenchError names the file when it is missing, broken or unreadable."""
+    """Read a JSON file. Raises ParbenchError, naming it, if it is missing, broken or unreadable."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -58,16 +58,16 @@ def read_json(path: str | os.PathLike) -> Any:
 
 
 def canonical_json(value: Any) -> str:
-    """The one spelling of a JSON value: keys sorted, no blanks. Equal values give equal strings."""
+    """Return JSON with sorted keys and without blanks: equal values give equal strings."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def digest(value: Any) -> str:
-    """SHA-256, in hexadecimal, of the canonical JSON of ``value``."""
+    """Return the hexadecimal SHA-256 of the canonical JSON of ``value``."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def sha256_file(path: str | os.PathLike) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the hexadecimal SHA-256 of a file's bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,6 +1,6 @@
 """What this machine is, and what it can run.
 
-Imported whenever the workflow is parsed, so nothing heavy happens here.
+Imported whenever the workflow is parsed, so it does nothing slow.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ CGROUPS = "/sys/fs/cgroup"
 
 
 def describe() -> dict:
-    """The machine as metrics.json records it.
+    """Return the machine as recorded in metrics.json.
 
     {fingerprint, cpu, cores, memory_mib, os, kernel, accelerators: [{name, memory_mib, driver}]}.
-    ``cores`` are the machine's own, within a container's limit, and not those of this process: a
-    cell is pinned to a few of them.
+    ``cores`` counts the machine's cores, within a container's limit, and ignores the affinity of
+    this process, since a cell is pinned to a few cores.
     """
     cards = [{key: gpu[key] for key in ("name", "memory_mib", "driver")} for gpu in accelerators()]
     return {
@@ -45,11 +45,11 @@ def describe() -> dict:
 
 
 def _fingerprint(cpu: str, cores: int, memory_mib: int, cards: list[dict]) -> str:
-    """12 hexadecimal digits: equal for machines whose times may be compared.
+    """Return 12 hexadecimal digits, equal for machines whose times may be compared.
 
-    Steady over reboots, kernel and driver updates, which move the memory by a little, and over the
-    number of accelerators that a scheduler hands to one job. Not steady over another CPU, or
-    another model of accelerator.
+    Unchanged by reboots, kernel and driver updates, which change the memory slightly, and by the
+    number of accelerators that a scheduler gives to a job. Changed by another CPU or accelerator
+    model.
     """
     models = sorted({(gpu["name"], _rounded(gpu["memory_mib"])) for gpu in cards})
     parts = [" ".join(cpu.split()), cores, _rounded(memory_mib), models]
@@ -57,7 +57,7 @@ def _fingerprint(cpu: str, cores: int, memory_mib: int, cards: list[dict]) -> st
 
 
 def _rounded(mib: int) -> int:
-    """Memory in steps of a factor of 1.41, on a logarithmic scale."""
+    """Round memory on a logarithmic scale, in steps of a factor of 1.41."""
     return round(2 * math.log2(mib)) if mib else 0
 
 
@@ -65,10 +65,10 @@ def _rounded(mib: int) -> int:
 
 
 def available(config_override: dict | str | None = None) -> dict:
-    """What cells may use: {"cpu": cores, "cuda": {"A100": 2, ...}}.
+    """Return what cells may use: {"cpu": cores, "cuda": {"A100": 2, ...}}.
 
-    ``config_override`` is `available:` of config.yaml: a mapping of the same form is taken as it
-    is; "auto" or None looks at this process: its affinity, a container's CPU limit,
+    ``config_override`` is `available:` of config.yaml: a mapping of this form is returned as it is;
+    "auto" or None detects what this process has, by its affinity, a container's CPU limit and
     CUDA_VISIBLE_DEVICES.
     """
     if isinstance(config_override, dict):
@@ -78,17 +78,17 @@ def available(config_override: dict | str | None = None) -> dict:
 
 
 def cores() -> int:
-    """Processor cores that this process may use: its affinity, within a container's CPU limit."""
+    """Count the cores this process may use: its affinity, within a container's CPU limit."""
     return _within_quota(len(os.sched_getaffinity(0)))
 
 
 def cores_of(hardware: Hardware) -> int:
-    """Cores of a node that the devices of ``hardware``, of kind cpu, consist of."""
+    """Return the number of cores per node that the CPU devices of ``hardware`` consist of."""
     return hardware.devices * hardware.threads
 
 
 def missing(hardware: Hardware, available: dict) -> str | None:
-    """Why cells on ``hardware`` cannot run on what is ``available``; else None."""
+    """Return why cells on ``hardware`` cannot run with what is ``available``; None if they can."""
     nodes, devices = hardware.nodes, hardware.devices
     wanted = cores_of(hardware) if hardware.device == "cpu" else 0
     if nodes > available.get("nodes", 1):
@@ -102,7 +102,8 @@ def missing(hardware: Hardware, available: dict) -> str | None:
     fitting = [
         count for name, count in available["cuda"].items() if not model or is_model(name, model)
     ]
-    # A cell's devices are alike, so two models never add up; two spellings of the asked one do.
+    # A cell's devices must be alike: counts of two models never add up, but those of two names
+    # of the requested model do.
     found = sum(fitting) if model else max(fitting, default=0)
     if devices <= found:
         return None
@@ -110,14 +111,14 @@ def missing(hardware: Hardware, available: dict) -> str | None:
 
 
 def model_name(name: str) -> str:
-    """The model in an accelerator's full name: "NVIDIA A100-SXM4-40GB" is an "A100"."""
+    """Return the model in an accelerator's full name: "A100" for "NVIDIA A100-SXM4-40GB"."""
     noise = r"NVIDIA|Tesla|GeForce|Quadro|Graphics|Device|SXM\d*|PCIe?|NVL|HBM\w*|\d+(GB|g)"
     words = [word for word in re.split(r"[\s_-]+", name) if word]
     return " ".join(w for w in words if not re.fullmatch(noise, w, re.IGNORECASE)) or name
 
 
 def is_model(name: str, model: str) -> bool:
-    """Whether an accelerator is of ``model``: as whole words, so that no A100 is an A10."""
+    """Return whether ``name`` contains ``model`` as whole words: an A100 is no A10."""
 
     def words(text: str) -> str:
         return " " + " ".join(re.split(r"[^a-z0-9]+", text.lower())).strip() + " "
@@ -129,10 +130,10 @@ def is_model(name: str, model: str) -> bool:
 
 
 class Software:
-    """What cells find in this machine's own environment; DeployedSoftware knows images, too."""
+    """The software of this machine's own environment; DeployedSoftware also covers images."""
 
     def without_horovod(self) -> str | None:
-        """Why cells have no Horovod; None where they have it."""
+        """Return why cells have no Horovod; None if they have it."""
         state = _horovod_state()
         if state.get("available") is False:
             return f"Horovod could not be built: {state.get('reason') or 'no reason recorded'}"
@@ -141,18 +142,17 @@ class Software:
         return None
 
     def without(self, name: str, module: str) -> str | None:
-        """Why cells have no packages of the lock file ``name``.txt, with ``module``; None where
-        they have them."""
+        """Return why cells lack ``module`` of the lock file ``name``.txt; None if they have it."""
         if importlib.util.find_spec(module) is None:
             return f"{module} is not installed: python scripts/environment.py ensure"
         return None
 
     def without_text(self) -> str | None:
-        """Why models of texts have no packages; None where they have them."""
+        """Return why cells lack the packages of text models; None if they have them."""
         return self.without("text", "transformers")
 
     def without_spark(self) -> str | None:
-        """Why cells have no Spark; None where they have it."""
+        """Return why cells have no Spark; None if they have it."""
         if lacking := self.without("spark", "pyspark"):
             return lacking
         if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
@@ -160,7 +160,7 @@ class Software:
         return None
 
     def without_compiler(self) -> str | None:
-        """Why torch.compile can compile nothing; None where it can."""
+        """Return why torch.compile cannot work; None if it can."""
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         if shutil.which(os.environ.get("CXX", "g++")) is None:
             return "needs a C++ compiler: sudo apt install g++"
@@ -169,14 +169,14 @@ class Software:
         return None
 
     def without_nccl(self) -> str | None:
-        """Why Horovod cannot join GPUs; None where it can."""
+        """Return why Horovod cannot use GPUs; None if it can."""
         if _horovod_state().get("gpu") == "nccl":
             return None
         return "needs Horovod with NCCL: PARBENCH_HOROVOD_GPU=nccl make report"
 
 
 def _horovod_state() -> dict:
-    """What scripts/environment.py has noted of the Horovod that it built: {available, gpu, ...}."""
+    """Return what scripts/environment.py recorded about its Horovod: {available, gpu, ...}."""
     path = Path(sys.prefix, "horovod.json")
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
@@ -195,7 +195,7 @@ def _memory_mib() -> int:
 
 
 def _within_quota(count: int) -> int:
-    """``count`` cores, or fewer where this process's cgroup, or one above it, grants less time."""
+    """Return ``count``, or fewer if this process's cgroup, or one above it, limits CPU time."""
     path = re.search(r"^0::/(.*)$", read("/proc/self/cgroup"), re.MULTILINE)
     folder = Path(CGROUPS, path[1] if path else "")
     for each in (folder, *folder.parents):
@@ -206,7 +206,7 @@ def _within_quota(count: int) -> int:
 
 
 def operating_system() -> str:
-    """Its name and version, such as Debian GNU/Linux 12 (bookworm)."""
+    """Return the system's name and version, such as Debian GNU/Linux 12 (bookworm)."""
     try:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):
@@ -214,7 +214,7 @@ def operating_system() -> str:
 
 
 def read(path: str | os.PathLike) -> str:
-    """A small file's text; empty where it cannot be read."""
+    """Return a small file's text; empty if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -226,8 +226,8 @@ def read(path: str | os.PathLike) -> str:
 
 @functools.cache
 def accelerators() -> tuple[dict, ...]:
-    """NVIDIA's accelerators: {name, memory_mib, driver, uuid}, in the order of their bus."""
-    # nvidia-smi takes time, which most machines need not spend.
+    """Return NVIDIA's accelerators, {name, memory_mib, driver, uuid}, in bus order."""
+    # Do not spend time on nvidia-smi without a driver.
     if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
         return ()
     query = "--query-gpu=name,memory.total,driver_version,uuid"
@@ -245,7 +245,7 @@ def accelerators() -> tuple[dict, ...]:
 
 
 def visible(accelerators: tuple[dict, ...]) -> list[dict]:
-    """Those that CUDA_VISIBLE_DEVICES leaves; as in CUDA, an unknown entry hides what follows."""
+    """Filter by CUDA_VISIBLE_DEVICES; as in CUDA, an unknown entry hides all that follow it."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return list(accelerators)
@@ -254,7 +254,7 @@ def visible(accelerators: tuple[dict, ...]) -> list[dict]:
         if entry.isdigit() and int(entry) < len(accelerators):
             found.append(accelerators[int(entry)])
         elif entry.startswith("MIG-") and accelerators:
-            # A slice, which must stay one; machines that are sliced have one model.
+            # A MIG slice: keep its own UUID. Machines with MIG slices have one GPU model.
             found.append({**accelerators[0], "uuid": entry})
         elif entry and (match := [gpu for gpu in accelerators if gpu["uuid"].startswith(entry)]):
             found.append(match[0])
@@ -264,7 +264,7 @@ def visible(accelerators: tuple[dict, ...]) -> list[dict]:
 
 
 def usable_cores() -> list[int]:
-    """The cores that cells of this process may use: its affinity, within a container's CPU limit.
+    """Return the cores that cells may use: the affinity, within a container's CPU limit.
 
     One thread of every physical core comes first: two cells on the threads of one core would slow
     each other down.
@@ -274,14 +274,14 @@ def usable_cores() -> list[int]:
 
 
 def _thread(core: int) -> int:
-    """0 for the first hardware thread of a physical core, more for its others."""
+    """Return 0 for the first hardware thread of a physical core, more for its others."""
     siblings = read(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
     first = re.match(r"\d+", siblings)  # of "0,64" or "0-1"
     return core - int(first[0]) if first else 0
 
 
 def usable_gpus(model: str | None = None) -> list[str]:
-    """UUIDs of the GPUs that this process may use, all of one model."""
+    """Return UUIDs of usable GPUs of one model: ``model``, by default the most common one."""
     found = [(gpu["uuid"], gpu["name"]) for gpu in visible(accelerators())]
     if model:
         return [uuid for uuid, name in found if is_model(name, model)]
@@ -290,6 +290,6 @@ def usable_gpus(model: str | None = None) -> list[str]:
 
 
 def oom_kills() -> int:
-    """How often the kernel of this machine has killed for lack of memory, in cgroups, too."""
+    """Return how often the kernel has killed for lack of memory, including in cgroups."""
     found = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat"), re.MULTILINE)
     return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""Versions of software: what the lock files of a stack name, and what is installed."""
+"""Package versions: those in a stack's lock files, and those installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGES = (
 
 @functools.cache
 def locked(stack: str) -> dict[str, str]:
-    """The version of every package that the lock files of ``stack`` name."""
+    """Return the version of every package in the lock files of ``stack``."""
     found: dict[str, str] = {}
     for file in sorted((LOCKS / stack).glob("*.txt")):
         found.update(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", file.read_text(), re.M))
@@ -26,7 +26,7 @@ def locked(stack: str) -> dict[str, str]:
 
 
 def too_old(stack: str, least: str) -> str | None:
-    """Why the torch of ``stack`` is none of version ``least`` or later; else None."""
+    """Return why ``stack`` has no torch of version ``least`` or later; None if it has one."""
     found = locked(stack)["torch"]
     if _numbers(found) >= _numbers(least):
         return None
@@ -38,7 +38,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def installed() -> dict[str, str]:
-    """The installed versions of PACKAGES."""
+    """Return the installed versions of PACKAGES."""
     versions = {}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -47,7 +47,7 @@ def installed() -> dict[str, str]:
 
 
 def lock_mismatch(stack: str, versions: dict[str, str]) -> list[str]:
-    """How the installed ``versions`` differ from the stack's lock files, in words."""
+    """Describe how the installed ``versions`` differ from the stack's lock files."""
     pinned = locked(stack)
     return [
         f"{name} {version} instead of {pinned[name]}"

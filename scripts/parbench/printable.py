@@ -1,7 +1,7 @@
-"""Text that others wrote, as it may be shown on a terminal, in HTML and in PDF.
+"""Make text from elsewhere safe to show on a terminal, in HTML and in PDF.
 
-A title, a class's name, a log, a server's answer may hold characters that move a cursor, erase what
-stands there, turn the direction of reading, or that no XML may hold. None of them is ever shown.
+A title, a class name, a log or a server's answer may contain characters that move the cursor, erase
+text, reverse the reading direction or are invalid in XML. None of them is ever shown.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import re
 import unicodedata
 from typing import Any
 
-LOG_WIDTH = 160  # of a log's line, on a terminal and in the report
+LOG_WIDTH = 160  # characters of a log line, on a terminal and in the report
 
-# What a terminal obeys: colours and cursor (CSI), titles and links (OSC).
+# Escape sequences: colours and cursor (CSI), titles and links (OSC).
 _ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
-# Unprintable to Python, but part of how some languages are written.
+# Unprintable according to Python, but needed to write some languages.
 _JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 
@@ -24,12 +24,12 @@ def _is_safe(letter: str) -> bool:
 
 
 def printable(value: Any) -> Any:
-    """``value``, a text or JSON that holds some, with nothing in it that must not be shown.
+    """Return ``value``, a string or JSON value, with all strings made safe to show.
 
-    Escape sequences go; any other such character becomes a replacement character.
+    Removes escape sequences; any other unsafe character becomes a replacement character.
     """
     if isinstance(value, str):
-        if value.isprintable():  # as nearly every text is
+        if value.isprintable():  # the usual case
             return value
         text = _ESCAPE.sub("", value)
         return "".join(c if _is_safe(c) else "\N{REPLACEMENT CHARACTER}" for c in text)
@@ -41,6 +41,6 @@ def printable(value: Any) -> Any:
 
 
 def log_line(line: str) -> str:
-    """A line of a log as a terminal shows it in the end, no longer than LOG_WIDTH."""
+    """Return a log line as a terminal would finally show it, cut to LOG_WIDTH."""
     line = printable(line.rstrip().rpartition("\r")[2].expandtabs())
     return line if len(line) <= LOG_WIDTH else line[: LOG_WIDTH - 1] + "…"

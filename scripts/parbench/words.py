@@ -1,4 +1,4 @@
-"""Words of messages: a value on one short line, and the name that was perhaps meant."""
+"""Parts of messages: a value on one short line, and a suggestion for a misspelt name."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from parbench.printable import printable
 
 
 def brief(text: str, most: int = 80) -> str:
-    """``text`` for a message: on one line, and not longer than ``most`` characters."""
+    """Return ``text`` for a message: on one line, at most ``most`` characters long."""
     line = " ".join(printable(text).split())
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
 def nearest(name: str, known: Iterable[str], listed: bool = True) -> str:
-    """`; did you mean ...?` where something is near, else what there is."""
+    """Return `; did you mean ...?` for a close match, else the ``known`` names if ``listed``."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if close:

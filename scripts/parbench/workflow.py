@@ -1,6 +1,6 @@
-"""One run of the workflow, from its Snakefile's side: what was asked for, and what it says.
+"""One run of the workflow, as seen by its Snakefile: what was requested, what the rules ask for.
 
-Of Snakemake only what a Snakefile may use: ``workflow`` is read.
+Relies only on what Snakemake offers a Snakefile: ``workflow`` is read.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from parbench.reporting import unfinished
 from parbench.verdicts import certificate
 from parbench.words import nearest
 
-ALL = 10_000  # cores: Snakemake takes no more than its --cores
+ALL = 10_000  # cores: Snakemake lowers this to its --cores
 
 
 @dataclass(frozen=True)
 class Invocation:
     """How Snakemake was called.
 
-    ``main``: not as a job of a run, which reads the Snakefile once more; ``cell``: whose job this
-    is; ``forced``: jobs that have nothing to do are to be run as well.
+    ``main``: False in a job of a run, which reads the Snakefile again; ``cell``: the cell of such a
+    job; ``forced``: jobs that are up to date run, too.
     """
 
     main: bool
@@ -51,17 +51,16 @@ class Invocation:
     on_slurm: bool
     dry: bool
     forced: bool
-    apptainer: bool  # --sdm apptainer, as Snakemake's users type it
+    apptainer: bool  # --sdm apptainer was given
     configfiles: list[Path]
-    changes: dict  # of --config
+    changes: dict  # the values of --config
 
 
 def invocation(workflow: Any) -> Invocation:
     """Read from ``workflow`` and the command line how Snakemake was called.
 
-    Which cells there are depends on where they will run and on whose job this is, and Snakemake
-    itself tells a Snakefile its executor and its targets only after it has read it: so its own
-    parser reads the command line and the profiles.
+    The cells depend on where they will run and on the job's cell, but a Snakefile learns executor
+    and targets only after it is read, so Snakemake's own parser reads command line and profiles.
     """
     from snakemake.cli import parse_args
 
@@ -70,7 +69,7 @@ def invocation(workflow: Any) -> Invocation:
             "--configfile stands twice, and Snakemake reads the last one's files alone; name all "
             "after one: --configfile a.yaml b.yaml"
         )
-    # It would say a second time which profiles it reads.
+    # Otherwise it prints a second time which profiles it reads.
     with contextlib.redirect_stderr(io.StringIO()):
         given = parse_args(sys.argv[1:])[1]
     main, methods = workflow.is_main_process, workflow.deployment_settings.deployment_method
@@ -88,8 +87,8 @@ def invocation(workflow: Any) -> Invocation:
 
 
 def evidence_files(pattern: str) -> Callable[[Any], list[str]]:
-    """An input function: ``pattern`` of each file of evidence, as it is unpacked. Asked only by
-    the report that is made of them."""
+    """Return an input function: ``pattern`` for each unpacked file of evidence. It raises
+    WorkflowError if there is none; only the report on evidence calls it."""
 
     def asked(wildcards: Any) -> list[str]:
         names = sorted(path.stem for path in Path("reports/evidence").glob("*.json"))
@@ -104,14 +103,14 @@ def evidence_files(pattern: str) -> Callable[[Any], list[str]]:
 
 
 def _digest_file(image: images.Image) -> str:
-    """Stands for an image: its name holds the digest of what the image is made from."""
+    """Return the file that stands for an image; its name has a digest of the image's sources."""
     return f"results/images/{image.label}.json"
 
 
 class WorkflowRun:
-    """What the rules ask: ``config`` and ``plan``, and what Slurm is asked for each cell.
+    """What the rules need: ``config``, ``plan`` and each cell's resources on Slurm.
 
-    ParbenchError where the configuration is wrong; WorkflowError for a job that cannot be.
+    Raises ParbenchError for a wrong configuration, WorkflowError for a job that cannot exist.
     """
 
     def __init__(self, called: Invocation):
@@ -123,36 +122,36 @@ class WorkflowRun:
         self.plan = self._plan()
         self.requests = slurm.Requests(self.plan, self.config, self.cluster, self.left)
         self.preparing = slurm.preparing(self.config, self.cluster)
-        self.asked: set[str] = set()  # the cells that Snakemake's own plan reaches
+        self.asked: set[str] = set()  # the cells in Snakemake's graph of jobs
         self.started = time.time()
         if called.dry:
             atexit.register(self._foretell)
 
     def _plan(self) -> expansion.Plan:
         config, called = self.config, self.called
-        if called.cell is not None:  # one of thousands of jobs: the others' cells are not its own
+        if called.cell is not None:  # one of thousands of jobs: it needs no other cell
             return writing.plan_of(called.cell, config)
-        # What counts is what runs the cells: this machine, a cluster or, for a job of a run, what
-        # was found when that run began.
+        # What cells lack depends on what runs them: a cluster or this machine. A job of a run uses
+        # what was found when that run began.
         if self.cluster is not None:
             lacking = slurm.lacking(self.cluster, config, called.configfiles)
         elif called.main:
             lacking = expansion.lacking_here(config)
         else:
             lacking = expansion.lacking_as_planned(config["studies"])
-        # The report reads them, after hours of training: a typo is told now.
+        # Only the report needs claims, after hours of training: find a typo now.
         published.claims(places.CLAIMS)
         return expansion.plan(config, called.configfiles, called.changes, lacking)
 
     @property
     def prepares_here(self) -> bool:
-        """Whether preparation and report run where Snakemake does, and not as jobs."""
+        """Whether preparation and report run where Snakemake runs, not as Slurm jobs."""
         return self.config["slurm"]["prepare"] == "submit"
 
     # ------------------------------------------------------------ a cell's job
 
     def cell(self, wildcards: Any) -> Cell | Pair:
-        """The cell of a job."""
+        """Return a job's cell. Raises WorkflowError if it is unknown or cannot run here."""
         name = wildcards.cell
         if name not in self.plan.cells:
             near = nearest(name, list(self.plan.cells), listed=False)
@@ -163,47 +162,47 @@ class WorkflowRun:
         return self.plan.cells[name]
 
     def cell_dataset(self, wildcards: Any) -> str:
-        """The small digest file of its dataset: Snakemake compares its content, not its time."""
+        """Return its dataset's digest file: small, so Snakemake compares content, not time."""
         return f"results/data/{self.cell(wildcards).dataset.name}/digest.json"
 
     def cell_weights(self, wildcards: Any) -> list[str]:
-        """The same of the weights that it starts from; none where its seed draws them."""
+        """Return the digest files of the weights it starts from; none if the seed draws them."""
         return list(map(str, state.weights(self.cell(wildcards))))
 
     @property
     def keeping(self) -> str:
-        """A pattern of the cells that leave their weights for others."""
+        """A regular expression for the cells that keep their weights for others."""
         cells = self.plan.cells.values()
         names = [each.id for each in cells if isinstance(each, Cell) and each.run.keeps_weights]
         return "|".join(map(re.escape, names)) or "none"
 
     def cell_image(self, wildcards: Any) -> list[str]:
-        """The digest files of its images; none where cells run on the host."""
+        """Return the digest files of its images; none if cells run on the host."""
         found = (state.image_of(side, self.plan) for side in self.cell(wildcards).sides)
         return list(dict.fromkeys(_digest_file(image) for image in found if image is not None))
 
     def cell_code(self, wildcards: Any) -> str:
-        """Digest of the code that it can reach: comments and other strategies do not count."""
+        """Return a digest of the code it can reach, without comments and other strategies."""
         return state.code_digest(self.cell(wildcards))
 
     def cell_threads(self, wildcards: Any) -> int:
-        """The cores of devices of kind cpu; a GPU's process needs one for itself. Of a pair all:
-        nothing runs beside it."""
+        """Return the cores of its CPU devices, or one per GPU for the driving process. A pair gets
+        all: nothing runs beside it."""
         cell = self.cell(wildcards)
         return ALL if isinstance(cell, Pair) else machine.cores_of(cell.hardware)
 
     def cell_priority(self, wildcards: Any) -> int:
-        """Seeds in turn, and restarts: strategies that are compared run near each other in time.
+        """Return 1000 - seed (or restart), so that compared strategies run close in time.
 
-        Among cells of as many cores: one of more waits until no smaller one fills the last core.
-        Never below 0, where Snakemake's scheduler leaves cores free as long as others are at 0.
+        This orders cells of equally many cores: a larger one waits until no smaller one fills the
+        last core. Never below 0, where Snakemake leaves cores idle as long as others have 0.
         """
         return max(0, 1000 - self.plan.cells[wildcards.cell].seed)
 
     def resources(self) -> dict:
-        """The resources of cells, by the plugin's names: none where cells run on this machine.
+        """Return cells' resources by the Slurm plugin's names; none if cells run on this machine.
 
-        They never come from `threads`, which the cores of the submitting machine limit.
+        They never come from `threads`, which Snakemake limits to the submitting machine's cores.
         """
         if self.called.main and not self.called.on_slurm:
             return {}
@@ -216,7 +215,7 @@ class WorkflowRun:
     # ------------------------------------------------------------ tables, report, certificates
 
     def metrics(self, wildcards: Any) -> list[str]:
-        """metrics.json of all the study's cells that this machine can run."""
+        """Return the metrics.json of each cell of the study that can run here."""
         study = wildcards.study
         if study not in self.plan.studies:
             near = nearest(study, list(self.plan.studies))
@@ -224,12 +223,12 @@ class WorkflowRun:
         return [str(folder(cell) / "metrics.json") for cell in self.plan.runnable(study)]
 
     def plan_digest(self, wildcards: Any) -> str:
-        """Changes when the shape of a study does: its groups, tables, texts."""
+        """Return a digest that changes with the study's plan: its groups, tables, texts."""
         return files.digest(self.plan.studies[wildcards.study].stated())
 
     @property
     def report_image(self) -> str | list:
-        """The digest file of the image that makes tables and report."""
+        """The digest file of the image that makes tables and report; none on the host."""
         if not deployment.in_images(self.config):
             return []
         image = images.image("report", self.config["stack"], self.config["images"])
@@ -237,16 +236,16 @@ class WorkflowRun:
 
     @property
     def inside_report_image(self) -> str:
-        """What stands before the programs that make tables and report."""
+        """The command prefix for programs that make tables and report; empty on the host."""
         run = "python scripts/images.py run report --plan results/plan/images.json --"
         return run if deployment.in_images(self.config) else ""
 
     def certificates(self, wildcards: Any) -> list[str]:
-        """The certificates of the study of a table."""
+        """Return the certificates for a table's study."""
         return self.certificates_of([wildcards.study])
 
     def certificates_of(self, studies: Iterable[str]) -> list[str]:
-        """Those that stand for the cells of ``studies``: of their images, or of the host."""
+        """Return the certificates for the cells of ``studies``: of their images or of the host."""
         plans = [self.plan.studies[study] for study in studies if study in self.plan.studies]
         every = [group for plan in plans for group in plan.groups if group.not_run is None]
         groups = [group for group in every if group.trained_by is None]
@@ -258,34 +257,34 @@ class WorkflowRun:
         return certificate.wanted([self.plan.studies[study].stated() for study in studies], place)
 
     def certified(self, wildcards: Any) -> str:
-        """Changes when what a certificate is to hold does, or the code that it is about."""
+        """Return a digest of what a certificate must cover and of the code that it certifies."""
         todo = self._certified(wildcards.place, self.plan.studies)
         return files.digest([todo, certificate.code(todo)])
 
     def certified_plans(self, wildcards: Any) -> list[str]:
-        """The plans that ask for any of it."""
+        """Return the plans that need anything of a certificate."""
         asked = [name for name in self.plan.studies if self._certified(wildcards.place, [name])]
         return [f"results/plan/{name}.json" for name in asked]
 
     def certified_image(self, wildcards: Any) -> str | list:
-        """The digest file of the image in which a certificate is made; none on the host."""
+        """Return the digest file of a certificate's image; none on the host."""
         on_host = wildcards.place == certificate.HOST
         return [] if on_host else f"results/images/{wildcards.place}.json"
 
     # ------------------------------------------------------------ what decides an input's bytes
 
     def dataset_source(self, wildcards: Any) -> str:
-        """What decides a dataset's bytes: not the mirrors, nor the code that fetches it.
+        """Return what determines a dataset's bytes: not its mirrors, nor the code that fetches it.
 
-        A change of the conversion itself raises CONVERSION in parbench/data/dataset.py. Of a local
-        folder it is the bytes and not the times: a run of this rule is a run of all its cells.
+        Whoever changes the conversion raises CONVERSION in parbench/data/dataset.py. For a local
+        folder its bytes count, not its times: if this rule runs, so do all cells of the dataset.
         """
         spec = self._known("datasets", wildcards.dataset)
         held = state.source_digest(wildcards.dataset, self.plan)
         return json.dumps([spec, dataset.CONVERSION, *([held] if held else [])], sort_keys=True)
 
     def weights_source(self, wildcards: Any) -> str:
-        """The same of published weights, which get the names of their model's own blocks."""
+        """Return the same for published weights, and their model's code, which names blocks."""
         spec = self._known("weights", wildcards.weights)
         model = provenance.combined(provenance.closure(f"parbench.models.{spec['model']}"))
         return json.dumps([spec, pretrained.CONVERSION, model], sort_keys=True)
@@ -299,7 +298,7 @@ class WorkflowRun:
     # ------------------------------------------------------------ at the start and the end
 
     def begin(self) -> None:
-        """Write cells and plans, and say what will happen."""
+        """Write cells and plans, and print what will happen."""
         writing.write(self.plan)
         deployment.keep(self.config, self.called.apptainer)
         trained = self._to_train()
@@ -329,13 +328,13 @@ class WorkflowRun:
             print(f"parbench: {line}")
 
     def _foretell(self) -> None:
-        """At the end of a dry run: what the run will take."""
+        """Print at the end of a dry run what the run will take."""
         if self.asked:
             self._say(self._to_train())
 
     def _forget_finished(self) -> None:
-        """Results beside checkpoints count where a workflow was killed before it took them: of a
-        cell whose metrics.json was deleted, or that is to run whatever there is, they do not."""
+        """Delete finished.json of cells that are forced to run or whose metrics.json was deleted;
+        it counts only if the workflow was killed before it took note of the result."""
         for cell in self.asked:
             there = (folder(cell) / "metrics.json").exists() or cell in self.left
             if self.called.forced or not there:
@@ -345,14 +344,14 @@ class WorkflowRun:
         return path.exists() and path.stat().st_mtime >= self.started
 
     def finish(self) -> None:
-        """The results in short, where tables were made. `make` prints them itself, also when
-        Snakemake found nothing to do and calls nobody."""
+        """Print a summary of the results if tables were made. `make` prints it itself, also if
+        Snakemake has nothing to do and does not call this."""
         made = (Path(f"results/tables/{study}.csv") for study in self.plan.studies)
         if any(map(self._is_new, made)) and os.environ.get("PARBENCH_CLOSING") != "make":
             subprocess.run([sys.executable, "scripts/closing.py"], check=False)
 
     def fail(self) -> None:
-        """Which cells failed, and a report of what is there."""
+        """Name the cells that failed, and make a report of those that are done."""
         print(
             "The run stopped: see the error above. What is finished is kept; start it again to go "
             "on.",
@@ -360,5 +359,5 @@ class WorkflowRun:
         )
         told = ((cell, folder(cell) / "failed.json") for cell in sorted(self.asked))
         failed = [cell for cell, path in told if self._is_new(path)]
-        if failed:  # none where somebody typed Ctrl-C
+        if failed:  # none after Ctrl-C
             unfinished.tell(self.plan, failed, self.inside_report_image)

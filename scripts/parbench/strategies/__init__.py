@@ -1,7 +1,7 @@
 """Strategies, one file each, loaded by name: how a cell uses its devices.
 
-A cell goes in, an instance of its strategy comes out: the plan asks it about the cell, each rank
-trains with it. _base.py says what a strategy may define.
+Each cell has an instance of its strategy: the plan asks it about the cell, and each rank trains
+with it. _base.py says what a strategy may define.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 def names() -> list[str]:
-    """The strategies that there are: the files of this folder."""
+    """Return the names of all strategies, which are the files of this folder."""
     return sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
 
 
 def load(name: str) -> type[Strategy]:
-    """The class of the strategy ``name``."""
+    """Return the class of the strategy ``name``."""
     return importlib.import_module(f"parbench.strategies.{name}").Strategy
 
 
 def of(cell: Cell) -> Strategy:
-    """The strategy of ``cell``."""
+    """Return an instance of the strategy of ``cell``."""
     return load(cell.strategy.name)(cell)
 
 
 def said(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Of all ``options`` of the strategy ``name`` those that stand in a cell."""
+    """Return ``options`` of the strategy ``name`` without implied ones at their defaults."""
     stated = load(name).OPTIONS
     return {
         key: value
@@ -43,6 +43,6 @@ def said(name: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def image(strategy: str, model: str) -> str:
-    """The recipe containers/<name>.def of the image that a model runs in by a strategy."""
+    """Return the image, a recipe containers/<name>.def, for a model with a strategy."""
     of = load(strategy)
     return of.TEXT_IMAGE if models.vocabulary(model) else of.IMAGE

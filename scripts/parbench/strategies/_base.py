@@ -1,7 +1,7 @@
-"""What a strategy is. The defaults fit one process on one device; a strategy's file holds one class
-``Strategy`` that derives from this one, and says only what differs.
+"""The base class of strategies. Its defaults fit one process on one device; each strategy's file
+has one class ``Strategy``, which derives from it and defines only what differs.
 
-No torch at module level: the workflow reads strategies when it is parsed.
+No torch at module level: the workflow imports strategies when it is parsed.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
     from parbench.machine import Software
 
-    # Of some samples' logits [N, classes] and labels [N]: the sum, weighted for the batch.
+    # (logits [N, classes], labels [N]) -> sum over the samples, weighted for the batch.
     Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Strategy:
-    """How ``cell`` uses its devices: asked by the plan, and at work in each rank.
+    """How ``cell`` uses its devices: queried by the plan, and used for training in each rank.
 
     ``rank`` and ``world_size`` count training processes; ``devices`` are those of this process,
-    input on the first, output on the last; ``backend`` is the communication library in use. They
-    hold after ``setup``, and so do ``model``, which this process trains, and ``companion``: 0 where
-    that is the cell's own model, else the number of the companion.
+    input on the first, output on the last; ``backend`` is the communication library; ``model`` is
+    what this process trains; ``companion`` is 0 if that is the cell's own model, else the number of
+    the companion. All of them are valid after ``setup``.
     """
 
     IMAGE = "torch"  # containers/torch.def
-    TEXT_IMAGE = "text"  # for models of texts
+    TEXT_IMAGE = "text"  # for text models
     ENGINE = "evaluation"  # parbench/training/<name>.py: predicts the test set
     TAKES_TURNS = True  # whether it can be a side of a pair
-    EXACT = "float64"  # the arithmetic in which it must equal eager training but for rounding
-    # A JSON schema, with a default, for each option; of an `implied` one the default is left out of
-    # cells, so that those from before there was such an option keep their ids.
+    EXACT = "float64"  # the arithmetic in which it must equal eager training up to rounding
+    # A JSON schema, with a default, for each option. Cells omit an `implied` option at its default,
+    # so that cells older than the option keep their ids.
     OPTIONS: ClassVar[dict[str, dict]] = {}
-    REFUSES: ClassVar[dict[str, str]] = {}  # of cell.TUNING what it cannot take, and why
+    REFUSES: ClassVar[dict[str, str]] = {}  # settings of cell.TUNING it cannot use, and why
 
     def __init__(self, cell: Cell):
         self.cell = cell
@@ -54,74 +54,74 @@ class Strategy:
         self.devices: list[torch.device] = []
         self.backend: str | None = None
 
-    # ------------------------------------------------------------ asked by the plan
+    # ------------------------------------------------------------ queried by the plan
 
     @property
     def ranks_per_node(self) -> int:
-        """Training processes on each node."""
+        """The number of training processes per node."""
         return 1
 
     @property
     def companions(self) -> dict[str, dict]:
-        """Further models that train at the same time, in processes of their own: by name, the
-        options that differ from their defaults."""
+        """Other models that train at the same time, each in its own process: by name, the options
+        that differ from their defaults."""
         return {}
 
     @property
     def data_parallel_size(self) -> int:
-        """Ranks, over all nodes, that divide each global batch among them."""
+        """The number of ranks, over all nodes, that share each global batch."""
         return 1
 
     @property
     def micro_batches(self) -> int:
-        """Pieces into which a rank cuts its share of a batch."""
+        """The number of micro-batches in a rank's share of a batch."""
         return 1
 
     @property
     def stages(self) -> int:
-        """Stages into which the model is cut."""
+        """The number of stages that the model is split into."""
         return 1
 
     @property
     def batch_norm_scope(self) -> str:
-        """Over which samples BatchNorm normalizes, in words."""
+        """The samples over which BatchNorm normalizes, in words."""
         return "the whole batch"
 
     @property
     def pipeline_bound(self) -> float | None:
-        """What a pipeline may at most speed up by; None where there is none."""
+        """The upper bound on a pipeline's speedup; None without a pipeline."""
         return None
 
     def check(self) -> Iterator[str]:
-        """Sentences about options that contradict each other or the hardware."""
+        """Yield a sentence for each contradiction between options, or with the hardware."""
         yield from ()
 
     def unavailable(self, software: Software) -> str | None:
-        """Why ``software`` cannot run it although the devices are there; else None."""
+        """Return why ``software`` cannot run it although the devices exist; None if it can."""
         return None
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:
-        """(devices, options that differ from their defaults): what is compared with eager."""
+        """Yield (devices, options other than the defaults) to compare with eager training."""
         yield 1, {}
 
     @classmethod
     def lossy(cls, options: Mapping[str, Any]) -> str | None:
-        """What by a cell's ``options`` is not meant to be as in eager training."""
+        """Return how ``options`` deviate from eager training on purpose; None if they do not."""
         return None
 
     def notes(self) -> dict[str, str]:
-        """What a reader must know beside a number, by metric."""
+        """Return by metric what a reader must know about its numbers."""
         return {}
 
-    # ------------------------------------------------------------ at work in a rank
+    # ------------------------------------------------------------ used in each rank
 
     def setup(self) -> None:
         """Join the other processes (none here) and choose this process's devices."""
         self.devices = [self.device(self.local_rank)]
 
     def device(self, index: int) -> torch.device:
-        """The ``index``-th device of this node that the launcher gave to the cell."""
+        """Return the ``index``-th device of this node that the cell may use."""
         import torch
 
         kind = self.cell.hardware.device
@@ -129,16 +129,16 @@ class Strategy:
 
     @property
     def leads(self) -> bool:
-        """Whether this process tells and writes what comes of the cell."""
+        """Whether this process reports and writes the cell's results."""
         return self.rank == 0 and not self.companion
 
     @property
     def takes_images(self) -> bool:
-        """Whether images, or texts, go into this rank's part of the model; else none are made."""
+        """Whether this rank's part of the model takes images or texts; else none are loaded."""
         return True
 
     def sample(self) -> torch.Tensor:
-        """A batch of one, of nothing, as the model takes it."""
+        """Return a batch of one sample, all zeros, as the model takes it."""
         import torch
 
         training, device = self.cell.training, self.devices[0]
@@ -148,11 +148,11 @@ class Strategy:
 
     @property
     def shows(self) -> bool:
-        """Whether this rank shows the progress of all: one of those that know a loss."""
+        """Whether this rank shows the progress of all ranks; it must be one that knows the loss."""
         return self.leads
 
     def staged(self, blocks: nn.Sequential) -> nn.Sequential:
-        """``blocks`` grouped into this strategy's stages, in the cell's precision and format."""
+        """Group ``blocks`` into stages, in the cell's precision and memory format."""
         import torch
 
         from parbench.strategies._stages import group
@@ -165,25 +165,25 @@ class Strategy:
         return stages
 
     def compiled(self, model: nn.Module) -> nn.Module:
-        """``model``, by torch.compile where the cell says so: in place, under its own names."""
+        """Compile ``model`` if the cell says so: in place, so that its names stay."""
         import torch
 
         if (mode := self.cell.training.compile) != "none":
-            torch.compiler.reset()  # graphs of a model before count against a limit
+            torch.compiler.reset()  # graphs of earlier models count towards a limit
             torch.compiler.set_stance("default")
             model.compile(mode=mode, dynamic=False)
         return model
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
-        """The model as it is trained, on this process's devices."""
+        """Return the model to train, on this process's devices."""
         return self.compiled(self.staged(blocks).to(self.devices[0]))
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """The model as it is evaluated: images to logits, or None where another rank has them."""
+        """Return the model to evaluate: images to logits, or to None if another rank has them."""
         return model
 
     def optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
-        """The optimizer as it is stepped."""
+        """Return the optimizer whose steps train the model."""
         return optimizer
 
     def backward(
@@ -194,23 +194,23 @@ class Strategy:
         loss: Loss,
         scaler: torch.amp.GradScaler,
     ) -> torch.Tensor:
-        """Gradients of the loss of this rank's share of a batch: ``images`` [B, 3, S, S] float32
-        or tokens [B, L] on the first device ([B, 0] where it ``takes_images`` not), ``labels`` [B].
+        """Compute the gradients for this rank's share of a batch: ``images`` [B, 3, S, S] float32
+        or tokens [B, L] on the first device ([B, 0] if not ``takes_images``), ``labels`` [B].
 
-        Returns that loss, detached; zero where another rank computes it.
+        Returns the loss, detached; zero if another rank computes it.
         """
         value = loss(model(images), labels)
         scaler.scale(value).backward()
         return value.detach()
 
     def step(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
-        """One step; ``scaler`` is disabled unless the precision is fp16."""
+        """Do one step; ``scaler`` is disabled unless the precision is fp16."""
         scaler.step(optimizer)
         scaler.update()
 
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
         """Tell ``phases`` (profiling/phases.py) when this rank waits for others, and what the
-        stages of a pipeline are. Called for cells of that profile alone, before the first step.
+        stages of a pipeline are. Called only for cells with that profile, before the first step.
         """
         name = self.cell.strategy.name
         raise ParbenchError(
@@ -219,13 +219,13 @@ class Strategy:
         )
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The whole model's tensors (weights, buffers, what belongs to them) by name, in its order,
-        of which this rank has ``tensors``. All ranks call it, and all get them.
+        """Return the whole model's tensors (weights, buffers, optimizer state) by name, in order,
+        from the ``tensors`` of each rank. All ranks call it, and all get the result.
         """
         return tensors
 
     def part(self, whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """The inverse: this rank's part of one of the ``whole`` model's tensors, as of ``like``."""
+        """Return this rank's part of a tensor of the ``whole`` model, sharded like ``like``."""
         return whole
 
     def load(self, model: nn.Module, whole: dict[str, torch.Tensor]) -> None:
@@ -239,8 +239,8 @@ class Strategy:
     def optimizer_state(
         self, optimizer: torch.optim.Optimizer, parameters: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """The state of the whole model's optimizer by `<key>.<parameter>`; this rank has
-        ``parameters``. All ranks call it, and all get it."""
+        """Return the optimizer state of the whole model by `<key>.<parameter>`. ``parameters`` are
+        this rank's. All ranks call it, and all get the result."""
         import torch
 
         names = list(parameters)
@@ -259,7 +259,7 @@ class Strategy:
         parameters: dict[str, torch.Tensor],
         whole: dict[str, torch.Tensor],
     ) -> None:
-        """The inverse: this rank's part of it, after a step at least."""
+        """Load this rank's part of the optimizer state ``whole``, after at least one step."""
         import torch
 
         own: dict[int, dict[str, torch.Tensor]] = {}
@@ -270,24 +270,24 @@ class Strategy:
                 like = parameters[name]
                 part = self.part(value, like)
                 if part.shape == like.shape and part.stride() != like.stride():
-                    part = torch.empty_like(like).copy_(part)  # fused kernels want them alike
+                    part = torch.empty_like(like).copy_(part)  # fused kernels need equal strides
                 own.setdefault(indices[name], {})[key] = part
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": own, "param_groups": groups})
 
     def reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
-        """``values`` (any shape, on devices[0]) combined over all ranks, ``op`` sum or max."""
+        """Reduce ``values`` (any shape, on devices[0]) over all ranks; ``op`` is sum or max."""
         return values
 
     def reduced(self, values: list[float], op: str) -> list[float]:
-        """Numbers combined over all ranks, in double precision; ``op`` is sum or max."""
+        """Reduce numbers over all ranks in double precision; ``op`` is sum or max."""
         import torch
 
         tensor = torch.tensor(values, dtype=torch.float64, device=self.devices[0])
         return self.reduce(tensor, op).tolist()
 
     def gathered(self, values: list[float]) -> list[list[float]]:
-        """The numbers of every rank, by rank; all ranks give as many."""
+        """Return the numbers of every rank, by rank; all ranks pass equally many."""
         table = [[0.0] * len(values) for _ in range(self.world_size)]
         table[self.rank] = values
         flat, width = self.reduced([value for row in table for value in row], "sum"), len(values)
@@ -297,14 +297,14 @@ class Strategy:
         """Give every rank the buffers (BatchNorm's running statistics) of rank 0."""
 
     def meet(self, what: str, mine: Any = None) -> list | None:
-        """Tell the processes of other models that this one is at ``what``, with ``mine`` (JSON).
+        """Tell the processes of other models that this one reached ``what``; ``mine``: a message.
 
-        Returns what each of them told once all are there, by companion, and None before that.
+        Returns the messages (JSON) by companion once all are there, None before; does not wait.
         """
         return [mine]
 
     def heard(self, what: str) -> list:
-        """What the processes of other models, and this one, have told at ``what`` until now."""
+        """Return the messages sent at ``what`` so far by all processes, including this one."""
         return []
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Where the ranks of a cell find each other: through a file that the launcher names.
+"""How the ranks of a cell find each other: through a file that the launcher names.
 
-On one node it is the store itself, so that no port is needed that somebody else may have. On
-several, the first rank serves one and publishes its address there: all of them see that file.
+On one node that file is torch's store, so no port is needed, which another program might use. On
+several nodes, which all see the file, the first rank serves a store and writes its address there.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ if TYPE_CHECKING:
     from parbench.cell import RunSettings
 
 LOOK_SECONDS = 0.05
-# A process may meet the others more than once: every meeting has a file of its own.
+# A process may meet the others more than once: each meeting has its own file.
 _meetings = itertools.count()
 _path = Path()
 
 
 def anew() -> None:
-    """Begin another meeting; all ranks do."""
+    """Begin a new meeting, with its own file; all ranks call this."""
     global _path
     _path = Path(f"{os.environ.get('PARBENCH_STORE', '')}.{next(_meetings)}")
 
 
 def rank() -> int:
-    """This process's number among all ranks."""
+    """Return this process's rank."""
     return int(os.environ.get("RANK", "0"))
 
 
 def local_rank() -> int:
-    """Its number among those of its node."""
+    """Return this process's rank on its node."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def world_size() -> int:
-    """How many ranks there are."""
+    """Return the world size."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def timeout(run: RunSettings) -> timedelta:
-    """How long ranks wait for each other: longer than the launcher, which says which one hung."""
+    """Return how long ranks wait for each other: longer than the launcher, which names who hung."""
     return timedelta(seconds=run.timeout_seconds + 60)
 
 
 def store(run: RunSettings) -> Store:
-    """torch's store of this run. ParbenchError when the first rank cannot be reached."""
+    """Return torch's store of this run. Raises ParbenchError if the first rank is unreachable."""
     from torch import distributed
 
-    if world_size() == 1:  # nobody is to be met, nor need anybody have started it
+    if world_size() == 1:  # no other rank; works without the launcher, too
         return distributed.HashStore()
     anew()
     within = timedelta(seconds=run.connect_seconds)
@@ -77,13 +77,13 @@ def store(run: RunSettings) -> Store:
 
 
 def publish(text: str) -> None:
-    """The first rank's word to the others, if there are any."""
+    """Publish the first rank's ``text`` to the others, if there are any."""
     if world_size() > 1:
         write_atomically(_path, text)
 
 
 def published() -> tuple[str, int]:
-    """The address and port that the first rank publishes; the launcher ends a wait in vain."""
+    """Wait for the first rank's address and port; the launcher ends a wait in vain."""
     while not _path.exists():
         time.sleep(LOOK_SECONDS)
     address, port = _path.read_text().split()
@@ -91,14 +91,14 @@ def published() -> tuple[str, int]:
 
 
 def head(run: RunSettings) -> str:
-    """This node's own IPv4 address, where it is the first one: of the interface that is stated, or
-    the one by which Slurm knows it; the loopback where there is one node."""
+    """Return the IPv4 address of this node, the first one: that of the configured interface, else
+    that of its name in Slurm; the loopback address if there is only one node."""
     named = os.environ.get("PARBENCH_HEAD")
     return "127.0.0.1" if named is None else _talk_through(run, socket.gethostbyname(named))
 
 
 def reach(run: RunSettings, address: str, port: int) -> None:
-    """Prove that the first rank can be reached, and have all talk go the same way."""
+    """Check that the first rank can be reached, and route all communication the same way."""
     try:
         with socket.create_connection((address, port), timeout=run.connect_seconds) as connection:
             own = connection.getsockname()[0]
@@ -111,13 +111,13 @@ def reach(run: RunSettings, address: str, port: int) -> None:
 
 
 def _talk_through(run: RunSettings, address: str) -> str:
-    """Have libraries use the interface that is stated, or else the one that has ``address``.
+    """Make libraries use the configured interface, or else the one that has ``address``.
 
-    Returns the interface's address. ParbenchError when it has none.
+    Returns the interface's address. Raises ParbenchError if it has none.
     """
     found = _interfaces()
     interface = run.interface
-    if interface is None:  # the loopback has all of 127.*
+    if interface is None:  # the loopback serves all of 127.*
         interface = next((name for name, ips in found.items() if address in ips), "lo")
     elif interface in found:
         address = found[interface][0]
@@ -135,13 +135,13 @@ def _node() -> str:
 
 
 def _advice() -> str:
-    """What mends it, with what there is."""
+    """Return the fix, with the interfaces of this node."""
     found = ", ".join(f"{name} ({ips[0]})" for name, ips in _interfaces().items())
     return f"set nodes.interface in config.yaml to a network that all nodes share, of {found}"
 
 
 def _interfaces() -> dict[str, list[str]]:
-    """The IPv4 addresses of this machine, by interface."""
+    """Return the IPv4 addresses of this machine, by interface."""
     import psutil
 
     found = {

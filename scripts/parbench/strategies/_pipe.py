@@ -1,4 +1,4 @@
-"""One rank's stage of a pipeline, and how batches of any size go through all of them."""
+"""One rank's stage of a pipeline, which takes batches of any size."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 class Pipe(nn.Module):
     """The stage ``index`` of ``staged``, on ``device``, under its name in the whole model.
 
-    torch's schedules want micro-batches of one shape. A batch is cut as evenly as it can be, so
-    that there are at most two sizes, and those of each size go through the pipeline together:
-    gradients and losses are sums, and add up.
+    torch's schedules need micro-batches of equal shape. A batch is cut as evenly as possible, so
+    there are at most two sizes, and all micro-batches of one size go through the pipeline together.
+    Gradients and losses are sums, so those of the two passes add up.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Pipe(nn.Module):
         super().__init__()
         self.index, self.number = index, len(staged)
         self.device, self.schedule, self.chunks = device, schedule, chunks
-        # What is received lies there in a row; what is sent must, too.
+        # Tensors are received contiguous, so they must be sent contiguous.
         for stage in staged:
             stage.register_forward_hook(lambda module, inputs, output: output.contiguous())
         self.shapes = _shapes(staged, sample)[index : index + 2]
@@ -44,14 +44,14 @@ class Pipe(nn.Module):
 
     @property
     def is_last(self) -> bool:
-        """Whether this rank has the logits."""
+        """Whether this is the last rank, which has the logits."""
         return self.index == self.number - 1
 
     def forward(self, images: torch.Tensor) -> torch.Tensor | None:
-        """[B, 3, S, S] on the first rank, [B, 0] elsewhere -> [B, classes] on the last one, None
-        elsewhere.
+        """Return logits [B, classes] on the last rank, None on others. ``images``: [B, 3, S, S] on
+        the first rank, [B, 0] on others.
 
-        Without gradients: these are the work of ``train_batch``.
+        Computes no gradients: that is done by ``train_batch``.
         """
         found = [
             schedule.step(*self._taken(images, part))
@@ -64,7 +64,7 @@ class Pipe(nn.Module):
     ) -> torch.Tensor:
         """Add the gradients of ``loss(logits, labels)``, a sum over samples, to the parameters'.
 
-        Returns the loss, detached; zero where the last rank has it.
+        Returns the loss, detached; zero except on the last rank.
         """
         self._loss = loss
         total = torch.zeros((), device=self.device)
@@ -77,11 +77,11 @@ class Pipe(nn.Module):
         return total
 
     def _taken(self, images: torch.Tensor, part: slice) -> tuple[torch.Tensor, ...]:
-        """Only the first rank takes images: the others receive."""
+        """Return the first rank's input; none on the others, which receive activations."""
         return (images[part],) if self.index == 0 else ()
 
     def _passes(self, samples: int, training: bool) -> Iterator[tuple[Any, slice]]:
-        """The schedules that take a batch of ``samples``, and which of them each takes."""
+        """Yield the schedules for a batch of ``samples``, each with its slice of the samples."""
         sizes = [len(part) for part in torch.arange(samples).tensor_split(self.chunks)]
         start = 0
         for size, alike in itertools.groupby(sizes):
@@ -92,7 +92,7 @@ class Pipe(nn.Module):
             start = stop
 
     def _schedule(self, number: int, size: int, training: bool) -> Any:
-        """That of ``number`` micro-batches of ``size`` samples, made once."""
+        """Return the schedule of ``number`` micro-batches of ``size`` samples, made once."""
         key = number, size, training
         if key not in self._made:
             taken, given = (
@@ -113,7 +113,7 @@ class Pipe(nn.Module):
                 input_args=taken,
                 output_args=given,
             )
-            # With fewer micro-batches than stages the two are one, and torch has it as GPipe's.
+            # With fewer micro-batches than stages 1F1B equals GPipe, and torch allows only GPipe.
             kind = SCHEDULES[self.schedule if number >= self.number else "gpipe"]
             loss = (lambda *samples: self._loss(*samples)) if training else None
             self._made[key] = kind(stage, number, loss_fn=loss, scale_grads=False)
@@ -122,14 +122,14 @@ class Pipe(nn.Module):
 
 @torch.no_grad()
 def _shapes(staged: nn.Sequential, sample: torch.Tensor) -> list[tuple[torch.Size, torch.dtype]]:
-    """Shape of a ``sample``, and type, before each stage and after the last one.
+    """Return the shape (of one sample) and dtype before each stage and after the last one.
 
-    Stated beforehand: torch would otherwise find them out by a batch within the first timed epoch.
+    Without these, torch would infer them with a batch within the first timed epoch.
     """
     value = sample
     found = [(value.shape[1:], value.dtype)]
     for stage in staged:
-        # Of a copy, as one device need not hold all stages. Nothing is drawn or counted in it.
+        # A copy, since one device need not hold all stages; eval() leaves RNG and statistics alone.
         value = copy.deepcopy(stage).eval().to(sample.device)(value)
         found.append((value.shape[1:], value.dtype))
     return found

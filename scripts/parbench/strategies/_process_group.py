@@ -1,4 +1,4 @@
-"""What strategies of torch's own process groups share: Gloo or NCCL, sums over ranks."""
+"""What strategies with torch's process groups have in common: Gloo or NCCL, reductions."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 class ProcessGroup(_base.Strategy):
     """One rank of a process group, on one device."""
 
-    LEAST_TORCH: str | None = None  # the oldest version that has what it needs
+    LEAST_TORCH: str | None = None  # the oldest version that can run it
 
     @property
     def ranks_per_node(self) -> int:
-        """One a device."""
+        """One rank per device."""
         return self.cell.hardware.devices
 
     def least_torch(self) -> str | None:
-        """The oldest version that has what this cell needs."""
+        """Return the oldest version of torch that can run this cell; None for any."""
         return self.LEAST_TORCH
 
     def unavailable(self, software: Software) -> str | None:
-        """A torch that is too old."""
+        """Return why the stack's torch is too old; None if it is not."""
         least = self.least_torch()
         return None if least is None else packages.too_old(self.cell.stack, least)
 
     def library(self) -> str:
-        """What joins the devices of this cell."""
+        """Return the communication library for this cell's devices."""
         return "nccl" if self.devices[0].type == "cuda" else "gloo"
 
     def setup(self) -> None:
@@ -58,16 +58,16 @@ class ProcessGroup(_base.Strategy):
         )
 
     def reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
-        """All-reduce, in place."""
+        """All-reduce ``values`` in place."""
         from torch import distributed
 
         distributed.all_reduce(values, getattr(distributed.ReduceOp, op.upper()))
         return values
 
     def close(self) -> None:
-        """Destroy the process group, once nobody holds the wrapped model.
+        """Destroy the process group, after the wrapped model is released.
 
-        torch 2.15 with Gloo otherwise aborts at exit now and then.
+        Otherwise torch 2.15 with Gloo sometimes aborts at exit.
         """
         from torch import distributed
 
@@ -75,10 +75,10 @@ class ProcessGroup(_base.Strategy):
 
 
 class DataParallelGroup(_data_parallel.DataParallel, ProcessGroup):
-    """A process group whose ranks divide each batch, and have all buffers."""
+    """A process group whose ranks divide each batch and have all buffers."""
 
     def broadcast_buffers(self, model: nn.Module) -> None:
-        """Every rank takes rank 0's buffers."""
+        """Broadcast the buffers of rank 0."""
         from torch import distributed
 
         for buffer in model.buffers():

@@ -1,4 +1,4 @@
-"""A model's blocks, grouped into stages: what a strategy places on devices."""
+"""A model's blocks, grouped into stages, which a strategy places on devices."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class Stage(nn.Sequential):
     """Consecutive blocks that one device runs, with one tensor in and one out.
 
-    Mixed precision is entered here and not around the model: autocast is thread-local, and
-    GPipe's worker threads (and its recomputation) would run float32 without a word.
+    Autocast is entered here and not around the model: it is thread-local, so GPipe's worker threads
+    (and its recomputation) would silently run in float32.
     """
 
     def __init__(self, blocks: OrderedDict[str, nn.Module], precision: str, device_type: str):
@@ -28,7 +28,7 @@ class Stage(nn.Sequential):
         self.device_type = device_type
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        """Run the blocks in a row, in this stage's precision."""
+        """Run the blocks in sequence, in this stage's precision."""
         context = (
             contextlib.nullcontext()
             if self.precision == "fp32"

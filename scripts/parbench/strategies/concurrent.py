@@ -1,8 +1,7 @@
-"""Several models at once, each whole on a device of its own, or all on one GPU: nothing passes
-between them.
+"""Several independent models at once, each whole on a device of its own, or all on one GPU.
 
-A cell measures its own model. The others train beside it in processes of their own (companions),
-from one common start, with the same settings and on the same data.
+A cell measures its own model. The others (companions) train beside it in processes of their own,
+from a common start, with the same settings and on the same data.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from parbench.strategies import _meeting, eager
 
 
 class Strategy(eager.Strategy):
-    """One process with a model of its own: to the training loop it is alone.
+    """One process with its own model, which the training loop treats as the only one.
 
-    Process 0 has the cell's model, ``companion`` n the n-th companion. They wait for each other
-    outside of the clock only.
+    Process 0 has the cell's model, process n the n-th companion. They wait for each other only
+    outside the timed parts.
     """
 
     OPTIONS: ClassVar[dict[str, dict]] = {
@@ -36,22 +35,22 @@ class Strategy(eager.Strategy):
 
     @property
     def ranks_per_node(self) -> int:
-        """One for each model."""
+        """One process for each model."""
         return 1 + len(self.companions)
 
     @property
     def _share(self) -> bool:
-        """Whether all models are on one GPU. Of two models on one core each has half."""
+        """Whether all models share one GPU. A single core is not shared: each would get half."""
         return self.cell.hardware.device == "cuda" and self.cell.hardware.devices == 1
 
     @property
     def companions(self) -> dict[str, dict]:
-        """The other models, in an order that their spelling does not change."""
+        """The other models, sorted: their order in the study does not matter."""
         others = sorted(set(self.options["beside"]) - {self.cell.model.name})
         return {name: self.options["beside"][name] for name in others}
 
     def check(self) -> Iterator[str]:
-        """A device for each model, or one GPU; the study says one thing of the cell's own."""
+        """Require a device per model, or one GPU, and the study's own options for its model."""
         named, own, hardware = self.options["beside"], self.cell.model, self.cell.hardware
         number = self.ranks_per_node
         if number == 1:
@@ -72,11 +71,11 @@ class Strategy(eager.Strategy):
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:
-        """Two at once. Every process has the model that is certified, whatever trains beside it."""
+        """Yield two at once. Every process trains the certified model, whatever ``beside`` says."""
         yield 2, {"beside": {"simple_cnn": {}}}
 
     def setup(self) -> None:
-        """Find the others, and become the companion that this process is."""
+        """Find the other processes, and take the model of this one."""
         import torch
 
         self.local_rank = self.companion = _meeting.local_rank()
@@ -91,8 +90,8 @@ class Strategy(eager.Strategy):
             self.model = Model(name, models.options(name, given))
 
     def meet(self, what: str, mine: Any = None) -> list | None:
-        """Through the store of the run: no message is awaited,
-        so that a process that waits can tell that it lives."""
+        """Exchange messages through the run's store, without blocking, so that a waiting process
+        can send heartbeats."""
         if what not in self._said:
             self._said.add(what)
             name = f"parbench/{what}/{self.local_rank}"
@@ -102,7 +101,7 @@ class Strategy(eager.Strategy):
         return told if len(told) == self._processes else None
 
     def heard(self, what: str) -> list:
-        """Counters tell who is there: asking for what is not there yet would wait for it."""
+        """Return the messages so far. Counters say which exist: a missing one would block get()."""
         names = [f"parbench/{what}/{number}" for number in range(self._processes)]
         there = [name for name in names if self._store.add(f"{name}/told", 0)]
         return [json.loads(self._store.get(name)) for name in there]

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-# Steps before PowerSGD begins: DDP makes its buckets anew after the first.
+# Steps before PowerSGD begins: DDP rebuilds its buckets after the first.
 STEPS_BEFORE = 2
-# What PowerSGD's state keeps from step to step, each by bucket.
+# The tensors that PowerSGD keeps from step to step, each by bucket.
 REMEMBERED = ("error_dict", "p_memory_dict", "q_memory_dict")
 
 
 class Strategy(_process_group.DataParallelGroup):
-    """One rank of a process group, with a model of its own."""
+    """One rank of a process group, with a whole model."""
 
     OPTIONS: ClassVar[dict[str, dict]] = {
         "bucket_cap_mb": {
@@ -52,7 +52,7 @@ class Strategy(_process_group.DataParallelGroup):
     }
 
     def check(self) -> Iterator[str]:
-        """NCCL moves GPU memory only; and what PowerSGD does not go with."""
+        """Require GPUs for NCCL, and options that PowerSGD works with."""
         if self.options["backend"] == "nccl" and self.cell.hardware.device == "cpu":
             yield (
                 "backend nccl works between GPUs only; choose backend: gloo or auto for CPU devices"
@@ -68,7 +68,7 @@ class Strategy(_process_group.DataParallelGroup):
 
     @classmethod
     def lossy(cls, options: Mapping[str, Any]) -> str | None:
-        """What a hook makes of gradients."""
+        """Return how a hook changes gradients; None if it does not."""
         rank = options.get("powersgd_rank", 1)
         return {
             "fp16": "gradients are rounded to float16 (hook fp16)",
@@ -77,17 +77,17 @@ class Strategy(_process_group.DataParallelGroup):
         }.get(options.get("hook", "none"))
 
     def least_torch(self) -> str | None:
-        """Gloo's bfloat16 is an invalid scalar type in 2.1, and was tried in 2.15."""
+        """Return 2.15, as tested, for bfloat16 over Gloo: in 2.1 it is an invalid scalar type."""
         gloo = self.options["backend"] == "gloo" or self.cell.hardware.device == "cpu"
         return "2.15" if self.options["hook"] == "bf16" and gloo else super().least_torch()
 
     def library(self) -> str:
-        """The study's choice."""
+        """Return the communication library that the study chose."""
         asked = self.options["backend"]
         return super().library() if asked == "auto" else asked
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
-        """The model, whose backward pass averages gradients over the ranks."""
+        """Return the model; its backward pass averages gradients over the ranks."""
         from torch.nn.parallel import DistributedDataParallel
 
         model = super().wrap(blocks)
@@ -95,13 +95,13 @@ class Strategy(_process_group.DataParallelGroup):
         bucket = self.options["bucket_cap_mb"]
         model = DistributedDataParallel(model, device_ids=device_ids, bucket_cap_mb=bucket)
         self._forget()
-        # DDP takes one hook: of phases it is that of `watch`.
+        # DDP takes one hook: with profile phases, it is that of `watch`.
         if self.options["hook"] != "none" and self.cell.training.profile != "phases":
             model.register_comm_hook(None, self._average())
         return model
 
     def _average(self) -> Callable:
-        """The hook. Without annotations: DDP would refuse them as text."""
+        """Return the hook. It has no annotations: DDP rejects those that are strings."""
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
         name = self.options["hook"]
@@ -111,8 +111,8 @@ class Strategy(_process_group.DataParallelGroup):
             "bf16": default_hooks.bf16_compress_hook,
             "powersgd": powerSGD_hook.powerSGD_hook,
         }[name]
-        # Over Gloo its threads send PowerSGD's later messages, of several buckets in an order that
-        # differs between ranks: they hang. One bucket at a time they do not.
+        # Gloo's threads send PowerSGD's later messages. With several buckets, their order differs
+        # between ranks and they hang; one bucket at a time works.
         waits = name == "powersgd" and self.backend == "gloo"
 
         def average(state, bucket):
@@ -124,7 +124,7 @@ class Strategy(_process_group.DataParallelGroup):
         return average
 
     def _forget(self) -> None:
-        """No step was done yet."""
+        """Reset the state of PowerSGD: no step was done yet."""
         self.memory: Any = None
         if self.options["hook"] == "powersgd":
             from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
@@ -133,18 +133,18 @@ class Strategy(_process_group.DataParallelGroup):
                 None,  # all ranks
                 matrix_approximation_rank=self.options["powersgd_rank"],
                 start_powerSGD_iter=STEPS_BEFORE,
-                orthogonalization_epsilon=1e-8,  # a gradient may be nothing
+                orthogonalization_epsilon=1e-8,  # a gradient may be all zeros
             )
 
     def load(self, model: nn.Module, whole: dict[str, torch.Tensor]) -> None:
-        """What PowerSGD remembers is of other weights."""
+        """Set the weights, and reset PowerSGD, whose state belongs to other weights."""
         super().load(model, whole)
         self._forget()
 
     def optimizer_state(
         self, optimizer: torch.optim.Optimizer, parameters: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """With what PowerSGD remembers, of every rank: errors are its own."""
+        """Return it with the PowerSGD state of each rank, since errors differ between ranks."""
         import torch
         from torch import distributed
 
@@ -164,7 +164,7 @@ class Strategy(_process_group.DataParallelGroup):
         parameters: dict[str, torch.Tensor],
         whole: dict[str, torch.Tensor],
     ) -> None:
-        """The inverse: buckets are as they were, since the first step."""
+        """Restore PowerSGD's state, too: buckets are the same again after the first step."""
         super().load_optimizer_state(optimizer, parameters, whole)
         if self.memory is not None:
             self.memory.iter = int(whole["iter.powersgd"])
@@ -174,21 +174,21 @@ class Strategy(_process_group.DataParallelGroup):
                     getattr(self.memory, key)[int(bucket)] = rows[self.rank].to(self.devices[0])
 
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
-        """A forward pass begins with rank 0's buffers. In the backward pass, from the last bucket
-        on, this rank has no gradient left to compute: it exchanges until the pass ends. Earlier
-        buckets cross the network while it computes.
+        """Count as exchange: the broadcast of buffers before the forward pass and, in the backward
+        pass, the time from the last bucket on, when no gradient is left to compute. Earlier buckets
+        cross the network during computation.
         """
         average = self._average()
-        if self.options["hook"] == "powersgd":  # which waits within
+        if self.options["hook"] == "powersgd":  # this hook waits inside
             average = phases.exchanging(average)
 
-        def watched(state, bucket):  # annotated as text, DDP would refuse it
+        def watched(state, bucket):  # no annotations: DDP rejects strings
             if bucket.is_last():
                 phases.enter("exchange")
             return average(state, bucket)
 
         model.register_comm_hook(None, watched)
-        # What DDP does before the model's own forward pass is to broadcast buffers.
+        # Before the model's own forward pass, DDP broadcasts buffers.
         broadcast = ExitStack()
         model.register_forward_pre_hook(
             lambda *given: broadcast.enter_context(phases.phase("exchange"))
@@ -196,5 +196,5 @@ class Strategy(_process_group.DataParallelGroup):
         model.module.register_forward_pre_hook(lambda *given: broadcast.close())
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """Without DDP's collective calls, which evaluation has no need of."""
+        """Return the model without DDP, whose collective calls evaluation does not need."""
         return model.module

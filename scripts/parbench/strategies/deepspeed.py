@@ -1,5 +1,5 @@
-"""DeepSpeed's ZeRO (Rajbhandari et al. 2020): every rank holds a part of the optimizer's state, in
-stages 2 and 3 also of the gradients, and in stage 3 of the weights."""
+"""DeepSpeed's ZeRO (Rajbhandari et al. 2020): each rank holds a shard of the optimizer state, in
+stages 2 and 3 also of the gradients, and in stage 3 also of the weights."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Strategy(_process_group.DataParallelGroup):
-    """One rank of a process group, whose engine holds the model and steps torch's optimizer."""
+    """One rank of a process group; its engine holds the model and steps torch's optimizer."""
 
     IMAGE = TEXT_IMAGE = "deepspeed"  # containers/deepspeed.def
-    LEAST_TORCH = "2.15"  # with which it was tried
-    EXACT = "float32"  # it takes no other weights
+    LEAST_TORCH = "2.15"  # the version that it was tested with
+    EXACT = "float32"  # the engine takes no other weights
     REFUSES: ClassVar[dict[str, str]] = {
         "compile": "DeepSpeed's engine compiles by a configuration of its own",
         "memory_format": "DeepSpeed copies weights into one flat tensor",
@@ -40,7 +40,7 @@ class Strategy(_process_group.DataParallelGroup):
     }
 
     def check(self) -> Iterator[str]:
-        """Parts need ranks, and the loss scaler of fp16 would be DeepSpeed's own."""
+        """Require several ranks for shards; reject fp16, which DeepSpeed would scale itself."""
         yield from super().check()
         stage = self.options["stage"]
         if stage > 0 and self.data_parallel_size == 1:
@@ -49,41 +49,41 @@ class Strategy(_process_group.DataParallelGroup):
             yield "precision fp16 would be scaled by DeepSpeed itself; choose bf16 or fp32"
 
     def unavailable(self, software: Software) -> str | None:
-        """Why DeepSpeed is not here."""
+        """Return why DeepSpeed cannot run here; None if it can."""
         return super().unavailable(software) or software.without("deepspeed", "deepspeed")
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:
-        """Every stage, over even and uneven parts."""
+        """Yield every stage on two ranks, and stage 3 on three, so that shards are uneven."""
         for stage in (0, 1, 2, 3):
             yield 2, {"stage": stage}
         yield 3, {"stage": 3}
 
     def setup(self) -> None:
-        """Join the process group, which DeepSpeed then takes."""
+        """Join the process group, which DeepSpeed then uses."""
         os.environ["DS_ACCELERATOR"] = self.cell.hardware.device
         super().setup()
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 
     def optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
-        """It still has the learning rate and the state, of this rank's part of the weights."""
+        """Return the optimizer: it keeps the learning rate, and the state of this rank's shard."""
         import deepspeed
 
         config = {
-            # Asked for, though what a rank computes is its share of each batch.
+            # Required, although each rank computes its share of each batch.
             "train_micro_batch_size_per_gpu": math.ceil(
                 self.cell.training.global_batch / self.world_size
             ),
             "zero_optimization": {"stage": self.options["stage"]},
             "zero_allow_untested_optimizer": True,
-            "gradient_clipping": 0.0,  # by itself it clips at 1
+            "gradient_clipping": 0.0,  # the default clips at 1
         }
         self.parameters = dict(model.named_parameters())
         self.engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
         return optimizer
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """The engine, which gathers weights."""
+        """Return the engine, which gathers weights."""
         return self.engine
 
     def backward(
@@ -94,18 +94,18 @@ class Strategy(_process_group.DataParallelGroup):
         loss: Loss,
         scaler: torch.amp.GradScaler,
     ) -> torch.Tensor:
-        """The engine averages gradients over the ranks."""
-        self.engine.training = model.training  # the loop knows the model alone
+        """Compute gradients; the engine averages them over the ranks."""
+        self.engine.training = model.training  # the loop only knows the model
         value = loss(self.engine(images), labels)
         self.engine.backward(value)
         return value.detach()
 
     def step(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
-        """The engine's step: of each part, then parts are gathered."""
+        """Let the engine step: each rank updates its shard, then shards are gathered."""
         self.engine.step()
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Weights of stage 3 are gathered one by one, and kept outside of the accelerator."""
+        """Gather weights of stage 3 one by one, into host memory; other tensors are whole."""
         from deepspeed.utils import safe_get_full_fp32_param
 
         if self.options["stage"] < 3:
@@ -118,7 +118,7 @@ class Strategy(_process_group.DataParallelGroup):
         }
 
     def load(self, model: nn.Module, whole: dict[str, torch.Tensor]) -> None:
-        """Weights of stage 3 are set one by one; the engine's copies of all others, too."""
+        """Set weights (of stage 3 one by one), buffers, and the engine's own copies of weights."""
         import deepspeed
         import torch
 
@@ -136,7 +136,7 @@ class Strategy(_process_group.DataParallelGroup):
     def optimizer_state(
         self, optimizer: torch.optim.Optimizer, parameters: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Gathered one by one; numbers (the optimizer's steps) are the same for all."""
+        """Gather states one by one; scalars (the optimizer's steps) are the same on all ranks."""
         from deepspeed.utils import safe_get_full_optimizer_state
 
         if self.options["stage"] == 0:
@@ -155,7 +155,7 @@ class Strategy(_process_group.DataParallelGroup):
         parameters: dict[str, torch.Tensor],
         whole: dict[str, torch.Tensor],
     ) -> None:
-        """Set one by one, within the state that a step has made."""
+        """Set states one by one, in the state that a step has created."""
         from deepspeed.utils import safe_set_full_optimizer_state
 
         if self.options["stage"] == 0:
@@ -170,6 +170,6 @@ class Strategy(_process_group.DataParallelGroup):
                     safe_set_full_optimizer_state(parameter, new, key)
 
     def _state(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-        """Of the only group's part."""
+        """Return the state of this rank's shard of the only parameter group."""
         (state,) = optimizer.state.values()
         return state

@@ -1,4 +1,4 @@
-"""Plain PyTorch on one device: what every other strategy is compared with."""
+"""Plain PyTorch on one device, with which every other strategy is compared."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Strategy(_base.Strategy):
-    """One process on its device."""
+    """One process on one device."""
 
     def check(self) -> Iterator[str]:
-        """More devices than one would stand idle."""
+        """Require a single device: others would be idle."""
         if self.cell.hardware.devices * self.cell.hardware.nodes != 1:
             yield "eager training uses one device; choose hardware with devices: 1 and nodes: 1"
 
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
-        """It waits for nobody."""
+        """Do nothing: one process waits for no other."""

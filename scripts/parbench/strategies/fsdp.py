@@ -1,5 +1,5 @@
-"""Fully sharded data parallelism (Zhao et al. 2023; torch's fully_shard): every rank holds a part
-of each block's weights, gradients and optimizer state, and has a block whole while it computes it.
+"""Fully sharded data parallelism (Zhao et al. 2023; torch's fully_shard): each rank holds a shard
+of each block's weights, gradients and optimizer state, and gathers a block while it computes it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Strategy(_process_group.DataParallelGroup):
-    """One rank of a process group, with its part of the model, whose buffers are whole."""
+    """One rank of a process group, with its shard of the model; buffers are whole."""
 
     OPTIONS: ClassVar[dict[str, dict]] = {
         "reshard_after_forward": {
@@ -30,23 +30,23 @@ class Strategy(_process_group.DataParallelGroup):
         "memory_format": "fully_shard takes no weights that are not contiguous",
         "fused": "not every fused optimizer of torch knows weights that are in parts",
     }
-    # fully_shard is public since 2.6, and since 2.7 every rank may take its part of a tensor that
-    # all have (distribute_tensor's src_data_rank).
+    # fully_shard is public since 2.6; since 2.7 each rank can take its shard of a tensor that all
+    # ranks have (distribute_tensor's src_data_rank).
     LEAST_TORCH = "2.7"
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:
-        """As data parallelism, and with blocks that stay whole between their two passes."""
+        """Yield those of data parallelism, and blocks that stay whole between their passes."""
         yield from super().certified()
         yield 2, {"reshard_after_forward": False}
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
-        """The model, block by block in parts of its parameters' first dimension (DTensor)."""
+        """Shard the model block by block, along its parameters' first dimension (DTensor)."""
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
         model = super().wrap(blocks)
-        # Stated: by itself it would take a GPU wherever there is one.
+        # Explicit: by default it would use a GPU if there is one.
         mesh = init_device_mesh(self.devices[0].type, (self.world_size,))
         for stage in model:
             for block in stage:
@@ -55,16 +55,16 @@ class Strategy(_process_group.DataParallelGroup):
         return fully_shard(model, mesh=mesh)
 
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
-        """A rank waits for a block's weights before its passes, and for its gradients after them.
+        """Count as exchange: waits for a block's weights before its passes and its gradients after.
 
-        On GPUs, too, where it would otherwise gather beside the block before.
+        Also on GPUs, where weights are otherwise gathered while the block before computes.
         """
         from torch import distributed
 
         phases.exchanging_in(distributed.Work, "wait")
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Gathered one by one, and kept outside of the accelerator."""
+        """Gather tensors one by one, into host memory."""
         from torch.distributed.tensor import DTensor
 
         return {
@@ -73,11 +73,11 @@ class Strategy(_process_group.DataParallelGroup):
         }
 
     def part(self, whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """A number (the optimizer's steps) is the same on every rank, and so are buffers."""
+        """Return this rank's shard; scalars (the optimizer's steps) and buffers are not sharded."""
         from torch.distributed.tensor import DTensor, distribute_tensor
 
         if not isinstance(like, DTensor) or whole.dim() == 0:
             return whole
-        # Every rank has read the whole: nothing is sent.
+        # Every rank has the whole tensor, so nothing is sent.
         whole = whole.to(self.devices[0])
         return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)

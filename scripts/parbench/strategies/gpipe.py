@@ -1,4 +1,4 @@
-"""GPipe (Huang et al. 2019) by torchgpipe: stages on devices, micro-batches in a pipeline."""
+"""GPipe (Huang et al. 2019) with torchgpipe: stages on devices, micro-batches in a pipeline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Strategy(_base.Strategy):
-    """One process that drives all devices of a node, a partition on each."""
+    """One process that drives all devices of a node, with a partition on each."""
 
     OPTIONS: ClassVar[dict[str, dict]] = {
         "balance": {
@@ -48,17 +48,17 @@ class Strategy(_base.Strategy):
 
     @property
     def micro_batches(self) -> int:
-        """A batch is cut into its micro-batches."""
+        """The number of micro-batches (``chunks``)."""
         return self.options["chunks"]
 
     @property
     def stages(self) -> int:
-        """torchgpipe's balance counts stages."""
+        """The number of stages; torchgpipe's balance counts them by device."""
         return sum(self.options["balance"])
 
     @property
     def batch_norm_scope(self) -> str:
-        """A micro-batch knows nothing of the others; only running statistics may wait for them."""
+        """Each micro-batch; only running statistics may be deferred to the end of a batch."""
         if self.micro_batches == 1:
             return super().batch_norm_scope
         deferred = "" if self.options["deferred_batch_norm"] else "not "
@@ -66,9 +66,9 @@ class Strategy(_base.Strategy):
 
     @property
     def pipeline_bound(self) -> float | None:
-        """m equal micro-batches on n devices take m + n - 1 turns, where one device takes m * n.
+        """The bound: m equal micro-batches take m + n - 1 turns on n devices, and m * n on one.
 
-        None where nothing overlaps: on one device, and on CPU devices, which share one worker.
+        None if nothing overlaps: on one device, and on CPU devices, which share one worker.
         """
         devices = self.cell.hardware.devices
         if devices == 1 or self.cell.hardware.device == "cpu":
@@ -76,7 +76,7 @@ class Strategy(_base.Strategy):
         return self.micro_batches * devices / (self.micro_batches + devices - 1)
 
     def check(self) -> Iterator[str]:
-        """The balance names as many devices as the hardware has."""
+        """Require one node, a balance that fits its devices, and what torchgpipe supports."""
         balance, hardware = self.options["balance"], self.cell.hardware
         if hardware.nodes != 1:
             yield f"torchgpipe works within one node, not {hardware.nodes}; choose nodes: 1"
@@ -100,7 +100,7 @@ class Strategy(_base.Strategy):
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:
-        """Both places of two stages, whole and cut batches, with and without recomputation."""
+        """Yield both placements of two stages, whole and cut batches, all checkpoint modes."""
         for balance in ([2], [1, 1]):
             for checkpoint in cls.OPTIONS["checkpoint"]["enum"]:
                 for chunks in (1, 2, 4, 8):
@@ -109,7 +109,7 @@ class Strategy(_base.Strategy):
                 yield len(balance), dict(balance=balance, checkpoint=checkpoint, **deferred)
 
     def notes(self) -> dict[str, str]:
-        """On CPU several devices are one worker: a slowdown there says nothing of a pipeline."""
+        """Note that CPU devices share one worker, so that speedups say nothing of a pipeline."""
         if self.cell.hardware.device == "cpu" and self.cell.hardware.devices > 1:
             return dict.fromkeys(
                 ("speedup", "throughput_ratio", "parallel_efficiency"),
@@ -119,16 +119,16 @@ class Strategy(_base.Strategy):
         return {}
 
     def setup(self) -> None:
-        """Take every device of the cell."""
+        """Use all devices of the cell."""
         self.devices = [self.device(index) for index in range(self.cell.hardware.devices)]
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
-        """The stages, placed by the balance; input on the first device, output on the last."""
+        """Place the stages by the balance; input is on the first device, output on the last."""
         from torchgpipe import GPipe
 
         return GPipe(self.staged(blocks), devices=self.devices, **self.options)
 
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
-        """Each partition is busy on its device; on CPU all of them are one worker's."""
+        """Watch each partition on its device; on CPU, all belong to one worker."""
         for partition, device in zip(model.partitions, model.devices, strict=True):
             phases.watch_stage(partition, device)

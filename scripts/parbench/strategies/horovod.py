@@ -46,7 +46,7 @@ class Strategy(_data_parallel.DataParallel):
     }
 
     def check(self) -> Iterator[str]:
-        """More than two ranks add in an order that fusion, and so time, decides."""
+        """Reject fusion in deterministic mode: timing orders the sums of three or more ranks."""
         ranks, threshold = self.data_parallel_size, self.options["fusion_threshold_mb"]
         if self.cell.training.mode == "deterministic" and ranks > 2 and threshold > 0:
             yield (
@@ -57,20 +57,20 @@ class Strategy(_data_parallel.DataParallel):
 
     @classmethod
     def lossy(cls, options: Mapping[str, Any]) -> str | None:
-        """What compression makes of gradients."""
+        """Return how compression changes gradients; None if it does not."""
         rounded = options.get("compression") == "fp16"
         return "gradients are rounded to float16 (compression fp16)" if rounded else None
 
     def unavailable(self, software: Software) -> str | None:
-        """Why Horovod is not here, in the compiler's words; GPUs need one with NCCL."""
+        """Return why Horovod, or its NCCL for GPUs, is missing, in the compiler's words."""
         without = software.without_horovod()
         if without is None and self.cell.hardware.device == "cuda":
             without = software.without_nccl()
         return without
 
     def setup(self) -> None:
-        """Join the job. RuntimeError when GPUs would need an NCCL that Horovod lacks."""
-        # Read by init().
+        """Join the job. Raises RuntimeError on GPUs if Horovod was built without NCCL."""
+        # init() reads these variables.
         threshold = self.options["fusion_threshold_mb"]
         os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(threshold * 2**20))
         os.environ["HOROVOD_CYCLE_TIME"] = str(self.options["cycle_time_ms"])
@@ -92,9 +92,9 @@ class Strategy(_data_parallel.DataParallel):
             torch.cuda.set_device(self.devices[0])
 
     def _place(self) -> dict[str, str]:
-        """What tells Horovod its place among the ranks, as horovodrun sets it.
+        """Return the variables with this rank's place in the job, as horovodrun sets them.
 
-        The first rank serves the rendezvous over which Gloo's ranks find each other.
+        The first rank serves the rendezvous with which Gloo's ranks find each other.
         """
         _meeting.anew()
         run, rank, size = self.cell.run, _meeting.rank(), _meeting.world_size()
@@ -123,7 +123,7 @@ class Strategy(_data_parallel.DataParallel):
         }
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
-        """The model, with the parameters of rank 0."""
+        """Return the model, with the parameters of rank 0."""
         import horovod.torch as hvd
 
         model = super().wrap(blocks)
@@ -131,7 +131,7 @@ class Strategy(_data_parallel.DataParallel):
         return model
 
     def optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
-        """An optimizer that averages each gradient over the ranks as soon as it is there."""
+        """Return an optimizer that averages each gradient over the ranks once it is computed."""
         import horovod.torch as hvd
 
         compression = getattr(hvd.Compression, self.options["compression"])
@@ -140,7 +140,7 @@ class Strategy(_data_parallel.DataParallel):
         )
 
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
-        """Once the backward pass is over, a step begins by waiting for all averages."""
+        """Count as exchange: a step's wait for all averages, after the backward pass."""
         optimizer.synchronize = phases.exchanging(optimizer.synchronize)
 
     def step(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
@@ -155,13 +155,13 @@ class Strategy(_data_parallel.DataParallel):
         scaler.update()
 
     def reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
-        """All-reduce, in place."""
+        """All-reduce ``values`` in place."""
         import horovod.torch as hvd
 
         return hvd.allreduce_(values, op={"sum": hvd.Sum, "max": hvd.Max}[op])
 
     def broadcast_buffers(self, model: nn.Module) -> None:
-        """Every rank takes rank 0's buffers."""
+        """Broadcast the buffers of rank 0."""
         import horovod.torch as hvd
 
         for index, buffer in enumerate(model.buffers()):
@@ -175,9 +175,9 @@ class Strategy(_data_parallel.DataParallel):
 
 
 def _serve(address: str, nodes: int, each: int) -> int:
-    """Serve the rendezvous of ``nodes`` nodes of ``each`` ranks, until this process ends; its port.
+    """Serve the rendezvous of ``nodes`` * ``each`` ranks until this process ends; return its port.
 
-    As Horovod's own RendezvousServer, which listens on all networks.
+    Like Horovod's own RendezvousServer, which however listens on all networks.
     """
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer

@@ -1,5 +1,5 @@
-"""A pipeline over processes (torch.distributed.pipelining): a stage a rank, micro-batches by the
-schedule of GPipe (Huang et al. 2019) or 1F1B (Narayanan et al. 2019).
+"""A pipeline over processes (torch.distributed.pipelining): one stage per rank, micro-batches by
+the schedule of GPipe (Huang et al. 2019) or 1F1B (Narayanan et al. 2019).
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ class Strategy(_process_group.ProcessGroup):
         "compile": "a pipeline's stages compute by torch's schedule, piece by piece",
         "memory_format": "a pipeline's stages send each other contiguous tensors",
     }
-    LEAST_TORCH = "2.10"  # its schedules can leave out their outputs (return_outputs)
+    LEAST_TORCH = "2.10"  # the first whose schedules need not return outputs (return_outputs)
 
     @property
     def micro_batches(self) -> int:
-        """A batch is cut into its micro-batches."""
+        """The number of micro-batches (``chunks``)."""
         return self.options["chunks"]
 
     @property
     def stages(self) -> int:
-        """One a rank."""
+        """The number of stages: one per rank."""
         return self.cell.hardware.devices * self.cell.hardware.nodes
 
     @property
     def batch_norm_scope(self) -> str:
-        """A micro-batch knows nothing of the others."""
+        """Each micro-batch, if there are several."""
         if self.micro_batches == 1:
             return super().batch_norm_scope
         return "each micro-batch, running statistics not deferred"
 
     @property
     def pipeline_bound(self) -> float:
-        """m equal micro-batches on n stages take m + n - 1 turns, where one device takes m * n."""
+        """The bound: m equal micro-batches take m + n - 1 turns on n stages, and m * n on one."""
         return self.micro_batches * self.stages / (self.micro_batches + self.stages - 1)
 
     def check(self) -> Iterator[str]:
-        """Several stages, which tell each other nothing but activations and their gradients."""
+        """Require two stages, which exchange nothing but activations and their gradients."""
         training = self.cell.training
         if self.stages < 2:
             yield (
@@ -87,30 +87,30 @@ class Strategy(_process_group.ProcessGroup):
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:
-        """Both schedules, with fewer micro-batches than stages, as many, and more."""
+        """Yield both schedules, with fewer micro-batches than stages, as many, and more."""
         for schedule in cls.OPTIONS["schedule"]["enum"]:
             for chunks in (1, 2, 4, 8):
                 yield 2, {"schedule": schedule, "chunks": chunks}
 
     @property
     def takes_images(self) -> bool:
-        """The first stage's rank: the others receive activations."""
+        """Whether this is the first rank: the others receive activations."""
         return self.rank == 0
 
     @property
     def shows(self) -> bool:
-        """The last rank computes the loss."""
+        """Whether this is the last rank, which computes the loss."""
         return self.rank == self.world_size - 1
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
-        """This rank's stage."""
+        """Return this rank's stage."""
         from parbench.strategies._pipe import Pipe
 
         return Pipe(self.staged(blocks), self.rank, self.devices[0], self.sample(), **self.options)
 
     def watch(self, phases: Any, model: Any, optimizer: Any) -> None:
-        """Between its micro-batches a rank waits for messages: while another one still computes,
-        in the bubble.
+        """Count as exchange: a rank's waits for messages between micro-batches; as bubble, those
+        while another rank still computes.
         """
         from torch import distributed
 
@@ -125,19 +125,19 @@ class Strategy(_process_group.ProcessGroup):
         loss: Loss,
         scaler: torch.amp.GradScaler,
     ) -> torch.Tensor:
-        """The first rank takes the images, the last one the labels; no ``scaler`` is needed."""
+        """Compute gradients from the first rank's images and the last's labels, unscaled."""
         return model.train_batch(images, labels, loss)
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Those of all ranks, from the first stage to the last.
+        """Return the tensors of all ranks, from the first stage to the last.
 
-        Sent as a safetensors file: torch's own way for anything but a tensor is a pickle.
+        Sent as a safetensors file, since torch would pickle anything but a tensor.
         """
         import torch
         from safetensors.torch import load, save
         from torch import distributed
 
-        # Files are in an order of their own.
+        # Numbered, since safetensors files have an order of their own.
         own = {
             f"{number:06}.{name}": value.detach().cpu().contiguous()
             for number, (name, value) in enumerate(tensors.items())

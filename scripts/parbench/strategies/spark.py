@@ -1,4 +1,4 @@
-"""Inference by Spark: executors predict the test set's records, each with a copy of the model."""
+"""Inference with Spark: executors predict the test set, each with a copy of the model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Strategy(_base.Strategy):
-    """One process, the driver; what predicts are Python workers of executors.
+    """One process, the driver; Python workers of executors predict.
 
-    The device's threads are the cores of all executors together.
+    The device's threads are the total cores of all executors.
     """
 
     IMAGE = TEXT_IMAGE = "spark"
@@ -45,7 +45,7 @@ class Strategy(_base.Strategy):
     }
 
     def check(self) -> Iterator[str]:
-        """It trains nothing, and counts cores."""
+        """Require trained_by, tensor input, one CPU device, and executors that divide its cores."""
         hardware, executors = self.cell.hardware, self.options.get("executors", 1)
         if self.cell.trained_by is None:
             yield "spark predicts and does not train; say trained_by, the variant that trains"
@@ -62,12 +62,12 @@ class Strategy(_base.Strategy):
             )
 
     def unavailable(self, software: Software) -> str | None:
-        """Without Spark, Java or the cluster."""
+        """Return which of cluster, Spark and Java is missing; None if none is."""
         if self.options.get("cluster") and self.cell.run.spark_master is None:
             return "needs a Spark cluster: spark.master in config.yaml (docs/spark.md)"
         return software.without_spark()
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:
-        """Nothing is trained that could differ from eager training."""
+        """Yield nothing: no training could differ from eager training."""
         yield from ()

@@ -1,4 +1,4 @@
-"""Inference over a stream: images come as files at some rate, Spark predicts them as they come."""
+"""Inference on a stream: images arrive as files at a given rate, and Spark predicts them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from parbench.strategies import spark
 
 
 class Strategy(spark.Strategy):
-    """One process that starts a producer of images and the driver of a streaming query on this
-    machine, and counts what comes out."""
+    """One process that starts, on this machine, a producer of images and the driver of a streaming
+    query, and counts the results."""
 
     ENGINE = "stream"
     TAKES_TURNS = False
@@ -54,7 +54,7 @@ class Strategy(spark.Strategy):
     }
 
     def check(self) -> Iterator[str]:
-        """Files hold images."""
+        """Reject text models: the files hold images."""
         yield from super().check()
         if self.cell.training.max_length is not None:
             yield "a stream is of images; choose another model, or strategy spark for texts"
