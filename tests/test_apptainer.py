@@ -21,7 +21,7 @@ INFO:    Using cached SIF image
 
 
 @pytest.fixture(autouse=True)
-def _asked_anew():
+def _probed_anew():
     """Clear the probe's cache: each test probes for itself."""
     apptainer.probe.cache_clear()
     yield

@@ -74,7 +74,7 @@ def fetch_wheels(stack: str, place: Path) -> None:
     (place / "python").write_text(PYTHON, encoding="utf-8")
 
 
-def brought(contents: Contents, place: Path) -> dict[str, Path]:
+def archive_names(contents: Contents, place: Path) -> dict[str, Path]:
     """Return {name in the archive: path} of everything below bundle/ and results/."""
     path_by_name = {"bundle": place}
     for image in contents.images:
@@ -100,12 +100,12 @@ def write(out: Path, contents: Contents) -> None:
         fetch_wheels(contents.stack, bundle)
         say(f"writing {out}")
         with atomic_path(out) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
-            tar.add(checkout, top, filter=nobodys)
-            for name, path in brought(contents, bundle).items():
-                tar.add(path, f"{top}/{name}", filter=nobodys)
+            tar.add(checkout, top, filter=without_owner)
+            for name, path in archive_names(contents, bundle).items():
+                tar.add(path, f"{top}/{name}", filter=without_owner)
 
 
-def nobodys(info: tarfile.TarInfo) -> tarfile.TarInfo:
+def without_owner(info: tarfile.TarInfo) -> tarfile.TarInfo:
     """Remove the owner of an archive entry: git distrusts checkouts of other users."""
     info.uid = info.gid = 0
     info.uname = info.gname = ""
