@@ -20,15 +20,15 @@ from parbench.files import write_json
 
 def commit(checkout: Path) -> str:
     """Return the checked-out commit; ``-dirty`` is appended if files were changed."""
-    words = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40"]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def main() -> None:
     """Run the command line."""
-    known = ", ".join(BENCHMARKS)
+    names = ", ".join(BENCHMARKS)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {known}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {names}")
     parser.add_argument(
         "--pairs", type=int, help="turns of each side, twice (10); of `pairs` restarts (4)"
     )
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/bench.json"))
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(BENCHMARKS):
-        raise ParbenchError(f"unknown benchmark {min(unknown)!r}; there are {known}")
+        raise ParbenchError(f"unknown benchmark {min(unknown)!r}; there are {names}")
     if arguments.pairs is not None and arguments.pairs < 1:
         raise ParbenchError(f"--pairs {arguments.pairs}: at least 1 is needed")
     checkouts = {"this": ROOT}
@@ -53,14 +53,14 @@ def main() -> None:
     }
     for name in arguments.names or BENCHMARKS:
         print(f"{name}: {BENCHMARKS[name].__doc__}", flush=True)
-        before = os.getloadavg()
+        load_before = os.getloadavg()
         with tempfile.TemporaryDirectory(prefix="parbench-bench-") as folder:
-            number = arguments.pairs or (4 if name == "pairs" else 10)
-            rows = BENCHMARKS[name](Context(Path(folder), checkouts, number))
-        result["load"][name] = [before, os.getloadavg()]
-        found = [row.result() for row in rows]
-        result["rows"] += found
-        print(*map(line, found), sep="\n", flush=True)
+            turns = arguments.pairs or (4 if name == "pairs" else 10)
+            rows = BENCHMARKS[name](Context(Path(folder), checkouts, turns))
+        result["load"][name] = [load_before, os.getloadavg()]
+        entries = [row.result() for row in rows]
+        result["rows"] += entries
+        print(*map(line, entries), sep="\n", flush=True)
         write_json(arguments.out, result)  # after each benchmark: the run may be stopped
     print(arguments.out)
 

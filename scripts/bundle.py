@@ -25,13 +25,15 @@ from parbench.plan import expansion, state
 def needed(config: dict, plan: expansion.Plan, stack: str) -> bundle.Contents:
     """Return images, datasets and published weights of all cells, runnable here or not."""
     sides = [side for cell in plan.cells.values() for side in cell.sides]
-    wanted = {image for side in sides if (image := state.image_of(side, plan))}
+    needed_images = {image for side in sides if (image := state.image_of(side, plan))}
     if deployment.in_images(config):
-        wanted.add(images.image("report", config["stack"], config["images"]))
+        needed_images.add(images.image("report", config["stack"], config["images"]))
     folders = {f"data/{side.dataset.name}" for side in sides}
-    started = (side.model.pretrained for side in sides)
-    folders |= {f"weights/{each.weights}" for each in started if each}
-    return bundle.Contents(stack, sorted(wanted, key=lambda one: one.label), sorted(folders))
+    pretrained = (side.model.pretrained for side in sides)
+    folders |= {f"weights/{each.weights}" for each in pretrained if each}
+    return bundle.Contents(
+        stack, sorted(needed_images, key=lambda image: image.label), sorted(folders)
+    )
 
 
 def prepare(contents: bundle.Contents, settings: dict, overlay: list[str]) -> None:
@@ -54,14 +56,14 @@ def main() -> None:
     )
     parser.add_argument("--environment", default="current", help="stack of the host environment")
     arguments = parser.parse_args()
-    files = arguments.configfile
+    configfiles = arguments.configfile
     bundle.require_clean()
-    config = deployment.settle(configuration.read(files))
-    contents = needed(config, expansion.plan(config, files), arguments.environment)
+    config = deployment.settle(configuration.read(configfiles))
+    contents = needed(config, expansion.plan(config, configfiles), arguments.environment)
     name = f"parbench-{bundle.version()}.tar"  # git ignores it
     out = (arguments.out or Path(name)).absolute()
     out = out / name if out.is_dir() else out
-    overlay = ["--configfile", *files] if files else []
+    overlay = ["--configfile", *configfiles] if configfiles else []
     prepare(contents, config["images"], overlay)
     bundle.write(out, contents)
     print(
@@ -69,7 +71,7 @@ def main() -> None:
         f"The other machine needs Linux ({environment.python_identity()[1]}), {bundle.PYTHON}, make"
         f"{' and Apptainer' if contents.images else ''}; there: tar xf, cd, make report"
         + f' ARGS="{" ".join(overlay)}"'
-        * bool(files)
+        * bool(configfiles)
     )
 
 

@@ -24,8 +24,10 @@ def command(cell_id: str, plan: expansion.Plan) -> None:
     missing += state.lacking_weights(cell)
     # On standard error: the command on standard output is there to be piped and pasted.
     if missing:
-        asked = next(each.arguments for each in plan.studies.values() if cell_id in each.runnable())
-        make = shlex.join(["snakemake", *map(str, missing), *asked])
+        arguments = next(
+            study.arguments for study in plan.studies.values() if cell_id in study.runnable()
+        )
+        make = shlex.join(["snakemake", *map(str, missing), *arguments])
         print(f"its data are not there yet; first: {make}", file=sys.stderr)
     home, data = places.folder(cell_id), places.RESULTS / "data" / cell.dataset.name
     files = [home / name for name in ("metrics.json", "log.txt")]
@@ -45,9 +47,9 @@ def main() -> None:
     ):
         commands.add_parser(name, help=text).add_argument("cell", help="id, or a unique part of it")
     arguments = parser.parse_args()
-    studies = {"studies": arguments.study} if arguments.study else {}
-    settled = deployment.settle(configuration.read(arguments.configfile, studies))
-    plan = expansion.plan(settled, arguments.configfile)
+    changes = {"studies": arguments.study} if arguments.study else {}
+    config = deployment.settle(configuration.read(arguments.configfile, changes))
+    plan = expansion.plan(config, arguments.configfile)
     if arguments.action == "list":
         state.show_all(plan)
     else:

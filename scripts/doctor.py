@@ -22,9 +22,9 @@ from parbench.errors import run_main
 
 def cluster(configfiles: list[str]) -> list[doctor.Check]:
     """Return a check of what cells ask this site's Slurm for, for each configured hardware."""
-    found = doctor.slurm()
-    if found.state != doctor.OK:
-        return [doctor.Check("Slurm", doctor.MISSING, found.found, found.costs, found.mend, True)]
+    check = doctor.slurm()
+    if check.state != doctor.OK:
+        return [doctor.Check("Slurm", doctor.MISSING, check.found, check.costs, check.mend, True)]
     folder = environment.ensure("current")
     if Path(sys.prefix) != folder:
         environment.execute(folder, ["python", *sys.argv])
@@ -47,7 +47,7 @@ def main() -> int:
     arguments = parser.parse_args()
     checks = cluster(arguments.configfile) if arguments.slurm else list(doctor.examine())
     print(doctor.table(checks))
-    return int(any(each.state == doctor.MISSING and each.essential for each in checks))
+    return int(any(check.state == doctor.MISSING and check.essential for check in checks))
 
 
 if __name__ == "__main__":

@@ -53,24 +53,24 @@ def main() -> int:
     run.add_argument("program", nargs="+", help="-- program and its arguments")
     arguments = parser.parse_args()
     stack, settings = planned(arguments)
-    known = images.names(stack)
-    for name in (asked := getattr(arguments, "names", None) or known):
-        if name not in known:
-            there = f"containers/ holds no {name}.def{nearest(name, known)}"
-            raise ParbenchError(f"there is no image {name!r}: {there}")
-    for one in [images.image(name, stack, settings) for name in asked]:
+    names = images.names(stack)
+    for name in (requested := getattr(arguments, "names", None) or names):
+        if name not in names:
+            reason = f"containers/ holds no {name}.def{nearest(name, names)}"
+            raise ParbenchError(f"there is no image {name!r}: {reason}")
+    for image in [images.image(name, stack, settings) for name in requested]:
         if arguments.action == "list":
-            show(one)
+            show(image)
         elif arguments.action == "run":
             with tempfile.TemporaryDirectory(prefix="parbench-") as folder:
-                command, told = images.inside(one, settings, arguments.program, Path(folder))
-                return subprocess.run(command, env=told, check=False).returncode
+                command, variables = images.inside(image, settings, arguments.program, Path(folder))
+                return subprocess.run(command, env=variables, check=False).returncode
         else:
-            path = images.ensure(one, settings)["path"]
+            path = images.ensure(image, settings)["path"]
             if arguments.out is None:
                 print(path)
             else:  # cells depend on this file, which changes when the image does
-                write_json(arguments.out, {"image": one.name, "key": one.key})
+                write_json(arguments.out, {"image": image.name, "key": image.key})
     return 0
 
 

@@ -39,24 +39,26 @@ def main() -> int:
             default=[],
             help="laid over config.yaml and profiles/gpu.yaml",
         )
-    given = parser.parse_args()
-    if given.action == "run":
+    arguments = parser.parse_args()
+    if arguments.action == "run":
         from parbench.launch import kit
 
-        return kit.run(kit.ROOT, given.out.absolute(), given.work.absolute(), given.minutes)
+        return kit.run(
+            kit.ROOT, arguments.out.absolute(), arguments.work.absolute(), arguments.minutes
+        )
     from parbench.launch import packing  # imported late: a bare machine lacks its packages
 
-    files = [Path("profiles/gpu.yaml"), *given.configfile]
+    files = [Path("profiles/gpu.yaml"), *arguments.configfile]
 
-    if given.action == "pack":
-        made = packing.pack(given.order, files, given.out)
-        print(f"{given.out}: {len(made.cells)} cells are left to measure")
+    if arguments.action == "pack":
+        packed = packing.pack(arguments.order, files, arguments.out)
+        print(f"{arguments.out}: {len(packed.cells)} cells are left to measure")
         return 0
-    for path in given.results:
-        results, studies = packing.home(path, given.order, files)
+    for path in arguments.results:
+        results, studies = packing.home(path, arguments.order, files)
         print(f"{path}: {len(results.runs)} results")
-        for cell, why in results.failed.items():
-            print(f"  {cell}: {why.sentence}")
+        for cell, failure in results.failed.items():
+            print(f"  {cell}: {failure.sentence}")
         print(f"  keep them: make evidence ARGS='--partial {' '.join(studies)}'")
     return 0
 

@@ -28,13 +28,15 @@ def main() -> int:
     up.add_argument("--port", type=int, default=7077, help="of the master; default: 7077")
     up.add_argument("--configfile", type=Path, nargs="+", default=[], help="laid over config.yaml")
     commands.add_parser("down", help="end it")
-    given = parser.parse_args()
-    if given.action == "down":
+    arguments = parser.parse_args()
+    if arguments.action == "down":
         print("parbench: " + ("the cluster is ended" if spark_cluster.down() else "there is none"))
         return 0
-    config = deployment.settle(configuration.read(given.configfile))
-    address = spark_cluster.up(config, given.workers, given.cores, given.memory, given.port)
-    print(f"parbench: {given.workers} workers with {given.cores} cores each at {address}")
+    config = deployment.settle(configuration.read(arguments.configfile))
+    address = spark_cluster.up(
+        config, arguments.workers, arguments.cores, arguments.memory, arguments.port
+    )
+    print(f"parbench: {arguments.workers} workers with {arguments.cores} cores each at {address}")
     print(f"for config.yaml, or a file of --configfile:\n  spark: {{master: '{address}'}}")
     return 0
 

@@ -214,17 +214,17 @@ class Pair:
     def of(cls, content: dict) -> Pair:
         """Return the pair described by the JSON object ``content``, which is assumed valid."""
         sides = (Cell.of({**side, "run": content["run"]}) for side in content["sides"])
-        kept = {key: content[key] for key in ("id", "seed", "variants", "inference")}
-        return cls(sides=tuple(sides), **kept)
+        fields = {key: content[key] for key in ("id", "seed", "variants", "inference")}
+        return cls(sides=tuple(sides), **fields)
 
     def json(self) -> dict:
         """Return the content of cell.json."""
         sides = [side.json() for side in self.sides]
         for side in sides:
             del side["schema_version"], side["run"]
-        kept = {"seed": self.seed, "variants": self.variants, "inference": self.inference}
+        fields = {"seed": self.seed, "variants": self.variants, "inference": self.inference}
         head = {"schema_version": SCHEMA_VERSION, "kind": "pair", "id": self.id}
-        return {**head, **kept, "sides": sides, "run": asdict(self.run)}
+        return {**head, **fields, "sides": sides, "run": asdict(self.run)}
 
 
 def read(path: str | os.PathLike) -> Cell | Pair:

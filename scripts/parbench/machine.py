@@ -90,22 +90,22 @@ def cores_of(hardware: Hardware) -> int:
 def missing(hardware: Hardware, available: dict) -> str | None:
     """Return why cells on ``hardware`` cannot run with what is ``available``; None if they can."""
     nodes, devices = hardware.nodes, hardware.devices
-    wanted = cores_of(hardware) if hardware.device == "cpu" else 0
+    cores_per_node = cores_of(hardware) if hardware.device == "cpu" else 0
     if nodes > available.get("nodes", 1):
-        each = f"{nodes * wanted} cores: {nodes} nodes with {wanted} each"
-        return f"needs {each if wanted else f'{nodes} nodes'}"
-    if wanted:
-        return f"needs {wanted} cores" if wanted > available["cpu"] else None
+        total = f"{nodes * cores_per_node} cores: {nodes} nodes with {cores_per_node} each"
+        return f"needs {total if cores_per_node else f'{nodes} nodes'}"
+    if cores_per_node:
+        return f"needs {cores_per_node} cores" if cores_per_node > available["cpu"] else None
     if hardware.device == "mps":
         return "needs an Apple GPU"
     model = hardware.gpu_model
-    fitting = [
+    counts = [
         count for name, count in available["cuda"].items() if not model or is_model(name, model)
     ]
     # A cell's devices must be alike: counts of two models never add up, but those of two names
     # of the requested model do.
-    found = sum(fitting) if model else max(fitting, default=0)
-    if devices <= found:
+    devices_here = sum(counts) if model else max(counts, default=0)
+    if devices <= devices_here:
         return None
     return f"needs {devices}x {model}" if model else f"needs {devices} GPU{'s' * (devices > 1)}"
 
@@ -114,7 +114,7 @@ def model_name(name: str) -> str:
     """Return the model in an accelerator's full name: "A100" for "NVIDIA A100-SXM4-40GB"."""
     noise = r"NVIDIA|Tesla|GeForce|Quadro|Graphics|Device|SXM\d*|PCIe?|NVL|HBM\w*|\d+(GB|g)"
     words = [word for word in re.split(r"[\s_-]+", name) if word]
-    return " ".join(w for w in words if not re.fullmatch(noise, w, re.IGNORECASE)) or name
+    return " ".join(word for word in words if not re.fullmatch(noise, word, re.IGNORECASE)) or name
 
 
 def is_model(name: str, model: str) -> bool:
@@ -196,10 +196,10 @@ def _memory_mib() -> int:
 
 def _within_quota(count: int) -> int:
     """Return ``count``, or fewer if this process's cgroup, or one above it, limits CPU time."""
-    path = re.search(r"^0::/(.*)$", read("/proc/self/cgroup"), re.MULTILINE)
-    folder = Path(CGROUPS, path[1] if path else "")
-    for each in (folder, *folder.parents):
-        quota, _, period = read(each / "cpu.max").partition(" ")
+    match = re.search(r"^0::/(.*)$", read("/proc/self/cgroup"), re.MULTILINE)
+    folder = Path(CGROUPS, match[1] if match else "")
+    for cgroup in (folder, *folder.parents):
+        quota, _, period = read(cgroup / "cpu.max").partition(" ")
         if quota.isdigit():  # "max": no limit
             count = min(count, math.floor(int(quota) / int(period) + 0.01))
     return max(1, count)
@@ -233,15 +233,15 @@ def accelerators() -> tuple[dict, ...]:
     query = "--query-gpu=name,memory.total,driver_version,uuid"
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return ()
-    found = []
-    for line in done.stdout.splitlines():
-        name, memory, driver, uuid = (word.strip() for word in line.rsplit(",", 3))
+    gpus = []
+    for line in completed.stdout.splitlines():
+        name, memory, driver, uuid = (value.strip() for value in line.rsplit(",", 3))
         memory_mib = int(memory) if memory.isdigit() else 0
-        found.append({"name": name, "memory_mib": memory_mib, "driver": driver, "uuid": uuid})
-    return tuple(found)
+        gpus.append({"name": name, "memory_mib": memory_mib, "driver": driver, "uuid": uuid})
+    return tuple(gpus)
 
 
 def visible(accelerators: tuple[dict, ...]) -> list[dict]:
@@ -249,18 +249,18 @@ def visible(accelerators: tuple[dict, ...]) -> list[dict]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return list(accelerators)
-    found = []
-    for entry in (word.strip() for word in chosen.split(",")):
+    gpus = []
+    for entry in (part.strip() for part in chosen.split(",")):
         if entry.isdigit() and int(entry) < len(accelerators):
-            found.append(accelerators[int(entry)])
+            gpus.append(accelerators[int(entry)])
         elif entry.startswith("MIG-") and accelerators:
             # A MIG slice: keep its own UUID. Machines with MIG slices have one GPU model.
-            found.append({**accelerators[0], "uuid": entry})
-        elif entry and (match := [gpu for gpu in accelerators if gpu["uuid"].startswith(entry)]):
-            found.append(match[0])
+            gpus.append({**accelerators[0], "uuid": entry})
+        elif entry and (matches := [gpu for gpu in accelerators if gpu["uuid"].startswith(entry)]):
+            gpus.append(matches[0])
         else:
             break
-    return found
+    return gpus
 
 
 def usable_cores() -> list[int]:
@@ -282,14 +282,14 @@ def _thread(core: int) -> int:
 
 def usable_gpus(model: str | None = None) -> list[str]:
     """Return UUIDs of usable GPUs of one model: ``model``, by default the most common one."""
-    found = [(gpu["uuid"], gpu["name"]) for gpu in visible(accelerators())]
+    gpus = [(gpu["uuid"], gpu["name"]) for gpu in visible(accelerators())]
     if model:
-        return [uuid for uuid, name in found if is_model(name, model)]
-    most = Counter(name for _, name in found).most_common(1)
-    return [uuid for uuid, name in found if name == most[0][0]] if most else []
+        return [uuid for uuid, name in gpus if is_model(name, model)]
+    commonest = Counter(name for _, name in gpus).most_common(1)
+    return [uuid for uuid, name in gpus if name == commonest[0][0]] if commonest else []
 
 
 def oom_kills() -> int:
     """Return how often the kernel has killed for lack of memory, including in cgroups."""
-    found = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat"), re.MULTILINE)
-    return int(found[1]) if found else 0
+    match = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat"), re.MULTILINE)
+    return int(match[1]) if match else 0

@@ -19,22 +19,22 @@ PACKAGES = (
 @functools.cache
 def locked(stack: str) -> dict[str, str]:
     """Return the version of every package in the lock files of ``stack``."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for file in sorted((LOCKS / stack).glob("*.txt")):
-        found.update(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", file.read_text(), re.M))
-    return found
+        versions.update(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", file.read_text(), re.M))
+    return versions
 
 
 def too_old(stack: str, least: str) -> str | None:
     """Return why ``stack`` has no torch of version ``least`` or later; None if it has one."""
-    found = locked(stack)["torch"]
-    if _numbers(found) >= _numbers(least):
+    version = locked(stack)["torch"]
+    if _numbers(version) >= _numbers(least):
         return None
-    return f"needs torch {least}, and stack {stack} has {found}: choose stack: current"
+    return f"needs torch {least}, and stack {stack} has {version}: choose stack: current"
 
 
 def _numbers(version: str) -> list[int]:
-    return [int(number) for number in version.split(".")]
+    return [int(part) for part in version.split(".")]
 
 
 def installed() -> dict[str, str]:

@@ -19,8 +19,8 @@ _JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 
 def _is_safe(letter: str) -> bool:
-    known = letter.isprintable() or letter in "\n\t" or letter in _JOINERS
-    return known or unicodedata.category(letter) == "Zs"  # a blank
+    usual = letter.isprintable() or letter in "\n\t" or letter in _JOINERS
+    return usual or unicodedata.category(letter) == "Zs"  # a blank
 
 
 def printable(value: Any) -> Any:
@@ -32,7 +32,9 @@ def printable(value: Any) -> Any:
         if value.isprintable():  # the usual case
             return value
         text = _ESCAPE.sub("", value)
-        return "".join(c if _is_safe(c) else "\N{REPLACEMENT CHARACTER}" for c in text)
+        return "".join(
+            letter if _is_safe(letter) else "\N{REPLACEMENT CHARACTER}" for letter in text
+        )
     if isinstance(value, dict):
         return {printable(key): printable(part) for key, part in value.items()}
     if isinstance(value, list):

@@ -64,22 +64,22 @@ def invocation(workflow: Any) -> Invocation:
     """
     from snakemake.cli import parse_args
 
-    if sum(word.startswith("--configfile") for word in sys.argv) > 1:
+    if sum(argument.startswith("--configfile") for argument in sys.argv) > 1:
         raise ParbenchError(
             "--configfile stands twice, and Snakemake reads the last one's files alone; name all "
             "after one: --configfile a.yaml b.yaml"
         )
     # Otherwise it prints a second time which profiles it reads.
     with contextlib.redirect_stderr(io.StringIO()):
-        given = parse_args(sys.argv[1:])[1]
+        arguments = parse_args(sys.argv[1:])[1]
     main, methods = workflow.is_main_process, workflow.deployment_settings.deployment_method
-    cells = [job.wildcards_dict.get("cell") for job in given.target_jobs or ()]
+    cells = [job.wildcards_dict.get("cell") for job in arguments.target_jobs or ()]
     return Invocation(
         main=main,
         cell=cells[0] if not main and len(cells) == 1 else None,
-        on_slurm=main and given.executor == "slurm",
-        dry=main and bool(given.dryrun),
-        forced=main and bool(given.force or given.forceall or given.forcerun),
+        on_slurm=main and arguments.executor == "slurm",
+        dry=main and bool(arguments.dryrun),
+        forced=main and bool(arguments.force or arguments.forceall or arguments.forcerun),
         apptainer=any(method.name == "APPTAINER" for method in methods),
         configfiles=list(map(Path, workflow.overwrite_configfiles)),
         changes=configuration.typed(workflow.config_settings.config),
@@ -115,8 +115,8 @@ class WorkflowRun:
 
     def __init__(self, called: Invocation):
         self.called, on_slurm = called, called.on_slurm
-        read = configuration.read(called.configfiles, called.changes)
-        self.config = deployment.settle(read, called.apptainer)
+        config = configuration.read(called.configfiles, called.changes)
+        self.config = deployment.settle(config, called.apptainer)
         self.cluster = slurm_cluster.ask() if on_slurm else None
         self.left = slurm.left_behind(ROOT) if on_slurm else {}
         self.plan = self._plan()
@@ -173,13 +173,15 @@ class WorkflowRun:
     def keeping(self) -> str:
         """A regular expression for the cells that keep their weights for others."""
         cells = self.plan.cells.values()
-        names = [each.id for each in cells if isinstance(each, Cell) and each.run.keeps_weights]
+        names = [cell.id for cell in cells if isinstance(cell, Cell) and cell.run.keeps_weights]
         return "|".join(map(re.escape, names)) or "none"
 
     def cell_image(self, wildcards: Any) -> list[str]:
         """Return the digest files of its images; none if cells run on the host."""
-        found = (state.image_of(side, self.plan) for side in self.cell(wildcards).sides)
-        return list(dict.fromkeys(_digest_file(image) for image in found if image is not None))
+        images_of_sides = (state.image_of(side, self.plan) for side in self.cell(wildcards).sides)
+        return list(
+            dict.fromkeys(_digest_file(image) for image in images_of_sides if image is not None)
+        )
 
     def cell_code(self, wildcards: Any) -> str:
         """Return a digest of the code it can reach, without comments and other strategies."""
@@ -247,11 +249,13 @@ class WorkflowRun:
     def certificates_of(self, studies: Iterable[str]) -> list[str]:
         """Return the certificates for the cells of ``studies``: of their images or of the host."""
         plans = [self.plan.studies[study] for study in studies if study in self.plan.studies]
-        every = [group for plan in plans for group in plan.groups if group.not_run is None]
-        groups = [group for group in every if group.trained_by is None]
-        found = {state.image_of(self.plan.cells[group.cells[0]], self.plan) for group in groups}
-        places = {certificate.HOST if image is None else image.label for image in found}
-        return [str(certificate.path(place)) for place in sorted(places)]
+        runnable = [group for plan in plans for group in plan.groups if group.not_run is None]
+        groups = [group for group in runnable if group.trained_by is None]
+        used_images = {
+            state.image_of(self.plan.cells[group.cells[0]], self.plan) for group in groups
+        }
+        labels = {certificate.HOST if image is None else image.label for image in used_images}
+        return [str(certificate.path(label)) for label in sorted(labels)]
 
     def _certified(self, place: str, studies: Iterable[str]) -> list[dict]:
         return certificate.wanted([self.plan.studies[study].stated() for study in studies], place)
@@ -263,8 +267,10 @@ class WorkflowRun:
 
     def certified_plans(self, wildcards: Any) -> list[str]:
         """Return the plans that need anything of a certificate."""
-        asked = [name for name in self.plan.studies if self._certified(wildcards.place, [name])]
-        return [f"results/plan/{name}.json" for name in asked]
+        studies = [
+            study for study in self.plan.studies if self._certified(wildcards.place, [study])
+        ]
+        return [f"results/plan/{study}.json" for study in studies]
 
     def certified_image(self, wildcards: Any) -> str | list:
         """Return the digest file of a certificate's image; none on the host."""
@@ -280,8 +286,8 @@ class WorkflowRun:
         folder its bytes count, not its times: if this rule runs, so do all cells of the dataset.
         """
         spec = self._known("datasets", wildcards.dataset)
-        held = state.source_digest(wildcards.dataset, self.plan)
-        return json.dumps([spec, dataset.CONVERSION, *([held] if held else [])], sort_keys=True)
+        digest = state.source_digest(wildcards.dataset, self.plan)
+        return json.dumps([spec, dataset.CONVERSION, *([digest] if digest else [])], sort_keys=True)
 
     def weights_source(self, wildcards: Any) -> str:
         """Return the same for published weights, and their model's code, which names blocks."""
@@ -293,7 +299,7 @@ class WorkflowRun:
         if name not in self.config[key]:
             near = nearest(name, list(self.config[key]))
             raise WorkflowError(f"error: unknown {key.removesuffix('s')} {name!r}{near}")
-        return {part: v for part, v in self.config[key][name].items() if part != "urls"}
+        return {part: value for part, value in self.config[key][name].items() if part != "urls"}
 
     # ------------------------------------------------------------ at the start and the end
 
@@ -301,14 +307,14 @@ class WorkflowRun:
         """Write cells and plans, and print what will happen."""
         writing.write(self.plan)
         deployment.keep(self.config, self.called.apptainer)
-        trained = self._to_train()
-        writing.write_progress(trained)
+        to_train = self._to_train()
+        writing.write_progress(to_train)
         self._forget_finished()
-        self._say(trained)
-        for cell in trained:
-            if numbers := self.left.get(cell):
+        self._say(to_train)
+        for cell in to_train:
+            if job_ids := self.left.get(cell):
                 print(
-                    f"parbench: {cell}: job {', '.join(numbers)} of an earlier run is still there; "
+                    f"parbench: {cell}: job {', '.join(job_ids)} of an earlier run is still there; "
                     "its result is taken over"
                 )
         unfinished.REPORT.unlink(missing_ok=True)
@@ -336,8 +342,8 @@ class WorkflowRun:
         """Delete finished.json of cells that are forced to run or whose metrics.json was deleted;
         it counts only if the workflow was killed before it took note of the result."""
         for cell in self.asked:
-            there = (folder(cell) / "metrics.json").exists() or cell in self.left
-            if self.called.forced or not there:
+            has_result = (folder(cell) / "metrics.json").exists() or cell in self.left
+            if self.called.forced or not has_result:
                 (folder(cell) / "finished.json").unlink(missing_ok=True)
 
     def _is_new(self, path: Path) -> bool:
@@ -346,8 +352,8 @@ class WorkflowRun:
     def finish(self) -> None:
         """Print a summary of the results if tables were made. `make` prints it itself, also if
         Snakemake has nothing to do and does not call this."""
-        made = (Path(f"results/tables/{study}.csv") for study in self.plan.studies)
-        if any(map(self._is_new, made)) and os.environ.get("PARBENCH_CLOSING") != "make":
+        tables = (Path(f"results/tables/{study}.csv") for study in self.plan.studies)
+        if any(map(self._is_new, tables)) and os.environ.get("PARBENCH_CLOSING") != "make":
             subprocess.run([sys.executable, "scripts/closing.py"], check=False)
 
     def fail(self) -> None:
@@ -357,7 +363,7 @@ class WorkflowRun:
             "on.",
             file=sys.stderr,
         )
-        told = ((cell, folder(cell) / "failed.json") for cell in sorted(self.asked))
-        failed = [cell for cell, path in told if self._is_new(path)]
+        paths = ((cell, folder(cell) / "failed.json") for cell in sorted(self.asked))
+        failed = [cell for cell, path in paths if self._is_new(path)]
         if failed:  # none after Ctrl-C
             unfinished.tell(self.plan, failed, self.inside_report_image)

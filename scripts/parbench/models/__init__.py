@@ -39,4 +39,4 @@ def vocabulary(name: str) -> str | None:
 
 def options(name: str, given: dict) -> dict:
     """Return all options of the model ``name``: ``given``, else defaults."""
-    return {key: part["default"] for key, part in load(name).OPTIONS.items()} | given
+    return {key: schema["default"] for key, schema in load(name).OPTIONS.items()} | given

@@ -61,9 +61,7 @@ def build(num_classes: int, vocabulary: Vocabulary, options: dict) -> nn.Sequent
     """Build the model: [B, L] tokens, int64 -> [B, num_classes] logits."""
     from parbench.models import _text
 
-    theirs = network(num_classes, vocabulary, options)
-    head = _text.Head(
-        pooler=theirs.bert.pooler, dropout=theirs.dropout, classifier=theirs.classifier
-    )
-    body = theirs.bert
+    model = network(num_classes, vocabulary, options)
+    head = _text.Head(pooler=model.bert.pooler, dropout=model.dropout, classifier=model.classifier)
+    body = model.bert
     return _text.row(body.embeddings, vocabulary.pad, body.encoder.layer, head)

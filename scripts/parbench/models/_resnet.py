@@ -14,10 +14,10 @@ def blocks(resnet: nn.Module) -> nn.Sequential:
     from torch import nn
 
     stem = OrderedDict(conv1=resnet.conv1, bn1=resnet.bn1, relu=resnet.relu, maxpool=resnet.maxpool)
-    row = OrderedDict(stem=nn.Sequential(stem))
+    block_by_name = OrderedDict(stem=nn.Sequential(stem))
     for layer in ("layer1", "layer2", "layer3", "layer4"):
         for index, block in enumerate(getattr(resnet, layer)):
-            row[f"{layer}_{index}"] = block
+            block_by_name[f"{layer}_{index}"] = block
     head = OrderedDict(avgpool=resnet.avgpool, flatten=nn.Flatten(1), fc=resnet.fc)
-    row["head"] = nn.Sequential(head)
-    return nn.Sequential(row)
+    block_by_name["head"] = nn.Sequential(head)
+    return nn.Sequential(block_by_name)

@@ -35,14 +35,14 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
         return [layer, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
 
-    row, channels, side = OrderedDict(), 3, image_size
+    blocks, channels, side = OrderedDict(), 3, image_size
     for index in range(BLOCKS):
         width = options["width"] * 2**index
         layers = [*convolution(channels, width), *convolution(width, width), nn.MaxPool2d(2)]
-        row[f"block{index + 1}"] = nn.Sequential(*layers)
+        blocks[f"block{index + 1}"] = nn.Sequential(*layers)
         channels, side = width, side // 2  # pooling drops an odd row
     hidden = nn.Linear(channels * side * side, options["hidden"])
-    row["hidden"] = nn.Sequential(nn.Flatten(1), hidden, nn.ReLU(inplace=True))
+    blocks["hidden"] = nn.Sequential(nn.Flatten(1), hidden, nn.ReLU(inplace=True))
     last = nn.Linear(options["hidden"], num_classes)
-    row["output"] = nn.Sequential(nn.Dropout(options["dropout"]), last)
-    return nn.Sequential(row)
+    blocks["output"] = nn.Sequential(nn.Dropout(options["dropout"]), last)
+    return nn.Sequential(blocks)

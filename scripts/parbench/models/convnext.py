@@ -41,11 +41,13 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         settings, stochastic_depth_prob=options["stochastic_depth"], num_classes=num_classes
     )
     # torchvision keeps [stem, blocks, downsampling, blocks, ...] in `features`.
-    row = OrderedDict(stem=network.features[0])
+    blocks = OrderedDict(stem=network.features[0])
     for stage in range(1, len(depths) + 1):
         if stage > 1:
-            row[f"downsample{stage}"] = network.features[2 * stage - 2]
+            blocks[f"downsample{stage}"] = network.features[2 * stage - 2]
         for index, block in enumerate(network.features[2 * stage - 1]):
-            row[f"stage{stage}_{index}"] = block
-    row["head"] = nn.Sequential(OrderedDict(avgpool=network.avgpool, classifier=network.classifier))
-    return nn.Sequential(row)
+            blocks[f"stage{stage}_{index}"] = block
+    blocks["head"] = nn.Sequential(
+        OrderedDict(avgpool=network.avgpool, classifier=network.classifier)
+    )
+    return nn.Sequential(blocks)

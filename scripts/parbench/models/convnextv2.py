@@ -42,11 +42,11 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         use_grn=True,  # added in V2
         ls_init_value=None,  # removed in V2
     )
-    row = OrderedDict(stem=network.stem)
-    for at, stage in enumerate(network.stages, 1):
-        if at > 1:
-            row[f"downsample{at}"] = stage.downsample
+    blocks = OrderedDict(stem=network.stem)
+    for resolution, stage in enumerate(network.stages, 1):
+        if resolution > 1:
+            blocks[f"downsample{resolution}"] = stage.downsample
         for index, block in enumerate(stage.blocks):
-            row[f"stage{at}_{index}"] = block
-    row["head"] = network.head
-    return nn.Sequential(row)
+            blocks[f"stage{resolution}_{index}"] = block
+    blocks["head"] = network.head
+    return nn.Sequential(blocks)

@@ -38,16 +38,18 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
 
     width = options["width"]
     convolution = nn.Conv2d(3, width, 3, padding=1, bias=False)
-    row = OrderedDict(stem=nn.Sequential(convolution, nn.BatchNorm2d(width), nn.ReLU(inplace=True)))
+    blocks = OrderedDict(
+        stem=nn.Sequential(convolution, nn.BatchNorm2d(width), nn.ReLU(inplace=True))
+    )
     for layer, depth in enumerate(options["depths"], 1):
         for index in range(depth):
             begins = layer > 1 and index == 0
             inputs, width = width, width * 2 if begins else width
-            row[f"layer{layer}_{index}"] = block(inputs, width, 2 if begins else 1)
-    row["head"] = nn.Sequential(
+            blocks[f"layer{layer}_{index}"] = block(inputs, width, 2 if begins else 1)
+    blocks["head"] = nn.Sequential(
         nn.AdaptiveAvgPool2d(1), nn.Flatten(1), nn.Linear(width, num_classes)
     )
-    network = nn.Sequential(row)
+    network = nn.Sequential(blocks)
     for module in network.modules():  # the initialization of torchvision's ResNets
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -56,8 +56,8 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         pos_drop_rate=options["dropout"],
         drop_path_rate=options["stochastic_depth"],
     )
-    row = OrderedDict(embedding=_deit.Embedding(network))
+    blocks = OrderedDict(embedding=_deit.Embedding(network))
     for index, block in enumerate(network.blocks):
-        row[f"block_{index}"] = block
-    row["head"] = _deit.Head(network)
-    return nn.Sequential(row)
+        blocks[f"block_{index}"] = block
+    blocks["head"] = _deit.Head(network)
+    return nn.Sequential(blocks)

@@ -45,13 +45,13 @@ def build(num_classes: int, vocabulary: Vocabulary, options: dict) -> nn.Sequent
 
     from parbench.models import _text, _vit
 
-    theirs = network(num_classes, vocabulary, options)
+    model = network(num_classes, vocabulary, options)
     head = _text.Head(
         token=_vit.ClassToken(),
-        pre_classifier=theirs.pre_classifier,
+        pre_classifier=model.pre_classifier,
         activation=nn.ReLU(),
-        dropout=theirs.dropout,
-        classifier=theirs.classifier,
+        dropout=model.dropout,
+        classifier=model.classifier,
     )
-    body = theirs.distilbert
+    body = model.distilbert
     return _text.row(body.embeddings, vocabulary.pad, body.transformer.layer, head)

@@ -36,7 +36,7 @@ def cuts(stages: int, options: dict) -> list[str]:
             f"model swin: depths {depths} and num_heads {heads} have different lengths; "
             "give one number of heads for each depth"
         )
-    if any((options["embed_dim"] * 2**stage) % each for stage, each in enumerate(heads)):
+    if any((options["embed_dim"] * 2**stage) % count for stage, count in enumerate(heads)):
         raise ParbenchError(
             f"model swin: embed_dim {options['embed_dim']} (doubling each stage) is not divisible "
             f"by num_heads {heads}; choose divisors"
@@ -59,13 +59,13 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         num_classes=num_classes,
     )
     # torchvision keeps [embedding, blocks, merging, blocks, ...] in `features`.
-    row = OrderedDict(embedding=model.features[0])
+    blocks = OrderedDict(embedding=model.features[0])
     for stage in range(1, len(options["depths"]) + 1):
         if stage > 1:
-            row[f"merging{stage - 1}"] = model.features[2 * stage - 2]
+            blocks[f"merging{stage - 1}"] = model.features[2 * stage - 2]
         for index, block in enumerate(model.features[2 * stage - 1]):
-            row[f"stage{stage}_{index}"] = block
-    row["head"] = nn.Sequential(
+            blocks[f"stage{stage}_{index}"] = block
+    blocks["head"] = nn.Sequential(
         OrderedDict(
             norm=model.norm,
             permute=model.permute,
@@ -74,4 +74,4 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
             head=model.head,
         )
     )
-    return nn.Sequential(row)
+    return nn.Sequential(blocks)

@@ -50,11 +50,11 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
         options["dropout"],
         num_classes=num_classes,
     )
-    row = OrderedDict(embedding=_vit.Embedding(network))
+    blocks = OrderedDict(embedding=_vit.Embedding(network))
     for index, block in enumerate(network.encoder.layers):
         probability = options["stochastic_depth"] * index / max(1, depth - 1)
-        row[f"block_{index}"] = _vit.Block(block, probability)
-    row["head"] = nn.Sequential(
+        blocks[f"block_{index}"] = _vit.Block(block, probability)
+    blocks["head"] = nn.Sequential(
         OrderedDict(norm=network.encoder.ln, token=_vit.ClassToken(), head=network.heads.head)
     )
-    return nn.Sequential(row)
+    return nn.Sequential(blocks)

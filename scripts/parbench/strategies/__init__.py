@@ -34,15 +34,15 @@ def of(cell: Cell) -> Strategy:
 
 def said(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return ``options`` of the strategy ``name`` without implied ones at their defaults."""
-    stated = load(name).OPTIONS
+    schemas = load(name).OPTIONS
     return {
         key: value
         for key, value in options.items()
-        if not (stated[key].get("implied") and value == stated[key]["default"])
+        if not (schemas[key].get("implied") and value == schemas[key]["default"])
     }
 
 
 def image(strategy: str, model: str) -> str:
     """Return the image, a recipe containers/<name>.def, for a model with a strategy."""
-    of = load(strategy)
-    return of.TEXT_IMAGE if models.vocabulary(model) else of.IMAGE
+    strategy_class = load(strategy)
+    return strategy_class.TEXT_IMAGE if models.vocabulary(model) else strategy_class.IMAGE

@@ -44,8 +44,10 @@ class Strategy:
 
     def __init__(self, cell: Cell):
         self.cell = cell
-        usual = {key: part["default"] for key, part in self.OPTIONS.items() if "default" in part}
-        self.options = usual | cell.strategy.options
+        defaults = {
+            key: schema["default"] for key, schema in self.OPTIONS.items() if "default" in schema
+        }
+        self.options = defaults | cell.strategy.options
         self.model: Model = cell.model
         self.rank = 0
         self.local_rank = 0
@@ -262,7 +264,7 @@ class Strategy:
         """Load this rank's part of the optimizer state ``whole``, after at least one step."""
         import torch
 
-        own: dict[int, dict[str, torch.Tensor]] = {}
+        state: dict[int, dict[str, torch.Tensor]] = {}
         indices = {name: index for index, name in enumerate(parameters)}
         for label, value in whole.items():
             key, _, name = label.partition(".")
@@ -271,9 +273,9 @@ class Strategy:
                 part = self.part(value, like)
                 if part.shape == like.shape and part.stride() != like.stride():
                     part = torch.empty_like(like).copy_(part)  # fused kernels need equal strides
-                own.setdefault(indices[name], {})[key] = part
+                state.setdefault(indices[name], {})[key] = part
         groups = optimizer.state_dict()["param_groups"]
-        optimizer.load_state_dict({"state": own, "param_groups": groups})
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
 
     def reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
         """Reduce ``values`` (any shape, on devices[0]) over all ranks; ``op`` is sum or max."""

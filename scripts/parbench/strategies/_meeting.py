@@ -61,19 +61,21 @@ def store(run: RunSettings) -> Store:
     if world_size() == 1:  # no other rank; works without the launcher, too
         return distributed.HashStore()
     anew()
-    within = timedelta(seconds=run.connect_seconds)
+    connect_timeout = timedelta(seconds=run.connect_seconds)
     if "PARBENCH_HEAD" not in os.environ:
-        found = distributed.FileStore(str(_path), world_size())
+        torch_store = distributed.FileStore(str(_path), world_size())
     elif rank() == 0:
-        own = head(run)
-        found = distributed.TCPStore(own, 0, None, True, within, wait_for_workers=False)
-        publish(f"{own} {found.port}")
+        own_address = head(run)
+        torch_store = distributed.TCPStore(
+            own_address, 0, None, True, connect_timeout, wait_for_workers=False
+        )
+        publish(f"{own_address} {torch_store.port}")
     else:
         address, port = published()
         reach(run, address, port)
-        found = distributed.TCPStore(address, port, None, False, within)
-    found.set_timeout(timeout(run))
-    return found
+        torch_store = distributed.TCPStore(address, port, None, False, connect_timeout)
+    torch_store.set_timeout(timeout(run))
+    return torch_store
 
 
 def publish(text: str) -> None:
@@ -93,21 +95,21 @@ def published() -> tuple[str, int]:
 def head(run: RunSettings) -> str:
     """Return the IPv4 address of this node, the first one: that of the configured interface, else
     that of its name in Slurm; the loopback address if there is only one node."""
-    named = os.environ.get("PARBENCH_HEAD")
-    return "127.0.0.1" if named is None else _talk_through(run, socket.gethostbyname(named))
+    host = os.environ.get("PARBENCH_HEAD")
+    return "127.0.0.1" if host is None else _talk_through(run, socket.gethostbyname(host))
 
 
 def reach(run: RunSettings, address: str, port: int) -> None:
     """Check that the first rank can be reached, and route all communication the same way."""
     try:
         with socket.create_connection((address, port), timeout=run.connect_seconds) as connection:
-            own = connection.getsockname()[0]
+            own_address = connection.getsockname()[0]
     except OSError as error:
         raise ParbenchError(
             f"{_node()} cannot reach the first node at {address}:{port} within "
             f"{run.connect_seconds:g} s ({error}); {_advice()}"
         ) from None
-    _talk_through(run, own)
+    _talk_through(run, own_address)
 
 
 def _talk_through(run: RunSettings, address: str) -> str:
@@ -115,12 +117,12 @@ def _talk_through(run: RunSettings, address: str) -> str:
 
     Returns the interface's address. Raises ParbenchError if it has none.
     """
-    found = _interfaces()
+    interfaces = _interfaces()
     interface = run.interface
     if interface is None:  # the loopback serves all of 127.*
-        interface = next((name for name, ips in found.items() if address in ips), "lo")
-    elif interface in found:
-        address = found[interface][0]
+        interface = next((name for name, ips in interfaces.items() if address in ips), "lo")
+    elif interface in interfaces:
+        address = interfaces[interface][0]
     else:
         raise ParbenchError(
             f"nodes.interface {interface!r} has no IPv4 address on {_node()}; {_advice()}"
@@ -136,16 +138,16 @@ def _node() -> str:
 
 def _advice() -> str:
     """Return the fix, with the interfaces of this node."""
-    found = ", ".join(f"{name} ({ips[0]})" for name, ips in _interfaces().items())
-    return f"set nodes.interface in config.yaml to a network that all nodes share, of {found}"
+    listing = ", ".join(f"{name} ({ips[0]})" for name, ips in _interfaces().items())
+    return f"set nodes.interface in config.yaml to a network that all nodes share, of {listing}"
 
 
 def _interfaces() -> dict[str, list[str]]:
     """Return the IPv4 addresses of this machine, by interface."""
     import psutil
 
-    found = {
+    interfaces = {
         name: [entry.address for entry in entries if entry.family == socket.AF_INET]
         for name, entries in psutil.net_if_addrs().items()
     }
-    return {name: addresses for name, addresses in found.items() if addresses}
+    return {name: addresses for name, addresses in interfaces.items() if addresses}

@@ -53,11 +53,11 @@ class Pipe(nn.Module):
 
         Computes no gradients: that is done by ``train_batch``.
         """
-        found = [
+        outputs = [
             schedule.step(*self._taken(images, part))
             for schedule, part in self._passes(len(images), training=False)
         ]
-        return torch.cat(found) if self.is_last else None
+        return torch.cat(outputs) if self.is_last else None
 
     def train_batch(
         self, images: torch.Tensor, labels: torch.Tensor, loss: Callable
@@ -71,8 +71,8 @@ class Pipe(nn.Module):
         for schedule, part in self._passes(len(images), training=True):
             losses: list[torch.Tensor] = []
             target = labels[part].to(self.device) if self.is_last else None
-            taken = self._taken(images, part)
-            schedule.step(*taken, target=target, losses=losses, return_outputs=False)
+            inputs = self._taken(images, part)
+            schedule.step(*inputs, target=target, losses=losses, return_outputs=False)
             total = total + sum(each.detach() for each in losses)
         return total
 
@@ -84,18 +84,18 @@ class Pipe(nn.Module):
         """Yield the schedules for a batch of ``samples``, each with its slice of the samples."""
         sizes = [len(part) for part in torch.arange(samples).tensor_split(self.chunks)]
         start = 0
-        for size, alike in itertools.groupby(sizes):
-            number = len(list(alike))
-            stop = start + number * size
+        for size, equal_sizes in itertools.groupby(sizes):
+            count = len(list(equal_sizes))
+            stop = start + count * size
             if size > 0:
-                yield self._schedule(number, size, training), slice(start, stop)
+                yield self._schedule(count, size, training), slice(start, stop)
             start = stop
 
     def _schedule(self, number: int, size: int, training: bool) -> Any:
         """Return the schedule of ``number`` micro-batches of ``size`` samples, made once."""
         key = number, size, training
         if key not in self._made:
-            taken, given = (
+            inputs, outputs = (
                 torch.empty(
                     size,
                     *shape,
@@ -110,8 +110,8 @@ class Pipe(nn.Module):
                 self.index,
                 self.number,
                 self.device,
-                input_args=taken,
-                output_args=given,
+                input_args=inputs,
+                output_args=outputs,
             )
             # With fewer micro-batches than stages 1F1B equals GPipe, and torch allows only GPipe.
             kind = SCHEDULES[self.schedule if number >= self.number else "gpipe"]
@@ -127,9 +127,9 @@ def _shapes(staged: nn.Sequential, sample: torch.Tensor) -> list[tuple[torch.Siz
     Without these, torch would infer them with a batch within the first timed epoch.
     """
     value = sample
-    found = [(value.shape[1:], value.dtype)]
+    shapes = [(value.shape[1:], value.dtype)]
     for stage in staged:
         # A copy, since one device need not hold all stages; eval() leaves RNG and statistics alone.
         value = copy.deepcopy(stage).eval().to(sample.device)(value)
-        found.append((value.shape[1:], value.dtype))
-    return found
+        shapes.append((value.shape[1:], value.dtype))
+    return shapes

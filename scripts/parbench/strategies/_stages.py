@@ -45,11 +45,11 @@ def group(
 
     Returns an ``nn.Sequential`` of Stage with the same parameters in the same order.
     """
-    grouped: list[OrderedDict[str, nn.Module]] = [OrderedDict()]
+    stages: list[OrderedDict[str, nn.Module]] = [OrderedDict()]
     for name, block in blocks.named_children():
         if name in cuts:
-            grouped.append(OrderedDict())
-        grouped[-1][name] = block
-    if len(grouped) != len(cuts) + 1:
+            stages.append(OrderedDict())
+        stages[-1][name] = block
+    if len(stages) != len(cuts) + 1:
         raise ValueError(f"cuts {list(cuts)} are not all among the blocks")  # a model file's bug
-    return nn.Sequential(*(Stage(stage, precision, device_type) for stage in grouped))
+    return nn.Sequential(*(Stage(stage, precision, device_type) for stage in stages))

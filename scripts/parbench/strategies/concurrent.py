@@ -51,22 +51,22 @@ class Strategy(eager.Strategy):
 
     def check(self) -> Iterator[str]:
         """Require a device per model, or one GPU, and the study's own options for its model."""
-        named, own, hardware = self.options["beside"], self.cell.model, self.cell.hardware
-        number = self.ranks_per_node
-        if number == 1:
-            yield f"beside: {own.name} alone is named; name another model, or choose eager"
-        elif hardware.nodes != 1 or not (hardware.devices == number or self._share):
+        beside, model, hardware = self.options["beside"], self.cell.model, self.cell.hardware
+        count = self.ranks_per_node
+        if count == 1:
+            yield f"beside: {model.name} alone is named; name another model, or choose eager"
+        elif hardware.nodes != 1 or not (hardware.devices == count or self._share):
             yield (
-                f"{number} models at once use a device each, of one node; choose hardware with "
-                f"devices: {number} and nodes: 1"
+                f"{count} models at once use a device each, of one node; choose hardware with "
+                f"devices: {count} and nodes: 1"
             )
-        for name in sorted(set(named) - set(models.names())):
+        for name in sorted(set(beside) - set(models.names())):
             yield f"beside.{name}: there is no scripts/parbench/models/{name}.py; correct the name"
-        given = named.get(own.name)
-        if given is not None and models.options(own.name, given) != own.options:
+        named_options = beside.get(model.name)
+        if named_options is not None and models.options(model.name, named_options) != model.options:
             yield (
-                f"beside.{own.name}: with the options {given} it is not the study's own "
-                f"{own.name}; make the two agree"
+                f"beside.{model.name}: with the options {named_options} it is not the study's own "
+                f"{model.name}; make the two agree"
             )
 
     @classmethod
@@ -86,22 +86,22 @@ class Strategy(eager.Strategy):
         self._processes = _meeting.world_size()
         self._said: set[str] = set()
         if self.companion:
-            name, given = list(self.companions.items())[self.companion - 1]
-            self.model = Model(name, models.options(name, given))
+            name, options = list(self.companions.items())[self.companion - 1]
+            self.model = Model(name, models.options(name, options))
 
     def meet(self, what: str, mine: Any = None) -> list | None:
         """Exchange messages through the run's store, without blocking, so that a waiting process
         can send heartbeats."""
         if what not in self._said:
             self._said.add(what)
-            name = f"parbench/{what}/{self.local_rank}"
-            self._store.set(name, json.dumps(mine))
-            self._store.add(f"{name}/told", 1)
-        told = self.heard(what)
-        return told if len(told) == self._processes else None
+            key = f"parbench/{what}/{self.local_rank}"
+            self._store.set(key, json.dumps(mine))
+            self._store.add(f"{key}/told", 1)
+        messages = self.heard(what)
+        return messages if len(messages) == self._processes else None
 
     def heard(self, what: str) -> list:
         """Return the messages so far. Counters say which exist: a missing one would block get()."""
-        names = [f"parbench/{what}/{number}" for number in range(self._processes)]
-        there = [name for name in names if self._store.add(f"{name}/told", 0)]
-        return [json.loads(self._store.get(name)) for name in there]
+        keys = [f"parbench/{what}/{process}" for process in range(self._processes)]
+        existing = [key for key in keys if self._store.add(f"{key}/told", 0)]
+        return [json.loads(self._store.get(key)) for key in existing]

@@ -83,8 +83,8 @@ class Strategy(_process_group.DataParallelGroup):
 
     def library(self) -> str:
         """Return the communication library that the study chose."""
-        asked = self.options["backend"]
-        return super().library() if asked == "auto" else asked
+        backend = self.options["backend"]
+        return super().library() if backend == "auto" else backend
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
         """Return the model; its backward pass averages gradients over the ranks."""
@@ -92,8 +92,8 @@ class Strategy(_process_group.DataParallelGroup):
 
         model = super().wrap(blocks)
         device_ids = [self.devices[0]] if self.devices[0].type == "cuda" else None
-        bucket = self.options["bucket_cap_mb"]
-        model = DistributedDataParallel(model, device_ids=device_ids, bucket_cap_mb=bucket)
+        bucket_size = self.options["bucket_cap_mb"]
+        model = DistributedDataParallel(model, device_ids=device_ids, bucket_cap_mb=bucket_size)
         self._forget()
         # DDP takes one hook: with profile phases, it is that of `watch`.
         if self.options["hook"] != "none" and self.cell.training.profile != "phases":
@@ -148,15 +148,15 @@ class Strategy(_process_group.DataParallelGroup):
         import torch
         from torch import distributed
 
-        kept = super().optimizer_state(optimizer, parameters)
+        state = super().optimizer_state(optimizer, parameters)
         if self.memory is not None:
-            kept["iter.powersgd"] = torch.tensor(self.memory.iter)
+            state["iter.powersgd"] = torch.tensor(self.memory.iter)
             for key in REMEMBERED:
-                for bucket, own in getattr(self.memory, key).items():
-                    rows = [torch.empty_like(own) for _ in range(self.world_size)]
-                    distributed.all_gather(rows, own)
-                    kept[f"{key}.{bucket}"] = torch.stack(rows).cpu()
-        return kept
+                for bucket, tensor in getattr(self.memory, key).items():
+                    rows = [torch.empty_like(tensor) for _ in range(self.world_size)]
+                    distributed.all_gather(rows, tensor)
+                    state[f"{key}.{bucket}"] = torch.stack(rows).cpu()
+        return state
 
     def load_optimizer_state(
         self,
@@ -191,9 +191,9 @@ class Strategy(_process_group.DataParallelGroup):
         # Before the model's own forward pass, DDP broadcasts buffers.
         broadcast = ExitStack()
         model.register_forward_pre_hook(
-            lambda *given: broadcast.enter_context(phases.phase("exchange"))
+            lambda *arguments: broadcast.enter_context(phases.phase("exchange"))
         )
-        model.module.register_forward_pre_hook(lambda *given: broadcast.close())
+        model.module.register_forward_pre_hook(lambda *arguments: broadcast.close())
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         """Return the model without DDP, whose collective calls evaluation does not need."""

@@ -63,10 +63,10 @@ class Strategy(_data_parallel.DataParallel):
 
     def unavailable(self, software: Software) -> str | None:
         """Return why Horovod, or its NCCL for GPUs, is missing, in the compiler's words."""
-        without = software.without_horovod()
-        if without is None and self.cell.hardware.device == "cuda":
-            without = software.without_nccl()
-        return without
+        reason = software.without_horovod()
+        if reason is None and self.cell.hardware.device == "cuda":
+            reason = software.without_nccl()
+        return reason
 
     def setup(self) -> None:
         """Join the job. Raises RuntimeError on GPUs if Horovod was built without NCCL."""
@@ -98,11 +98,11 @@ class Strategy(_data_parallel.DataParallel):
         """
         _meeting.anew()
         run, rank, size = self.cell.run, _meeting.rank(), _meeting.world_size()
-        each = self.ranks_per_node
-        nodes = size // each
+        ranks_per_node = self.ranks_per_node
+        nodes = size // ranks_per_node
         if rank == 0:
             address = _meeting.head(run)
-            port = _serve(address, nodes, each)
+            port = _serve(address, nodes, ranks_per_node)
             _meeting.publish(f"{address} {port}")
         else:
             address, port = _meeting.published()
@@ -111,11 +111,11 @@ class Strategy(_data_parallel.DataParallel):
         return {
             "HOROVOD_RANK": str(rank),
             "HOROVOD_SIZE": str(size),
-            "HOROVOD_LOCAL_RANK": str(rank % each),
-            "HOROVOD_LOCAL_SIZE": str(each),
-            "HOROVOD_CROSS_RANK": str(rank // each),
+            "HOROVOD_LOCAL_RANK": str(rank % ranks_per_node),
+            "HOROVOD_LOCAL_SIZE": str(ranks_per_node),
+            "HOROVOD_CROSS_RANK": str(rank // ranks_per_node),
             "HOROVOD_CROSS_SIZE": str(nodes),
-            "HOROVOD_HOSTNAME": f"node{rank // each}",
+            "HOROVOD_HOSTNAME": f"node{rank // ranks_per_node}",
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
@@ -183,7 +183,7 @@ def _serve(address: str, nodes: int, each: int) -> int:
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
     server = RendezvousHTTPServer((address, 0), RendezvousHandler, 0)
-    hosts = ",".join(f"node{number}:{each}" for number in range(nodes))
+    hosts = ",".join(f"node{node}:{each}" for node in range(nodes))
     server.init(get_host_assignments(parse_hosts(hosts), nodes * each))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server.server_address[1]

@@ -138,11 +138,11 @@ class Strategy(_process_group.ProcessGroup):
         from torch import distributed
 
         # Numbered, since safetensors files have an order of their own.
-        own = {
+        numbered = {
             f"{number:06}.{name}": value.detach().cpu().contiguous()
             for number, (name, value) in enumerate(tensors.items())
         }
-        sent = torch.frombuffer(bytearray(save(own)), dtype=torch.uint8)
+        sent = torch.frombuffer(bytearray(save(numbered)), dtype=torch.uint8)
         whole = {}
         for rank in range(self.world_size):
             size = torch.tensor([len(sent)], device=self.devices[0])
@@ -150,6 +150,6 @@ class Strategy(_process_group.ProcessGroup):
             received = sent if rank == self.rank else torch.empty(int(size), dtype=torch.uint8)
             received = received.to(self.devices[0])
             distributed.broadcast(received, rank)
-            found = load(received.cpu().numpy().tobytes())
-            whole |= {name.partition(".")[2]: found[name] for name in sorted(found)}
+            stage_tensors = load(received.cpu().numpy().tobytes())
+            whole |= {name.partition(".")[2]: stage_tensors[name] for name in sorted(stage_tensors)}
         return whole
