@@ -62,7 +62,7 @@ class Scripted(eager.Strategy):
             return None
         return [mine, *self.other()]
 
-    def heard(self, what):
+    def messages(self, what):
         if self.late > 0:
             self.late -= 1
             return []

@@ -238,7 +238,7 @@ class Expansion:
         cell = Cell(
             id="",
             model=model(of, model_entry, config.weights, self.where),
-            strategy=Strategy(strategy, strategies.said(strategy, options)),
+            strategy=Strategy(strategy, strategies.stated_options(strategy, options)),
             hardware=config.hardware[hardware].called(hardware),
             dataset=Dataset(self.dataset, **sample_counts),
             training=Training(**settings),

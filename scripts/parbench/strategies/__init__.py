@@ -32,7 +32,7 @@ def of(cell: Cell) -> Strategy:
     return load(cell.strategy.name)(cell)
 
 
-def said(name: str, options: dict[str, Any]) -> dict[str, Any]:
+def stated_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return ``options`` of the strategy ``name`` without implied ones at their defaults."""
     schemas = load(name).OPTIONS
     return {

@@ -305,7 +305,7 @@ class Strategy:
         """
         return [mine]
 
-    def heard(self, what: str) -> list:
+    def messages(self, what: str) -> list:
         """Return the messages sent at ``what`` so far by all processes, including this one."""
         return []
 

@@ -28,7 +28,7 @@ _meetings = itertools.count()
 _path = Path()
 
 
-def anew() -> None:
+def next_meeting() -> None:
     """Begin a new meeting, with its own file; all ranks call this."""
     global _path
     _path = Path(f"{os.environ.get('PARBENCH_STORE', '')}.{next(_meetings)}")
@@ -60,7 +60,7 @@ def store(run: RunSettings) -> Store:
 
     if world_size() == 1:  # no other rank; works without the launcher, too
         return distributed.HashStore()
-    anew()
+    next_meeting()
     connect_timeout = timedelta(seconds=run.connect_seconds)
     if "PARBENCH_HEAD" not in os.environ:
         torch_store = distributed.FileStore(str(_path), world_size())
@@ -139,7 +139,7 @@ def _node() -> str:
 def _advice() -> str:
     """Return the fix, with the interfaces of this node."""
     listing = ", ".join(f"{name} ({ips[0]})" for name, ips in _interfaces().items())
-    return f"set nodes.interface in config.yaml to a network that all nodes share, of {listing}"
+    return f"set nodes.interface in config.yaml to a network that all nodes share, one of {listing}"
 
 
 def _interfaces() -> dict[str, list[str]]:

@@ -97,10 +97,10 @@ class Strategy(eager.Strategy):
             key = f"parbench/{what}/{self.local_rank}"
             self._store.set(key, json.dumps(mine))
             self._store.add(f"{key}/told", 1)
-        messages = self.heard(what)
+        messages = self.messages(what)
         return messages if len(messages) == self._processes else None
 
-    def heard(self, what: str) -> list:
+    def messages(self, what: str) -> list:
         """Return the messages so far. Counters say which exist: a missing one would block get()."""
         keys = [f"parbench/{what}/{process}" for process in range(self._processes)]
         existing = [key for key in keys if self._store.add(f"{key}/told", 0)]

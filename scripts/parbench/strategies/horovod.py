@@ -96,7 +96,7 @@ class Strategy(_data_parallel.DataParallel):
 
         The first rank serves the rendezvous with which Gloo's ranks find each other.
         """
-        _meeting.anew()
+        _meeting.next_meeting()
         run, rank, size = self.cell.run, _meeting.rank(), _meeting.world_size()
         ranks_per_node = self.ranks_per_node
         nodes = size // ranks_per_node

@@ -42,7 +42,7 @@ class Companions:
 
     def check(self) -> None:
         """Raise CompanionDiverged if another process has announced that it diverged."""
-        for message in self.run.strategy.heard("trained"):
+        for message in self.run.strategy.messages("trained"):
             if message["trouble"] is not None:
                 raise CompanionDiverged(
                     f"{message['model']}, trained at the same time: {message['trouble']}"

@@ -109,7 +109,7 @@ def cell_of(
     return Cell(
         id=f"{model}.{strategy}",
         model=Model(model, usual | small.SMALL),
-        strategy=Strategy(strategy, strategies.said(strategy, defaults | options)),
+        strategy=Strategy(strategy, strategies.stated_options(strategy, defaults | options)),
         hardware=Hardware(f"cpu{devices}", "cpu", devices, threads=1, nodes=1, gpu_model=None),
         dataset=Dataset("noise", train_samples=None, test_samples=None),
         training=Training(
