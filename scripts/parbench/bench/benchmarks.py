@@ -41,12 +41,12 @@ def run(words: list[str], folder: Path) -> None:
     """Run a command in ``folder``. Raises ParbenchError with the end of its output if it fails."""
     # As for users, who have the compiled files of their last run.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
-    done = subprocess.run(
+    completed = subprocess.run(
         words, cwd=folder, env=environment, stdout=-1, stderr=subprocess.STDOUT, text=True
     )
-    if done.returncode != 0:
-        last = "\n".join(done.stdout.splitlines()[-15:])
-        raise ParbenchError(f"{shlex.join(words)}: status {done.returncode}:\n{last}")
+    if completed.returncode != 0:
+        last_lines = "\n".join(completed.stdout.splitlines()[-15:])
+        raise ParbenchError(f"{shlex.join(words)}: status {completed.returncode}:\n{last_lines}")
 
 
 def snakemake(*words: str) -> list[str]:
@@ -119,8 +119,8 @@ class TimedCells:
         """Train a cell and return the number ``key`` of its metrics.json."""
         (cell,) = self.folder.glob(f"results/cells/{model}.{strategy}.*/cell.json")
         out = cell.with_name("metrics.json")
-        words = ["--cell", str(cell), "--data", str(self.data), "--out", str(out)]
-        run([sys.executable, "scripts/launch.py", *words], self.folder)
+        arguments = ["--cell", str(cell), "--data", str(self.data), "--out", str(out)]
+        run([sys.executable, "scripts/launch.py", *arguments], self.folder)
         return read_json(out)[key]
 
 
@@ -133,17 +133,17 @@ def in_turns(context: Context, model: str, key: str) -> tuple[dict[str, Pairs], 
         cells = TimedCells(checkout, context.folder / name)
         for strategy in ("eager", "ddp"):
             contenders[f"{strategy}, {name}"] = partial(cells.train, model, strategy, key)
-    found = take_turns(contenders, context.pairs)
-    return found, [BenchRow(f"{key}, {name}", "s", means(pairs)) for name, pairs in found.items()]
+    times = take_turns(contenders, context.pairs)
+    return times, [BenchRow(f"{key}, {name}", "s", means(pairs)) for name, pairs in times.items()]
 
 
 def train(context: Context) -> list[BenchRow]:
     """Measure ResNet-50's training time, eager and ddp on 2 ranks, against the other checkout's"""
     seconds, rows = in_turns(context, "resnet50", "train_seconds")
     for strategy in ("eager", "ddp"):
-        if theirs := seconds.get(f"{strategy}, the other"):
+        if other_times := seconds.get(f"{strategy}, the other"):
             what = f"images a second, {strategy}, over the other"
-            rows.append(ratio(what, theirs, seconds[f"{strategy}, this"]))
+            rows.append(ratio(what, other_times, seconds[f"{strategy}, this"]))
     return rows
 
 
@@ -164,14 +164,14 @@ def pairs(context: Context, **changes: object) -> list[BenchRow]:
     known.add_strategy(folder)
     data = "results/data/synthetic-32"
     run(snakemake("--cores", "1", f"{data}/digest.json"), folder)
-    found = known.by_share(folder / "results/cells")
-    rows = {share: known.row(share) for share in found}
-    restarts = list(zip(*found.values(), strict=True))  # in rotation: drift affects all alike
+    by_share = known.by_share(folder / "results/cells")
+    rows = {share: known.row(share) for share in by_share}
+    restarts = list(zip(*by_share.values(), strict=True))  # in rotation: drift affects all alike
     for restart in tqdm(restarts, unit="restart", disable=not sys.stderr.isatty()):
-        for share, cell in zip(found, restart, strict=True):
+        for share, cell in zip(by_share, restart, strict=True):
             out = cell / "metrics.json"
-            words = ["--cell", str(cell / "cell.json"), "--data", data, "--out", str(out)]
-            run([sys.executable, "scripts/launch.py", *words], folder)
+            arguments = ["--cell", str(cell / "cell.json"), "--data", data, "--out", str(out)]
+            run([sys.executable, "scripts/launch.py", *arguments], folder)
             rows[share].add(read_json(out))
     return list(rows.values())
 
@@ -190,10 +190,11 @@ def planned(
         name: partial(seconds_of, command, folder)
         for name, folder in {**folders, BARE: bare}.items()
     }
-    found = take_turns(contenders, context.pairs)
+    times = take_turns(contenders, context.pairs)
     what = " ".join(command[2:])
     return [
-        BenchRow(f"{what}, {jobs:,} jobs, {name}", "s", means(each)) for name, each in found.items()
+        BenchRow(f"{what}, {jobs:,} jobs, {name}", "s", means(measured))
+        for name, measured in times.items()
     ]
 
 
@@ -203,10 +204,12 @@ def study(context: Context, **changes: object) -> list[BenchRow]:
     for name, checkout in context.checkouts.items():
         folder = work_folder(checkout, context.folder / name, quickstart(checkout, **changes))
         run(snakemake("--quiet"), folder)
-        found = [read_json(path) for path in folder.glob("results/cells/*/metrics.json")]
+        results = [read_json(path) for path in folder.glob("results/cells/*/metrics.json")]
         for key in ("startup_seconds", "train_seconds"):
-            trained = [each for each in found if "sides" not in each]
-            spent = sum((each[key] or 0) * each["cell"]["hardware"]["devices"] for each in trained)
+            trained = [result for result in results if "sides" not in result]
+            spent = sum(
+                (result[key] or 0) * result["cell"]["hardware"]["devices"] for result in trained
+            )
             rows.append(BenchRow(f"{key} of {len(trained)} cells, {name}", "core-s", [spent]))
         folders[name] = folder
     return rows + planned(context, snakemake("-n"), folders, 1)

@@ -50,13 +50,13 @@ class Simulated:
 
 def read(paths: Iterable[Path]) -> list[Restart]:
     """Read the restarts of A/A pairs from metrics.json files, ignoring all others."""
-    found = []
+    restarts = []
     for path in paths:
         run = metrics_json.read(path)
         sides = run["cell"].get("sides", [{}, None])
         if run["status"] == OK and len(set(map(canonical_json, sides))) == 1:
-            found.append(restart(run))
-    return found
+            restarts.append(restart(run))
+    return restarts
 
 
 def simulated(restarts: Sequence[Restart], rng: np.random.Generator) -> np.ndarray:
@@ -132,22 +132,22 @@ def first_verdicts(
 
 def lines(rows: Iterable[Simulated]) -> list[str]:
     """Return the table as lines of text."""
-    made = [f"{'question':<12}{'effect':>7}{'false':>8}{'undecided after 10 min':>24}"]
-    made[0] += f"{'60 min':>9}{'median minutes':>16}"
+    text = [f"{'question':<12}{'effect':>7}{'false':>8}{'undecided after 10 min':>24}"]
+    text[0] += f"{'60 min':>9}{'median minutes':>16}"
     for row in rows:
         minutes = f"{row.minutes:.1f}" if row.minutes < math.inf else "more than 60"
-        made.append(
+        text.append(
             f"{row.question:<12}{row.effect:>7.0%}{row.false:>8.1%}{row.undecided_10:>24.1%}"
             f"{row.undecided_60:>9.1%}{minutes:>16}{'  edge' if row.edge else ''}"
         )
-    return made
+    return text
 
 
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    known = f"metrics.json of A/A pairs (those in {CELLS})"
-    parser.add_argument("files", nargs="*", type=Path, help=known)
+    help_text = f"metrics.json of A/A pairs (those in {CELLS})"
+    parser.add_argument("files", nargs="*", type=Path, help=help_text)
     parser.add_argument("--seconds", type=float, help="what a restart takes (as measured)")
     arguments = parser.parse_args()
     restarts = read(arguments.files or sorted(CELLS.glob("*/metrics.json")))

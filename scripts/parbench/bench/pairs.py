@@ -64,8 +64,8 @@ tables:
 
 def study(restarts: int, **changes: object) -> dict:
     """Return a study that pairs eager training with itself, and with itself slowed."""
-    found = yaml.safe_load(STUDY) | changes
-    return {**found, "pairs": {**found["pairs"], "restarts": restarts}}
+    content = yaml.safe_load(STUDY) | changes
+    return {**content, "pairs": {**content["pairs"], "restarts": restarts}}
 
 
 def add_strategy(checkout: Path) -> None:
@@ -77,11 +77,11 @@ def add_strategy(checkout: Path) -> None:
 def by_share(cells: Path) -> dict[float, list[Path]]:
     """Return the folders of a study's pairs, in the order of their restarts, by the share that
     slows the baseline (0 for A/A)."""
-    found: dict[float, list[Path]] = {}
+    folders: dict[float, list[Path]] = {}
     for path in cells.glob("*.pair.*/cell.json"):
         options = read_json(path)["sides"][1]["strategy"]["options"]
-        found.setdefault(options.get("share", 0.0), []).append(path.parent)
-    return {share: sorted(found[share]) for share in sorted(found)}
+        folders.setdefault(options.get("share", 0.0), []).append(path.parent)
+    return {share: sorted(folders[share]) for share in sorted(folders)}
 
 
 @dataclass
@@ -96,22 +96,22 @@ class PairRow(BenchRow):
 
     def add(self, metrics: dict) -> None:
         """Add a restart from its metrics.json."""
-        found = restart(metrics)
-        self.values.append(math.exp(found.value))
-        self.disturbed += found.disturbed
+        measured = restart(metrics)
+        self.values.append(math.exp(measured.value))
+        self.disturbed += measured.disturbed
 
     def result(self) -> dict:
         """Return the row for results/bench.json; its mean is the geometric one."""
         series = Series(dict(enumerate(map(math.log, self.values))), "restarts", logs=True)
-        found = series.interval()
+        interval = series.interval()
         if self.share:
-            verdict = f"more than 1: {sequential.within(found, (0.0, math.inf))}"
+            verdict = f"more than 1: {sequential.within(interval, (0.0, math.inf))}"
         else:
-            word = sequential.within(found, sequential.ratio_margin(EQUAL))
+            word = sequential.within(interval, sequential.ratio_margin(EQUAL))
             word = {HOLDS: "equal", FAILS: "different"}.get(word, word)
             verdict = f"within {100 * EQUAL:g} %: {word}"
-        told = {"mean": series.mean, "low": series.ci_low, "high": series.ci_high}
-        return {**asdict(self), **told, "verdict": verdict}
+        summary = {"mean": series.mean, "low": series.ci_low, "high": series.ci_high}
+        return {**asdict(self), **summary, "verdict": verdict}
 
 
 def row(share: float) -> PairRow:

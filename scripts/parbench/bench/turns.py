@@ -31,8 +31,8 @@ class BenchRow:
         any continuous distribution. They are None below 6 values, where even the extremes do not
         reach it.
         """
-        found = quantile_test(self.values, q=0, p=0.5).confidence_interval(0.95)
-        low, high = (None if math.isnan(end) else float(end) for end in found)
+        interval = quantile_test(self.values, q=0, p=0.5).confidence_interval(0.95)
+        low, high = (None if math.isnan(end) else float(end) for end in interval)
         about = {"what": self.what, "unit": self.unit, "median": statistics.median(self.values)}
         return {**about, "low": low, "high": high, "values": self.values}
 
@@ -47,13 +47,13 @@ def take_turns(contenders: dict[str, Callable[[], float]], pairs: int) -> dict[s
         work()
     orders = list(itertools.permutations(contenders))
     random.Random(0).shuffle(orders)  # noqa: S311  (no secret)
-    found: dict[str, Pairs] = {name: [] for name in contenders}
+    pairs_by_name: dict[str, Pairs] = {name: [] for name in contenders}
     for pair in tqdm(range(pairs), unit="pair", disable=not sys.stderr.isatty()):
         order = orders[pair % len(orders)]
-        there = {name: contenders[name]() for name in order}
+        outward = {name: contenders[name]() for name in order}
         for name in reversed(order):
-            found[name].append((there[name], contenders[name]()))
-    return found
+            pairs_by_name[name].append((outward[name], contenders[name]()))
+    return pairs_by_name
 
 
 def means(pairs: Pairs) -> list[float]:

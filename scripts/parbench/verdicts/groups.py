@@ -64,7 +64,9 @@ class Group(study_plan.PlannedGroup):
     @property
     def short_status(self) -> str:
         """The status, but only ``diverged`` if all runs did."""
-        return next((w for w, n in self._failed().items() if n == len(self.runs)), self.status)
+        return next(
+            (word for word, count in self._failed().items() if count == len(self.runs)), self.status
+        )
 
     def failures(self) -> list[str]:
         """Return one sentence for each run that did not end well."""
@@ -100,8 +102,8 @@ class Group(study_plan.PlannedGroup):
     def accelerators(self) -> list[str]:
         """Return the accelerators' names as recorded or, if none were, as planned."""
         machines = (run["environment"]["machine"] for run in self.runs)
-        seen = {card["name"] for machine in machines for card in machine["accelerators"]}
-        return sorted(seen) or list(filter(None, [self.hardware.gpu_model]))
+        names = {card["name"] for machine in machines for card in machine["accelerators"]}
+        return sorted(names) or list(filter(None, [self.hardware.gpu_model]))
 
     def describe_hardware(self) -> str:
         """Return, for example, ``2 CPU cores`` or ``2x NVIDIA H200``."""
@@ -122,8 +124,8 @@ class Group(study_plan.PlannedGroup):
     def series(self, metric: Metric) -> Series:
         """Return the metric's values by seed."""
         values = {seed(run): metric.read(run) for run in self.ok if self.measures(metric)}
-        known = {number: value for number, value in values.items() if value is not None}
-        return Series(known, cost=self.seed_seconds, resolution=self.resolution(metric))
+        measured = {number: value for number, value in values.items() if value is not None}
+        return Series(measured, cost=self.seed_seconds, resolution=self.resolution(metric))
 
     def resolution(self, metric: Metric) -> float:
         """Return the smallest step of the metric: one test image for a score, otherwise 0."""
@@ -138,22 +140,22 @@ class Group(study_plan.PlannedGroup):
     def at_most_faster(self, slow: Group) -> float:
         """Return the upper bound on its speedup over ``slow`` by more devices: the lowest of their
         ratio, its pipeline's bound and that of models side by side; infinite without a ratio."""
-        most = self.most_by_devices(slow)
-        if math.isinf(most):
-            return most
-        turns = self.pairs.get(slow.id) if self.members else None
-        bounds = [most, self.work.pipeline_bound, turns.bound if turns else None]
-        return min(each for each in bounds if each is not None)
+        by_devices = self.most_by_devices(slow)
+        if math.isinf(by_devices):
+            return by_devices
+        pair = self.pairs.get(slow.id) if self.members else None
+        bounds = [by_devices, self.work.pipeline_bound, pair.bound if pair else None]
+        return min(bound for bound in bounds if bound is not None)
 
     def most_by_devices(self, slow: Group) -> float:
         """Return its number of cores or GPUs over that of ``slow``; infinite if that bounds no
         speedup: no more of them, another kind of device, or other precision or tuning."""
         ours, theirs = (
-            (each.hardware.device, each.training.precision, each.training.tf32, each.training.tuned)
-            for each in (self, slow)
+            (side.hardware.device, side.training.precision, side.training.tf32, side.training.tuned)
+            for side in (self, slow)
         )
-        more = ours == theirs and self.cores > slow.cores
-        return self.cores / slow.cores if more else math.inf
+        bounded = ours == theirs and self.cores > slow.cores
+        return self.cores / slow.cores if bounded else math.inf
 
     @property
     def devices(self) -> int:
@@ -178,8 +180,8 @@ def on_nodes(nodes: int, devices: str) -> str:
 
 def fingerprints(run: Run) -> list[str]:
     """Return the fingerprints of the machines a run was interrupted on, then of its last one."""
-    before = [place["machine"] for place in run["resumed_from"] or []]
-    return list(dict.fromkeys([*before, run["environment"]["machine"]["fingerprint"]]))
+    interrupted_on = [entry["machine"] for entry in run["resumed_from"] or []]
+    return list(dict.fromkeys([*interrupted_on, run["environment"]["machine"]["fingerprint"]]))
 
 
 def seed(run: Run) -> int:
@@ -192,56 +194,59 @@ def groups_of(plan: Mapping, runs: Mapping[str, Run]) -> dict[str, Group]:
 
     ``runs`` maps ids of cells and pairs to the contents of metrics.json.
     """
-    turns = _turns(plan, runs)
-    trained = {cell for each in plan["groups"] if not each["not_run"] for cell in each["cells"]}
-    beside, groups = _beside_others(runs[cell] for cell in trained), {}
-    for each in plan["groups"] + plan["together"]:
-        if each["not_run"]:
-            own = cells = []
-        elif members := [groups[name] for name in each.get("members", [])]:
-            own, cells = _together(members), [run for member in members for run in member.runs]
+    pairs_by_group = _turns(plan, runs)
+    trained = {cell for entry in plan["groups"] if not entry["not_run"] for cell in entry["cells"]}
+    overlapping, groups = _beside_others(runs[cell] for cell in trained), {}
+    for entry in plan["groups"] + plan["together"]:
+        if entry["not_run"]:
+            own_runs = cell_runs = []
+        elif members := [groups[name] for name in entry.get("members", [])]:
+            own_runs, cell_runs = (
+                _together(members),
+                [run for member in members for run in member.runs],
+            )
         else:
-            own = cells = [runs[cell] for cell in each["cells"]]
-        shared = any(run["cell"]["id"] in beside for run in cells)
-        found = turns.get(each["id"], {})
-        groups[each["id"]] = Group.of(each, own, cells, shared=shared, **found)
+            own_runs = cell_runs = [runs[cell] for cell in entry["cells"]]
+        shared = any(run["cell"]["id"] in overlapping for run in cell_runs)
+        own_pairs = pairs_by_group.get(entry["id"], {})
+        groups[entry["id"]] = Group.of(entry, own_runs, cell_runs, shared=shared, **own_pairs)
     return groups
 
 
 def _beside_others(runs: Iterable[Run]) -> set[str]:
     """Return the cells that ran while another one did, on a machine with the same fingerprint."""
-    found, last = set(), {}
+    overlapping, last_by_machine = set(), {}
     for run in sorted(runs, key=lambda run: run["started"]):
         machine = run["environment"]["machine"]["fingerprint"]
-        before = last.get(machine)
-        if before and run["started"] < before["finished"]:
-            found |= {run["cell"]["id"], before["cell"]["id"]}
-        if not before or before["finished"] < run["finished"]:
-            last[machine] = run
-    return found
+        previous = last_by_machine.get(machine)
+        if previous and run["started"] < previous["finished"]:
+            overlapping |= {run["cell"]["id"], previous["cell"]["id"]}
+        if not previous or previous["finished"] < run["finished"]:
+            last_by_machine[machine] = run
+    return overlapping
 
 
 def _turns(plan: Mapping, runs: Mapping[str, Run]) -> dict[str, dict[str, dict[str, Compared]]]:
     """Return a plan's pairs by the id of the variant's group: ``pairs`` (of training) and
     ``predicting``, each by the id of the baseline's group."""
     groups = [*plan["groups"], *plan["together"]]
-    names = {(each["model"], each["variant"]): each["id"] for each in groups}
-    found: dict[str, dict[str, dict[str, Compared]]] = {}
-    for each in plan.get("pairs", []):
-        over, under = (names[each["model"], each[key]] for key in ("variant", "baseline"))
-        kind = "predicting" if each["inference"] else "pairs"
-        own = found.setdefault(over, {"pairs": {}, "predicting": {}})
-        own[kind][under] = Compared.of(each, runs)
-    return found
+    ids = {(entry["model"], entry["variant"]): entry["id"] for entry in groups}
+    pairs_by_group: dict[str, dict[str, dict[str, Compared]]] = {}
+    for entry in plan.get("pairs", []):
+        variant, baseline = (ids[entry["model"], entry[key]] for key in ("variant", "baseline"))
+        kind = "predicting" if entry["inference"] else "pairs"
+        by_kind = pairs_by_group.setdefault(variant, {"pairs": {}, "predicting": {}})
+        by_kind[kind][baseline] = Compared.of(entry, runs)
+    return pairs_by_group
 
 
 def _together(members: list[Group]) -> list[Run]:
     """Return one run per seed that all ``members`` have, as if it had trained all their models."""
-    of_seed: dict[int, list[Run]] = {}
+    runs_by_seed: dict[int, list[Run]] = {}
     for member in members:
         for run in member.runs:
-            of_seed.setdefault(seed(run), []).append(run)
-    return [_all_trained(runs) for runs in of_seed.values() if len(runs) == len(members)]
+            runs_by_seed.setdefault(seed(run), []).append(run)
+    return [_all_trained(runs) for runs in runs_by_seed.values() if len(runs) == len(members)]
 
 
 def _all_trained(runs: list[Run]) -> Run:
@@ -301,12 +306,12 @@ def compared(metric: Metric, group: Group, baseline: Group, but: Collection[str]
 
     ``but``: keys of their work that may differ.
     """
-    of_seed = {seed(run): run for run in baseline.runs}
+    base_by_seed = {seed(run): run for run in baseline.runs}
     values, reasons = {}, group.failures()
     if baseline.not_run:
         reasons.append(f"the baseline {baseline.id} was not run")
     for run in [] if baseline.not_run else group.ok:
-        number, base = seed(run), of_seed.get(seed(run))
+        number, base = seed(run), base_by_seed.get(seed(run))
         if base is None:
             reasons.append(f"the baseline has no seed {number}")
         elif base["status"] != OK:
@@ -315,31 +320,31 @@ def compared(metric: Metric, group: Group, baseline: Group, but: Collection[str]
             reasons.append(why)
         elif metric.is_score:
             values[number] = metric.read(run) - metric.read(base)
-        elif (value := metric.read(run)) and (unit := metric.read(base)):
-            values[number] = math.log(value / unit)
+        elif (value := metric.read(run)) and (base_value := metric.read(base)):
+            values[number] = math.log(value / base_value)
         else:
             reasons.append(f"seed {number} has no {metric.name}")
     return Series(
         values,
         logs=not metric.is_score,
         cost=group.seed_seconds + baseline.seed_seconds,
-        resolution=max(each.resolution(metric) for each in (group, baseline)),
+        resolution=max(side.resolution(metric) for side in (group, baseline)),
         reasons=tuple(dict.fromkeys(reasons)),
     )
 
 
 def _why_not(run: Run, base: Run, scored: bool, but: Collection[str]) -> str:
     """Return why two runs of a seed cannot be compared; empty if they can."""
-    steps = (each["cell"]["training"]["steps"] for each in (run, base))
+    steps = (side["cell"]["training"]["steps"] for side in (run, base))
     if scored and (few := next(filter(None, map(few_steps, steps)), "")):
         return few
     ours, theirs = _work(run), _work(base)
-    differ = ", ".join(
+    differences = ", ".join(
         f"{key} {ours[key]} here, {theirs[key]} for the baseline"
         for key in ours
         if key not in but and ours[key] != theirs[key]
     )
-    return f"not compared, for unequal work: {differ}" if differ else ""
+    return f"not compared, for unequal work: {differences}" if differences else ""
 
 
 def few_steps(steps: int | None) -> str:

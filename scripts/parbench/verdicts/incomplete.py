@@ -19,25 +19,25 @@ def cut(plan: Mapping, done: Collection[str], lost: Lost) -> dict:
     together = []
     for group in plan["together"]:
         members = [groups[name] for name in group["members"]]
-        shared = set.intersection(*(set(each["seeds"]) for each in members))
-        reasons = [each["not_run"] for each in members if each["not_run"]]
-        reasons += [] if shared else ["no seed of which all models are done"]
-        kept = [seed for seed in group["seeds"] if seed in shared] or group["seeds"]
-        own = {"seeds": kept, "not_run": next(iter(reasons), None)}
-        together.append(_cut(group, done, lost) | own)
-    whole = {**plan, "groups": list(groups.values()), "together": together}
+        common_seeds = set.intersection(*(set(entry["seeds"]) for entry in members))
+        reasons = [entry["not_run"] for entry in members if entry["not_run"]]
+        reasons += [] if common_seeds else ["no seed of which all models are done"]
+        seeds = [seed for seed in group["seeds"] if seed in common_seeds] or group["seeds"]
+        changes = {"seeds": seeds, "not_run": next(iter(reasons), None)}
+        together.append(_cut(group, done, lost) | changes)
+    reduced = {**plan, "groups": list(groups.values()), "together": together}
     if "pairs" in plan:
-        whole["pairs"] = [_cut(each, done, lost, "restarts") for each in plan["pairs"]]
-    return whole
+        reduced["pairs"] = [_cut(entry, done, lost, "restarts") for entry in plan["pairs"]]
+    return reduced
 
 
 def _cut(group: Mapping, done: Collection[str], lost: Lost, key: str = "seeds") -> dict:
-    left = [cell for cell in group["cells"] if cell not in done]
-    if group["not_run"] is not None or not left:
+    missing = [cell for cell in group["cells"] if cell not in done]
+    if group["not_run"] is not None or not missing:
         return dict(group)
-    told = {**group, **lost(group, left)}
-    kept = [cell for cell in group["cells"] if cell in done]
-    if not kept:
-        return told
+    entry = {**group, **lost(group, missing)}
+    cells = [cell for cell in group["cells"] if cell in done]
+    if not cells:
+        return entry
     numbers = [n for n, cell in zip(group[key], group["cells"], strict=False) if cell in done]
-    return told | {"cells": kept, key: numbers, "not_run": None}
+    return entry | {"cells": cells, key: numbers, "not_run": None}

@@ -37,12 +37,12 @@ def verdict(
     if forbidding := [*forbidding, *beyond(published.value, bound)]:
         return words.NOT_COMPARABLE, forbidding
     if series.too_few:
-        ends = f" ({series.min:.4g} to {series.max:.4g})" if series.values else ""
-        return words.UNDECIDED, [series.too_few + ends, *caveats]
+        value_range = f" ({series.min:.4g} to {series.max:.4g})" if series.values else ""
+        return words.UNDECIDED, [series.too_few + value_range, *caveats]
     if metric.kind == "ratio":
         return lies(published.value, series), caveats
-    word, says = _near(metric, series, published.value, study["tolerance"])
-    return word, [*says, *caveats]
+    word, reasons = _near(metric, series, published.value, study["tolerance"])
+    return word, [*reasons, *caveats]
 
 
 def _near(
@@ -53,15 +53,15 @@ def _near(
         margin = series.margin(tolerance["accuracy"])[1]
     else:
         margin = tolerance["relative"] * abs(published)
-    interval, ends = series.interval(), (published - margin, published + margin)
-    says = [f"differs by {interval.mean - published:+.2g} (tolerance {margin:.2g})"]
-    word = sequential.within(interval, ends)
+    interval, region = series.interval(), (published - margin, published + margin)
+    reasons = [f"differs by {interval.mean - published:+.2g} (tolerance {margin:.2g})"]
+    word = sequential.within(interval, region)
     if word == words.HOLDS:
-        return words.REPRODUCED, says
+        return words.REPRODUCED, reasons
     if word == words.FAILS:
         better = (interval.mean > published) == metric.higher_is_better
-        return (words.SUSPICIOUS if better else words.NOT_REPRODUCED), says
-    return word, [*says, series.outlook(ends)]
+        return (words.SUSPICIOUS if better else words.NOT_REPRODUCED), reasons
+    return word, [*reasons, series.outlook(region)]
 
 
 def lies(published: float, found: Series) -> str:
@@ -73,10 +73,10 @@ def lies(published: float, found: Series) -> str:
 
 def beyond(published: float, most: float, least: float = 0.0) -> list[str]:
     """Return why a published ratio cannot be reached here; empty if it can."""
-    said = f"published {published:.3g}, beyond what can be reached here: "
+    opening = f"published {published:.3g}, beyond what can be reached here: "
     if published > most:
-        return [f"{said}at most {most:.2f}"]
-    return [f"{said}at least {least:.2f}"] if published < least else []
+        return [f"{opening}at most {most:.2f}"]
+    return [f"{opening}at least {least:.2f}"] if published < least else []
 
 
 def _why_not_measured(metric: Metric, group: Group, series: Series) -> str:

@@ -42,9 +42,9 @@ class Restart:
 def lengths_of(trainings: Iterable[Mapping]) -> list[int]:
     """Return each side's epochs, which its seconds per sample are multiplied by; all 1 if some side
     does only a few steps of each epoch, since then no whole trainings are compared."""
-    found = list(trainings)
-    whole = all(each.get("steps") is None for each in found)
-    return [each["epochs"] if whole else 1 for each in found]
+    settings = list(trainings)
+    all_steps = all(training.get("steps") is None for training in settings)
+    return [training["epochs"] if all_steps else 1 for training in settings]
 
 
 def restart(run: Run) -> Restart:
@@ -52,29 +52,33 @@ def restart(run: Run) -> Restart:
     cell = run["cell"]
     lengths = lengths_of(side["training"] for side in cell["sides"])
     times: dict[int, dict[int, float]] = {}
-    disturbed = {each["pair"] for each in run["slices"] if each["disturbed"]}
-    for each in run["slices"]:
+    disturbed = {entry["pair"] for entry in run["slices"] if entry["disturbed"]}
+    for entry in run["slices"]:
         # The time of a whole training, up to a factor that all sides share.
-        took = lengths[each["side"]] * each["seconds"] / each["samples"]
-        times.setdefault(each["pair"], {})[each["side"]] = took
-    first = cell["variants"]
+        duration = lengths[entry["side"]] * entry["seconds"] / entry["samples"]
+        times.setdefault(entry["pair"], {})[entry["side"]] = duration
+    first_baseline = cell["variants"]
     ratios = {
-        pair: math.log(sum(row[n] for n in row if n >= first) / sum(row[n] for n in range(first)))
+        pair: math.log(
+            sum(row[n] for n in row if n >= first_baseline)
+            / sum(row[n] for n in range(first_baseline))
+        )
         for pair, row in times.items()
     }
-    calm = [ratio for pair, ratio in ratios.items() if pair not in disturbed]
-    kept = tuple(calm if len(calm) >= LEAST_PAIRS else ratios.values())
-    alone = [
-        float(np.median([row[n] for row in times.values()])) for n in range(first, len(lengths))
+    undisturbed = [ratio for pair, ratio in ratios.items() if pair not in disturbed]
+    log_ratios = tuple(undisturbed if len(undisturbed) >= LEAST_PAIRS else ratios.values())
+    medians = [
+        float(np.median([row[n] for row in times.values()]))
+        for n in range(first_baseline, len(lengths))
     ]
     return Restart(
         cell["seed"],
-        float(sequential.hodges_lehmann(kept)),
+        float(sequential.hodges_lehmann(log_ratios)),
         float(sequential.hodges_lehmann(list(ratios.values()))),
-        kept,
+        log_ratios,
         len(ratios),
         len(disturbed),
-        sum(alone) / max(alone),
+        sum(medians) / max(medians),
         seconds(run),
     )
 
@@ -93,10 +97,14 @@ class Compared:
     @classmethod
     def of(cls, entry: Mapping, runs: Mapping[str, Run]) -> Compared:
         """Return the comparison of a plan's pair ``entry``; ``runs``: metrics.json by cell."""
-        mine = [runs[cell] for cell in entry["cells"] if cell in runs]
-        told = (f"restart {run['cell']['seed']}: {run['reason']}" for run in mine if run["reason"])
-        reasons = filter(None, [entry["not_run"], *told])
-        return cls(tuple(map(restart, filter(_ok, mine))), tuple(reasons), tuple(entry["cells"]))
+        own_runs = [runs[cell] for cell in entry["cells"] if cell in runs]
+        failures = (
+            f"restart {run['cell']['seed']}: {run['reason']}" for run in own_runs if run["reason"]
+        )
+        reasons = filter(None, [entry["not_run"], *failures])
+        return cls(
+            tuple(map(restart, filter(_ok, own_runs))), tuple(reasons), tuple(entry["cells"])
+        )
 
     @cached_property
     def series(self) -> Series:
@@ -123,20 +131,20 @@ class Compared:
     @property
     def biased(self) -> bool:
         """Whether equal sides differ, so that taking turns favours one."""
-        found = self.series.interval(BIASED)
-        return found is not None and (found.low > 0 or found.high < 0)
+        interval = self.series.interval(BIASED)
+        return interval is not None and (interval.low > 0 or interval.high < 0)
 
     @property
     def equality(self) -> str:
         """For example ``1.002 [0.990, 1.014] of 4 restarts: equal within 5 %``."""
-        shown, found = self.series, self.series.interval()
-        if found is None:
-            return f"not checked: {shown.too_few}"
-        ends = f"{shown.mean:.3f} [{shown.ci_low:.3f}, {shown.ci_high:.3f}]"
-        same = sequential.within(found, shown.margin(EQUAL)) == HOLDS
-        word = f"equal within {EQUAL:.0%}" if same else "not checked: too wide"
+        series, interval = self.series, self.series.interval()
+        if interval is None:
+            return f"not checked: {series.too_few}"
+        ends = f"{series.mean:.3f} [{series.ci_low:.3f}, {series.ci_high:.3f}]"
+        is_equal = sequential.within(interval, series.margin(EQUAL)) == HOLDS
+        word = f"equal within {EQUAL:.0%}" if is_equal else "not checked: too wide"
         word = "biased: what it is to tell is void" if self.biased else word
-        return f"{ends} of {shown.seeds} restarts: {word}"
+        return f"{ends} of {series.seeds} restarts: {word}"
 
 
 def _ok(run: Run) -> bool:

@@ -61,18 +61,18 @@ class PublishedSource:
         """Read it from the one of ``paths`` that holds it; ParbenchError if none or several do."""
         if name is None:
             return cls(None, [])
-        found = {str(path): cls(name, rows(path)) for path in paths}
-        holding = [path for path, source in found.items() if source.rows]
+        sources = {str(path): cls(name, rows(path)) for path in paths}
+        holding = [path for path, source in sources.items() if source.rows]
         if not holding:
             raise ParbenchError(
-                f"published: {name!r}: no row of {', '.join(found) or 'no file'} has it in column "
-                "`study`; add the source's rows, or correct the study's key `published`"
+                f"published: {name!r}: no row of {', '.join(sources) or 'no file'} has it in "
+                "column `study`; add the source's rows, or correct the study's key `published`"
             )
         if len(holding) > 1:
             raise ParbenchError(
                 f"published: {name!r} has rows in {' and in '.join(holding)}; keep them in one file"
             )
-        return found[holding[0]]
+        return sources[holding[0]]
 
     def find(self, group: Group, metric: Metric) -> Published | None:
         """Return the value that the group's ``published`` selects, in the metric's unit, or None.
@@ -80,17 +80,19 @@ class PublishedSource:
         Raises ParbenchError if the selection is ambiguous, has an unknown column, or another unit.
         """
         selected = self._selected(group)
-        found = [r for r in selected if METRIC_ALIASES.get(r.metric, r.metric) == metric.name]
-        if not found:
+        matching = [
+            row for row in selected if METRIC_ALIASES.get(row.metric, row.metric) == metric.name
+        ]
+        if not matching:
             return None
-        first, *others = found
+        first, *others = matching
         for other in others:
-            if differ := [key for key in VALUE if getattr(first, key) != getattr(other, key)]:
-                narrow = [key for key in differ if key not in ("value", "unit")] or ["table"]
+            if differing := [key for key in VALUE if getattr(first, key) != getattr(other, key)]:
+                columns = [key for key in differing if key not in ("value", "unit")] or ["table"]
                 raise ParbenchError(
                     f"group {group.id}: published: {dict(group.published)} selects two values of "
                     f"{metric.name}: {first.where} and {other.where}; narrow the selection "
-                    f"by {' or '.join(narrow)}"
+                    f"by {' or '.join(columns)}"
                 )
         unit = UNIT_ALIASES.get(first.unit, first.unit)
         if unit != metric.unit:
@@ -98,30 +100,30 @@ class PublishedSource:
                 f"published values: {first.where}: {metric.name} is in {first.unit!r}; "
                 f"write it in {metric.unit!r}"
             )
-        tables = ", ".join(dict.fromkeys(row.table for row in found))
+        tables = ", ".join(dict.fromkeys(row.table for row in matching))
         return first.model_copy(update={"unit": unit, "table": tables})
 
     def operators(self, group: Group) -> list[str]:
         """Return the operators whose times are published in the rows that the group selects."""
-        told = (row.metric.partition(":") for row in self._selected(group))
-        return list(dict.fromkeys(name for what, _, name in told if is_operator(what)))
+        parts = (row.metric.partition(":") for row in self._selected(group))
+        return list(dict.fromkeys(name for what, _, name in parts if is_operator(what)))
 
     def speedup(self, group: Group, baseline: Group) -> tuple[Published | None, str]:
         """Return the published speedup: from both training times if published, else as printed.
 
         If the two times cannot be compared, return None and the reason.
         """
-        own, base = (self.find(each, METRICS["train_seconds"]) for each in (group, baseline))
+        own, base = (self.find(side, METRICS["train_seconds"]) for side in (group, baseline))
         if own is None or base is None:
             return self.find(group, METRICS["speedup"]), ""
         if own.hardware != base.hardware:
-            between = f"{base.hardware}, {own.hardware}"
-            return None, f"published times are of different hardware: {between}"
+            kinds = f"{base.hardware}, {own.hardware}"
+            return None, f"published times are of different hardware: {kinds}"
         if (own.batch_size, own.precision) != (base.batch_size, base.precision):
             return None, "published times are of a different batch or precision"
         tables = ", ".join(dict.fromkeys((base.table, own.table)))
-        ratio = {"value": base.value / own.value, "unit": "x", "table": tables}
-        return own.model_copy(update=ratio), ""
+        changes = {"value": base.value / own.value, "unit": "x", "table": tables}
+        return own.model_copy(update=changes), ""
 
     def _selected(self, group: Group) -> list[Published]:
         """Return the rows that the group's ``published`` selects."""

@@ -74,7 +74,7 @@ KINDS = {
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Write a study's table."""
-    columns = [each.name for each in fields(Row)]
+    columns = [field.name for field in fields(Row)]
     frame = pd.DataFrame(map(asdict, rows), columns=columns, dtype=object)
     write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
 
@@ -85,7 +85,7 @@ def read_rows(path: Path, fix: str = "delete it and run again") -> list[Row]:
         text = io.StringIO(printable(path.read_text(encoding="utf-8")))
         first, *more = pd.read_csv(text, dtype=str, keep_default_na=False).to_dict("records")
         return [
-            Row(**{each.name: KINDS[each.type](row[each.name]) for each in fields(Row)})
+            Row(**{field.name: KINDS[field.type](row[field.name]) for field in fields(Row)})
             for row in (first, *more)
         ]
     except (OSError, KeyError, ValueError) as error:

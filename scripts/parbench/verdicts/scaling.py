@@ -63,9 +63,12 @@ class Scaled:
     @property
     def serial(self) -> Measure:
         """The serial fraction; the ends of its interval follow from those of the gain."""
-        of, gain = SERIAL[self.kind], self.gain
+        fraction, gain = SERIAL[self.kind], self.gain
         return Measure(
-            *(of(each, self.group.devices) for each in (gain.value, gain.high, gain.low))
+            *(
+                fraction(speedup, self.group.devices)
+                for speedup in (gain.value, gain.high, gain.low)
+            )
         )
 
 
@@ -85,17 +88,24 @@ def scaled(group: Group, groups: Mapping[str, Group]) -> Scaled | None:
 def several(groups: Iterable[Group], known: Mapping[str, Group]) -> list[Scaled]:
     """Return those of ``groups`` that make curves: of models on more than one number of devices,
     where numbers on several nodes count only if measured."""
-    found = [each for each in (scaled(group, known) for group in groups) if each]
-    numbers: dict[str, set[int]] = {}
-    for each in found:
-        if each.measured or each.group.hardware.nodes == 1:
-            numbers.setdefault(each.group.model, set()).add(each.group.devices)
-    return [each for each in found if len(numbers.get(each.group.model, ())) > 1]
+    points = [point for point in (scaled(group, known) for group in groups) if point]
+    devices_by_model: dict[str, set[int]] = {}
+    for point in points:
+        if point.measured or point.group.hardware.nodes == 1:
+            devices_by_model.setdefault(point.group.model, set()).add(point.group.devices)
+    return [point for point in points if len(devices_by_model.get(point.group.model, ())) > 1]
 
 
 def _apart(group: Group) -> list:
     """Return what must be equal for two groups to be compared."""
     settings = asdict(group.training)
-    kept = {key: value for key, value in settings.items() if key not in WITH_BATCH}
-    place = group.hardware
-    return [kept, group.dataset, group.model_options, place.device, place.threads, place.gpu_model]
+    fixed = {key: value for key, value in settings.items() if key not in WITH_BATCH}
+    hardware = group.hardware
+    return [
+        fixed,
+        group.dataset,
+        group.model_options,
+        hardware.device,
+        hardware.threads,
+        hardware.gpu_model,
+    ]

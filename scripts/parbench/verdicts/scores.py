@@ -52,16 +52,16 @@ def equal_accuracies(rows: Rows, granted: Granted) -> Found:
     for of_model in grouped(precise, lambda row: (row.study, row.model)):
         values = [first.value for first, *_ in grouped(of_model, lambda row: row.configuration)]
         spread = max(max(values) - min(values), SPREAD)
-        for each in grouped(of_model, lambda row: round(row.value, 9)):
-            different = [first for first, *_ in grouped(each, lambda row: row.configuration)]
+        for alike in grouped(of_model, lambda row: round(row.value, 9)):
+            different = [first for first, *_ in grouped(alike, lambda row: row.configuration)]
             if len(different) > 1:
                 ways = different[0].study, *((row.hardware, row.way) for row in different)
                 steps = spread / (2 * different[0].rounding)
                 chances[ways].append(min(1.0, math.comb(len(values), 2) / steps))
                 equals.append((different, ways))
     for different, ways in equals:
-        told = " and of ".join(map(str, different))
-        says = f"test accuracy {different[0].value:g} of {told}"
+        listed = " and of ".join(map(str, different))
+        says = f"test accuracy {different[0].value:g} of {listed}"
         sure = Sure.LIKELY if math.prod(chances[ways]) < CHANCE else Sure.WEAK
         yield against("equal to the last digit", sure, different, says)
 
@@ -75,34 +75,34 @@ def balanced(rows: Rows, granted: Granted) -> Found:
     """
     others = granted.classes - 1
     names = ("test_recall_macro", "test_accuracy", "test_specificity_macro")
-    for found in by_configuration(rows) if granted.balanced else ():
-        recalled, accuracy, printed = map(found.get, names)
-        bases, wrong = [each for each in (recalled, accuracy) if each], []
-        for base in bases if printed else ():
-            slack = printed.rounding + base.rounding / others + FLOATS
-            if abs(printed.value - (1 - (1 - base.value) / others)) > slack:
+    for row_by_metric in by_configuration(rows) if granted.balanced else ():
+        recall, accuracy, specificity = map(row_by_metric.get, names)
+        bases, wrong = [row for row in (recall, accuracy) if row], []
+        for base in bases if specificity else ():
+            slack = specificity.rounding + base.rounding / others + FLOATS
+            if abs(specificity.value - (1 - (1 - base.value) / others)) > slack:
                 wrong.append(base)
         differ = len(bases) == 2 and not _agree(*bases)
         if differ:
             says = (
-                f"{accuracy}: accuracy {accuracy.value:g} and macro recall {recalled.value:g}, "
+                f"{accuracy}: accuracy {accuracy.value:g} and macro recall {recall.value:g}, "
                 "which are one number on a balanced test set"
             )
-            told, sure = [accuracy, recalled], Sure.LIKELY
+            contradicting, sure = [accuracy, recall], Sure.LIKELY
             if len(wrong) == 1:
-                told, sure = [*told, printed], Sure.CERTAIN
-                says += f"; by macro specificity {printed.value:g}, {wrong[0].metric} is wrong"
-            yield against("recall is accuracy", sure, told, says)
+                contradicting, sure = [*contradicting, specificity], Sure.CERTAIN
+                says += f"; by macro specificity {specificity.value:g}, {wrong[0].metric} is wrong"
+            yield against("recall is accuracy", sure, contradicting, says)
         if wrong and wrong == bases:
             settled = len(bases) == 2 and not differ
             says = (
-                f"{bases[0]}: macro specificity {printed.value:g} is printed; {bases[0].metric} "
-                f"{bases[0].value:g} of {granted.classes} balanced classes makes it "
-                f"{1 - (1 - bases[0].value) / others:.4f}"
+                f"{bases[0]}: macro specificity {specificity.value:g} is printed; "
+                f"{bases[0].metric} {bases[0].value:g} of {granted.classes} balanced classes "
+                f"makes it {1 - (1 - bases[0].value) / others:.4f}"
             )
             says += ", and so does test_accuracy: it is wrong" * settled
             sure = Sure.CERTAIN if settled else Sure.LIKELY
-            yield against("specificity follows from recall", sure, (*bases, printed), says)
+            yield against("specificity follows from recall", sure, (*bases, specificity), says)
 
 
 def f1(rows: Rows, granted: Granted) -> Found:
@@ -112,16 +112,16 @@ def f1(rows: Rows, granted: Granted) -> Found:
     there are no more predictions than samples, macro F1 of a balanced test set is at least
     2RR / (1 + R).
     """
-    for found in by_configuration(rows):
-        for of in ("", "_macro", "_weighted"):
-            names = (f"test_{score}{of}" for score in ("f1", "precision", "recall"))
-            score, p, r = (found.get(name) for name in names)
+    for row_by_metric in by_configuration(rows):
+        for average in ("", "_macro", "_weighted"):
+            names = (f"test_{score}{average}" for score in ("f1", "precision", "recall"))
+            score, p, r = (row_by_metric.get(name) for name in names)
             if not score or not p or not r:
                 continue
             most = 2 * p.most * r.most / (p.most + r.most) if p.most + r.most else 0.0
             least = max(0.0, p.least + r.least - 1)
             sure = Sure.CERTAIN
-            if granted.balanced and of == "_macro" and least <= score.most <= most:
+            if granted.balanced and average == "_macro" and least <= score.most <= most:
                 least, sure = max(least, 2 * r.least**2 / (1 + r.least)), Sure.LIKELY
             if score.least > most + FLOATS or score.most < least - FLOATS:
                 says = (
@@ -133,17 +133,17 @@ def f1(rows: Rows, granted: Granted) -> Found:
 
 def operators(rows: Rows, granted: Granted) -> Found:
     """Check that operators' times do not exceed the total, nor are the host's on an accelerator."""
-    for each in grouped(rows, lambda row: row.configuration):
-        own = [row for row in each if row.metric.startswith("operator_self_seconds:")]
-        total, rounding = sum(row.value for row in own), sum(row.rounding for row in own)
-        whole = next(iter(of_metrics(each, "profile_self_seconds")), None)
+    for configuration in grouped(rows, lambda row: row.configuration):
+        parts = [row for row in configuration if row.metric.startswith("operator_self_seconds:")]
+        total, rounding = sum(row.value for row in parts), sum(row.rounding for row in parts)
+        whole = next(iter(of_metrics(configuration, "profile_self_seconds")), None)
         if whole is not None and total - rounding > whole.most:
             says = (
-                f"{whole}: the self times of {len(own)} operators add up to {total:.4g} s, more "
+                f"{whole}: the self times of {len(parts)} operators add up to {total:.4g} s, more "
                 f"than the {whole.value:g} s of all"
             )
-            yield against("parts and the whole", Sure.CERTAIN, (whole, *own), says)
-        host = [row for row in each if re.search(r"self[- ]cpu", row.note, re.IGNORECASE)]
+            yield against("parts and the whole", Sure.CERTAIN, (whole, *parts), says)
+        host = [row for row in configuration if re.search(r"self[- ]cpu", row.note, re.IGNORECASE)]
         if host and host[0].hardware.upper() != "CPU":
             says = (
                 f"{host[0]}: {len(host)} times are printed as Self-CPU, which is the host's time "

@@ -46,13 +46,13 @@ class Configuration:
 
     def is_among(self, cells: Selection) -> bool:
         """Return whether it has all that ``cells`` states; of several strategies, one is enough."""
-        wanted = cells.stated()
-        options = wanted.pop("options", {})
-        strategies = wanted.pop("strategy", self.strategy)
+        stated = cells.stated()
+        options = stated.pop("options", {})
+        strategies = stated.pop("strategy", self.strategy)
         return (
             self.strategy in ([strategies] if isinstance(strategies, str) else strategies)
             and all(self.options.get(key) == _option(value) for key, value in options.items())
-            and all(str(getattr(self, key)) == str(value) for key, value in wanted.items())
+            and all(str(getattr(self, key)) == str(value) for key, value in stated.items())
         )
 
 
@@ -67,7 +67,7 @@ def across_models(test: ClaimTest, ratios: Collection) -> list[tuple]:
     """
     if not test.models:
         return [(ratio,) for ratio in ratios]
-    first, second = ([ratio for ratio in ratios if ratio.model == m] for m in test.models)
+    first, second = ([ratio for ratio in ratios if ratio.model == model] for model in test.models)
     return [(one, other) for one in first for other in second if one.place == other.place]
 
 
@@ -81,11 +81,11 @@ def measuring(groups: Iterable[Group], name: str) -> list[Group]:
     a few steps of an epoch, which have none. If METRICS lacks ``name``, it applies to all others.
     """
     metric = METRICS.get(name)
-    kept = [each for each in groups if each.training.profile == "none"]
+    kept = [group for group in groups if group.training.profile == "none"]
     if metric is not None:
-        kept = [each for each in kept if each.measures(metric)]
+        kept = [group for group in kept if group.measures(metric)]
         if metric.is_score:
-            kept = [each for each in kept if each.training.steps is None]
+            kept = [group for group in kept if group.training.steps is None]
     return kept
 
 
@@ -114,11 +114,11 @@ def pairs(test: ClaimTest, groups: Collection[Group]) -> Iterator[tuple[Group, G
     for over, under in itertools.product(*sides):
         if over is not under and _alike(over, under, test):
             alike[over.model, over.batch, under.model, under.batch].append((over, under))
-    for pairs in alike.values():
-        rows = [sum(group.published is not None for group in pair) for pair in pairs]
-        ran = [not any(group.not_run for group in pair) for pair in pairs]
-        least = max(itertools.compress(rows, ran), default=max(rows))
-        yield from (pair for pair, number in zip(pairs, rows, strict=True) if number >= least)
+    for rivals in alike.values():
+        row_counts = [sum(group.published is not None for group in pair) for pair in rivals]
+        ran = [not any(group.not_run for group in pair) for pair in rivals]
+        least = max(itertools.compress(row_counts, ran), default=max(row_counts))
+        yield from (pair for pair, count in zip(rivals, row_counts, strict=True) if count >= least)
 
 
 def _alike(over: Group, under: Group, test: ClaimTest) -> bool:

@@ -40,8 +40,8 @@ def hodges_lehmann(values: ArrayLike) -> float | np.ndarray:
     Each value's mean with itself is among them (Hodges and Lehmann, 1963).
     """
     values = np.asarray(values, dtype=float)
-    one, other = np.triu_indices(values.shape[-1])
-    return np.median((values[..., one] + values[..., other]) / 2, axis=-1)
+    first, second = np.triu_indices(values.shape[-1])
+    return np.median((values[..., first] + values[..., second]) / 2, axis=-1)
 
 
 def k(n: ArrayLike, alpha: float = ALPHA) -> float | np.ndarray:
@@ -104,12 +104,12 @@ def of_claim(comparisons: Sequence[Callable[[float], str]], alpha: float = ALPHA
     not refute a true claim by chance; those of one claim share a machine and often a baseline, so
     they are not negatively correlated.
     """
-    number = len(comparisons)
-    if all(verdict(alpha) == HOLDS for verdict in comparisons):
+    n = len(comparisons)
+    if all(comparison(alpha) == HOLDS for comparison in comparisons):
         return HOLDS
-    for k in range(1, number + 1):
-        said = [verdict(alpha * k / number) for verdict in comparisons]
-        if said.count(FAILS) >= k:
+    for k in range(1, n + 1):
+        verdicts = [comparison(alpha * k / n) for comparison in comparisons]
+        if verdicts.count(FAILS) >= k:
             return FAILS
     return UNDECIDED
 

@@ -59,8 +59,8 @@ class Series:
     @property
     def mean(self) -> float | None:
         """The mean; for ratios, the geometric mean."""
-        there = self.values and not self.partial
-        return self.shown(statistics.fmean(self.values.values())) if there else None
+        has_mean = self.values and not self.partial
+        return self.shown(statistics.fmean(self.values.values())) if has_mean else None
 
     @property
     def std(self) -> float | None:
@@ -123,19 +123,19 @@ class Series:
         than 1 (ratios) or 0; if undecided, what it takes."""
         if boundaries := self.undecided(share):
             return f"{UNDECIDED}: {self.outlook(boundaries)}"
-        found, margin = self.interval(), self.margin(share)
-        if sequential.within(found, margin) == HOLDS:
+        interval, margin = self.interval(), self.margin(share)
+        if sequential.within(interval, margin) == HOLDS:
             return f"equal within {share:.0%}" if self.logs else f"equal within {margin[1]:.2g}"
-        return more if found.low > 0 else less
+        return more if interval.low > 0 else less
 
     def undecided(self, share: float) -> tuple[float, ...]:
         """Return the boundaries that more values may exclude: no difference, or the ends of the
         margin, whichever are farther from the estimate. Empty if decided."""
-        found, margin = self.interval(), self.margin(share)
-        above = sequential.within(found, (0.0, math.inf))
-        if above != UNDECIDED or sequential.within(found, margin) == HOLDS:
+        interval, margin = self.interval(), self.margin(share)
+        above = sequential.within(interval, (0.0, math.inf))
+        if above != UNDECIDED or sequential.within(interval, margin) == HOLDS:
             return ()
-        return margin if found and abs(found.mean) < margin[1] / 2 else (0.0,)
+        return margin if interval and abs(interval.mean) < margin[1] / 2 else (0.0,)
 
     def outlook(self, boundaries: tuple[float, ...]) -> str:
         """Return what it takes for the interval to exclude ``boundaries``."""

@@ -38,7 +38,7 @@ from parbench.verdicts.words import NOT_REACHED, SHARED
 
 def _rates(group: Group, baseline: Group) -> float:
     """Return the factor that turns a speedup, of all epochs, into a ratio of samples per second."""
-    ours, theirs = lengths_of(asdict(each.training) for each in (group, baseline))
+    ours, theirs = lengths_of(asdict(side.training) for side in (group, baseline))
     return ours / theirs
 
 
@@ -67,13 +67,17 @@ class Measured:
         """Return the metrics that a group has rows for."""
         possible = {"accuracy_difference": group.baseline is not None}
         for name in IN_TURNS:
-            told = group.not_run or self.published(METRICS[name], group)[0]
-            possible[name] = group.baseline and (group.baseline in group.pairs or told)
+            expected = group.not_run or self.published(METRICS[name], group)[0]
+            possible[name] = group.baseline and (group.baseline in group.pairs or expected)
         goal = self.source.find(group, METRICS["test_accuracy"])
         possible[TO_PUBLISHED.name] = goal is not None
         tables = map(Table.model_validate, self.plan["study"]["tables"])
-        held = (t for t in tables if t.holds(group.model, group.variant, bool(group.members)))
-        named = {name for table in held for name in table.metrics}
+        own_tables = (
+            table
+            for table in tables
+            if table.holds(group.model, group.variant, bool(group.members))
+        )
+        named = {name for table in own_tables for name in table.metrics}
         shown = named | {metric.name for metric in METRICS.values() if not metric.named}
         if group.not_run:
             shown = named or set(DEFAULT_METRICS)
@@ -144,7 +148,7 @@ class Measured:
                 why,
                 group.note,
             ]
-            known = series.mean is not None and published and published.value
+            has_ratio = series.mean is not None and published and published.value
             yield Row(
                 study=self.plan["study"]["name"],
                 group=group.id,
@@ -169,7 +173,7 @@ class Measured:
                 published=published.value if published else None,
                 published_unit=published.unit if published else "",
                 published_table=published.table if published else "",
-                ratio=series.mean / published.value if known else None,
+                ratio=series.mean / published.value if has_ratio else None,
                 verdict=word,
                 # Each sentence once: the note may be the stated reason, and seeds may fail alike.
                 reason="; ".join(dict.fromkeys(filter(None, reasons))),
@@ -195,36 +199,36 @@ def time_to(accuracy: float, group: Group, reasons: list[str]) -> Series:
     for run in group.ok:
         epochs = [epoch for epoch in run["history"] if epoch["test_accuracy"] is not None]
         # The last digits of a float must not decide.
-        there = (e for e in epochs if e["test_accuracy"] >= accuracy * (1 - 1e-9))
+        reached = (epoch for epoch in epochs if epoch["test_accuracy"] >= accuracy * (1 - 1e-9))
         if epochs:
-            scored[seed(run)] = next((epoch["elapsed_seconds"] for epoch in there), None)
+            scored[seed(run)] = next((epoch["elapsed_seconds"] for epoch in reached), None)
     values = {number: seconds for number, seconds in scored.items() if seconds is not None}
     if len(values) == len(scored):
         return Series(values, cost=group.seed_seconds, reasons=tuple(reasons))
-    said = f"{NOT_REACHED} by {len(scored) - len(values)} of {len(scored)} seeds"
+    reason = f"{NOT_REACHED} by {len(scored) - len(values)} of {len(scored)} seeds"
     if values:
         ends = (f"{end:.4g}" for end in (min(values.values()), max(values.values())))
-        said += f" (the others: {' to '.join(dict.fromkeys(ends))} s)"
-    return Series(values, partial=True, reasons=(said, *reasons))
+        reason += f" (the others: {' to '.join(dict.fromkeys(ends))} s)"
+    return Series(values, partial=True, reasons=(reason, *reasons))
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Write a study's table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    need = {"type": Path, "required": True}
-    parser.add_argument("--plan", **need, help="results/plan/<study>.json")
-    parser.add_argument("--cells", **need, help="folder of the cells' folders")
-    parser.add_argument("--published", **need, nargs="+", help="CSV files of published values")
+    required = {"type": Path, "required": True}
+    parser.add_argument("--plan", **required, help="results/plan/<study>.json")
+    parser.add_argument("--cells", **required, help="folder of the cells' folders")
+    parser.add_argument("--published", **required, nargs="+", help="CSV files of published values")
     parser.add_argument(
         "--certificate", type=Path, nargs="*", help="of equivalence; default: nothing is said of it"
     )
-    parser.add_argument("--out", **need, help="CSV to write")
+    parser.add_argument("--out", **required, help="CSV to write")
     options = parser.parse_args(arguments)
     plan = files.read_json(options.plan)
     certificates = None if options.certificate is None else Certificates(options.certificate)
     source = PublishedSource.read(plan["study"]["published"], options.published)
     runs = read_runs(plan, options.cells) | read_runs(plan, options.cells, "pairs")
-    study, rows = Measured(plan, groups_of(plan, runs), source), []
-    for group in study.groups.values():
-        rows += study.rows(group, certificates.problems(group.cell_runs) if certificates else [])
+    measured, rows = Measured(plan, groups_of(plan, runs), source), []
+    for group in measured.groups.values():
+        rows += measured.rows(group, certificates.problems(group.cell_runs) if certificates else [])
     write_rows(options.out, rows)

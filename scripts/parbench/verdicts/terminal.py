@@ -52,11 +52,11 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
         max(len(line[i]) for line in lines if i < len(line) - 1 or len(line) == columns)
         for i in range(columns)
     ]
-    text = []
+    padded = []
     for line in lines:
-        fields = [field.ljust(size) for field, size in zip(line[:-1], widths, strict=False)]
-        text.append("  ".join([*fields, line[-1]]).rstrip())
-    return [text[0], "-" * max(map(len, text)), *text[1:]]
+        fields = [field.ljust(width) for field, width in zip(line[:-1], widths, strict=False)]
+        padded.append("  ".join([*fields, line[-1]]).rstrip())
+    return [padded[0], "-" * max(map(len, padded)), *padded[1:]]
 
 
 def spread(found: Series | Row, factor: float, form: str, unit: str = "") -> str:
@@ -75,10 +75,10 @@ def closing(rows: Sequence[Row]) -> str:
     for row in rows:
         groups.setdefault(row.group, {})[row.metric] = row
     first = rows[0]
-    text = [f"{first.study} (stack {first.stack}, deployment {first.deployment})"]
-    text += aligned([HEAD, *map(_line, groups.values())])
-    text += dict.fromkeys(f"* {row.reason}" for row in rows if _is_warned_of(row))
-    return "\n".join(text)
+    lines = [f"{first.study} (stack {first.stack}, deployment {first.deployment})"]
+    lines += aligned([HEAD, *map(_line, groups.values())])
+    lines += dict.fromkeys(f"* {row.reason}" for row in rows if _is_warned_of(row))
+    return "\n".join(lines)
 
 
 def _is_warned_of(row: Row) -> bool:

@@ -103,12 +103,12 @@ def cell_of(
 ) -> Cell:
     """Return the cell that a trial runs: the small ``model`` on ``devices`` cores, with the
     settings ``tuned``."""
-    module, small = strategies.load(strategy), models.load(model)
-    defaults = {key: part.get("default") for key, part in module.OPTIONS.items()}
-    usual = {key: part["default"] for key, part in small.OPTIONS.items()}
+    strategy_module, model_module = strategies.load(strategy), models.load(model)
+    defaults = {key: option.get("default") for key, option in strategy_module.OPTIONS.items()}
+    model_defaults = {key: option["default"] for key, option in model_module.OPTIONS.items()}
     return Cell(
         id=f"{model}.{strategy}",
-        model=Model(model, usual | small.SMALL),
+        model=Model(model, model_defaults | model_module.SMALL),
         strategy=Strategy(strategy, strategies.stated_options(strategy, defaults | options)),
         hardware=Hardware(f"cpu{devices}", "cpu", devices, threads=1, nodes=1, gpu_model=None),
         dataset=Dataset("noise", train_samples=None, test_samples=None),
@@ -145,8 +145,8 @@ def has_batch_norm(cell: Cell) -> bool:
     """Return whether the BatchNorm rule changes what the cell's model computes."""
     model = cell.model
     with torch.device("meta"):
-        seen = WORDS if models.vocabulary(model.name) else cell.training.image_size
-        blocks = models.load(model.name).build(CLASSES, seen, model.options)
+        inputs = WORDS if models.vocabulary(model.name) else cell.training.image_size
+        blocks = models.load(model.name).build(CLASSES, inputs, model.options)
     return any(isinstance(module, _BatchNorm) for module in blocks.modules())
 
 
@@ -201,26 +201,26 @@ class TrialRun(loop.Run):
         """Train the steps and return the tensors to compare, by quantity."""
         losses, gradients = [], []
         order = self.order(0)
-        for number in range(STEPS[self.trial.batch_norm]):
-            start, stop = self.bounds[number % len(self.bounds)]
+        for step in range(STEPS[self.trial.batch_norm]):
+            start, stop = self.bounds[step % len(self.bounds)]
             loss = self.step(order[start:stop], 0)
             # As for an epoch's loss: the mean over the ranks that share a batch.
             total = self.strategy.reduced([loss.item()], "sum")[0]
             losses.append(total / self.strategy.data_parallel_size)
-            if number == 0:
+            if step == 0:
                 # After one step SGD's momentum is the gradient, whichever rank holds which part.
                 state = self.strategy.optimizer_state(self.optimizer, self.parameters)
                 gradients = [value.clone() for value in state.values()]
-        found = {
+        quantities = {
             "loss": [torch.tensor(losses, dtype=torch.float64)],
             "gradients": gradients,
             "weights": self._whole(self.parameters),
         }
         if self.trial.batch_norm == SYNCHRONIZED:
-            ends, buffers = ("running_mean", "running_var"), self.model.named_buffers()
-            running = {name: buffer for name, buffer in buffers if name.endswith(ends)}
-            found["running statistics"] = self._whole(running)
-        return found
+            suffixes, buffers = ("running_mean", "running_var"), self.model.named_buffers()
+            running = {name: buffer for name, buffer in buffers if name.endswith(suffixes)}
+            quantities["running statistics"] = self._whole(running)
+        return quantities
 
     def _whole(self, tensors: dict[str, torch.Tensor]) -> Tensors:
         """Return the whole model's tensors, in its order; this rank has ``tensors``."""
@@ -240,23 +240,23 @@ def _data(work: Path, cell: Cell) -> Path:
     if folder.exists():
         return folder
     draw = partial(torch.randint, generator=torch.Generator().manual_seed(size))
-    described: dict = {"classes": [str(label) for label in range(CLASSES)]}
+    metadata: dict = {"classes": [str(label) for label in range(CLASSES)]}
     if kind is None:
-        described |= {"mean": [0.5] * 3, "std": [0.25] * 3}
+        metadata |= {"mean": [0.5] * 3, "std": [0.25] * 3}
     else:
-        described["vocabularies"] = {kind: asdict(WORDS)}
+        metadata["vocabularies"] = {kind: asdict(WORDS)}
     tensors = {}
-    for part, number in (("train", BATCH + TAIL), ("test", 1)):
+    for part, count in (("train", BATCH + TAIL), ("test", 1)):
         if kind is None:
-            tensors[f"{part}_images"] = draw(256, (number, 3, size, size), dtype=torch.uint8)
+            tensors[f"{part}_images"] = draw(256, (count, 3, size, size), dtype=torch.uint8)
         else:
-            ends = draw(1, LENGTH, (number,)).cumsum(0)
+            ends = draw(1, LENGTH, (count,)).cumsum(0)
             tensors[f"{part}_offsets.{kind}"] = torch.cat([torch.zeros(1, dtype=torch.int64), ends])
             tensors[f"{part}_tokens.{kind}"] = draw(3, WORDS.size, (int(ends[-1]),)).int()
-        tensors[f"{part}_labels"] = draw(CLASSES, (number,))
+        tensors[f"{part}_labels"] = draw(CLASSES, (count,))
     folder.mkdir()
     path = folder / "data.safetensors"
-    save_file(tensors, path, {key: json.dumps(value) for key, value in described.items()})
+    save_file(tensors, path, {key: json.dumps(value) for key, value in metadata.items()})
     files.write_json(folder / "digest.json", {"sha256": files.sha256_file(path)})
     return folder
 
@@ -266,11 +266,11 @@ def _data(work: Path, cell: Cell) -> Path:
 
 def difference(found: Tensors, expected: Tensors) -> float:
     """Return the largest relative error of any tensor, by norm; infinite if one is not finite."""
-    norms = [each.double().norm().item() for each in expected]
+    norms = [tensor.double().norm().item() for tensor in expected]
     least = FLOOR * max(norms) or 1.0
     errors = [
-        (ours.double() - theirs.double()).norm().item() / max(size, least)
-        for ours, theirs, size in zip(found, expected, norms, strict=True)
+        (ours.double() - theirs.double()).norm().item() / max(norm, least)
+        for ours, theirs, norm in zip(found, expected, norms, strict=True)
     ]
     return max(errors) if all(map(math.isfinite, errors)) else math.inf
 
@@ -295,21 +295,21 @@ def reference(trial: Trial, work: Path) -> Quantities:
             for index, value in enumerate(values)
         }
         save_file(tensors, path)
-    found: Quantities = {}
+    quantities: Quantities = {}
     for name, value in sorted(load_file(path).items()):
-        found.setdefault(name.partition("/")[0], []).append(value)
-    return found
+        quantities.setdefault(name.partition("/")[0], []).append(value)
+    return quantities
 
 
 def errors_of(trial: Trial, strategy: _base.Strategy, work: Path) -> dict[str, float]:
     """Return the errors of ``trial`` against eager training by quantity, the worst of all ranks."""
     run = TrialRun(trial, work, strategy)
-    found = run.measure()
+    quantities = run.measure()
     if trial.in_half:
         errors = {IN_HALF: run.not_in_half()}
     else:
         expected = reference(trial, work)
-        errors = {name: difference(values, expected[name]) for name, values in found.items()}
+        errors = {name: difference(values, expected[name]) for name, values in quantities.items()}
     return dict(zip(errors, strategy.reduced(list(errors.values()), "max"), strict=True))
 
 
@@ -323,15 +323,20 @@ def run_trials(
     """
     results: list[dict | str] = []
     for _, group in itertools.groupby(todo, lambda trial: place(trial.cell)):
-        those = list(group)
-        strategy = strategies.of(those[0].cell)
+        trials = list(group)
+        strategy = strategies.of(trials[0].cell)
         strategy.setup()
-        for trial in those:
+        for trial in trials:
             strategy.cell, strategy.model = trial.cell, trial.cell.model
             try:
-                found = errors_of(trial, strategy, work)
+                errors = errors_of(trial, strategy, work)
                 # JSON has no infinity or NaN: they become None.
-                results.append({name: e if math.isfinite(e) else None for name, e in found.items()})
+                results.append(
+                    {
+                        name: value if math.isfinite(value) else None
+                        for name, value in errors.items()
+                    }
+                )
             except Exception as error:  # any error is the trial's result
                 results.append(f"{type(error).__name__}: {error}".splitlines()[0])
                 if strategy.world_size > 1:  # the other ranks would wait for this one
