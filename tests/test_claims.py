@@ -281,11 +281,11 @@ def test_where_a_published_number_lies_is_told_where_it_can_be():
         return one
 
     fast, stated = turns(DDP, EAGER, *FAST), FASTER | {"published": 1.5}
-    assert beside(FASTER, fast).lies == ""
-    assert beside(stated, turns(DDP, EAGER, *FAST[:3])).lies == ""
-    assert beside(FASTER | {"published": 0.6}, fast).lies == BELOW
+    assert beside(FASTER, fast).position == ""
+    assert beside(stated, turns(DDP, EAGER, *FAST[:3])).position == ""
+    assert beside(FASTER | {"published": 0.6}, fast).position == BELOW
     other = beside(stated, fast.model_copy(update={"differs": "it repeats"}))
-    assert (other.lies, "it repeats" in other.says) == (NOT_COMPARABLE, True)
+    assert (other.position, "it repeats" in other.says) == (NOT_COMPARABLE, True)
 
 
 def test_a_study_with_pairs_compares_no_other_times():
@@ -301,7 +301,7 @@ def test_a_study_with_pairs_compares_no_other_times():
 def test_where_equal_sides_differ_pairs_tell_nothing():
     biased = turns(turns(DDP, EAGER, *FAST), DDP, 1.1, 1.101, 1.1, 1.101)
     made = judged(FASTER | {"published": 1.5}, EAGER, biased)
-    assert (made.verdict, made.comparisons[0].lies) == (UNTESTED, "")
+    assert (made.verdict, made.comparisons[0].position) == (UNTESTED, "")
     assert "equal sides differ on 2 CPU cores" in made.reason
     equal = turns(turns(DDP, EAGER, *FAST), DDP, 1.001, 0.999, 1.001, 0.999)
     assert judged(FASTER, EAGER, equal).verdict == HOLDS

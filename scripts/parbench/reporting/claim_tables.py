@@ -333,8 +333,8 @@ def _comparison_row(
     if each.measured is not None:
         group = each.group or each.ratios[0].over
         row[3] = replace(row[3], link=panels[each.study, group.id])
-    row.append(TableCell(each.lies) if each.lies else absent("nothing to compare"))
-    if each.lies == words.NOT_COMPARABLE:
+    row.append(TableCell(each.position) if each.position else absent("nothing to compare"))
+    if each.position == words.NOT_COMPARABLE:
         reasons = (*reasons, each.says)
     return [*row, _verdict(each.verdict, notes.mark(*reasons, printable(judged.claim.note or "")))]
 

@@ -215,7 +215,7 @@ def _kind(row: Mapping) -> tuple[str, str]:
     return row["arithmetic"], row["batch_norm"]
 
 
-def said(row: Mapping) -> str:
+def error_text(row: Mapping) -> str:
     """Describe in words a row that differs from eager training."""
     where = f"in {row['arithmetic']}, BatchNorm {row['batch_norm']}"
     if row["reason"] is not None:

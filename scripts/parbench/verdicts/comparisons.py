@@ -80,7 +80,7 @@ class Comparison:
 
     ``ratios``: one, or two of different models, the first to be divided by the second; none if no
     two groups could be compared. ``group``: set if it is about one group alone. ``published`` and
-    ``measured``: numbers, or a word. ``lies``: where the published number is relative to the
+    ``measured``: numbers, or a word. ``position``: where the published number is relative to the
     measured interval, which decides nothing: INSIDE, ABOVE or BELOW (words.py), NOT_COMPARABLE for
     the reason in ``says``, or empty.
     """
@@ -92,7 +92,7 @@ class Comparison:
     group: Group | None = None
     published: float | str | None = None
     measured: Series | str | None = None
-    lies: str = ""
+    position: str = ""
     says: str = ""
     bound: float | None = None  # the largest possible ratio here; for ``<``, the smallest
     # The verdict as a function of alpha, and the thresholds between verdicts.
@@ -290,5 +290,5 @@ def _beside(made: Comparison) -> dict[str, str]:
     if reasons:
         printed = f"{value:.3g}" if series.logs else f"{100 * value:+.2f} points"
         says = f"published {printed}: not comparable: {'; '.join(reasons)}"
-        return {"lies": words.NOT_COMPARABLE, "says": says}
-    return {"lies": judging.lies(value, series)}
+        return {"position": words.NOT_COMPARABLE, "says": says}
+    return {"position": judging.position(value, series)}

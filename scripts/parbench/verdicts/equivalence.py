@@ -158,7 +158,7 @@ def shown(rows: list[dict]) -> str:
     lines = terminal.aligned([head, *certificate.summary(rows)])
     lines += [
         f"differs: {row['model']}, {row['strategy']} {json.dumps(row['options'])} on "
-        f"{row['devices']}: {certificate.said(row)}"
+        f"{row['devices']}: {certificate.error_text(row)}"
         for row in rows
         if row["verdict"] == DIFFERS
     ]

@@ -40,7 +40,7 @@ def verdict(
         value_range = f" ({series.min:.4g} to {series.max:.4g})" if series.values else ""
         return words.UNDECIDED, [series.too_few + value_range, *caveats]
     if metric.kind == "ratio":
-        return lies(published.value, series), caveats
+        return position(published.value, series), caveats
     word, reasons = _near(metric, series, published.value, study["tolerance"])
     return word, [*reasons, *caveats]
 
@@ -64,7 +64,7 @@ def _near(
     return word, [*reasons, series.outlook(region)]
 
 
-def lies(published: float, found: Series) -> str:
+def position(published: float, found: Series) -> str:
     """Return where a published ratio or difference lies relative to the interval of ``found``."""
     if published > found.ci_high:
         return words.ABOVE
