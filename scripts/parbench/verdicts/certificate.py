@@ -208,7 +208,7 @@ class Certificates:
         if lacking := needed - kinds:
             return f"{', '.join(sorted(name for name, _ in lacking))} is not"
         differing = (row for row in rows if _kind(row) in needed and row["verdict"] == DIFFERS)
-        return next(map(said, differing), None)
+        return next(map(error_text, differing), None)
 
 
 def _kind(row: Mapping) -> tuple[str, str]:
