@@ -38,20 +38,22 @@ MIB = 2**20
 class KitStage(Model):
     """Cells measured in rotation: one restart, or seed, of each, then the next of each."""
 
-    study: str = Field(description="its name")
+    study: str = Field(description="name of the study")
     pairs: Names = Field([], description="variants of its pairs, each against its baselines")
-    cells: Names = Field([], description="variants that are trained")
-    models: Names | None = Field(None, description="those that count; all by default")
-    turns: Whole | None = Field(None, description="how many restarts, or seeds; all by default")
+    cells: Names = Field([], description="variants to train")
+    models: Names | None = Field(None, description="models to measure; default: all")
+    turns: Whole | None = Field(None, description="number of restarts, or seeds; default: all")
 
 
 class Order(Model):
     """profiles/kit.yaml: what a kit holds, stage by stage."""
 
-    config: dict[str, Any] = Field(description="laid over the configuration, as a file is")
-    packages: Names = Field(description="packages of this environment that go along")
-    most_mib: Whole = Field(description="the kit's size, in MiB")
-    stages: list[KitStage] = Field(min_length=1, description="what is measured")
+    config: dict[str, Any] = Field(
+        description="changes of the configuration, as in a file of --configfile"
+    )
+    packages: Names = Field(description="packages of this environment that the kit brings")
+    most_mib: Whole = Field(description="largest size of the kit, in MiB")
+    stages: list[KitStage] = Field(min_length=1, description="what is measured, in order")
 
 
 class Failed(Model):
@@ -70,7 +72,7 @@ class Results(Model):
     git_dirty: bool | None
     code: str
     runs: dict[str, dict[str, Any]] = Field(description="metrics.json by cell")
-    failed: dict[str, Failed] = Field(description="why there is none, by cell")
+    failed: dict[str, Failed] = Field(description="why there is no result, by cell")
 
 
 def read_order(path: Path) -> Order:

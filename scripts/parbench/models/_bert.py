@@ -25,7 +25,7 @@ def options(hidden_dim: int, depth: int, num_heads: int, mlp_dim: int) -> dict[s
         "num_heads": number("attention heads of a block", num_heads, 1024),
         "mlp_dim": number("width inside a block's two fully connected layers", mlp_dim, 65536),
         "max_positions": number("tokens of the longest text that it can take", 512, 65536),
-        "dropout": share("of embeddings, attention and branches", 0.1),
+        "dropout": share("dropout of embeddings, attention and branches", 0.1),
     }
 
 

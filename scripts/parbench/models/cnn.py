@@ -18,7 +18,7 @@ BLOCKS = 3
 OPTIONS: dict[str, dict] = {
     "width": number("channels of the first block; they double in each of the next", 64, 4096),
     "hidden": number("width of the hidden fully connected layer", 512, 65536),
-    "dropout": share("before the last layer", 0.5),
+    "dropout": share("dropout before the last layer", 0.5),
 }
 SMALL = {"width": 8, "hidden": 16}
 

@@ -21,7 +21,7 @@ OPTIONS: dict[str, dict] = {
     "embed_dim": number("width of a token", 192, 16384),
     "depth": number("transformer blocks", 12, 1000),
     "num_heads": number("attention heads of a block", 3, 1024),
-    "dropout": share("of embeddings and branches", 0),
+    "dropout": share("dropout of embeddings and branches", 0),
     "stochastic_depth": share(
         "probability that the last block's branches are skipped; rising from 0 at the first", 0.1
     ),

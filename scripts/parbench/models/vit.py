@@ -21,7 +21,7 @@ OPTIONS: dict[str, dict] = {
     "depth": number("transformer blocks", 6, 1000),
     "num_heads": number("attention heads of a block", 3, 1024),
     "mlp_dim": number("width inside a block's two fully connected layers", 768, 65536),
-    "dropout": share("of embeddings and branches", 0.1),
+    "dropout": share("dropout of embeddings and branches", 0.1),
     "stochastic_depth": share(
         "probability that the last block's branches are skipped; rising from 0 at the first", 0.1
     ),

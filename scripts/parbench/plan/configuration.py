@@ -34,20 +34,20 @@ class BuildArguments(Model):
 
     bootstrap: Literal["debootstrap", "docker"] | None = Field(
         None,
-        description="how the base image begins: debootstrap (a Debian mirror) or docker (a "
-        "registry's image)",
+        description="how the base image is made: debootstrap (from a Debian mirror) or docker "
+        "(from a registry's image)",
     )
     from_: Annotated[str, Field(pattern=r"^\S+@sha256:[0-9a-f]{64}$")] | None = Field(
         None,
         alias="from",
-        description="for bootstrap docker: an image by its digest, name@sha256:<64 digits>",
+        description="with bootstrap docker: an image with its digest, name@sha256:<64 digits>",
     )
     mirror: Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9._~:/?#@%+,=-]+$")] | None = Field(
-        None, description="a Debian mirror; by default the one that this machine uses"
+        None, description="a Debian mirror; default: the one that this machine uses"
     )
     gpu: Literal["none", "nccl"] | None = Field(
         None,
-        description="Horovod between GPUs: none or nccl (needs a CUDA development base)",
+        description="whether Horovod supports GPUs: none, or nccl (needs a CUDA development base)",
     )
 
     @model_validator(mode="after")
@@ -77,8 +77,8 @@ class Images(Model):
 
     arguments: BuildArguments = Field(description="build arguments of the recipes in containers/")
     unpack: bool = Field(
-        description="whether images are unpacked in the cache: cells start sooner, and it takes "
-        "twice the disk"
+        description="whether images are unpacked in the cache: cells start sooner, at twice the "
+        "disk space"
     )
 
 
@@ -86,36 +86,36 @@ class Nodes(Model):
     """How the nodes of one cell reach each other."""
 
     interface: Annotated[str, Field(pattern="^[A-Za-z0-9_.:-]+$")] | None = Field(
-        description="network interface, such as ib0; null: the one of the node's own name"
+        description="network interface between nodes, such as ib0; null: that of the node's own "
+        "name"
     )
     connect_seconds: Seconds = Field(
-        description="seconds for all nodes to answer and to reach each other"
+        description="seconds that all nodes have to answer and to reach each other"
     )
 
 
 class Slurm(Model):
     """How cells become Slurm jobs."""
 
-    partition: Short | None = Field(description="partition of cells; null: the site's default")
-    account: Short | None = Field(description="account that pays; null: the user's default")
-    qos: Short | None = Field(description="quality of service")
+    partition: Short | None = Field(description="partition for cells; null: the site's default")
+    account: Short | None = Field(description="account to charge; null: the user's default")
+    qos: Short | None = Field(description="quality of service; null: none")
     constraint: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
-        description="features that a node must have, as sbatch --constraint takes them"
+        description="features that a node must have, in the syntax of sbatch --constraint"
     )
     gpus: Literal["gpu", "gres"] = Field(
-        description="how the site wants accelerators asked for: gpu (--gpus) or gres "
-        "(--gres=gpu:...)"
+        description="how GPUs are requested at this site: gpu (--gpus) or gres (--gres=gpu:...)"
     )
-    cpus_per_gpu: Whole = Field(description="cores beside each accelerator")
-    memory_mib: Whole = Field(description="memory of a node per device of the cell")
+    cpus_per_gpu: Whole = Field(description="cores for each GPU")
+    memory_mib: Whole = Field(description="memory of a node in MiB, for each device of the cell")
     minutes: Whole | None = Field(
-        description="walltime of a cell; null: from the size of the cell, or what earlier runs took"
+        description="walltime of a cell in minutes; null: from earlier runs, or from the size of "
+        "the cell"
     )
     least_samples_per_second: Annotated[float, Field(ge=0.001), AS_WRITTEN] = Field(
-        description="slowest training that the walltime reckons with, where nothing like it has "
-        "run yet"
+        description="slowest training that the walltime allows for if there is no earlier run"
     )
-    exclusive: bool = Field(description="whether a cell's nodes are its own")
+    exclusive: bool = Field(description="whether a cell has its nodes to itself")
     prepare: Short = Field(
         description="where datasets, images, tables and reports are made: submit (where Snakemake "
         "runs), or a partition"
@@ -126,19 +126,20 @@ class Spark(Model):
     """The Spark cluster of cells that say `cluster: true` (docs/spark.md)."""
 
     master: Annotated[str, Field(pattern=r"^(spark://\S+|yarn|k8s://\S+)$")] | None = Field(
-        description="its address: spark://host:port, yarn or k8s://...; null: there is none"
+        description="the cluster's address: spark://host:port, yarn or k8s://...; null: no cluster"
     )
     conf: dict[Annotated[str, Field(pattern=r"^spark\.")], str] = Field(
-        description="Spark's own settings, such as {spark.executor.memory: 4g}; over parbench's"
+        description="Spark's own settings, such as {spark.executor.memory: 4g}; they override "
+        "parbench's"
     )
 
 
 class Machine(Model):
     """The resources of a machine."""
 
-    cpu: Whole = Field(description="processor cores")
+    cpu: Whole = Field(description="number of processor cores")
     cuda: dict[str, Annotated[int, Field(ge=0)]] | None = Field(
-        None, description="accelerators by model, such as {A100: 2}"
+        None, description="number of GPUs by model, such as {A100: 2}"
     )
 
 
@@ -146,19 +147,19 @@ class HardwareEntry(Model):
     """The hardware that a cell runs on."""
 
     device: Literal["cpu", "cuda", "mps"] = Field(
-        description="cpu, cuda, or mps: Apple's GPU, which no cell runs on yet and which stands "
-        "for what a source used"
+        description="kind of device: cpu, cuda, or mps (Apple's GPU, on which no cell runs yet; "
+        "for a source's hardware)"
     )
-    devices: Whole = Field(description="devices on each node")
+    devices: Whole = Field(description="number of devices on each node")
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(
-        1, description="cores of one device of kind cpu, on which its operators run in parallel"
+        1, description="cores of each CPU device, used by parallel operators"
     )
-    nodes: Whole = Field(1, description="machines")
+    nodes: Whole = Field(1, description="number of nodes")
     gpu_model: Short | None = Field(
-        None, description="part of the accelerator's name, such as A100; left out: any"
+        None, description="part of the GPU's name, such as A100; default: any model"
     )
     slurm: stated_part("HardwareSlurm", Slurm) | None = Field(
-        None, description="laid over the common `slurm`"
+        None, description="settings that override the common `slurm`"
     )
 
     @model_validator(mode="after")
@@ -183,26 +184,30 @@ class Weights(Model):
     """Published weights of a model."""
 
     model: Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")] = Field(
-        description="a file scripts/parbench/models/<name>.py"
+        description="the model: a file scripts/parbench/models/<name>.py"
     )
     options: dict[str, Any] | None = Field(
-        None, description="the model's options that differ from their defaults"
+        None, description="options of the model that differ from their defaults"
     )
     network: Annotated[str, Field(pattern="^(torchvision|timm)/[a-zA-Z0-9_.]+$")] | None = Field(
         None,
-        description="the library's own name of it, which has the names of the file; none for a "
-        "model of texts, which is the transformers library's",
+        description="the library's name of the network whose tensor names the file has; none for "
+        "a model of texts, which is from the transformers library",
     )
     image_size: Annotated[int, Field(ge=8)] | None = Field(
-        None, description="side of the images that it was trained with; none for a model of texts"
+        None,
+        description="side of the images that it was trained with, in pixels; none for a model of "
+        "texts",
     )
     urls: Annotated[
         list[Annotated[str, Field(pattern="^(https?://[^/@]+/|file:///).")]],
         Field(min_length=1),
         Distinct,
-    ] = Field(description="addresses, tried in turn: safetensors, or what PyTorch saves")
-    size: Whole = Field(description="bytes of the file")
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] = Field(description="of the file")
+    ] = Field(description="mirrors, tried in turn, of a safetensors file or one saved by PyTorch")
+    size: Whole = Field(description="size of the file in bytes")
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] = Field(
+        description="SHA-256 of the file"
+    )
 
     @model_validator(mode="after")
     def _of_images_or_texts(self) -> Weights:
@@ -218,12 +223,12 @@ class Weights(Model):
 class Override(Model):
     """Changes to one study."""
 
-    dataset: str | None = Field(None, description="another dataset than the study's")
-    seeds: Seeds | None = Field(None, description="other seeds")
-    settings: Layer = Field({}, description="laid over all of the study's")
+    dataset: str | None = Field(None, description="a dataset instead of the study's")
+    seeds: Seeds | None = Field(None, description="seeds instead of the study's")
+    settings: Layer = Field({}, description="settings that override all of the study's")
     hardware: dict[str, str] = Field(
         {},
-        description="other hardware than the study's, by the study's name for it, such as "
+        description="hardware instead of the study's, by the study's name for it, such as "
         "{a100x1: gpu1}",
     )
 
@@ -251,12 +256,14 @@ class Config(Model):
         description="where a cell's software comes from: apptainer (an image), host (this "
         "machine's environment), or auto (an image where Apptainer works)"
     )
-    images: Images = Field(description="images of the deployment apptainer (docs/images.md)")
+    images: Images = Field(description="settings of the images (docs/images.md)")
     budget_minutes: Annotated[float, Field(ge=0), AS_WRITTEN] = Field(
-        description="that `make report` may spend on measuring again what is undecided"
+        description="minutes that `make report` may spend on further measurements of what is "
+        "undecided"
     )
     timeout_seconds: Seconds = Field(
-        description="a rank without progress for so long is hung and ends its cell"
+        description="seconds without progress after which a rank counts as hung and its cell is "
+        "ended"
     )
     checkpoint_seconds: Seconds = Field(description="seconds between two checkpoints of a cell")
     grace_seconds: Annotated[float, Field(ge=0, le=YEAR), AS_WRITTEN] = Field(
@@ -265,25 +272,25 @@ class Config(Model):
     )
     nodes: Nodes = Field(description="how the nodes of one cell reach each other")
     slurm: Slurm = Field(
-        description="how cells become Slurm jobs; a hardware's own `slurm` is laid over it, key by "
-        "key (docs/slurm.md)"
+        description="how cells become Slurm jobs; `slurm` of a hardware overrides it key by key "
+        "(docs/slurm.md)"
     )
-    spark: Spark = Field(description="the Spark cluster of cells that say `cluster: true`")
+    spark: Spark = Field(description="the Spark cluster, for cells with `cluster: true`")
     available: Annotated[
         Annotated[Literal["auto"], Tag("=auto")] | Annotated[Machine, Tag("=stated")],
         Discriminator(lambda value: "=stated" if isinstance(value, (dict, Machine)) else "=auto"),
-    ] = Field(description="what cells are planned for: auto looks at this machine")
+    ] = Field(description="resources that cells are planned for; auto: those of this machine")
     hardware: Annotated[dict[Name, HardwareEntry], Field(min_length=1)] = Field(
-        description="names for what a cell runs on"
+        description="hardware that cells run on, by name"
     )
     datasets: Annotated[
         dict[Name, Annotated[dict[str, Any], AfterValidator(_of_its_kind)]], Field(min_length=1)
     ] = Field(
-        description="where each dataset comes from (its kind, a file of "
-        "scripts/parbench/data/kinds/, states its keys)"
+        description="where each dataset comes from; its kind, a file of "
+        "scripts/parbench/data/kinds/, defines its keys"
     )
     weights: dict[Name, Weights] = Field(
-        description="published weights of models, for `pretrained: true` of a study"
+        description="published weights of models, for `pretrained: true` in a study"
     )
     override: dict[Name, Override] = Field(
         description="changes to a study without editing its file, by study"

@@ -141,12 +141,12 @@ def rows(path: str | Path) -> list[Published]:
 class Selection(Model):
     """A choice of cells; keys that are not named are free."""
 
-    strategy: str | Names | None = Field(None, description="one or several")
-    options: dict[str, Any] | None = Field(None, description="of the strategy")
-    model: str | None = Field(None, description="a file scripts/parbench/models/<name>.py")
+    strategy: str | Names | None = Field(None, description="strategy, or several")
+    options: dict[str, Any] | None = Field(None, description="options of the strategy")
+    model: str | None = Field(None, description="model: a file scripts/parbench/models/<name>.py")
     device: Literal["cpu", "gpu"] | None = Field(None, description="kind of device")
-    devices: Whole | None = Field(None, description="on a node")
-    nodes: Whole | None = Field(None, description="how many")
+    devices: Whole | None = Field(None, description="number of devices on a node")
+    nodes: Whole | None = Field(None, description="number of nodes")
     batch_size: Whole | None = Field(
         None, description="samples of one step over all ranks (`global_batch`)"
     )
@@ -168,33 +168,33 @@ class ClaimTest(Model):
     cells, which agree in model, dataset, seed and all else that neither names."""
 
     metric: str = Field(
-        min_length=1, description="as in tables; of `largest`, what stands before the colon"
+        min_length=1, description="a metric as in tables; with `largest`, the part before the colon"
     )
     against: str | None = Field(
         None,
         min_length=1,
-        description="of `equal`: the metric that it is equal to, in every run",
+        description="with `equal`: the metric that it equals in every run",
     )
-    numerator: Selection | None = Field(None, description="which cells stand above")
-    denominator: Selection | None = Field(None, description="which cells stand below")
+    numerator: Selection | None = Field(None, description="the cells of the numerator")
+    denominator: Selection | None = Field(None, description="the cells of the denominator")
     models: Annotated[list[str], Field(min_length=2, max_length=2), Distinct] | None = Field(
         None,
-        description="two models: what is judged is the first one's ratio over the second one's",
+        description="two models: the first one's ratio over the second one's is judged",
     )
     op: Literal[">", "<", "within_margin", "report", "largest", "equal"] = Field(
-        description="what the ratio, or difference, must be; `report` only tells it, and `largest` "
-        "which part of the metric is the largest"
+        description="what the ratio, or difference, must be; `report` only shows it, and "
+        "`largest` says which part of the metric is the largest"
     )
     value: Number | Literal["published"] | None = Field(
         None,
-        description="of > and <: the ratio or, of scores, the difference (0.01 is one percentage "
-        "point); `published`: what the claim states",
+        description="with > and <: the ratio or, for scores, the difference (0.01 is one "
+        "percentage point); `published`: the claim's published number",
     )
     margin: Positive | None = Field(
         None,
-        description="of `within_margin`: how far two are apart, at most, that count as equal: a "
-        "ratio by this share (0.05: 1/1.05 to 1.05), scores by this difference or three test "
-        "images; default: the study's `tolerance`, 0.05 and 0.01 where it states none",
+        description="with `within_margin`: how far apart two equal values may be: ratios by this "
+        "share (0.05: 1/1.05 to 1.05), scores by this difference or three test "
+        "images; default: the study's `tolerance`, or 0.05 and 0.01",
     )
 
     @model_validator(mode="after")
@@ -255,26 +255,26 @@ class ClaimTest(Model):
 class Claim(Model):
     """A statement that a source makes in words, with the test that decides it."""
 
-    study: str = Field(description="the source's name in column `study` of the published values")
-    claim: str = Field(min_length=1, description="what it says")
+    study: str = Field(description="the source: its name in column `study` of the published values")
+    claim: str = Field(min_length=1, description="what the source says")
     test: ClaimTest | None = Field(
         None,
-        description="a metric of the numerator's cells over that of the denominator's or, of "
-        "scores, less it: same model, dataset, seed, and whatever else neither of the two names",
+        description="a metric of the numerator's cells over that of the denominator's or, for "
+        "scores, minus it; the cells agree in model, dataset, seed and all else that "
+        "neither of the two names",
     )
     published: Number | dict[str, Number | dict[str, Number]] | None = Field(
         None,
-        description="the ratio, of scores the difference, as the source's numbers give it: one "
-        "number, or one by model, by model and batch, or by strategy; where it is not stated it is "
+        description="the ratio or, for scores, the difference by the source's numbers: one "
+        "number, or one by model, by model and batch, or by strategy; default: "
         "computed from the published values",
     )
     finding: str | None = Field(
         None,
-        description="of a claim without test: the check of scripts/audit.py whose finding "
-        "contradicts it",
+        description="for a claim without test: the check of scripts/audit.py that contradicts it",
     )
     audit: str | None = Field(None, description="what the published numbers alone contradict")
-    note: str | None = Field(None, description="what a reader must know of the test")
+    note: str | None = Field(None, description="what a reader must know about the test")
 
     @model_validator(mode="after")
     def _states_its_number(self) -> Claim:

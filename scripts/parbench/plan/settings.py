@@ -18,102 +18,104 @@ class Settings(Model):
     global_batch: Whole = Field(description="samples of one optimizer step over all ranks")
     min_tail: Whole = Field(
         Training.min_tail,
-        description="a last batch smaller than this joins the batch before it, so that every "
-        "micro-batch of every strategy has samples enough for BatchNorm",
+        description="if the last batch is smaller than this, it joins the batch before it, so "
+        "that every micro-batch has enough samples for BatchNorm",
     )
     optimizer: Literal["sgd", "adamw"] = Field(
         description="torch.optim's SGD with momentum or AdamW"
     )
-    learning_rate: Positive = Field(
-        description="peak learning rate, as learning_rate_rule reads it"
-    )
+    learning_rate: Positive = Field(description="peak learning rate, see learning_rate_rule")
     learning_rate_rule: Literal["fixed", "linear"] = Field(
         Training.learning_rate_rule,
-        description="fixed: the rate is used as stated, whatever the number of ranks; linear: it "
-        "is stated for one rank and multiplied by the data-parallel ranks (of gpipe 1), for a "
-        "global batch that grows with them",
+        description="fixed: the rate is used as stated; linear: it is multiplied by the "
+        "data-parallel size (1 for gpipe), for a global batch that grows with it",
     )
-    momentum: Share = Field(Training.momentum, description="of sgd; adamw has its own")
-    weight_decay: NotNegative = Field(Training.weight_decay, description="of the optimizer")
+    momentum: Share = Field(Training.momentum, description="momentum of sgd; adamw has its own")
+    weight_decay: NotNegative = Field(
+        Training.weight_decay, description="weight decay of the optimizer"
+    )
     schedule: Literal["constant", "cosine", "onecycle"] = Field(
-        description="learning rate over steps"
+        description="schedule of the learning rate over the steps"
     )
-    label_smoothing: Share = Field(Training.label_smoothing, description="of the cross-entropy")
+    label_smoothing: Share = Field(
+        Training.label_smoothing, description="label smoothing of the cross-entropy"
+    )
     batch_norm: Literal["local", "synchronized"] = Field(
         Training.batch_norm,
-        description="what BatchNorm normalises by in training: each rank's own share of the batch, "
-        "and each micro-batch of GPipe (local), or the global batch over all ranks (synchronized)",
+        description="what BatchNorm normalizes over in training: local (each rank's share of the "
+        "batch, each micro-batch of GPipe) or synchronized (the global batch over all "
+        "ranks)",
     )
     precision: Literal["fp32", "bf16", "fp16"] = Field(
-        Training.precision, description="fp32, or autocast entered inside each stage"
+        Training.precision,
+        description="fp32, or autocast to bf16 or fp16, entered inside each stage",
     )
     tf32: bool = Field(
-        Training.tf32, description="whether matrix products of an NVIDIA GPU may use TensorFloat-32"
+        Training.tf32, description="whether matrix products on NVIDIA GPUs may use TensorFloat-32"
     )
     memory_format: Literal["contiguous", "channels_last"] = Field(
         Training.memory_format,
-        description="how weights and images lie in memory; channels_last is of images alone",
+        description="memory layout of weights and images; channels_last is for images only",
     )
     compile: Literal["none", "default", "max-autotune"] = Field(
         Training.compile,
-        description="torch.compile of the model as it is trained and evaluated, by this mode; what "
-        "compiling takes is compile_seconds, outside every clock",
+        description="mode of torch.compile for training and evaluation; compiling is timed apart "
+        "(compile_seconds)",
     )
     fused: bool = Field(
-        Training.fused, description="whether the optimizer's step is torch's fused kernel"
+        Training.fused, description="whether the optimizer uses torch's fused kernel"
     )
     augment: bool = Field(
-        Training.augment, description="random crop (padding 4) and flip; normalisation is always on"
+        Training.augment,
+        description="random crops (padding 4) and flips; images are always normalized",
     )
     input: Literal["tensor", "pil"] = Field(
         Training.input,
-        description="tensor: batches are cut, flipped and resized at once, on the device; pil: the "
-        "same samples one by one, by PIL and torchvision in the training process, as most "
-        "published code does it",
+        description="tensor: batches are cropped, flipped and resized at once, on the device; "
+        "pil: the same samples are made one by one by PIL and torchvision in the "
+        "training process, as most published code does",
     )
     image_size: Annotated[int, Field(ge=8)] = Field(
-        Training.image_size, description="side of the images that the model sees"
+        Training.image_size, description="side of the images that the model sees, in pixels"
     )
     max_length: Annotated[int, Field(ge=8)] | None = Field(
         Training.max_length,
-        description="tokens of a text that the model sees, its first and its last one among them; "
-        "null: the model sees images",
+        description="tokens of a text that the model sees, including the first and last special "
+        "token; null: the model sees images",
     )
     padding: Literal["longest", "fixed"] = Field(
         Training.padding,
-        description="of texts: to the longest of a rank's batch, or always to max_length",
+        description="padding of texts: to the longest of a rank's batch, or always to max_length",
     )
     warmup_steps: Annotated[int, Field(ge=0)] = Field(
         Training.warmup_steps,
-        description="steps before the clock starts, undone; a last batch of another size is one "
-        "more",
+        description="steps before the clock starts, whose effects are undone; one more for a last "
+        "batch of another size",
     )
     steps: Whole | None = Field(
         Training.steps,
-        description="optimizer steps after which each epoch ends; null: all, so that everything "
-        "has been seen. With a number nothing is learned: speed is measured, over as many test "
-        "batches too, and no accuracy",
+        description="optimizer steps after which each epoch ends, to measure speed and no "
+        "accuracy, over equally many test batches; null: the whole epoch",
     )
     evaluation_batch: Whole = Field(
-        Training.evaluation_batch, description="test samples of one forward pass of a rank"
+        Training.evaluation_batch, description="test samples of one forward pass on a rank"
     )
     mode: Literal["performance", "deterministic"] = Field(
         Training.mode,
-        description="performance is for times; deterministic gives the same bytes in every run, "
-        "and its times are not judged",
+        description="performance, for times; or deterministic, for the same bytes in every run, "
+        "whose times are not judged",
     )
     profile: Literal["none", "operators", "training_operators", "phases"] = Field(
         Training.profile,
-        description="scripts/parbench/measure/profiling/<profile>.py looks into the run: operators "
-        "by torch's profiler, of inference beside the published ones, or of training steps, "
-        "phases for where the seconds go. Such a cell is apart from the timed "
-        "ones, its times are not judged",
+        description="instrument from scripts/parbench/measure/profiling/: operators (torch's "
+        "profiler, of inference), training_operators (of training steps), phases "
+        "(where the seconds go); the times of such a cell are not judged",
     )
     train_samples: Whole | None = Field(
-        None, description="class-balanced subset for training; null for all"
+        None, description="class-balanced subset for training; null: all samples"
     )
     test_samples: Whole | None = Field(
-        None, description="class-balanced subset for testing; null for all"
+        None, description="class-balanced subset for testing; null: all samples"
     )
 
 
@@ -121,10 +123,10 @@ class _Assumptions(Settings):
     __doc__ = Settings.__doc__
 
     pretrained: Literal[False] = Field(
-        False, description="that models start from weights that the seed draws"
+        False, description="false: models start from weights drawn by the seed"
     )
     options: dict[str, dict[str, Any]] = Field(
-        {}, description="of strategies, by name; those of a variant are laid over them"
+        {}, description="options of strategies, by name; those of a variant override them"
     )
 
 

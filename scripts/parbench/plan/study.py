@@ -20,9 +20,9 @@ Metric = Literal[tuple(METRICS)]
 class Citation(Model):
     """The source of a study."""
 
-    text: str = Field(description="the whole citation in one line")
-    authors: list[str] | None = Field(None, description="names")
-    year: int | None = Field(None, description="of publication")
+    text: str = Field(description="the citation in one line")
+    authors: list[str] | None = Field(None, description="names of the authors")
+    year: int | None = Field(None, description="year of publication")
     url: Annotated[str, Field(pattern="^https://")] | None = Field(
         None, description="https address of the source"
     )
@@ -32,7 +32,7 @@ class Tolerance(Model):
     """How far apart two numbers may be and still count as equal (docs/verdicts.md)."""
 
     relative: Positive = Field(0.05, description="share of the published value")
-    accuracy: Positive = Field(0.01, description="absolute")
+    accuracy: Positive = Field(0.01, description="absolute difference of scores")
 
 
 class ModelEntry(Model):
@@ -40,14 +40,14 @@ class ModelEntry(Model):
 
     model: str | None = Field(
         None,
-        description="its file scripts/parbench/models/<name>.py; by default called as the entry",
+        description="a file scripts/parbench/models/<name>.py; default: the name of the entry",
     )
-    options: dict[str, Any] = Field({}, description="options of the model file")
+    options: dict[str, Any] = Field({}, description="options of the model")
     pretrained: bool | str = Field(
         False,
-        description="whether it starts from published weights: true takes those under `weights` in "
-        "config.yaml that are of this model with these options, a name one of several; default: "
-        "from weights that the seed draws",
+        description="published weights to start from: true takes the entry under `weights` in "
+        "config.yaml for this model with these options, a name takes that entry; "
+        "default: weights drawn by the seed",
     )
     settings: Layer = Field({}, description="settings for this model only")
 
@@ -56,27 +56,26 @@ class Variant(Model):
     """A strategy on some hardware."""
 
     strategy: str = Field(description="a file scripts/parbench/strategies/<name>.py")
-    models: Names | None = Field(None, description="those that it trains; all by default")
-    options: dict[str, Any] = Field({}, description="options of the strategy file")
+    models: Names | None = Field(None, description="the models that it trains; default: all")
+    options: dict[str, Any] = Field({}, description="options of the strategy")
     hardware: str = Field(description="a name under hardware in config.yaml")
     settings: Layer = Field({}, description="settings for this variant only")
     trained_by: str | None = Field(
         None,
-        description="the variant that trains: this one takes its weights, of the same seed, and "
-        "predicts the test set",
+        description="the variant whose weights, of the same seed, this one takes to predict the "
+        "test set; it does not train",
     )
     baseline: str | None = Field(
         None, description="the variant that its speedup is measured against"
     )
     differs: Annotated[str, Field(min_length=1)] | None = Field(
         None,
-        description="what else it does than the source, in a sentence: its numbers are then not "
-        "comparable",
+        description="what it does otherwise than the source, in a sentence: its numbers are then "
+        "not comparable",
     )
     published: Selection | None = Field(
         None,
-        description="its rows among the published results: column = value, or one of several "
-        "values",
+        description="its rows among the published values: column = value, or one of several values",
     )
 
 
@@ -84,52 +83,52 @@ class Together(Model):
     """Several models, timed until all are trained."""
 
     models: Annotated[list[str], Field(min_length=2), Distinct] = Field(
-        description="those of the study that are trained"
+        description="models of the study"
     )
     published: Selection = Field(
         {},
-        description="laid over a variant's `published`; `model` is their names with + between",
+        description="overrides a variant's `published`; `model` is their names joined by +",
     )
 
 
 class VariantPair(Model):
     """Two variants whose times are compared while they take turns on the same devices."""
 
-    variant: str = Field(description="the one that is said to be faster or slower")
+    variant: str = Field(description="the variant whose speedup is measured")
     baseline: str = Field(
-        description="the one that it is compared with; itself, to see what equal ones show"
+        description="the variant that it is compared with; itself for two equal sides (A/A)"
     )
     models: Names | None = Field(
         None,
-        description="for each of these, or of `together`, whose models' times add up; every model "
-        "that both train by default",
+        description="the models to compare, or rows of `together`, whose models' times add up; "
+        "default: every model that both train",
     )
     inference: bool = Field(
-        False, description="whether predicting the test set is timed, and not training"
+        False, description="true: predicting the test set is timed instead of training"
     )
 
 
 class Pairs(Model):
     """The times that are compared in interleaved pairs."""
 
-    restarts: Whole = Field(4, description="how often both sides of each are started anew")
+    restarts: Whole = Field(
+        4, description="number of times that both sides of each pair are started"
+    )
     compare: Annotated[list[VariantPair], Field(min_length=1)] = Field(
-        description="what is compared"
+        description="the pairs to compare"
     )
 
 
 class Table(Model):
     """A table of the report."""
 
-    title: str = Field(description="heading")
-    caption: str | None = Field(None, description="what a reader must know")
+    title: str = Field(description="heading of the table")
+    caption: str | None = Field(None, description="what a reader must know about the table")
     models: Annotated[list[str], Field(min_length=1)] | None = Field(
-        None, description="those it is about; all by default"
+        None, description="models in the table; default: all"
     )
-    variants: Annotated[list[str], Field(min_length=1)] = Field(
-        description="its rows for each model"
-    )
-    metrics: Annotated[list[Metric], Field(min_length=1)] = Field(description="its columns")
+    variants: Annotated[list[str], Field(min_length=1)] = Field(description="rows of each model")
+    metrics: Annotated[list[Metric], Field(min_length=1)] = Field(description="columns")
     units: dict[str, Literal["s", "min", "h", "percent", "fraction"]] | None = Field(
         None, description="units for display, such as {train_seconds: min}"
     )
@@ -145,51 +144,53 @@ class Study(Model):
 
     title: str = Field(min_length=1, description="heading in the report")
     description: str = Field(description="what is compared and why")
-    citation: Citation | None = Field(description="the source; null where there is none")
+    citation: Citation | None = Field(description="the source; null: none")
     published: str | None = Field(
         None,
-        description="the source's name in column `study` of one of studies/published/*.csv",
+        description="the source's name in column `study` of a file studies/published/*.csv",
     )
     scaled_from: Name | None = Field(
-        None, description="the study at published scale that this one is a smaller copy of"
+        None, description="the study at published scale of which this one is a smaller copy"
     )
     claims: Names | None = Field(
         None,
-        description="claims of any source, by their names in studies/published/claims.yaml, that "
-        "it is asked at its own scale; those of its source by default",
+        description="claims of any source, by name in studies/published/claims.yaml, to test at "
+        "this study's scale; default: those of its source",
     )
     dataset: str = Field(description="a name under datasets in config.yaml")
-    seeds: Seeds = Field(description="one run of every cell for each; distinct")
-    settings: Layer = Field({}, description="what the source states or the study decides")
+    seeds: Seeds = Field(description="seeds, distinct; each cell runs once for each")
+    settings: Layer = Field({}, description="settings that the source states or the study chooses")
     assumed: Assumed = Field(
-        {}, description="what the source leaves open; absolute times are then not comparable"
+        {},
+        description="settings that the source does not state; absolute times are then not "
+        "comparable",
     )
     tolerance: Tolerance = Field(
         default_factory=Tolerance,
-        description="how far two numbers may be apart that count as equal: a reproduced and its "
-        "published one, or two that a claim says are the same (docs/verdicts.md)",
+        description="how far apart two equal numbers may be: a reproduced and its published one, "
+        "or two that a claim calls the same (docs/verdicts.md)",
     )
     models: Annotated[dict[str, ModelEntry], Field(min_length=1)] = Field(
-        description="rows of the grid, each a file scripts/parbench/models/<name>.py"
+        description="models, the rows of the grid"
     )
     variants: Annotated[dict[Name, Variant], Field(min_length=1)] = Field(
-        description="columns of the grid"
+        description="variants, the columns of the grid"
     )
     together: dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_+-]{0,63}$")], Together] = Field(
         {},
-        description="rows of several models: the time until all are trained, at the same time or "
-        "one after the other; by the name that tables give them",
+        description="rows for several models, by name: the time until all of them are trained, at "
+        "the same time or one after the other",
     )
     pairs: Pairs | None = Field(
-        None, description="which times are compared in interleaved pairs; none by default"
+        None, description="which times are compared in interleaved pairs; default: none"
     )
     second_device: str | None = Field(
         None,
-        description="the variant that has a second device: a figure shows what it brings beside "
-        "what the other variants make of one, all against their baseline",
+        description="the variant with a second device: a figure compares its gain with that of "
+        "the other variants, all against their baseline",
     )
     tables: Annotated[list[Table], Field(min_length=1)] = Field(
-        description="the tables of the report, in the shape of the source's"
+        description="tables of the report, in the shape of the source's"
     )
 
     def trained(self, variant: str) -> list[str]:

@@ -27,10 +27,10 @@ class Work(Model):
     """Values derived from a group's settings, hardware and strategy."""
 
     ranks: int = Field(description="data-parallel size")
-    micro_batches: int = Field(description="of a rank's share of a batch")
-    learning_rate: Number = Field(description="the highest, of all ranks together")
-    batch_norm: str = Field(description="over what BatchNorm normalises, in words")
-    pipeline_bound: Number | None = Field(description="the highest speedup of a pipeline")
+    micro_batches: int = Field(description="number of pieces of a rank's share of a batch")
+    learning_rate: Number = Field(description="peak learning rate of all ranks together")
+    batch_norm: str = Field(description="what BatchNorm normalizes over, in words")
+    pipeline_bound: Number | None = Field(description="upper bound on a pipeline's speedup")
 
 
 class PlannedGroup(Model):
@@ -47,37 +47,39 @@ class PlannedGroup(Model):
     dataset: _part_of_a_cell(Dataset)
     training: _part_of_a_cell(Training)
     seeds: list[int]
-    cells: list[str] = Field(description="their ids, by seed")
-    not_run: str | None = Field(description="why this machine cannot run them")
-    baseline: str | None = Field(description="id of the group that speedups are told against")
+    cells: list[str] = Field(description="ids of its cells, by seed")
+    not_run: str | None = Field(description="why this machine cannot run its cells")
+    baseline: str | None = Field(description="id of the group that speedups are measured against")
     published: dict[str, Any] | None = Field(description="its published rows: column = value")
-    differs: str | None = Field(None, description="what else it does than the source")
-    scaled: list[str] = Field(description="how it is smaller than the source, each in words")
+    differs: str | None = Field(None, description="what it does otherwise than the source")
+    scaled: list[str] = Field(
+        description="how it is smaller than the source, a phrase for each difference"
+    )
     comparable: dict[str, str] = Field({}, description="why a metric is not comparable, by metric")
     work: Work
     trained_by: str | None = Field(
-        None, description="id of the group whose weights it predicts with; it trains nothing"
+        None, description="id of the group whose weights it predicts with; it does not train"
     )
-    members: list[str] = Field([], description="of models together: ids of their groups")
+    members: list[str] = Field([], description="for models together: ids of their groups")
     # For plans that are only partly done.
-    note: str | None = Field(None, description="what is said of it beside its numbers")
-    failed: list[dict[str, Any]] = Field([], description="its cells that failed, and why")
-    waiting: int = Field(0, description="how many of its cells are not trained yet")
+    note: str | None = Field(None, description="what to say beside its numbers")
+    failed: list[dict[str, Any]] = Field([], description="its cells that failed, with the reasons")
+    waiting: int = Field(0, description="number of its cells that are not trained yet")
 
 
 class PairGroup(Model):
     """A pair of variants that take turns on the same devices, with all restarts."""
 
     id: str
-    model: str = Field(description="or the name that the study gives several models together")
+    model: str = Field(description="the model, or the study's name for several models together")
     variant: str
     baseline: str
-    sides: list[str] = Field(description="ids of their groups; the variant's come first")
-    variants: int = Field(description="how many of the sides are the variant's")
-    inference: bool = Field(description="whether predicting is timed, and not training")
+    sides: list[str] = Field(description="ids of the groups compared; the variant's come first")
+    variants: int = Field(description="number of sides that are the variant's")
+    inference: bool = Field(description="true: predicting is timed instead of training")
     restarts: list[int]
-    cells: list[str] = Field(description="their ids, by restart")
-    not_run: str | None = Field(description="why this machine cannot run them")
+    cells: list[str] = Field(description="ids of its cells, by restart")
+    not_run: str | None = Field(description="why this machine cannot run its cells")
 
 
 class About(Model):
@@ -92,9 +94,9 @@ class About(Model):
     settings: dict[str, Any]
     assumed: dict[str, Any]
     override: Override
-    published: str | None = Field(description="the name of its source")
-    claims: list[str] = Field([], description="what it is asked of other sources")
-    second_device: str | None = Field(None, description="the variant that has one more")
+    published: str | None = Field(description="name of the source")
+    claims: list[str] = Field([], description="claims of other sources that it tests")
+    second_device: str | None = Field(None, description="the variant with a second device")
     tolerance: Tolerance
     tables: list[Table]
 
@@ -108,8 +110,8 @@ class StudyPlan(Model):
     deployment: str
     groups: list[PlannedGroup]
     together: list[PlannedGroup]
-    arguments: list[str] = Field(description="Snakemake's words that ask for it again")
-    pairs: list[PairGroup] = Field([], description="whose times are compared in pairs")
+    arguments: list[str] = Field(description="Snakemake's arguments that plan it again")
+    pairs: list[PairGroup] = Field([], description="pairs whose times are compared")
 
     @property
     def measured(self) -> list[PlannedGroup | PairGroup]:

@@ -23,7 +23,7 @@ class Strategy(_base.Strategy):
             "minItems": 1,
         },
         "chunks": {
-            "description": "micro-batches of a batch",
+            "description": "number of micro-batches per batch",
             "type": "integer",
             "minimum": 1,
             "default": 4,

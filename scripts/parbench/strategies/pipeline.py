@@ -27,7 +27,7 @@ class Strategy(_process_group.ProcessGroup):
             "default": "1f1b",
         },
         "chunks": {
-            "description": "micro-batches of a batch",
+            "description": "number of micro-batches per batch",
             "type": "integer",
             "minimum": 1,
             "default": 4,

@@ -34,13 +34,13 @@ class Strategy(_base.Strategy):
             "type": "integer",
             "minimum": 1,
             "default": 1,
-            "description": "of a cluster, which share the cores evenly",
+            "description": "number of executors of the cluster, which share the cores evenly",
         },
         "partitions": {
             "type": "integer",
             "minimum": 1,
             "default": 1,
-            "description": "of the test set, for each core: a task predicts one",
+            "description": "partitions of the test set per core; a task predicts one partition",
         },
     }
 

@@ -18,13 +18,13 @@ class Strategy(spark.Strategy):
         "rate": {
             "type": "number",
             "exclusiveMinimum": 0,
-            "description": "images that come each second",
+            "description": "images that arrive per second",
         },
         "seconds": {
             "type": "number",
             "exclusiveMinimum": 0,
             "default": 30,
-            "description": "for which they come",
+            "description": "seconds during which images arrive",
         },
         "coordinated": {
             "type": "boolean",
@@ -36,7 +36,7 @@ class Strategy(spark.Strategy):
             "type": "number",
             "minimum": 0,
             "default": 0.5,
-            "description": "from the first half of a file that is written in place to its second",
+            "description": "seconds between the two halves of a file that is written in place",
         },
         "kills": {
             "type": "integer",
@@ -49,7 +49,7 @@ class Strategy(spark.Strategy):
             "type": "integer",
             "minimum": 0,
             "default": 0,
-            "description": "files that are no images, among the images",
+            "description": "number of files among the images that are not images",
         },
     }
 

@@ -29,8 +29,8 @@ class Kind(TextSource):
     """Texts of one to four clauses such as `the critic called this film long and clumsy`."""
 
     kind: Literal["grammar"]
-    train_samples: int = Field(ge=3, le=1_000_000, description="how many texts to train with")
-    test_samples: int = Field(ge=3, le=1_000_000, description="how many more to test with")
+    train_samples: int = Field(ge=3, le=1_000_000, description="number of texts for training")
+    test_samples: int = Field(ge=3, le=1_000_000, description="number of further texts for testing")
     seed: int = Field(
         ge=0, lt=2**32, description="seed of the draw; the same one gives the same texts everywhere"
     )

@@ -16,13 +16,17 @@ class Kind(Source):
     """Random bytes as images; sample i belongs to class i modulo ``classes``."""
 
     kind: Literal["synthetic"]
-    classes: int = Field(ge=2, le=100_000, description="how many classes the images have, in turn")
+    classes: int = Field(
+        ge=2, le=100_000, description="number of classes, which images have in turn"
+    )
     image_size: int = Field(ge=8, le=1024, description="side of an image, in pixels of 3 colours")
     train_samples: int = Field(
-        ge=2, le=10_000_000, description="how many images are trained with, one a class or more"
+        ge=2, le=10_000_000, description="number of images for training, at least one per class"
     )
     test_samples: int = Field(
-        ge=2, le=10_000_000, description="how many more are for testing, one a class or more"
+        ge=2,
+        le=10_000_000,
+        description="number of further images for testing, at least one per class",
     )
     seed: int = Field(
         ge=0, lt=2**32, description="seed of the draw; the same one gives the same bytes everywhere"
