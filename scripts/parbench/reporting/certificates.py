@@ -10,10 +10,11 @@ from parbench.verdicts.certificate import QUANTITIES, Certificates, summary
 from parbench.verdicts.words import DIFFERS, EQUAL
 
 CAPTION = (
-    "Each strategy against eager training on one batch with an uneven tail, at small width: the "
-    "largest error of any tensor relative to eager's, by its norm, over all options and devices "
-    "that cells use; in bfloat16 the share of matrix products in float32. BatchNorm is frozen but "
-    "where it is synchronized."
+    "Each strategy is compared with eager training on one batch with an uneven "
+    "tail, at small width. The error is the largest of any tensor, relative to "
+    "eager's tensor in norm, over all options and devices that cells use; in "
+    "bfloat16, also the share of matrix products computed in float32. BatchNorm is "
+    "frozen unless it is synchronized."
 )
 TONES = {EQUAL: "good", DIFFERS: "bad"}
 

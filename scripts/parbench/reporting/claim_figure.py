@@ -33,11 +33,12 @@ MIDDLE = {"va": "center_baseline"}
 TICKS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
 FINE = (0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6)
 CAPTION = (
-    "Each row is a comparison, of what the small print of a claim names: published (diamond), and "
-    "measured here. A claim holds where the whole bar lies in the green, does not hold where it "
-    "lies outside, and is undecided where it crosses the edge. A thin line is the range of too few "
-    "for an interval; bars that leave the axis end in an arrow. Firm: it would stand also if all "
-    "claims of this report were tested as one."
+    "Each row is one comparison, of what the small print of a claim names: "
+    "published (diamond) and measured here. A claim holds if the whole bar lies in "
+    "the green area, does not hold if it lies outside, and is undecided if it "
+    "crosses the edge. A thin line is the range of values that are too few for an "
+    "interval; bars that leave the axis end in an arrow. Firm: the verdict would "
+    "stand even if all claims of this report were tested as one."
 )
 
 
@@ -99,8 +100,8 @@ def part(head: list[str], blocks: list[Block], points: bool) -> dict:
 def key() -> dict:
     """Return the key that explains the signs."""
     alt = (
-        "Key: diamond, published; bar, 95 % interval; dots, restarts or seeds; upright, most that "
-        "this hardware allows; green, where the claim holds."
+        "Key: diamond, published; bar, 95 % interval; dots, restarts or seeds; upright, "
+        "the most that this hardware allows; green, where the claim holds."
     )
     return {"alt": alt, "svg": svg("claims-key", Panel(_draw_key, 0.24, WIDTH))}
 

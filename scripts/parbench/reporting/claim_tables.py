@@ -115,7 +115,7 @@ def _first_page(numbered: dict[int, Judged]) -> dict:
     return {
         "figure": {
             "id": "f-claims",
-            "title": "What the sources claim, and what came out here",
+            "title": "What the sources claim, and what was found here",
             "caption": claim_figure.CAPTION,
             "columns": 1,
             "parts": [claim_figure.key(), *parts] if parts else [],
@@ -313,11 +313,12 @@ def _one_by_one(judged: list[Judged], panels: Panels) -> dict:
         "What each verdict rests on",
         [("", ["No.", "Compared"]), ("", columns)],
         rows,
-        caption="By the claim's number above: its metric of the first over that of the second, "
-        "restart by restart of pairs that took turns, or seed by seed (how many); of scores, the "
-        "first less the second. A claim holds where every comparison that could be made holds, and "
-        "does not where one of them is clearly against it, or all are; where the published number "
-        "lies decides nothing.",
+        caption="Numbered as above: the claim's metric of the first side over that of the "
+        "second, by restart of pairs measured in turn, or by seed (their number in "
+        "brackets); for scores, the first minus the second. A claim holds if every "
+        "comparison that could be made holds, and does not hold if one of them is "
+        "clearly against it, or all are. Where the published number lies decides "
+        "nothing.",
         notes=notes,
         empty="No claim of these sources has a test.",
     )
@@ -377,10 +378,10 @@ def _audit(found: list[tuple[Path, audit.Contradiction]], granted: audit.Granted
         "What the published numbers alone contradict",
         [("", ["Source", "Check"]), ("", ["How sure", "Finding", "Where"])],
         rows,
-        caption="Arithmetic alone, without training: a question to the authors and no verdict. "
-        "Certain: one of the numbers is wrong, whatever was run; likely: it takes another clock, "
-        "other work or a run that is not printed; weak: it may be chance. "
-        f"Taken for granted: {granted.classes} classes, {granted.train_samples:,} training "
+        caption="By arithmetic alone, without training: questions to the authors, not verdicts. "
+        "Certain: one of the numbers is wrong, whatever was run; likely: unless another clock, "
+        "other work or a run that is not printed explains it; weak: it may be chance. "
+        f"Assumed: {granted.classes} classes, {granted.train_samples:,} training "
         "samples, and a test set with as many samples of each class.",
         empty="Nothing: the published numbers agree with each other.",
     )

@@ -82,8 +82,8 @@ SWEEPS = (
         "What does a larger batch bring?",
         "Batch (samples)",
         (("tokens_per_second", "samples_per_second"), ("inference_samples_per_second",), MEMORY),
-        "Throughput over a few steps, and memory, by the size of the batch. Of texts, training is "
-        "counted in tokens without padding.",
+        "Throughput over a few steps, and memory, by batch size. For texts, training "
+        "throughput counts tokens without padding.",
         also=("steps", "evaluation_batch", "min_tail"),
     ),
     Sweep(
@@ -98,7 +98,7 @@ SWEEPS = (
         "What do more training samples bring?",
         "Training samples",
         (("train_seconds",), ("test_accuracy",)),
-        "Time to train and accuracy on the test images, by the number of training samples.",
+        "Time to train, and accuracy on the test images, by the number of training samples.",
         also=(),
         learns=True,
     ),

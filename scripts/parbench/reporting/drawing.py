@@ -85,7 +85,7 @@ def figure_json(
     """Return a figure for report.json: title, caption and a part per model."""
     kinds = {group.hardware.device for group in study.groups if not group.not_run}
     if len(kinds) > 1:
-        caption += " CPU and GPU cells stand side by side here: compare within a kind only."
+        caption += " CPU and GPU cells are both shown here: compare within one kind only."
     parts = [
         {
             "alt": f"{title} {model}. {panel.words}".removesuffix(". "),

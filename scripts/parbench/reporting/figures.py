@@ -64,8 +64,8 @@ def learning_figure(study: Study) -> dict | None:
         for model, model_curves in curves.items()
     }
     caption = (
-        "Accuracy on the test images after each epoch (a dot), by the seconds of training until "
-        "then: mean over seeds."
+        "Accuracy on the test images after each epoch (a dot) against the training time "
+        "so far: mean over seeds."
     )
     return figure_json(study, "learning", "Does it learn the same?", caption, panels, 2)
 

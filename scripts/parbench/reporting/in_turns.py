@@ -22,8 +22,8 @@ from parbench.verdicts.scaling import Scaled, several
 KEYS = ["Model", "Variant", "Against"]
 COLUMNS = ["Times as fast", "Restarts", "Pairs", "Bound"]
 PIPELINE_BOUND = (
-    "A pipeline of n devices that fills and drains with each batch is at most m·n/(m + n − 1) "
-    "times as fast as one device with m micro-batches of equal cost: the pipeline bound."
+    "The bound of a pipeline of n devices that fills and drains with each batch of "
+    "m equal micro-batches is m·n/(m + n − 1) times the speed of one device."
 )
 
 
@@ -55,11 +55,12 @@ def in_turns_table(study: Study) -> dict | None:
         [("", KEYS), ("", [*COLUMNS, *fraction, *judged, "Reading"])],
         [_row(study, *comparison, scaled_by_group, judged, notes) for comparison in comparisons],
         caption="Both sides of a comparison took turns on the same devices, slice by slice, in "
-        "each of several restarts. A pair of slices counts as disturbed where other programs, or "
-        "the machine below, took more than 5 % of its time; it is left out (where two others "
-        "remain) and another one taken; in brackets the ratio with them, and the 95 % interval. "
-        "The bound of a speedup is how many times as many cores or GPUs it has; without more of "
-        "them, in another precision, or compiled, it has none." + f" {PIPELINE_BOUND}" * pipelines,
+        "each of several restarts. A pair of slices counts as disturbed if other "
+        "programs, or the hypervisor, took more than 5 % of its time; it is left out "
+        "(if two others remain) and measured again. In brackets: the ratio with "
+        "disturbed pairs, and the 95 % interval. The bound of a speedup is the ratio of "
+        "cores or GPUs; there is none for the same number of devices, another precision "
+        "or a compiled side." + f" {PIPELINE_BOUND}" * pipelines,
         context=context(groups),
         notes=notes,
     )

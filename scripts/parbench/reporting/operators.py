@@ -42,10 +42,10 @@ def _table(study: Study, profile: str, title: str, part: str, more: list) -> dic
             *more,
         ],
         [row for group in groups for row in _rows(study, group, notes, bool(more))],
-        caption="Times by torch.profiler over a few steps (docs/verdicts.md): on the accelerator "
-        "where there is one, else on the processor. Self time is without the operators that an "
-        "operator calls, and its share is of all self time. How many steps the source recorded "
-        "stands in none of its tables: shares compare, times do not.",
+        caption="Times by torch.profiler over a few steps (docs/verdicts.md), on the "
+        "accelerator if there is one, else on the CPU. Self time excludes the operators "
+        "that an operator calls; its share is of all self time. None of the source's "
+        "tables says how many steps it recorded: compare shares, not times.",
         context=context(groups),
         notes=notes,
     )

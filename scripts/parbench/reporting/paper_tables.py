@@ -140,9 +140,9 @@ def time_to_accuracy(study: Study) -> dict | None:
     groups = [group for group in study.groups if group.cell_runs and study.row(group, metric)]
     units = {"test_accuracy": study.unit("test_accuracy"), metric: study.unit("train_seconds")}
     caption = (
-        "Seconds of training, evaluation not counted, at the end of the first epoch after which "
-        "the test accuracy was at least the published one. Where a seed never got there, there is "
-        "no mean: it would leave out the slowest."
+        "Seconds of training, without evaluation, until the end of the first epoch with "
+        "at least the published test accuracy. If a seed never got there, no mean is "
+        "shown, since it would leave out the slowest."
     )
     texts = ("time-to-accuracy", "Time to the published accuracy", caption)
     return _metrics_table(study, *texts, groups, units) if groups else None
@@ -195,12 +195,12 @@ def context(groups: list[Group]) -> str:
     sentences = []
     if len({group.hardware.device for group in groups}) > 1:
         sentences.append(
-            "This table holds both CPU and GPU cells: numbers of one kind say nothing of the other."
+            "This table holds both CPU and GPU cells: do not compare numbers of one kind "
+            "with the other."
         )
     if len(machines) > 1:
         sentences.append(
-            f"Machines: {listed(list(machines))}. Numbers of different machines are not to be "
-            "divided by each other."
+            f"Machines: {listed(list(machines))}. Do not divide numbers of different machines."
         )
     return " ".join(sentences)
 

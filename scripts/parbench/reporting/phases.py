@@ -22,15 +22,17 @@ if TYPE_CHECKING:
 TITLE = "Why not twice as fast? Where the seconds go"
 PHASES = ("input", "compute", "communication", "waiting", "bubble", "other")
 DEFINED = (
-    "Measured on each rank, not estimated; the phases sum to the time of the slowest rank. Input: "
-    "samples are made ready. Compute: forwards, backwards and the optimizer. Communication: "
-    "gradients cross the network and nothing is left to compute. Waiting: for a rank that comes "
-    "late; over several machines it cannot be told from communication, which holds it. Bubble: a "
-    "device of a pipeline has nothing to do while another works. Other: the loop itself."
+    "Measured on each rank, not estimated; the phases sum to the time of the "
+    "slowest rank. Input: samples are prepared. Compute: forward and backward "
+    "passes and the optimizer. Communication: gradients cross the network while "
+    "nothing is left to compute. Waiting: for a late rank; on several machines it "
+    "is part of communication. Bubble: a device of a pipeline is idle while another "
+    "one works. Other: the loop itself."
 )
 APART = (
-    "Instrumented cells stand apart from the timed ones. The last column is the time of a cell "
-    "over that of the same one without the instrument: what the instrument costs."
+    "Instrumented cells are kept apart from timed ones. The last column is the time "
+    "of a cell over that of the same cell without the instrument: the cost of the "
+    "instrument."
 )
 
 # Equal in an instrumented group and its timed twin, as is training but for the profile.

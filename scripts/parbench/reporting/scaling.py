@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 TITLE = "What do more devices bring, and what does not scale?"
 CAPTION = (
-    "Compared in turns with one device: as many samples in all (strong scaling: the speedup) or on "
-    "each device (weak: the ratio of throughputs), with 95 % intervals, of fewer than 4 restarts "
-    "ranges. Dashed: as many times as devices; a dash: the bound of a pipeline. Right: the serial "
-    "fraction, of strong scaling by Karp and Flatt (1990), (N/S − 1)/(N − 1) of a speedup S on N "
-    "devices, after Amdahl's law; of weak scaling (N − S)/(N − 1), after Gustafson's. Where it "
-    "grows with the devices, it is communication and waiting rather than serial work."
+    "Measured in turn with one device, with 95 % intervals, or ranges of fewer than "
+    "4 restarts: as many samples in all (strong scaling: the speedup) or on each "
+    "device (weak scaling: the ratio of throughputs). Dashed: linear scaling; a "
+    "dash: the bound of a pipeline. Right: the serial fraction, for strong scaling "
+    "(N/S − 1)/(N − 1) with a speedup S on N devices (Karp and Flatt, 1990, after "
+    "Amdahl's law), for weak scaling (N − S)/(N − 1) (after Gustafson's law). If it "
+    "grows with the devices, communication and waiting cause it rather than serial "
+    "work."
 )
 HEADS = {STRONG: "Strong scaling: speedup", WEAK: "Weak scaling: throughput"}
 Lines = dict[str, list[Scaled]]  # by label

@@ -34,10 +34,10 @@ def second_device_figure(study: Study) -> dict | None:
     if not panels:
         return None
     caption = (
-        "How many times as fast as one device with the settings as they were, of pairs that took "
-        "turns, with the 95 % interval (none of fewer than 4 restarts). The last row, and the "
-        "line, are a second device with those settings. Compiling, before the clock starts, is "
-        "told apart: seconds of each start."
+        "Speed relative to one device with unchanged settings, from pairs measured in "
+        "turn, with the 95 % interval (none below 4 restarts). The last row and the "
+        "dashed line are a second device with unchanged settings. Compiling happens "
+        "before the clock starts; its seconds per start are given separately."
     )
     return figure_json(study, "second-device", TITLE, caption, panels)
 
@@ -76,7 +76,7 @@ def _draw(study: Study, name: str, groups: list[Group], figure: Figure) -> None:
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(visible=True, axis="x")
     axes.set_title(cut(name, 40))
-    axes.set_xlabel("Times as fast as one device with the settings as they were")
+    axes.set_xlabel("Speed relative to one device with unchanged settings")
 
 
 def _compiling(group: Group) -> str:

@@ -47,10 +47,10 @@ def streams_figure(study: Study) -> dict | None:
     if not panels:
         return None
     caption = (
-        "Images that come out each second (left) and how late (right) by the rate at which they "
-        f"come: mean over seeds, {SPREAD}. Along the dashed line as many come out as come in."
+        "Results per second (left) and latency (right) by the rate at which images arrive: mean "
+        f"over seeds, {SPREAD}. On the dashed line results keep up with arrivals."
     )
-    title = "From which rate on does it no longer keep up?"
+    title = "At which rate does it no longer keep up?"
     return figure_json(study, "streams", title, caption, panels)
 
 
@@ -60,7 +60,7 @@ def _draw(model: str, points: Points, figure: Figure) -> None:
     rates = list(points)
     left.plot(rates, rates, color=COLOURS[-1], ls="--", lw=1)
     _line(left, points, "inference_samples_per_second", COLOURS[0])
-    left.set_title(cut(f"{model}: images that come out", 36))
+    left.set_title(cut(f"{model}: results", 36))
     left.set_ylabel("images/s")
     for name, colour in zip(LATENCIES, COLOURS, strict=False):
         _line(right, points, name, colour)
@@ -68,7 +68,7 @@ def _draw(model: str, points: Points, figure: Figure) -> None:
     right.set_ylabel("s")
     right.legend(fontsize=6.5)
     for axes in (left, right):
-        axes.set_xlabel("Images that come each second")
+        axes.set_xlabel("Images that arrive per second")
         axes.set_ylim(bottom=0)
         axes.grid(visible=True)
 

@@ -40,8 +40,8 @@ def work_table(study: Study) -> dict:
             [TableCell(model), TableCell(", ".join(dict.fromkeys(names))), *map(TableCell, values)]
             for (model, *values), names in rows.items()
         ],
-        caption=f"{caption}The learning rate is that of the schedule's peak. BatchNorm: over what "
-        "a model that has it normalises in training.",
+        caption=f"{caption}The learning rate is the schedule's peak. BatchNorm: what models that "
+        "have it normalize over in training.",
     )
 
 
