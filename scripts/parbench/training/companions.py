@@ -33,7 +33,7 @@ class Companions:
         while (messages := run.strategy.meet(what, mine)) is None:
             self.check()
             run.beat(phase)
-            if run.lookout.due(phase) and run.scheduler is not None:  # else nothing to keep yet
+            if run.lookout.due(phase) and run.place.json() != run.kept:  # else nothing is new
                 snapshot.write(run)
             if run.lookout.stop:
                 raise Stopped
