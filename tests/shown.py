@@ -16,7 +16,7 @@ from parbench.reporting import report
 
 
 def collect(*studies: dict[str, Path], **more: Any) -> dict:
-    """Return report.json, as read from disk, of studies that `constructed.write_study` wrote."""
+    """Return report.json, parsed, of the studies that `constructed.write_study` wrote."""
     plans, tables = ([paths[key] for paths in studies] for key in ("plan", "table"))
     return json.loads(json.dumps(report.collect(plans, tables, studies[0]["cells"], **more)))
 

@@ -25,7 +25,6 @@ from workspace import ROOT
 ONE, TWO = (make_hardware("cuda", n, gpu_model="A100") for n in (1, 2))
 A100 = {"accelerators": [{"name": "NVIDIA A100-SXM4-80GB"}] * 2}
 EAGER = {"model": "resnet50", "strategy": "eager"}
-NOT_RUN = "needs 1x A100"
 COLUMNS = "study document table model strategy options hardware nodes devices_per_node batch_size"
 
 
