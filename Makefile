@@ -27,19 +27,18 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile
 	@echo "The environment is kept in PARBENCH_CACHE (default: ~/.cache/parbench)."
 
-env: .python ## set up if need be, print the environment's folder, to be entered: its bin/activate
-	@"$(PYTHON)" scripts/environment.py ensure --stack "$(STACK)"
+env: .python ## set up if need be, print the environment's folder, to be entered: its bin/activate; ARGS=--all, or ARGS=spark, adds packages
+	@"$(PYTHON)" scripts/environment.py ensure --stack "$(STACK)" $(ARGS)
 
 report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf
-	@$(ENTER) -- python scripts/configfiles.py $(ARGS)
-	@# Horovod is compiled where a chosen study has cells of it, and for no other; so are packages for texts and Spark.
-	@export PARBENCH_CLOSING=make PARBENCH_COMPLETE="$(STACK)"; $(ENTER) --unlock -- python -m snakemake --quiet all --rerun-incomplete \
+	@$(ENTER) -- python scripts/prepare.py $(ARGS)
+	@export PARBENCH_CLOSING=make; $(ENTER) --unlock -- python -m snakemake --quiet all --rerun-incomplete \
 		reports/final.html reports/final.pdf $(ARGS)
 	@PARBENCH_CLOSING=make $(ENTER) --unlock -- python scripts/decide.py --report $(ARGS)
 	@$(ENTER) -- python scripts/closing.py
 
 test: lint ## set up if need be, lint, run the tests, two at once; TESTS='tests/test_x.py -k word' chooses
-	@$(ENTER) --horovod -- python -m pytest -n 2 --dist loadgroup $(TESTS)
+	@$(ENTER) --add horovod -- python -m pytest -n 2 --dist loadgroup $(TESTS)
 
 lint: .python ## check style and the workflow's rules
 	@$(ENTER) -- python -m ruff check --quiet .
@@ -53,7 +52,7 @@ format: .python ## format the code
 	@$(ENTER) -- snakefmt Snakefile rules
 
 bench: .python ## measure what parbench itself costs; docs/bench.md says what each row means
-	@$(ENTER) --horovod -- python scripts/bench.py $(ARGS)
+	@$(ENTER) --add horovod -- python scripts/bench.py $(ARGS)
 
 decide: .python ## add restarts of pairs, and seeds, until what they compare is decided; ARGS='--minutes 60 --configfile <file>'
 	@$(ENTER) --unlock -- python scripts/decide.py $(ARGS)
@@ -62,16 +61,16 @@ calibrate: .python ## how often verdicts err and what they take, by the A/A pair
 	@$(ENTER) -- python scripts/calibrate.py $(ARGS)
 
 certificate: .python ## compare every strategy with eager training, for every model at small width; ARGS='--model swin'
-	@$(ENTER) --horovod -- python scripts/equivalence.py --out results/certificates/whole.json $(ARGS)
+	@$(ENTER) --add horovod -- python scripts/equivalence.py --out results/certificates/whole.json $(ARGS)
 
 bundle: .python ## write one archive for a machine without network; ARGS='--out <file> --configfile <file>'
-	@$(ENTER) --horovod --unlock -- python scripts/bundle.py --environment "$(STACK)" $(ARGS)
+	@$(ENTER) --add horovod --unlock -- python scripts/bundle.py --environment "$(STACK)" $(ARGS)
 
 evidence: .python ## keep a finished study's results: reports/evidence/<study>-<machine>-<date>.json; ARGS=<study>
 	@$(ENTER) -- python scripts/evidence.py write $(ARGS)
 
 crate: .python ## a Workflow Run RO-Crate of the finished run -> crate/; ARGS="--out <name>.zip --agent '<your name>'"
-	@$(ENTER) --more crate -- python scripts/crate.py $(ARGS)
+	@$(ENTER) --add crate -- python scripts/crate.py $(ARGS)
 
 gpu-evidence: .python ## a kit for a bare machine with a GPU -> kit/; ARGS='home <results.json>' takes home what it measured
 	@$(ENTER) -- python scripts/kit.py $(or $(ARGS),pack)
@@ -95,7 +94,7 @@ spark-down: .python ## end it
 	@$(ENTER) -- python scripts/spark.py down
 
 chaos-stream: .python ## kill processes of a stream 20 times: each image must come out once
-	@PARBENCH_REQUIRE=spark PARBENCH_KILLS=20 $(ENTER) -- python -m pytest -q tests/test_spark.py -k whatever_is_killed
+	@PARBENCH_REQUIRE=spark PARBENCH_KILLS=20 $(ENTER) --add spark -- python -m pytest -q tests/test_spark.py -k whatever_is_killed
 
 clean: ## delete results and reports; never the cache, nor data that came in a bundle
 	@rm -f -- reports/final.html reports/final.pdf reports/evidence.html reports/evidence.pdf

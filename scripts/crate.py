@@ -8,7 +8,7 @@ from parbench.errors import ParbenchError, run_main
 def main() -> None:
     """Write the crate. Raises ParbenchError without rocrate, which only crates need."""
     if importlib.util.find_spec("rocrate") is None:
-        raise ParbenchError("rocrate is not installed: python scripts/environment.py ensure")
+        raise ParbenchError("rocrate is not installed: make env ARGS=crate")
     from parbench.reporting import crate
 
     crate.main()

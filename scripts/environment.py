@@ -1,10 +1,11 @@
 """Set up the host environment once from a lock file; every `make` target then runs in it.
 
     python3 scripts/environment.py ensure                    # set up if needed, print its folder
+    python3 scripts/environment.py ensure spark horovod      # with packages that few studies need
     python3 scripts/environment.py exec -- python -m pytest  # the same, then run a program in it
 
-`ensure` also compiles Horovod, even if that failed before, and adds the packages for texts, Spark
-and crates; `exec` does so only with --horovod and --more. Runs on a bare Python.
+Packages that only some studies need come when they are asked for: by name, all with `ensure --all`,
+or by `make report` for the studies that it runs. Runs on a bare Python.
 """
 
 from __future__ import annotations
@@ -20,28 +21,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     commands = parser.add_subparsers(dest="command", required=True)
     ensure = commands.add_parser("ensure", help="set up, print the folder")
+    ensure.add_argument("packages", nargs="*", metavar="PACKAGES", help="optional ones to add")
+    ensure.add_argument("--all", action="store_true", help="add all optional packages")
     enter = commands.add_parser("exec", help="set up, run a program")
-    for command in (ensure, enter):
-        command.add_argument("--stack", default="current", help="a folder of containers/locks/")
-    enter.add_argument("--horovod", action="store_true", help="compile Horovod, too")
-    enter.add_argument("--more", help="add the packages of this lock file, such as crate")
+    enter.add_argument("--add", action="append", default=[], help="optional packages to add")
     enter.add_argument("--unlock", action="store_true", help="release a killed Snakemake's lock")
     enter.add_argument("program", nargs="+", help="-- program and its arguments")
+    for command in (ensure, enter):
+        command.add_argument("--stack", default="current", help="a folder of containers/locks/")
     arguments = parser.parse_args()
+    if arguments.command == "exec":
+        folder = environment.ensure(arguments.stack)
+        environment.add(arguments.add, arguments.stack)
+        if arguments.unlock:
+            environment.release_stale_lock(folder)
+        environment.execute(folder, arguments.program)
+    names = environment.optional(arguments.stack) if arguments.all else arguments.packages
+    environment.require_optional(names, arguments.stack)
     folder = environment.ensure(arguments.stack)
-    if arguments.command == "ensure":
-        environment.ensure_horovod(arguments.stack, retry=True)
-        for name in environment.more(arguments.stack):
-            environment.ensure_more(name, arguments.stack)
-        print(folder)
-        return 0
-    if arguments.horovod:
-        environment.ensure_horovod(arguments.stack)
-    if arguments.more:
-        environment.ensure_more(arguments.more, arguments.stack)
-    if arguments.unlock:
-        environment.release_stale_lock(folder)
-    environment.execute(folder, arguments.program)
+    environment.add(names, arguments.stack, retry=True)
+    print(folder)
+    return 0
 
 
 if __name__ == "__main__":

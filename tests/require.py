@@ -39,7 +39,7 @@ def require_package(name: str, module: str) -> None:
     PARBENCH_REQUIRE contains ``name``."""
     if importlib.util.find_spec(module) is not None:
         return
-    lacking(name, f"{module} is not installed here: python scripts/environment.py ensure")
+    lacking(name, f"{module} is not installed here: make env ARGS={name}")
 
 
 def lacking(name: str, reason: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from parbench import machine
 from parbench.deploy import apptainer, deployment, environment, images
 from parbench.errors import ParbenchError
 
@@ -121,19 +122,29 @@ def test_images_that_were_asked_for_and_cannot_run_are_an_error(has, asked, type
 # ---------------------------------------------------------------- what cells find
 
 
-def test_horovod_is_compiled_only_where_a_plan_asks_for_it_and_make_report_says_so(monkeypatch):
-    asked = []
-    monkeypatch.setattr(environment, "ensure_horovod", asked.append)
-    monkeypatch.delenv("PARBENCH_COMPLETE", raising=False)
-    host = deployment.DeployedSoftware(deployment.settle(config("host")))
-    host.without_horovod()
-    assert asked == []
-    monkeypatch.setenv("PARBENCH_COMPLETE", "current")
-    host.without_horovod()
-    assert asked == ["current"]
-    in_images = deployment.DeployedSoftware(deployment.settle(config("apptainer")))
-    assert in_images.without_horovod() is None
-    assert asked == ["current"]
+def test_packages_are_added_only_before_a_run_and_only_those_that_cells_need_and_lack(monkeypatch):
+    added = []
+    monkeypatch.setattr(environment, "add", lambda names, stack: added.extend(names))
+    monkeypatch.setattr(environment, "entered", lambda: "current")
+    monkeypatch.setattr(machine.Software, "without_horovod", lambda self: "no Horovod")
+    monkeypatch.setattr(machine.Software, "without", lambda self, name, module: f"no {name}")
+    on_host, in_images = (deployment.settle(config(each)) for each in ("host", "apptainer"))
+    while_parsed = deployment.DeployedSoftware(on_host)
+    assert (while_parsed.without_horovod(), while_parsed.without_spark()) == (
+        "no Horovod", "no spark"
+    )  # fmt: skip
+    assert added == []
+    before = deployment.CompletedSoftware(on_host)
+    assert before.without_horovod() == "no Horovod"  # it could not be compiled
+    assert before.without("spark", "pyspark") == "no spark"
+    assert added == ["horovod", "spark"]
+    before = deployment.CompletedSoftware(in_images)
+    assert before.without_horovod() is before.without_spark() is None
+    assert before.without_text() == "no text"  # tokenized on the host
+    assert added == ["horovod", "spark", "text"]
+    monkeypatch.setattr(environment, "entered", lambda: None)
+    deployment.CompletedSoftware(on_host).without_horovod()
+    assert added == ["horovod", "spark", "text"]  # another Python is left as it is
 
 
 @pytest.mark.parametrize("stack", ["current", "paper"])

@@ -195,18 +195,20 @@ def test_pips_own_settings_are_handed_to_uv(monkeypatch, tmp_path):
 
 def test_horovod_that_cannot_be_built_is_a_reason_and_everything_else_goes_on(ready):
     clone, folder = ready
+    assert not (folder / "horovod.json").exists()  # entering adds nothing
+    clone.run("ensure", "--stack", "tiny", "--all")
     state = json.loads((folder / "horovod.json").read_text())
     assert not state["available"]
     assert "no C++ compiler was found" in state["reason"]
     assert "sudo apt install" in state["reason"]
-    again = clone.run("ensure", "--stack", "tiny")
+    again = clone.run("ensure", "--stack", "tiny", "horovod")
     assert (again.returncode, again.stdout.strip()) == (0, str(folder))
-    assert "make env tries again" in again.stderr  # a compiler may be there by now
-    assert clone.run("exec", "--stack", "tiny", "--horovod", "--", "tiny").stderr == ""
+    assert "make env ARGS=horovod tries again" in again.stderr  # a compiler may be there by now
+    assert clone.run("exec", "--stack", "tiny", "--add", "horovod", "--", "tiny").stderr == ""
     (folder / "horovod.json").unlink()
     clone.run("exec", "--stack", "tiny", "--", "tiny")
     assert not (folder / "horovod.json").exists()  # built only where asked for
-    bad = clone.run("ensure", "--stack", "tiny", PARBENCH_HOROVOD_GPU="rocm")
+    bad = clone.run("ensure", "--stack", "tiny", "horovod", PARBENCH_HOROVOD_GPU="rocm")
     assert "rocm" in bad.stderr.splitlines()[-1]
 
 

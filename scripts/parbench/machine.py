@@ -138,13 +138,13 @@ class Software:
         if state.get("available") is False:
             return f"Horovod could not be built: {state.get('reason') or 'no reason recorded'}"
         if importlib.util.find_spec("horovod") is None:
-            return "Horovod is not installed: python scripts/environment.py ensure"
+            return "Horovod is not installed: make env ARGS=horovod"
         return None
 
     def without(self, name: str, module: str) -> str | None:
         """Return why cells lack ``module`` of the lock file ``name``.txt; None if they have it."""
         if importlib.util.find_spec(module) is None:
-            return f"{module} is not installed: python scripts/environment.py ensure"
+            return f"{module} is not installed: make env ARGS={name}"
         return None
 
     def without_text(self) -> str | None:

@@ -6,7 +6,6 @@ study do not change when somebody installs or removes Apptainer.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from parbench import machine
@@ -80,26 +79,13 @@ class DeployedSoftware(machine.Software):
         self.gpu = config["images"]["arguments"].get("gpu", "none")
 
     def without_horovod(self) -> str | None:
-        """Return why cells have no Horovod; None if they have it.
-
-        All images that need it have it. On the host, `make report` compiles it here for a study
-        with such cells, before anything timed runs.
-        """
-        if self.in_images:
-            return None
-        if stack := os.environ.get("PARBENCH_COMPLETE"):
-            environment.ensure_horovod(stack)
-        return super().without_horovod()
+        """Return why cells have no Horovod; None if they have it, as in the images that need it."""
+        return None if self.in_images else super().without_horovod()
 
     def without(self, name: str, module: str) -> str | None:
-        """Return why cells lack optional packages. On the host, `make report` installs them here,
-        before anything timed runs."""
+        """Return why cells lack optional packages; None if they have them."""
         # Texts are tokenized on the host even if cells run in images.
-        if self.in_images and name != "text":
-            return None
-        if stack := os.environ.get("PARBENCH_COMPLETE"):
-            environment.ensure_more(name, stack)
-        return super().without(name, module)
+        return None if self.in_images and name != "text" else super().without(name, module)
 
     def without_spark(self) -> str | None:
         """Return why cells have no Spark, with its Java; None if they have it."""
@@ -115,3 +101,29 @@ class DeployedSoftware(machine.Software):
             return super().without_nccl()
         reason = "needs an image of Horovod with NCCL: images.arguments.gpu: nccl in config.yaml"
         return None if self.gpu == "nccl" else reason
+
+
+class CompletedSoftware(DeployedSoftware):
+    """The same, but what is asked about and lacks is added to the host's environment first.
+
+    Only for programs that run before Snakemake does: nothing is timed then. A Python that is not
+    an environment of parbench stays as it is.
+    """
+
+    def __init__(self, config: dict):
+        super().__init__(config)
+        self.stack = environment.entered()
+
+    def without_horovod(self) -> str | None:
+        """Return why cells have no Horovod although it was asked for; None if they have it."""
+        self._add("horovod", super().without_horovod())
+        return super().without_horovod()
+
+    def without(self, name: str, module: str) -> str | None:
+        """Return why cells lack optional packages although they were asked for, or None."""
+        self._add(name, super().without(name, module))
+        return super().without(name, module)
+
+    def _add(self, name: str, lacking: str | None) -> None:
+        if lacking and self.stack and name in environment.optional(self.stack):
+            environment.add([name], self.stack)

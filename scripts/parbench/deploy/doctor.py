@@ -115,12 +115,12 @@ def _horovod() -> Check:
     }
     lacking = [package for package, is_present in present.items() if not is_present]
     if state is None and not lacking:
-        costs = "the first run of a study with cells of it takes some minutes longer, once"
-        return Check("Horovod", LIMITED, "not compiled yet", costs, "make env")
+        costs = "`make report` takes some minutes longer, once, for a study with cells of it"
+        return Check("Horovod", LIMITED, "not compiled yet", costs, "make env ARGS=horovod")
     found = state["reason"] if state else f"cannot be compiled without {', '.join(lacking)}"
     install = f"sudo apt install {' '.join(lacking)}; " if lacking else ""
     costs = "its cells are rows 'not run' with this reason; all else goes on"
-    return Check("Horovod", MISSING, found, costs, f"{install}make env")
+    return Check("Horovod", MISSING, found, costs, f"{install}make env ARGS=horovod")
 
 
 def _compiler() -> Check:

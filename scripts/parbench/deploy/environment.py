@@ -21,6 +21,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -110,11 +111,8 @@ def horovod_gpu() -> str:
     return value
 
 
-def ensure_horovod(stack: str, *, retry: bool = False) -> None:
-    """Install Horovod into the environment of ``stack``, or record there why that is impossible.
-
-    After a failure it tries again only with ``retry``.
-    """
+def _ensure_horovod(stack: str, *, retry: bool) -> None:
+    """Install Horovod into the environment of ``stack``, or record there why that is impossible."""
     folder, place = environment_folder(stack), horovod_place(stack)
 
     def known() -> bool:
@@ -128,8 +126,10 @@ def ensure_horovod(stack: str, *, retry: bool = False) -> None:
             state = {"wheel": place.name, **_add_horovod(folder, place, stack)}
             write_json(folder / "horovod.json", state)
             if not state["available"]:
-                say(f"Horovod is not available: {state['reason']}; all else goes on without it; "
-                    f"make env tries again (the build log: {place / 'build.log'})")  # fmt: skip
+                say(
+                    f"Horovod is not available: {state['reason']}; all else goes on without it; "
+                    f"make env ARGS=horovod tries again (the build log: {place / 'build.log'})"
+                )
 
 
 def horovod_state(folder: Path) -> dict | None:
@@ -178,24 +178,58 @@ def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
     return {"available": True, "version": wheel.name.split("-")[1], "gpu": horovod_gpu()}
 
 
-# ---------------------------------------------------------------- optional packages
+# ---------------------------------------------------------------- what few studies need
 
 
-def more(stack: str) -> list[str]:
-    """Return the names of the lock files with packages that only some studies need."""
-    usual = {"host", "torch", "report", "horovod"}
+def optional(stack: str) -> list[str]:
+    """Return the names of what can be added to the environment: horovod, and the lock files with
+    packages that only some studies need. A bundle has only Horovod."""
+    if cache.BUNDLE.is_dir():
+        return ["horovod"]
+    usual = {"host", "torch", "report"}
     return sorted({path.stem for path in locks(stack).glob("*.txt")} - usual)
 
 
-def ensure_more(name: str, stack: str) -> None:
-    """Install the packages of ``name``.txt, if it exists, into the environment of ``stack``."""
+def require_optional(names: Iterable[str], stack: str) -> None:
+    """Raise ParbenchError if one of ``names`` cannot be added to the environment of ``stack``."""
+    known = optional(stack)
+    for name in names:
+        if name not in known:
+            where = "bundle/" if cache.BUNDLE.is_dir() else f"stack {stack}"
+            raise ParbenchError(
+                f"{where} has no optional packages {name!r}; there are {', '.join(known)}"
+            )
+
+
+def add(names: Iterable[str], stack: str, *, retry: bool = False) -> None:
+    """Add optional packages to the environment of ``stack``, unless they are there.
+
+    Where Horovod cannot be compiled the environment keeps the reason; only ``retry`` tries again.
+    Raises ParbenchError.
+    """
+    for name in names:
+        if name == "horovod":
+            _ensure_horovod(stack, retry=retry)
+        else:
+            _ensure_packages(name, stack)
+    importlib.invalidate_caches()
+
+
+def entered() -> str | None:
+    """Return the stack whose environment runs this process; None for any other Python."""
+    stacks = (path.parent.name for path in (ROOT / "containers" / "locks").glob("*/host.txt"))
+    here = Path(sys.prefix).resolve()
+    return next((each for each in stacks if environment_folder(each).resolve() == here), None)
+
+
+def _ensure_packages(name: str, stack: str) -> None:
     folder, lock = environment_folder(stack), locks(stack) / f"{name}.txt"
     record = folder / f"{name}.sha256"
 
     def known() -> bool:
         return record.is_file() and record.read_text("utf-8") == sha256_file(lock)
 
-    if not lock.is_file() or cache.BUNDLE.is_dir() or known():
+    if known():
         return
     with cache.locked(folder.with_name(f"{folder.name}.lock"), str(folder)):
         if not known():
@@ -204,7 +238,6 @@ def ensure_more(name: str, stack: str) -> None:
             words += ["--python", str(folder / "bin" / "python")]
             uv.run(folder / "bin" / "uv", [*words, "--requirements", str(lock)])
             write_atomically(record, sha256_file(lock))
-    importlib.invalidate_caches()
 
 
 # ---------------------------------------------------------------- exec

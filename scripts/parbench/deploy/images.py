@@ -16,13 +16,15 @@ from pathlib import Path
 
 from parbench import cache, strategies
 from parbench.cell import Cell, Pair
-from parbench.deploy import apptainer, build, environment
+from parbench.deploy import apptainer, build
 from parbench.errors import ParbenchError
 from parbench.files import digest, read_json, sha256_file
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPES = ROOT / "containers"
 LAYOUT = 2  # raise it when images built by older versions must not be used any more
+# Images of most studies; the others are for texts, Spark and ZeRO.
+USUAL = ("torch", "horovod", "report")
 # Arguments of a recipe that `images.arguments` of the configuration may set.
 BUILD_CHOICES = ("bootstrap", "from", "mirror", "gpu")
 
@@ -138,10 +140,9 @@ def _meaning(recipe: str) -> str:
 def obstacle(stack: str, settings: dict) -> str | None:
     """Return why this machine has no images of ``stack`` and cannot build them; else None.
 
-    Ignores images that only some studies need (texts, Spark, ZeRO).
+    Ignores images that only some studies need.
     """
-    usual_names = set(names(stack)) - {"base", *environment.more(stack)}
-    images = [image(name, stack, settings) for name in usual_names]
+    images = [image(name, stack, settings) for name in USUAL]
     if cache.BUNDLE.is_dir():  # no other images can be built without network
         any_built = any(one.facts for one in images)
         return None if any_built else "bundle/ holds no images of this stack"

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from parbench import machine, strategies
+from parbench import machine
 from parbench.cell import Cell, Hardware, Pair
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
 from parbench.launch.slurm_cluster import Cluster, Node, run
 from parbench.plan import config as configuration
 from parbench.plan import state
-from parbench.plan.expansion import Lacking, Plan
+from parbench.plan.expansion import Lacking, Plan, lacking_packages
 from parbench.words import nearest
 
 # Added to the walltime of each cell: a start from a cold network disk, and a reserve.
@@ -53,20 +53,23 @@ KEYS = (
 # ---------------------------------------------------------------- what the cluster lacks
 
 
-def lacking(cluster: Cluster, config: dict, files: list[Path]) -> Lacking:
+def lacking(
+    cluster: Cluster, config: dict, files: list[Path], software: machine.Software | None = None
+) -> Lacking:
     """Return a function that says what ``cluster`` lacks for a cell.
 
-    ``files``: those that ``config`` was read from, for messages. The function raises ParbenchError
-    for a partition that does not exist, which Slurm would refuse job by job.
+    ``files``: those that ``config`` was read from, for messages; ``software``: by default what is
+    there in the deployment of ``config``. The function raises ParbenchError for a partition that
+    does not exist, which Slurm would refuse job by job.
     """
-    software = deployment.DeployedSoftware(config)
+    software = software or deployment.DeployedSoftware(config)
     check_once = functools.cache(lambda name: check(cluster, config, files, name))
 
     def reason(group: str, cell: Cell) -> str | None:
         hardware = cell.hardware
         check_once(hardware.name)
         problem = missing(cluster, hardware, settings(config, hardware.name))
-        return problem or strategies.of(cell).unavailable(software)
+        return problem or lacking_packages(cell, software)
 
     return reason
 

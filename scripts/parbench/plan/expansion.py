@@ -62,19 +62,25 @@ class Plan:
 Lacking = Callable[[str, Cell], str | None]
 
 
-def lacking_here(config: dict) -> Lacking:
-    """Return a function that tells what a group's cells need and this machine lacks."""
+def lacking_here(config: dict, software: machine.Software | None = None) -> Lacking:
+    """Return a function that tells what a group's cells need and this machine lacks.
+
+    ``software``: by default what is there in the deployment of ``config``.
+    """
     available = machine.available(config["available"])
-    software = deployment.DeployedSoftware(config)
+    software = software or deployment.DeployedSoftware(config)
 
     def lacking(group: str, cell: Cell) -> str | None:
-        reason = machine.missing(cell.hardware, available)
-        if reason is None and models.vocabulary(cell.model.name):
-            reason = software.without_text()
-        reason = reason or strategies.of(cell).unavailable(software)
+        reason = machine.missing(cell.hardware, available) or lacking_packages(cell, software)
         return reason or consistency.unavailable(cell, software)
 
     return lacking
+
+
+def lacking_packages(cell: Cell, software: machine.Software) -> str | None:
+    """Return why ``software`` lacks what the model and strategy of ``cell`` need, or None."""
+    reason = software.without_text() if models.vocabulary(cell.model.name) else None
+    return reason or strategies.of(cell).unavailable(software)
 
 
 def lacking_as_planned(studies: list[str]) -> Lacking:

@@ -135,7 +135,9 @@ def main() -> None:
         return expansion.plan(config, options.configfile, changes, lacking)
 
     if not options.report:
-        _check(planned())
+        software = deployment.CompletedSoftware(config)  # before anything is timed
+        lacking = expansion.lacking_here(config, software)
+        _check(expansion.plan(config, options.configfile, changes, lacking))
         say("\n".join(_told(_decided(planned, options.minutes))))
         return
     before = pairing.added()

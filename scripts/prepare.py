@@ -1,0 +1,51 @@
+"""What `make report` does before Snakemake starts, with the words of Snakemake's command line.
+
+It reads the files of `--configfile`, since Snakemake's error for broken YAML names no file, and
+adds the packages that the cells of the studies need and the environment lacks: not later, when
+cells may be timed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+
+from parbench.deploy import deployment
+from parbench.errors import run_main
+from parbench.launch import slurm, slurm_cluster
+from parbench.plan import config as configuration
+from parbench.plan import expansion
+from parbench.plan.yaml_file import read_yaml
+
+
+def main() -> None:
+    """Read the configuration and add packages; a dry run adds none."""
+    from snakemake.cli import parse_args
+    from snakemake.exceptions import CliException
+
+    # Snakemake itself prints what it reads, and what is wrong with its command line.
+    silent = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(silent), contextlib.redirect_stdout(silent):
+            arguments = parse_args(sys.argv[1:])[1]
+    except (SystemExit, CliException):
+        return
+    files = arguments.configfile or []
+    for file in files:
+        read_yaml(file)
+    if arguments.dryrun:
+        return
+    changes = configuration.laid_over(arguments.config or [])
+    typed = any(method.name == "APPTAINER" for method in arguments.software_deployment_method)
+    config = deployment.settle(configuration.read(files, changes), typed)
+    software = deployment.CompletedSoftware(config)
+    if arguments.executor == "slurm":
+        lacking = slurm.lacking(slurm_cluster.ask(), config, files, software)
+    else:
+        lacking = expansion.lacking_here(config, software)
+    expansion.plan(config, files, changes, lacking)
+
+
+if __name__ == "__main__":
+    run_main(main)
