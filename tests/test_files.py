@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import signal
+import stat
+import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
+import constructed
+from parbench import cell as cells
 from parbench import files
 from parbench.data import dataset
 from parbench.errors import ParbenchError, run_main
+from parbench.plan import places, writing
+from parbench.plan.expansion import Plan
 from parbench.plan.yaml_file import read_yaml
 from parbench.printable import log_line, printable
 from parbench.training import checkpoint
@@ -96,6 +104,93 @@ def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path):
         files.write_atomically(path, "second")
     assert path.read_text() == "first"
     assert [each.name for each in tmp_path.glob("[!.]*")] == ["a.json"]
+
+
+@dataclass
+class Journal:
+    """What was written to disk, and what was renamed, in order: ("sync" or "rename", path)."""
+
+    entries: list[tuple[str, Path]]
+
+    def renamed(self) -> list[Path]:
+        """Check that each rename is between a sync of the content and one of the folder.
+
+        Returns the renamed files and folders under their new names.
+        """
+        places = [n for n, (what, _) in enumerate(self.entries) if what == "rename"]
+        for place in places:
+            assert self.entries[place - 1][0] == "sync of what is renamed", self.entries
+            assert self.entries[place + 1] == ("sync", self.entries[place][1].parent)
+        return [self.entries[place][1] for place in places]
+
+
+@pytest.fixture
+def journal(monkeypatch) -> Journal:
+    """Record calls of fsync, of `sync` and of rename."""
+    entries: list[tuple[str, Path]] = []
+    synced, renamed, program = os.fsync, os.replace, subprocess.run
+
+    def fsync(descriptor):
+        entries.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        synced(descriptor)
+
+    def replace(source, target):
+        if entries and entries[-1] == ("sync", Path(source)):
+            entries[-1] = ("sync of what is renamed", Path(source))
+        entries.append(("rename", Path(target)))
+        renamed(source, target)
+
+    def run(command, **options):
+        if command[0] == "sync":
+            entries.append(("sync", Path(command[-1])))
+        return program(command, **options)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(subprocess, "run", run)
+    return Journal(entries)
+
+
+def test_what_is_renamed_is_on_the_disk_before_and_its_name_after(journal, tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "RESULTS", tmp_path / "results")
+    files.write_json(tmp_path / "a" / "b" / "c.json", 1)
+    assert journal.renamed() == [tmp_path / "a/b/c.json"]
+    # The entries of new folders, too.
+    assert [path for what, path in journal.entries[:2]] == [tmp_path, tmp_path / "a"]
+    journal.entries.clear()
+    write_checkpoints(tmp_path)
+    numbers = [int(path.name.split(".")[0]) for path in journal.renamed()]
+    assert numbers == [1, 2, 3]
+    journal.entries.clear()
+    (tmp_path / "work").mkdir()
+    files.rename_durably(tmp_path / "work", tmp_path / "folder")
+    assert journal.renamed() == [tmp_path / "folder"]
+    journal.entries.clear()
+    cell = constructed.make_cell("a", "simple_cnn", "eager", constructed.make_hardware())
+    plan = Plan(cells={"a": cells.Cell.of(cell)})
+    writing.write(plan)
+    writing.write_progress(["a"])
+    names = {path.name for path in journal.renamed()}
+    assert {"cell.json", "progress.json"} <= names
+    journal.entries.clear()
+    writing.write(plan)
+    assert journal.entries == []  # nothing changed
+
+
+def test_a_disk_that_cannot_sync_folders_is_used_and_one_that_fails_is_not(monkeypatch, tmp_path):
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    def failing(descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    files.write_atomically(tmp_path / "new" / "a", "old")
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        files.write_atomically(tmp_path / "new" / "a", "new")
+    assert found(tmp_path / "new") == {"a": b"old"}
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
-"""Files and digests. Files are written under another name and renamed, so none is ever partial."""
+"""Files and digests. Files are written under another name, synced and renamed, so none is ever
+partial, not even after a power failure."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +16,63 @@ from typing import Any
 
 from parbench.errors import ParbenchError
 
+# Errors of fsync on a folder where a file system, such as some network disks, offers none.
+NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+
+
+def rename_durably(source: Path, target: Path) -> None:
+    """Rename a file or a folder so that ``target`` is whole, or as before, after a power failure.
+
+    Its content is on the disk before the rename, and its name when this returns. Raises OSError.
+    """
+    if source.is_dir():
+        sync_tree(source)
+    else:
+        _sync(source)
+    os.replace(source, target)
+    _sync_folder(target.parent)
+
+
+def sync_tree(folder: Path) -> None:
+    """Return when all that was written below ``folder`` is on the disk. Raises OSError.
+
+    Syncs its whole file system at once: an environment or an image has 40,000 files.
+    """
+    command = ["sync", "--file-system", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(errno.EIO, done.stderr.strip(), str(folder))
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, unless they exist, so that they outlast a power failure."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        _sync_folder(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(path: Path) -> None:
+    try:
+        _sync(path)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
+
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``: renamed to it at the end, deleted on failure."""
+    """Yield a temporary path beside ``path``: renamed to it durably, or deleted on failure."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
         yield temporary
@@ -26,20 +80,28 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
-        os.replace(temporary, path)
+        rename_durably(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
-    """Write ``content`` to ``path`` so that a reader sees the old file or the whole new one."""
+    """Write ``content`` to ``path``, on the disk when this returns.
+
+    A reader sees the old file or the whole new one.
+    """
     with atomic_path(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def json_text(value: Any) -> str:
+    """Return the text of a JSON file with ``value``. Raises ValueError for NaN and infinity."""
+    return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
 def write_json(path: str | os.PathLike, value: Any) -> None:
     """Write ``value`` as JSON, atomically. Raises ValueError for NaN and infinity."""
-    write_atomically(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    write_atomically(path, json_text(value))
 
 
 def read_json(path: str | os.PathLike) -> Any:

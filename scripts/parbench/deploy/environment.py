@@ -29,7 +29,15 @@ from parbench import cache
 from parbench.cache import say
 from parbench.deploy import uv
 from parbench.errors import ParbenchError
-from parbench.files import digest, read_json, sha256_file, write_atomically, write_json
+from parbench.files import (
+    digest,
+    read_json,
+    rename_durably,
+    sha256_file,
+    sync_tree,
+    write_atomically,
+    write_json,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPE = ROOT / "containers" / "build_horovod.py"
@@ -94,7 +102,7 @@ def _set_up(folder: Path, stack: str) -> None:
     uv.run(program, [*words, str(work)])
     words = ["pip", "sync", "--require-hashes", "--python", str(work / "bin" / "python")]
     uv.run(program, [*words, *packages])
-    os.rename(work, folder)
+    rename_durably(work, folder)
     say(f"the environment is ready ({time.monotonic() - started:.0f} s)")
 
 
@@ -165,16 +173,22 @@ def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
             return {"available": False, "reason": reason}
         say("compiling Horovod for this torch (once; 2 to 5 minutes on two cores)")
         command = [python, str(RECIPE), "--lock", str(locks(stack) / "horovod.txt")]
-        command += ["--gpu", horovod_gpu(), "--out", str(place)]
+        work = place.with_name(f".{place.name}")
+        shutil.rmtree(work, ignore_errors=True)  # of a killed build
+        command += ["--gpu", horovod_gpu(), "--out", str(work)]
         done = subprocess.run(
             command, env=uv.clean_environment(), stdout=subprocess.PIPE, text=True, check=False
         )
+        if work.is_dir():  # with the log, also of a build that failed
+            shutil.rmtree(place, ignore_errors=True)
+            rename_durably(work, place)
         if done.returncode:
             reason = done.stdout.strip() or f"{RECIPE.name} ended with {done.returncode}"
             return {"available": False, "reason": reason}
     wheel = horovod_wheel(place)
     words = ["pip", "install", "--no-deps", "--no-index", "--reinstall", "--python", python]
     uv.run(folder / "bin" / "uv", [*words, str(wheel)])
+    sync_tree(folder)
     return {"available": True, "version": wheel.name.split("-")[1], "gpu": horovod_gpu()}
 
 
@@ -237,6 +251,7 @@ def _ensure_packages(name: str, stack: str) -> None:
             words = ["pip", "install", "--require-hashes", "--no-deps"]
             words += ["--python", str(folder / "bin" / "python")]
             uv.run(folder / "bin" / "uv", [*words, "--requirements", str(lock)])
+            sync_tree(folder)
             write_atomically(record, sha256_file(lock))
 
 

@@ -3,11 +3,11 @@ back for the job of one cell."""
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
 from parbench import cell as cells
+from parbench.files import json_text, write_atomically
 from parbench.plan import expansion, places
 from parbench.plan.expansion import Plan
 from parbench.plan.places import folder
@@ -33,12 +33,10 @@ def plan_of(cell_id: str, config: dict) -> Plan:
 
 
 def _write_changed(path: Path, value: dict) -> None:
-    """Write ``value`` if it changed, without syncing: there may be thousands of cells, and the next
-    run rewrites lost or partial files."""
-    text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    """Write ``value`` as JSON, unless the file holds just that."""
+    text = json_text(value)
+    if not path.exists() or path.read_bytes() != text.encode():
+        write_atomically(path, text)
 
 
 def write_progress(cells: list[str]) -> None:

@@ -23,7 +23,7 @@ from rocrate.rocrate import ROCrate
 from parbench.data import kept
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
-from parbench.files import read_json, sha256_file
+from parbench.files import make_folder, read_json, rename_durably, sha256_file
 from parbench.measure import metrics_json
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places, state
@@ -220,13 +220,13 @@ class Crate:
 
     def write(self, out: Path) -> None:
         """Write the crate, whole or not at all: a folder, or an archive if ``out`` is .zip."""
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(out.parent)
         with tempfile.TemporaryDirectory(".part", ".crate-", out.parent) as folder:
             path = Path(folder, "crate")
             self.crate.write(path)
             if out.suffix == ".zip":
                 path = Path(shutil.make_archive(str(path), "zip", path))
-            os.rename(path, out)
+            rename_durably(path, out)
 
 
 def _version(environment: dict) -> str | None:

@@ -84,10 +84,11 @@ class Store:
         # safetensors takes only contiguous tensors on the CPU.
         tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         record = json.dumps({"key": self.key, "state": state})
-        self.folder.mkdir(parents=True, exist_ok=True)
+        files.make_folder(self.folder)
         part = self.folder / "unfinished.part"
         save_file(tensors, part, {"record": record})
-        part.replace(self.folder / f"{number:010d}.{_digest(part)}.safetensors")
+        # On the disk before the older ones are deleted.
+        files.rename_durably(part, self.folder / f"{number:010d}.{_digest(part)}.safetensors")
         _delete(written(self.folder)[:-KEPT])
 
     def find(self) -> int | None:
