@@ -154,10 +154,14 @@ def test_what_is_half_or_lost_its_python_is_made_again(clone):
         ({"digest": "0" * 64}, "uv cannot install the packages; the reason stands above"),
         ({"PIP_FIND_LINKS": "", "PIP_RETRIES": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"},
          "pip cannot fetch uv.*in PIP_INDEX"),
+        ({"PIP_FIND_LINKS": "", "PIP_INDEX_URL": "htps://me:s3cr3t@127.0.0.1/simple"},
+         "pip cannot fetch uv"),
+        ({"digest": "0" * 64, "UV_DEFAULT_INDEX": "https://me:s3cr3t@[x/simple"},
+         "uv cannot install the packages"),
         ({"PARBENCH_CACHE": "/proc/none"}, "/proc/none.*point PARBENCH_CACHE at a folder of yours"),
         ({"stack": "nonsense"}, "nonsense"),
     ],
-    ids=["another file", "no network", "no cache", "no stack"],
+    ids=["another file", "no network", "no scheme", "no address", "no cache", "no stack"],
 )  # fmt: skip
 def test_what_fails_ends_in_a_sentence_with_what_mends_it(clone, variables, words):
     variables = dict(variables)
@@ -166,6 +170,7 @@ def test_what_fails_ends_in_a_sentence_with_what_mends_it(clone, variables, word
         clone.stack("broken", digest=variables.pop("digest", None))
     done = clone.run("ensure", "--stack", stack, **variables)
     assert done.returncode == 2
+    assert "s3cr3t" not in done.stderr
     message = done.stderr.splitlines()[-1]
     assert message.startswith("error: ")
     assert re.search(words, message), message

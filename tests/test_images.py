@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from parbench import cache, machine
-from parbench.deploy import apptainer, images
+from parbench import cache, files, machine
+from parbench.deploy import apptainer, build, images
+from parbench.errors import ParbenchError, run_main
 from parbench.plan import config
 from require import require
 from workspace import Workspace
@@ -161,6 +162,100 @@ def test_a_broken_recipe_leaves_nothing_half_and_says_why(tiny):
         assert {path.suffix for path in tiny.folder.glob("tiny-*")} == {".lock", ".log"}
     unknown = tiny.run("build", "tin", check=False)
     assert "there is no image 'tin': containers/ holds no tin.def" in unknown.stderr
+
+
+STUB = """#!/bin/sh
+# An Apptainer that builds a folder of two files, and shows what a build is given.
+case "$*" in
+*--version*) echo "apptainer version 1.4.5" ;;
+*--sandbox*)
+    while [ "$1" != --sandbox ]; do shift; done
+    mkdir -p "$2/bin"
+    cp "$3" "$2/content"
+    ln -s content "$2/bin/link"
+    ;;
+*build*)
+    stat -c "work folder: %a" .
+    cat build/machine.sh
+    for word in "$@"; do
+        case "$word" in *.sif) echo built >"$word" ;; esac
+    done
+    ;;
+*-c*) echo '{"python": "3.11.2", "packages": {"pip": "23.0.1"}, "debian": [["a", "1", "amd64"]]}' ;;
+esac
+"""
+
+
+@pytest.fixture
+def stubbed(tmp_path, monkeypatch, recipes) -> images.Image:
+    """Return an image that stub programs build and unpack into a cache of its own."""
+    for name in ("apptainer", "debootstrap"):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(STUB)
+        (tmp_path / "bin" / name).chmod(0o755)
+    (recipes / "tiny.def").write_text(TINY)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("PARBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(apptainer, "cannot_build", lambda **_: None)
+    monkeypatch.setattr(build, "machine_mirror", lambda: None)
+    for cached in (apptainer.probe, images._image):
+        cached.cache_clear()
+    yield images.image("tiny", "current", UNPACKED)
+    for cached in (apptainer.probe, images._image):
+        cached.cache_clear()
+
+
+UNPACKED = {"arguments": {}, "unpack": True}
+
+
+def test_an_unpacked_image_is_compared_with_the_image_file_once(stubbed, monkeypatch, capsys):
+    def unpacks() -> bool:
+        images.ensure(stubbed, UNPACKED)
+        assert (stubbed.unpacked / "content").read_bytes() == stubbed.path.read_bytes()
+        return "unpacking it" in capsys.readouterr().err
+
+    assert unpacks()
+    with monkeypatch.context() as context:
+        context.setattr(build, "sha256_file", None)  # nothing is read again
+        assert not unpacks()
+    images.recheck(stubbed)
+    assert not unpacks()
+    # A clean-up of the disk deletes a file.
+    (stubbed.unpacked / "bin" / "link").unlink()
+    images.recheck(stubbed)
+    assert "files were changed or deleted" in capsys.readouterr().err
+    assert unpacks()
+    assert (stubbed.unpacked / "bin" / "link").is_symlink()
+    # The image of another machine takes the place of this one's.
+    stubbed.path.write_text("of another machine\n")
+    facts = stubbed.facts | {"sha256": files.sha256_file(stubbed.path)}
+    files.write_json(stubbed.beside(".json"), facts)
+    assert unpacks()
+    # Copied in part, and not unpacked yet.
+    stubbed.path.write_text("of another")
+    stubbed.beside(".unpacked.json").unlink()
+    with pytest.raises(ParbenchError, match=f"tiny-.*{facts['sha256']}.*copy both again, or"):
+        images.ensure(stubbed, UNPACKED)
+
+
+def test_no_password_of_an_index_is_kept_or_shown(stubbed, monkeypatch, capfd, tmp_path):
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://alice:s3cr3t@index.example/simple")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://s3cr3t@other.example/simple")
+    images.ensure(stubbed, UNPACKED)
+    log = stubbed.beside(".log").read_text()
+    assert "work folder: 700" in log  # others cannot read what the build needs
+    assert "PIP_INDEX_URL=https://****@index.example/simple" in log
+    written = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert len(written) > 8
+    assert not [path for path in written if b"s3cr3t" in path.read_bytes()]
+    monkeypatch.setattr(build, "machine_mirror", lambda: "http://a:s3cr3t@mirror.example/debian")
+    stubbed.beside(".json").unlink()
+    with pytest.raises(SystemExit):
+        run_main(lambda: images.ensure(stubbed, UNPACKED))
+    output = "".join(capfd.readouterr())
+    assert "s3cr3t" not in output
+    assert "(http://****@mirror.example/debian), which the image would keep; set" in output
 
 
 # ---------------------------------------------------------------- inside

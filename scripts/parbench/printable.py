@@ -14,6 +14,8 @@ LOG_WIDTH = 160  # characters of a log line, on a terminal and in the report
 
 # Escape sequences: colours and cursor (CSI), titles and links (OSC).
 _ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
+# A user name, and a password or token, in an address.
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s]+(?=@)")
 # Unprintable according to Python, but needed to write some languages.
 _JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
@@ -26,9 +28,11 @@ def _is_safe(letter: str) -> bool:
 def printable(value: Any) -> Any:
     """Return ``value``, a string or JSON value, with all strings made safe to show.
 
-    Removes escape sequences; any other unsafe character becomes a replacement character.
+    Removes escape sequences and masks credentials in addresses; any other unsafe character becomes
+    a replacement character.
     """
     if isinstance(value, str):
+        value = masked(value)
         if value.isprintable():  # the usual case
             return value
         text = _ESCAPE.sub("", value)
@@ -40,6 +44,11 @@ def printable(value: Any) -> Any:
     if isinstance(value, list):
         return [printable(part) for part in value]
     return value
+
+
+def masked(text: str) -> str:
+    """Return ``text`` with **** for user names, passwords and tokens in addresses."""
+    return _CREDENTIALS.sub("****", text) if "://" in text else text
 
 
 def log_line(line: str) -> str:

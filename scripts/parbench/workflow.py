@@ -308,6 +308,9 @@ class WorkflowRun:
         writing.write(self.plan)
         deployment.keep(self.config, self.called.apptainer)
         to_train = self._to_train()
+        sides = (side for cell in to_train for side in self.plan.cells[cell].sides)
+        for image in {state.image_of(side, self.plan) for side in sides} - {None}:
+            images.recheck(image)
         writing.write_progress(to_train)
         self._forget_finished()
         self._say(to_train)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from parbench.cache import say
 from parbench.deploy import apptainer, uv
 from parbench.errors import ParbenchError
-from parbench.files import read_json, sha256_file, write_json
+from parbench.files import digest, read_json, rename_durably, sha256_file, write_json
+from parbench.printable import masked
 
 if TYPE_CHECKING:
     from parbench.deploy.images import Image
@@ -34,7 +35,7 @@ def make(wanted: Image, mirror: str | None) -> None:
 
     ``mirror``: of Debian, by default that of this machine's apt.
     """
-    _build(wanted, mirror or machine_mirror() or "")
+    _build(wanted, mirror or _usable(machine_mirror()) or "")
     content = _held(wanted)
     _write_bill(wanted, content["packages"], content.pop("debian"))
     write_json(
@@ -44,8 +45,29 @@ def make(wanted: Image, mirror: str | None) -> None:
     say(f"image {wanted.label}: ready ({wanted.path.stat().st_size / 2**20:,.0f} MiB)")
 
 
+def _usable(mirror: str | None) -> str | None:
+    """Return apt's ``mirror``; ParbenchError if it has a password, which the image would keep."""
+    if mirror is not None and masked(mirror) != mirror:
+        raise ParbenchError(
+            f"this machine's apt uses a Debian mirror with a user name or password ({mirror}), "
+            "which the image would keep; set images.arguments.mirror in config.yaml to another"
+        )
+    return mirror
+
+
 def unpack(wanted: Image) -> None:
-    """Unpack the image file to the folder beside it."""
+    """Unpack the image file, if it is what its facts say, to the folder beside it.
+
+    What is there already is replaced.
+    """
+    assert wanted.facts is not None
+    known, found = wanted.facts["sha256"], sha256_file(wanted.path)
+    if found != known:
+        raise ParbenchError(
+            f"{wanted.path}: its SHA-256 is {found}, and {wanted.beside('.json').name} beside it "
+            f"says {known}: one of them is damaged or of another build; copy both again, or "
+            "delete both, and the image is built here"
+        )
     say(f"image {wanted.label}: unpacking it, so that every cell starts sooner")
     with _work_folder(wanted) as work:
         words = ["build", "--sandbox", f"{work}/sandbox", str(wanted.path)]
@@ -54,7 +76,21 @@ def unpack(wanted: Image) -> None:
             words.insert(1, "--fakeroot")
         mend = "images.unpack: false in config.yaml runs the file"
         _run(wanted, words, _variables(work), mend)
-        os.rename(f"{work}/sandbox", wanted.unpacked)
+        shutil.rmtree(wanted.unpacked, ignore_errors=True)
+        record = {"sha256": known, "listing": listing(work / "sandbox")}
+        rename_durably(work / "sandbox", wanted.unpacked)
+    write_json(wanted.beside(".unpacked.json"), record)
+
+
+def listing(folder: Path) -> str:
+    """Return a digest of all files' names, sizes and times, and of where links lead."""
+    found = []
+    for place, _, names in os.walk(folder):
+        for path in (Path(place, name) for name in names):
+            status, link = path.lstat(), path.is_symlink() and os.readlink(path)
+            entry = [link] if link else [status.st_size, status.st_mtime_ns]
+            found.append([os.fsencode(path.relative_to(folder)).hex(), *entry])
+    return digest(sorted(found))
 
 
 @contextmanager
@@ -65,7 +101,7 @@ def _work_folder(wanted: Image) -> Iterator[Path]:
     """
     folder = wanted.beside(".work")
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    folder.mkdir(mode=0o700)  # it holds the addresses of package indexes, perhaps with tokens
     try:
         yield folder
     finally:
@@ -92,23 +128,15 @@ def _build(wanted: Image, mirror: str) -> None:
         say(f"image {wanted.label}: building, once, for some minutes; its output: tail -f {log}")
         with open(log, "w", encoding="utf-8") as output:
             command = [apptainer.probe().program, *words, str(target), str(wanted.recipe)]
-            done = subprocess.run(
-                command,
-                cwd=work,
-                env=_variables(work),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
-        if done.returncode:
+            status = uv.run_masked(command, output, cwd=work, env=_variables(work))
+        if status:
             end = "\n".join(log.read_text("utf-8", "replace").splitlines()[-LINES_SHOWN:])
             raise ParbenchError(
                 f"the image {wanted.label} cannot be built:\n{end}\n  recipe: {wanted.recipe}\n"
                 f"  log:    {log}\n  What building needs: python3 scripts/doctor.py. The next run "
                 "builds it again. To train without images: deployment: host in config.yaml"
             )
-        os.replace(target, wanted.path)
+        rename_durably(target, wanted.path)
 
 
 def machine_mirror() -> str | None:

@@ -61,10 +61,11 @@ def fetch_wheels(stack: str, place: Path) -> None:
     """
     say("packages: fetching a wheel of each, checked by SHA-256")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--require-hashes", "--quiet"]
+    command += ["--no-input"]
     command += ["--wheel-dir", str(place / "wheels")]
     command += ["--requirement", str(environment.locks(stack) / "host.txt")]
     variables = {**uv.clean_environment(), "TMPDIR": str(place)}
-    if subprocess.run(command, env=variables, stdout=2, check=False).returncode:
+    if uv.run_masked(command, sys.stderr, env=variables):
         raise ParbenchError(f"pip cannot fetch the packages; {uv.HELP}")
     lines = []
     for wheel in sorted((place / "wheels").iterdir()):

@@ -38,6 +38,7 @@ from parbench.files import (
     write_atomically,
     write_json,
 )
+from parbench.printable import masked
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPE = ROOT / "containers" / "build_horovod.py"
@@ -180,11 +181,14 @@ def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
             command, env=uv.clean_environment(), stdout=subprocess.PIPE, text=True, check=False
         )
         if work.is_dir():  # with the log, also of a build that failed
+            log = work / "build.log"
+            if log.exists():
+                log.write_text(masked(log.read_text("utf-8")), "utf-8")
             shutil.rmtree(place, ignore_errors=True)
             rename_durably(work, place)
         if done.returncode:
             reason = done.stdout.strip() or f"{RECIPE.name} ended with {done.returncode}"
-            return {"available": False, "reason": reason}
+            return {"available": False, "reason": masked(reason)}
     wheel = horovod_wheel(place)
     words = ["pip", "install", "--no-deps", "--no-index", "--reinstall", "--python", python]
     uv.run(folder / "bin" / "uv", [*words, str(wheel)])

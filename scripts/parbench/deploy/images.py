@@ -69,6 +69,14 @@ class Image:
         exists = self.path.is_file() and self.beside(".json").is_file()
         return read_json(self.beside(".json")) if exists else None
 
+    @property
+    def is_unpacked(self) -> bool:
+        """Whether the folder is what this image file was unpacked to, complete."""
+        record = self.beside(".unpacked.json")
+        if self.facts is None or not self.unpacked.is_dir() or not record.is_file():
+            return False
+        return read_json(record)["sha256"] == self.facts["sha256"]
+
     def beside(self, ending: str) -> Path:
         """Return the path of the image's file with this ``ending`` in the cache."""
         return cache.folder() / "images" / f"{self.label}{ending}"
@@ -164,15 +172,26 @@ def ensure(wanted: Image, settings: dict) -> dict:
     # Starting from the file decompresses it each time: importing torch takes 6.4 s instead of 2.8.
     # The base image is never started, so it is not unpacked.
     unpack = settings["unpack"] and wanted.parent is not None
-    if wanted.facts is None or (unpack and not wanted.unpacked.is_dir()):
+    if wanted.facts is None or (unpack and not wanted.is_unpacked):
         with cache.locked(wanted.beside(".lock"), f"the image {wanted.label}"):
             if wanted.facts is None:
                 if wanted.parent is not None:
                     ensure(wanted.parent, {**settings, "unpack": False})
                 build.make(wanted, settings["arguments"].get("mirror"))
-            if unpack and not wanted.unpacked.is_dir():
+            if unpack and not wanted.is_unpacked:
                 build.unpack(wanted)
     return {**wanted.facts, "path": str(wanted.unpacked if unpack else wanted.path)}
+
+
+def recheck(wanted: Image) -> None:
+    """Forget an unpacked image whose files were changed or deleted, as clean-ups of disks do.
+
+    The next cell unpacks it again. Looks at names, sizes and times alone.
+    """
+    record = wanted.beside(".unpacked.json")
+    if wanted.is_unpacked and build.listing(wanted.unpacked) != read_json(record)["listing"]:
+        cache.say(f"{wanted.unpacked}: files were changed or deleted; it will be unpacked again")
+        record.unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------- inside

@@ -11,9 +11,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, TextIO
 
 from parbench import cache
 from parbench.errors import ParbenchError
+from parbench.printable import masked
 
 # Variables that would override the lock file. PYTHONDONTWRITEBYTECODE would cost every cell ten
 # seconds at its start.
@@ -65,6 +67,22 @@ def clean_environment() -> dict[str, str]:
     return {**environment, "PIP_USER": "0"}
 
 
+def run_masked(command: list[str], output: TextIO, **options: Any) -> int:
+    """Run a program and return its status; ``options`` are Popen's.
+
+    All that it prints goes to ``output``, line by line, with credentials in addresses masked: uv
+    and pip mask those of well-formed addresses alone.
+    """
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+    text = {"text": True, "encoding": "utf-8", "errors": "replace"}
+    with subprocess.Popen(command, **pipes, **text, **options) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            output.write(masked(line))
+            output.flush()
+    return process.returncode
+
+
 def run(program: Path, words: list[str]) -> None:
     """Run uv, which prints its own errors; raise ParbenchError if it fails."""
     # On the disk of the environments, because their files are hard links into uv's cache.
@@ -74,7 +92,7 @@ def run(program: Path, words: list[str]) -> None:
     }
     command = [str(program), *words, "--no-config", "--quiet"]
     environment = {**uv_variables, **clean_environment()}
-    if subprocess.run(command, env=environment, stdout=2, check=False).returncode:
+    if run_masked(command, sys.stderr, env=environment):
         raise ParbenchError(f"uv cannot install the packages; {HELP}")
 
 
@@ -91,12 +109,13 @@ def program(lock_file: Path) -> Path:
     cache.say(f"fetching uv {pin[1]}, which installs the packages")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "uv.txt").write_text(pin[0], "utf-8")
-    words = ["install", "--quiet", "--disable-pip-version-check", "--require-hashes", "--no-deps"]
+    words = ["install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-deps"]
+    words += ["--require-hashes"]
     words += ["--upgrade", "--target", str(folder), "--requirement", str(folder / "uv.txt")]
     if cache.BUNDLE.is_dir():
         words += ["--no-index", "--find-links", str(cache.BUNDLE / "wheels")]
     command = [sys.executable, "-m", "pip", *words]
-    if subprocess.run(command, env=clean_environment(), stdout=2, check=False).returncode:
+    if run_masked(command, sys.stderr, env=clean_environment()):
         raise ParbenchError(
             f"pip cannot fetch uv {pin[1]}, which installs the packages; {HELP}; no pip: sudo apt "
             "install python3-pip"

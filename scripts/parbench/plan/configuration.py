@@ -42,8 +42,14 @@ class BuildArguments(Model):
         alias="from",
         description="with bootstrap docker: an image with its digest, name@sha256:<64 digits>",
     )
-    mirror: Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9._~:/?#@%+,=-]+$")] | None = Field(
-        None, description="a Debian mirror; default: the one that this machine uses"
+    # No user name in an address: the image would keep it.
+    mirror: (
+        Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9._~:%-]+(/[A-Za-z0-9._~:/?#@%+,=-]*)?$")]
+        | None
+    ) = Field(
+        None,
+        description="a Debian mirror, without user name and password; default: the one that this "
+        "machine uses",
     )
     gpu: Literal["none", "nccl"] | None = Field(
         None,
