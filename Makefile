@@ -2,6 +2,11 @@
 # this folder, and entered by each target. Recipes name no absolute path, so that blanks in this folder's
 # name do no harm.
 
+# The sentence of scripts/parbench/__init__.py.
+ifneq ($(shell uname -s),Linux)
+$(error parbench needs Linux, as it locks, pins and measures processor cores; on Windows: WSL 2)
+endif
+
 STACK ?= current
 
 # The first of these that runs and is new enough; `make PYTHON=...` chooses another. A bundle's packages
@@ -19,8 +24,14 @@ ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
 .NOTPARALLEL:
 
 .python:
-	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer was found; Debian and Ubuntu: sudo apt" \
-		"install python3.11 python3-pip; or: make PYTHON=<its path> ..." >&2; exit 2; }
+	@test -n "$(PYTHON)" || { test ! -r /etc/os-release || . /etc/os-release; \
+		case "$$ID $$ID_LIKE " in \
+		*debian* | *ubuntu*) install="sudo apt install python3 python3-pip (Ubuntu 22.04: python3.11)" ;; \
+		"fedora "*) install="sudo dnf install python3 python3-pip" ;; \
+		*fedora* | *rhel*) install="sudo dnf install python3.11 python3.11-pip" ;; \
+		*suse*) install="sudo zypper install python311 python311-pip" ;; \
+		*) install="install the packages python3 and python3-pip, or what this system calls them" ;; esac; \
+		echo "error: no Python 3.11 or newer was found; $$install; or: make PYTHON=<its path> ..." >&2; exit 2; }
 
 help: ## list the targets
 	@echo "make <target>, where <target> is one of"

@@ -2,11 +2,15 @@
 # Each arrow of that flow is a file in rules/ and a program in scripts/.
 from snakemake.utils import min_version
 
+
+# common.smk reads config.yaml: errors of `configfile:` would name no line. It comes before the
+# version, since another environment's Snakemake may be older.
+include: "rules/common.smk"
+
+
 min_version("9.9")
 
 
-# common.smk reads config.yaml: errors of `configfile:` would name no line.
-include: "rules/common.smk"
 include: "rules/images.smk"
 include: "rules/dataset.smk"
 include: "rules/weights.smk"

@@ -5,11 +5,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
-from parbench import workflow as workflows
-from parbench.errors import ParbenchError
-from parbench.measure import provenance
-from parbench.plan import places
-from parbench.printable import printable
+from parbench import outside
+
+try:
+    outside.require_packages()
+    from parbench import workflow as workflows
+    from parbench.errors import ParbenchError
+    from parbench.measure import provenance
+    from parbench.plan import places
+    from parbench.printable import printable
+except ImportError as error:
+    advice = outside.sentence(error, ["snakemake", *sys.argv[1:]])
+    if advice is None:
+        raise
+    sys.exit(advice)
 
 if Path.cwd().resolve() != places.ROOT:
     # A checkout is a work folder: results belong to its studies and scripts.

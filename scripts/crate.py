@@ -2,12 +2,13 @@
 
 import importlib.util
 
+from parbench.deploy import environment
 from parbench.errors import ParbenchError, run_main
 
 
 def main() -> None:
-    """Write the crate. Raises ParbenchError without rocrate, which only crates need."""
-    if importlib.util.find_spec("rocrate") is None:
+    """Write the crate. Raises ParbenchError if the environment lacks rocrate."""
+    if environment.entered() and importlib.util.find_spec("rocrate") is None:
         raise ParbenchError("rocrate is not installed: make env ARGS=crate")
     from parbench.reporting import crate
 

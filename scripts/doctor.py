@@ -8,12 +8,6 @@ import argparse
 import sys
 from pathlib import Path
 
-if sys.hexversion < 0x030B0000:  # before imports that fail on an older Python
-    sys.exit(
-        f"Python  missing  {sys.version.split()[0]} ({sys.executable})\n"
-        "                 costs: nothing runs: 3.11 or newer is needed\n"
-        "                 mend:  sudo apt install python3.11; then: make PYTHON=python3.11 report"
-    )
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -I` leaves it out
 
 from parbench.deploy import doctor, environment

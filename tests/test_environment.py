@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from workspace import ROOT
+from workspace import ROOT, Workspace
 
 UV = Path(sys.prefix) / "bin" / "uv"
 
@@ -311,3 +312,83 @@ def test_make_without_a_python_says_what_is_needed(made):
     done = make(made, "report", "PYTHON=")
     assert done.returncode == 2
     assert "no Python 3.11 or newer was found" in done.stderr
+
+
+# ---------------------------------------------------------------- outside the environment
+
+
+def outside(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess:
+    """Run Python as outside the environment: its packages are not there (-S)."""
+    command = [sys.executable, "-S", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "script", sorted((ROOT / "scripts").glob("*.py")), ids=lambda path: path.name
+)
+def test_each_program_runs_on_a_bare_python_or_says_what_to_type(script):
+    done = outside(f"scripts/{script.name}", "--help")
+    if done.returncode:
+        first, *lines = done.stderr.splitlines()
+        assert re.match(
+            r"error: \S+ lacks packages of parbench \(.*\); enter its environment", first
+        )
+        assert lines == [
+            '  . "$(make -s env)/bin/activate"',
+            f"  python scripts/{script.name} --help",
+        ]
+    else:
+        assert "usage: " in done.stdout or not done.stdout
+
+
+def test_the_lines_to_type_fit_another_folder(tmp_path):
+    done = outside(str(ROOT / "scripts/audit.py"), "a b.csv", folder=tmp_path)
+    assert f"make -s -C {ROOT} env" in done.stderr
+    assert done.stderr.endswith("audit.py 'a b.csv'\n")
+
+
+def test_snakemake_of_another_environment_says_what_to_type(tmp_path):
+    work = Workspace(tmp_path / "work")
+    shutil.copy(ROOT / "Makefile", work.folder)
+    work.edit("pyproject.toml", '"pandas>=2.2"', '"no-such-package>=2.2"')
+    inside = work.snakemake("-n", "--quiet")
+    assert "no-such-package" not in inside.stderr  # parbench's own environment has what is locked
+    # Elsewhere, that is, with another cache, the same environment is a stranger's.
+    done = work.snakemake("-n", "--config", "stack=a b", check=False, PARBENCH_CACHE=str(tmp_path))
+    assert done.returncode == 1
+    advice = done.stderr[done.stderr.index("error: ") :].splitlines()
+    assert "lacks packages of parbench (no no-such-package); enter its environment" in advice[0]
+    line = '  . "$(make -s env)/bin/activate"'
+    assert advice[1:] == [line, "  snakemake -n --config 'stack=a b'"]
+
+
+# ---------------------------------------------------------------- other systems
+
+
+LINUX = "parbench needs Linux, as it locks, pins and measures processor cores; on Windows: WSL 2"
+
+
+@pytest.mark.parametrize(
+    ("program", "system"),
+    [*itertools.product(["doctor", "environment", "cells", "rank"], ["Darwin", "Windows"]),
+     ("snakemake", "Darwin")],
+)  # fmt: skip
+def test_another_system_than_linux_is_one_sentence(program, system):
+    code = f"import platform, runpy, sys; platform.system = lambda: {system!r}\n"
+    if program == "snakemake":
+        code += "from snakemake.cli import main; main(['-n', '--quiet'])"
+    else:
+        code += f"sys.path.insert(0, 'scripts'); runpy.run_path('scripts/{program}.py')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    said = [line for line in done.stderr.splitlines() if not line.startswith("Using ")]
+    assert (done.returncode, said) == (1, [f"error: {LINUX}"])
+
+
+def test_make_on_another_system_is_the_same_sentence(made, tmp_path, monkeypatch):
+    uname = tmp_path / "bin" / "uname"
+    uname.parent.mkdir()
+    uname.write_text("#!/bin/sh\necho Darwin\n")
+    uname.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uname.parent}:{os.environ['PATH']}")
+    done = make(made, "report")
+    assert (done.returncode, done.stderr) == (2, f"Makefile:7: *** {LINUX}.  Stop.\n")

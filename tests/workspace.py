@@ -12,7 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = (
-    "Snakefile", "config.yaml", "rules", "scripts", "studies", "profiles", "slurm", "containers"
+    *("Snakefile", "config.yaml", "rules", "scripts", "studies", "profiles", "slurm"),
+    *("containers", "pyproject.toml"),
 )  # fmt: skip
 
 

@@ -1,1 +1,22 @@
-"""parbench's code, in rooms that follow the flow; README.md lists them."""
+"""parbench: what every program and the Snakefile import first, and so the gate to all of it.
+
+It ends a program with one sentence where nothing here can run: on another system than Linux, on an
+older Python (which reads this file, so its syntax is old), and on a Python without the packages.
+"""
+
+import platform
+import sys
+
+LINUX = "parbench needs Linux, as it locks, pins and measures processor cores; on Windows: WSL 2"
+
+if platform.system() != "Linux":
+    sys.exit("error: " + LINUX)
+if sys.hexversion < 0x030B0000:
+    sys.exit(
+        f"error: Python 3.11 or newer is needed, and {sys.executable} is {sys.version.split()[0]}; "
+        "`make doctor` looks for another one, or says how to install it"
+    )
+
+from parbench import outside  # noqa: E402
+
+sys.excepthook = outside.report

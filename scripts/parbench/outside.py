@@ -1,0 +1,70 @@
+"""What a program prints outside parbench's environment, on a Python that lacks packages.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from parbench import cache
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGE = Path("/opt/parbench")  # where images have their Python, see containers/base.def
+
+
+def is_ours() -> bool:
+    """Return whether this Python is that of an environment or image of parbench."""
+    prefix = Path(sys.prefix).resolve()
+    return prefix == IMAGE or prefix.parent == (cache.folder() / "envs").resolve()
+
+
+def require_packages() -> None:
+    """Raise ImportError if another Python lacks any of the packages that pyproject.toml names.
+
+    For Snakemake, which imports some of them only after hours.
+    """
+    if is_ours():
+        return
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    names = [re.match(r"[\w.-]+", line)[0] for line in project["dependencies"]]
+    for name in list(names):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.version(name)
+            names.remove(name)
+    if names:
+        raise ImportError(f"no {', '.join(names)}")
+
+
+def sentence(error: ImportError, command: Sequence[str]) -> str | None:
+    """Return what to type instead of ``command``, which ended with ``error``.
+
+    None if the Python is one of parbench's own, in which something is broken then.
+    """
+    if is_ours():
+        return None
+    text = f"error: {sys.executable} lacks packages of parbench ({error})"
+    if not (ROOT / "Makefile").is_file():  # a kit, on a machine that only measures
+        return text
+    folder = "" if Path.cwd().resolve() == ROOT else f" -C {shlex.quote(str(ROOT))}"
+    return (
+        f"{text}; enter its environment, and type the command again:\n"
+        f'  . "$(make -s{folder} env)/bin/activate"\n  {shlex.join(command)}'
+    )
+
+
+def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print the exception that ends a program as Python does, or the sentence for it."""
+    text = sentence(error, ["python", *sys.argv]) if isinstance(error, ImportError) else None
+    if text is None:
+        sys.__excepthook__(kind, error, trace)
+    else:
+        print(text, file=sys.stderr)
