@@ -43,9 +43,9 @@ env: .python ## set up if need be, print the environment's folder, to be entered
 
 report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf
 	@$(ENTER) -- python scripts/prepare.py $(ARGS)
-	@export PARBENCH_CLOSING=make; $(ENTER) --unlock -- python -m snakemake --quiet all --rerun-incomplete \
+	@export PARBENCH_CLOSING=make; $(ENTER) -- python -m snakemake --quiet all --rerun-incomplete \
 		reports/final.html reports/final.pdf $(ARGS)
-	@PARBENCH_CLOSING=make $(ENTER) --unlock -- python scripts/decide.py --report $(ARGS)
+	@PARBENCH_CLOSING=make $(ENTER) -- python scripts/decide.py --report $(ARGS)
 	@$(ENTER) -- python scripts/closing.py
 
 test: lint ## set up if need be, lint, run the tests, two at once; TESTS='tests/test_x.py -k word' chooses
@@ -66,7 +66,7 @@ bench: .python ## measure what parbench itself costs; docs/bench.md says what ea
 	@$(ENTER) --add horovod -- python scripts/bench.py $(ARGS)
 
 decide: .python ## add restarts of pairs, and seeds, until what they compare is decided; ARGS='--minutes 60 --configfile <file>'
-	@$(ENTER) --unlock -- python scripts/decide.py $(ARGS)
+	@$(ENTER) -- python scripts/decide.py $(ARGS)
 
 calibrate: .python ## how often verdicts err and what they take, by the A/A pairs measured here; ARGS='--seconds 30'
 	@$(ENTER) -- python scripts/calibrate.py $(ARGS)
@@ -75,7 +75,7 @@ certificate: .python ## compare every strategy with eager training, for every mo
 	@$(ENTER) --add horovod -- python scripts/equivalence.py --out results/certificates/whole.json $(ARGS)
 
 bundle: .python ## write one archive for a machine without network; ARGS='--out <file> --configfile <file>'
-	@$(ENTER) --add horovod --unlock -- python scripts/bundle.py --environment "$(STACK)" $(ARGS)
+	@$(ENTER) --add horovod -- python scripts/bundle.py --environment "$(STACK)" $(ARGS)
 
 evidence: .python ## keep a finished study's results: reports/evidence/<study>-<machine>-<date>.json; ARGS=<study>
 	@$(ENTER) -- python scripts/evidence.py write $(ARGS)

@@ -25,7 +25,6 @@ def main() -> int:
     ensure.add_argument("--all", action="store_true", help="add all optional packages")
     enter = commands.add_parser("exec", help="set up, run a program")
     enter.add_argument("--add", action="append", default=[], help="optional packages to add")
-    enter.add_argument("--unlock", action="store_true", help="release a killed Snakemake's lock")
     enter.add_argument("program", nargs="+", help="-- program and its arguments")
     for command in (ensure, enter):
         command.add_argument("--stack", default="current", help="a folder of containers/locks/")
@@ -33,8 +32,6 @@ def main() -> int:
     if arguments.command == "exec":
         folder = environment.ensure(arguments.stack)
         environment.add(arguments.add, arguments.stack)
-        if arguments.unlock:
-            environment.release_stale_lock(folder)
         environment.execute(folder, arguments.program)
     names = environment.optional(arguments.stack) if arguments.all else arguments.packages
     environment.require_optional(names, arguments.stack)

@@ -1,8 +1,8 @@
 """What `make report` does before Snakemake starts, with the words of Snakemake's command line.
 
-It reads the files of `--configfile`, since Snakemake's error for broken YAML names no file, and
-adds the packages that the cells of the studies need and the environment lacks: not later, when
-cells may be timed.
+It reads the files of `--configfile`, since Snakemake's error for broken YAML names no file, checks
+that no other run works in this folder, which a silenced Snakemake would not report, and adds what
+the cells of the studies need and the environment lacks: not later, beside cells that are timed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 
 from parbench.deploy import deployment
 from parbench.errors import run_main
-from parbench.launch import slurm, slurm_cluster
+from parbench.launch import run_lock, slurm, slurm_cluster
 from parbench.plan import config as configuration
 from parbench.plan import expansion
 from parbench.plan.yaml_file import read_yaml
@@ -36,6 +36,7 @@ def main() -> None:
         read_yaml(file)
     if arguments.dryrun:
         return
+    run_lock.require_none()
     changes = configuration.laid_over(arguments.config or [])
     typed = any(method.name == "APPTAINER" for method in arguments.software_deployment_method)
     config = deployment.settle(configuration.read(files, changes), typed)

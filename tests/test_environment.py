@@ -218,34 +218,6 @@ def test_horovod_that_cannot_be_built_is_a_reason_and_everything_else_goes_on(re
     assert "rocm" in bad.stderr.splitlines()[-1]
 
 
-# ---------------------------------------------------------------- a killed Snakemake
-
-
-def test_the_lock_of_a_killed_snakemake_is_released_aloud_and_no_other(tmp_path):
-    lock = tmp_path / ".snakemake/locks/0.output.lock"
-    (tmp_path / "Snakefile").write_text("rule x:\n    output: 'x'\n    shell: 'touch x'\n")
-    code = f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r})\n"
-    code += "from pathlib import Path\nfrom parbench.deploy import environment as e\n"
-    code += "e.release_stale_lock(Path(sys.prefix))"
-
-    def unlock() -> str:
-        """Return the message; check that the lock is released only on success."""
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        lock.write_text("x\n")
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert lock.exists() == (done.returncode != 0)
-        return done.stderr
-
-    assert "an earlier run was killed; releasing its lock" in unlock()
-    command = [sys.executable, "-c", "import time; time.sleep(60)", "snakemake"]
-    with subprocess.Popen(command, cwd=tmp_path) as live:
-        assert "another run works in this folder" in unlock()
-        live.kill()
-    (tmp_path / ".snakemake/parbench.host").write_text("another-machine")
-    assert "the last run began on another-machine and holds the lock" in unlock()
-
-
 # ---------------------------------------------------------------- lock files
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from base64 import urlsafe_b64encode
+from dataclasses import asdict, replace
 
 import pytest
 from PIL import Image
 
+from parbench.launch import run_lock
 from parbench.measure import metrics_json
-from workspace import Workspace, small_study
+from workspace import ROOT, Workspace, small_study
 
 # Two models, three strategies, one seed each, and little data: a whole run takes half a minute.
 STUDY = small_study(
@@ -182,3 +187,97 @@ def test_changed_images_in_a_local_folder_are_noticed(tmp_path):
     before = (work.folder / digest).read_text()
     work.snakemake(digest)
     assert (work.folder / digest).read_text() != before
+
+
+# ---------------------------------------------------------------- locks and profiles
+
+
+SNAKEFILE = """
+import os, sys
+sys.path.insert(0, {scripts!r})
+from parbench.launch import run_lock
+if "--unlock" in sys.argv:
+    run_lock.forget()
+elif workflow.is_main_process:
+    run_lock.hold(sys.argv[1:])
+rule x:
+    output: "x"
+    shell: "echo $PPID >started; test -e go || cat; touch x"  # cat ends with the pipe of its input
+"""
+KILLED = "parbench: an earlier run was killed; releasing its lock on this folder"
+
+
+@pytest.fixture
+def locked(tmp_path):
+    """Yield a function that runs Snakemake in a folder, and one that is in the middle of a job."""
+    (tmp_path / "Snakefile").write_text(SNAKEFILE.format(scripts=str(ROOT / "scripts")))
+    os.mkfifo(tmp_path / "started")
+    command = [sys.executable, "-m", "snakemake", "--cores", "1"]
+
+    def run(*words: str) -> subprocess.CompletedProcess:
+        options = {"cwd": tmp_path, "capture_output": True, "text": True, "check": False}
+        return subprocess.run([*command, *words], **options)
+
+    first = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    with open(tmp_path / "started") as started:  # opened by the job
+        started.read()
+    yield run, first
+    first.kill()
+    first.communicate()
+
+
+def test_the_lock_of_a_killed_run_is_released_and_that_of_a_living_one_is_not(locked, tmp_path):
+    run, first = locked
+    beside = run()
+    assert beside.returncode == 1
+    assert "parbench: another run works in this folder: wait for its end" in beside.stderr
+    first.kill()
+    first.communicate()
+    (tmp_path / "started").unlink()
+    (tmp_path / "go").touch()
+    second = run("--rerun-incomplete", "--", "x")
+    assert second.returncode == 0, second.stderr
+    assert second.stderr.count(KILLED) == 1
+    assert (tmp_path / "x").exists()
+    assert "parbench: " not in run().stderr  # a run that ended by itself is not a killed one
+
+
+HERE = run_lock.Host.here()
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        (HERE, [KILLED]),
+        (replace(HERE, name="a-container", machine=""), [KILLED]),  # the same kernel
+        (replace(HERE, machine="1", boot="1"), "elsewhere"),  # another machine of this name
+        (replace(HERE, name="n2", boot="1"), "elsewhere"),
+    ],
+)
+def test_only_a_lock_of_this_machine_is_released(monkeypatch, tmp_path, capfd, before, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_lock.atexit, "register", lambda *call: None)
+    (tmp_path / "Snakefile").write_text("")
+    run_lock.FILE.parent.mkdir()
+    run_lock.FILE.write_text(json.dumps(asdict(before)))
+    run_lock.hold(["--cores", "1"])
+    said = capfd.readouterr().err
+    if words == "elsewhere":
+        assert f"the last run in this folder, on {before.name}, was not ended there" in said
+        assert "snakemake --unlock" in said
+        assert run_lock.FILE.read_text() == json.dumps(asdict(before))  # and is not forgotten
+    else:
+        assert said.splitlines() == words
+        assert run_lock.FILE.read_text() == json.dumps(asdict(HERE))
+
+
+def test_a_machine_that_was_started_anew_is_the_same():
+    assert replace(HERE, machine="1").is_same(replace(HERE, machine="1", boot="1"))
+    assert not replace(HERE, machine="").is_same(replace(HERE, machine="", boot="1"))
+
+
+def test_triggers_that_leave_out_what_makes_results_stale_are_reported(work, tmp_path):
+    (tmp_path / "config.yaml").write_text("rerun-triggers: [mtime]\n")
+    done = work.snakemake("-n", SNAKEMAKE_PROFILE=str(tmp_path))
+    assert "parbench: rerun-triggers is mtime, without input and params: " in done.stderr
+    assert "rerun-triggers is" not in work.snakemake("-n").stderr

@@ -22,11 +22,12 @@ from typing import Any
 from snakemake.exceptions import WorkflowError
 
 from parbench import files, machine
+from parbench.cache import say
 from parbench.cell import Cell, Pair
 from parbench.data import dataset, pretrained
 from parbench.deploy import deployment, images
 from parbench.errors import ParbenchError
-from parbench.launch import slurm, slurm_cluster
+from parbench.launch import run_lock, slurm, slurm_cluster
 from parbench.measure import provenance
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places, published, state, writing
@@ -35,6 +36,8 @@ from parbench.reporting import unfinished
 from parbench.verdicts import certificate
 from parbench.words import nearest
 
+# By which Snakemake finds that a result is stale: a rule's settings and code are parameters here.
+TRIGGERS = {"input", "mtime", "params"}
 ALL = 10_000  # cores: Snakemake lowers this to its --cores
 
 
@@ -51,6 +54,8 @@ class Invocation:
     on_slurm: bool
     dry: bool
     forced: bool
+    unlock: bool
+    triggers: frozenset[str]  # what makes Snakemake run a job again
     apptainer: bool  # --sdm apptainer was given
     configfiles: list[Path]
     changes: dict  # the values of --config
@@ -80,6 +85,8 @@ def invocation(workflow: Any) -> Invocation:
         on_slurm=main and arguments.executor == "slurm",
         dry=main and bool(arguments.dryrun),
         forced=main and bool(arguments.force or arguments.forceall or arguments.forcerun),
+        unlock=main and bool(arguments.unlock),
+        triggers=frozenset(str(trigger) for trigger in arguments.rerun_triggers),
         apptainer=any(method.name == "APPTAINER" for method in methods),
         configfiles=list(map(Path, workflow.overwrite_configfiles)),
         changes=configuration.typed(workflow.config_settings.config),
@@ -117,6 +124,9 @@ class WorkflowRun:
         self.called, on_slurm = called, called.on_slurm
         config = configuration.read(called.configfiles, called.changes)
         self.config = deployment.settle(config, called.apptainer)
+        if called.main:
+            self._tell_triggers()
+            self._take_lock()
         self.cluster = slurm_cluster.ask() if on_slurm else None
         self.left = slurm.left_behind(ROOT) if on_slurm else {}
         self.plan = self._plan()
@@ -126,6 +136,21 @@ class WorkflowRun:
         self.started = time.time()
         if called.dry:
             atexit.register(self._foretell)
+
+    def _tell_triggers(self) -> None:
+        if ignored := sorted(TRIGGERS - self.called.triggers):
+            chosen = ", ".join(sorted(self.called.triggers)) or "none"
+            say(
+                f"rerun-triggers is {chosen}, without {' and '.join(ignored)}: changed settings, "
+                "code or data may go unnoticed, and results be stale; leave rerun-triggers out of "
+                f"your profile, or type --rerun-triggers {' '.join(sorted(TRIGGERS))}"
+            )
+
+    def _take_lock(self) -> None:
+        if self.called.unlock:
+            run_lock.forget()
+        elif not self.called.dry:
+            run_lock.hold(sys.argv[1:])
 
     def _plan(self) -> expansion.Plan:
         config, called = self.config, self.called

@@ -11,10 +11,8 @@ Standard library only, since this runs on a bare Python. Progress goes to standa
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -270,40 +268,3 @@ def execute(folder: Path, command: list[str]) -> NoReturn:
     environment = uv.clean_environment() | {"VIRTUAL_ENV": str(folder)}
     environment["PATH"] = os.pathsep.join([str(folder / "bin"), os.environ.get("PATH", "")])
     os.execve(program, command, environment)  # noqa: S606
-
-
-def release_stale_lock(folder: Path) -> None:
-    """Release Snakemake's lock on this folder if the Snakemake that held it was killed.
-
-    Raises ParbenchError if it may still run, on this machine or on another one that shares the
-    disk. Without this, `snakemake --quiet all` would end without a message.
-    """
-    state, here = Path(".snakemake"), platform.node()
-    host = state / "parbench.host"
-    if any((state / "locks").glob("*")):
-        if _snakemake_works():
-            raise ParbenchError(
-                f"{Path.cwd()}: another run works in this folder; wait for its end, or use a "
-                "second checkout"
-            )
-        if host.exists() and (other := host.read_text("utf-8")) != here:
-            raise ParbenchError(
-                f"{Path.cwd()}: the last run began on {other} and holds the lock; if it works no "
-                "more: snakemake --unlock"
-            )
-        say("an earlier run was killed; releasing its lock on this folder")
-        command = [str(folder / "bin" / "python"), "-m", "snakemake", "--unlock", "--quiet"]
-        subprocess.run(command, stdout=2, check=False)
-    state.mkdir(exist_ok=True)
-    write_atomically(host, here)
-
-
-def _snakemake_works() -> bool:
-    """Return whether a Snakemake is running in this folder."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it belongs to another user or has ended
-            if (process / "cwd").resolve() == Path.cwd():
-                words = (process / "cmdline").read_bytes().split(b"\0")[:4]
-                if any(word.endswith(b"snakemake") for word in words):
-                    return True
-    return False
