@@ -1,30 +1,27 @@
-"""Shared fixtures, and the grouping of tests that run in parallel."""
+"""What all tests share: they are kept apart from the checkout, and leave no process behind."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import hypothesis
+import psutil
 import pytest
 
 import require
+from isolated import ROOT
+from parbench.data import dataset
+from parbench.deploy import apptainer, images
+from workspace import Workspace
 
-ROOT = Path(__file__).resolve().parent.parent
 # No deadline: other load on the machine must not fail a test.
 hypothesis.settings.register_profile("parbench", deadline=None)
 hypothesis.settings.load_profile("parbench")
 
-
-def pytest_configure(config):
-    # Each parallel worker has its own core locks: cells of different workers slow each other down,
-    # which no test minds, but do not wait for each other.
-    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-        folder = Path(tempfile.gettempdir(), f"parbench-locks-{os.getuid()}-{worker}")
-        os.environ.setdefault("PARBENCH_LOCKS", str(folder))
+GRACE_SECONDS = 60  # for processes that are about to end when the last test of a file has
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -36,11 +33,40 @@ def pytest_collection_modifyitems(items):
         item.add_marker(pytest.mark.xdist_group(group))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _in_the_copy():
+    """Run tests in the copy of the project: what they read of results is not the checkout's."""
+    before = Path.cwd()
+    os.chdir(ROOT)
+    yield
+    os.chdir(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_process_is_left(request):
+    """End the processes that tests of a file have left behind, and fail."""
+    yield
+    begun = f"{request.node.nodeid}::"
+    running = psutil.process_iter(["cmdline"])
+    left = [process for process in running if started_by(process).startswith(begun)]
+    _, alive = psutil.wait_procs(left, timeout=GRACE_SECONDS)
+    for process in alive:
+        process.kill()
+    assert not alive, [process.info["cmdline"] for process in alive]
+
+
+def started_by(process: psutil.Process) -> str:
+    """Return the ID of the test that started ``process``; empty if none did, or a fixture."""
+    try:
+        test, _, when = process.environ().get("PYTEST_CURRENT_TEST", "").rpartition(" ")
+        return test if when == "(call)" and process.status() != psutil.STATUS_ZOMBIE else ""
+    except psutil.Error:  # it has ended, or is another user's
+        return ""
+
+
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory) -> Path:
     """Convert the digits dataset, once; return its folder."""
-    from parbench.data import dataset  # imported here: a test copies this file alone
-
     folder = tmp_path_factory.mktemp("data") / "digits"
     data, digest = folder / "data.safetensors", folder / "digest.json"
     dataset.prepare("digits", {"kind": "digits"}, data, digest)
@@ -54,8 +80,6 @@ def quickstart(tmp_path_factory):
     As for a user: in images where Apptainer works, else on the host; without network except for
     loopback, which cells need. One restart per pair: beside other tests more decide nothing.
     """
-    from parbench.deploy import apptainer, images
-    from workspace import Workspace  # imported here: a test copies this file alone
 
     settings = {"arguments": {}, "unpack": True}
     work = Workspace(tmp_path_factory.mktemp("quick") / "quick, start", "auto")

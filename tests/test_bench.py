@@ -8,9 +8,9 @@ import sys
 import pytest
 
 import bench
-from conftest import ROOT
 from parbench.bench import benchmarks
 from parbench.errors import ParbenchError
+from workspace import ROOT
 
 
 @pytest.fixture

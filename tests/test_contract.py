@@ -27,7 +27,7 @@ import yaml
 
 from workspace import ROOT, Workspace
 
-GOLDEN = ROOT / "tests" / "contract"
+GOLDEN = Path(__file__).parent / "contract"  # of the checkout, where it is rewritten
 REWRITE = "REWRITE_CONTRACT" in os.environ
 STUDIES = sorted(path.stem for path in (ROOT / "studies").glob("*.yaml"))
 EVIDENCE = sorted(path.stem for path in (ROOT / "reports/evidence").glob("*.json"))

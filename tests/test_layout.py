@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from conftest import ROOT
+from workspace import ROOT
 
 FILES = sorted((ROOT / "scripts").rglob("*.py"))
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 
 import psutil
 import pytest
@@ -21,8 +20,7 @@ import pytest
 import training
 from parbench import files
 from parbench.cell import Pair
-
-ROOT = Path(__file__).resolve().parent.parent
+from workspace import ROOT
 
 
 class Cell:

@@ -10,7 +10,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from isolated import ROOT
+
 PARTS = (
     *("Snakefile", "config.yaml", "rules", "scripts", "studies", "profiles", "slurm"),
     *("containers", "pyproject.toml"),
