@@ -4,7 +4,7 @@
 #     sudo make system                            # all of it
 #     sudo make system ARGS=chromium              # one part
 #
-# What is there is left as it is. Services are neither started nor configured. Where the distribution has no
+# Elsewhere it says which packages are lacking. What is there is left as it is. Services are neither started nor configured. Where the distribution has no
 # Apptainer (Debian 12), Debian's unstable one is unpacked with its own libraries into a folder of its own, so
 # that no library of the system changes.
 set -euo pipefail
@@ -15,13 +15,17 @@ prefix=/opt/parbench/apptainer
 say() { echo "parbench: $*" >&2; }
 stop() { echo "error: $*" >&2; exit 2; }
 
-# The programs that are looked for, and the packages of Debian and Ubuntu that hold them.
+# The programs that are looked for, and the packages that hold them: of Debian and Ubuntu, of Fedora and RHEL,
+# of openSUSE and SLE; one name where all have the same.
 declare -A programs=(
-    [apptainer]="mksquashfs=squashfs-tools squashfuse_ll=squashfuse fuse-overlayfs=fuse-overlayfs
-        newuidmap=uidmap fakeroot=fakeroot debootstrap=debootstrap patchelf=patchelf"
-    [slurm]="sbatch=slurm-wlm srun=slurm-wlm slurmctld=slurm-wlm slurmd=slurm-wlm munged=munge"
-    [chromium]="chromium=chromium chromedriver=chromium-driver pdftotext=poppler-utils"
-    [java]="java=openjdk-17-jre-headless"
+    [apptainer]="mksquashfs=squashfs-tools,squashfs-tools,squashfs squashfuse_ll=squashfuse
+        fuse-overlayfs=fuse-overlayfs newuidmap=uidmap,shadow-utils,shadow fakeroot=fakeroot
+        debootstrap=debootstrap"
+    [slurm]="sbatch=slurm-wlm,slurm,slurm srun=slurm-wlm,slurm,slurm slurmctld=slurm-wlm,slurm-slurmctld,slurm
+        slurmd=slurm-wlm,slurm-slurmd,slurm-node munged=munge"
+    [chromium]="chromium=chromium chromedriver=chromium-driver,chromedriver,chromedriver
+        pdftotext=poppler-utils,poppler-utils,poppler-tools"
+    [java]="java=openjdk-17-jre-headless,java-21-openjdk-headless,java-17-openjdk-headless"
 )
 
 # An Apptainer that runs and is new enough for build arguments.
@@ -49,6 +53,7 @@ install_private() {
             | sed -nE 's/^(Pre-)?Depends: //p' | tr ',' '\n' | sed -nE 's/^ *(lib[a-z0-9.+-]+).*/\1/p' | sort -u)
         wanted=$(comm -23 <(echo "$libraries" | sed '/^$/d') <(tr ' ' '\n' <<<"$packages" | sort -u) | xargs)
     done
+    command -v patchelf >/dev/null || "${apt[@]}" -y install --no-install-recommends patchelf >&2
     (cd "$work/archives" && "${apt[@]}" "${options[@]}" download $packages >&2)
     for program in "$work"/archives/*.deb; do dpkg -x "$program" "$prefix"; done
     cd "$prefix"
@@ -76,6 +81,15 @@ give_ids() {
     done
 }
 
+# This system's package manager, empty if unknown, and the column of its names above.
+manager=apt column=1
+case "$(. /etc/os-release 2>/dev/null; echo "${ID:-} ${ID_LIKE:-}")" in
+*debian* | *ubuntu*) ;;
+*fedora* | *rhel*) manager=dnf column=2 ;;
+*suse*) manager=zypper column=3 ;;
+*) manager="" ;;
+esac
+
 policy="" work=""
 trap 'rm -rf -- "$policy" "$work"' EXIT
 parts=("$@")
@@ -88,13 +102,21 @@ for part in "${parts[@]}"; do
         continue
     fi
     for entry in ${programs[$part]}; do
-        command -v "${entry%=*}" >/dev/null || packages="$packages ${entry#*=}"
+        command -v "${entry%=*}" >/dev/null || packages="$packages $(cut -d , -f $column <<<"${entry#*=}")"
     done
 done
+if [[ $manager != apt ]]; then
+    [[ " ${parts[*]} " != *" apptainer "* ]] || new_enough apptainer || packages="$packages apptainer"
+    [[ -n $packages ]] || { say "all is there: ${parts[*]}"; exit; }
+    packages=$(tr ' ' '\n' <<<"$packages" | sort -u | tr '\n' ' ')
+    [[ -n $manager ]] || stop "make system installs on Debian and Ubuntu alone; here install (by Debian's names):$packages"
+    stop "make system installs on Debian and Ubuntu alone; here: sudo $manager install$packages"
+fi
 [[ $(id -u) == 0 ]] || stop "this needs root: sudo make system"
 if [[ -n $packages ]]; then
-    command -v apt-get >/dev/null || stop "this is no Debian or Ubuntu; lacking:$packages"
     "${apt[@]}" update >&2
+    # Newer systems have no Java 17 any more.
+    apt-cache show openjdk-17-jre-headless >/dev/null 2>&1 || packages=${packages/openjdk-17-/openjdk-21-}
     if [[ ! -e /usr/sbin/policy-rc.d ]]; then # Debian's own switch against services that start when installed
         policy=/usr/sbin/policy-rc.d
         printf '#!/bin/sh\nexit 101\n' >$policy

@@ -50,6 +50,7 @@ def stub(monkeypatch, tmp_path) -> Callable[..., Path]:
 
 def test_none_is_said_with_what_installs_it(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("platform.freedesktop_os_release", lambda: {"ID": "debian"})
     assert apptainer.probe().trouble.startswith("Apptainer is not installed; sudo make system")
 
 

@@ -15,7 +15,7 @@ from parbench.errors import ParbenchError
 WORKS = apptainer.Apptainer("/usr/bin/apptainer", "1.4.5")
 ABSENT = apptainer.Apptainer(None, trouble="Apptainer is not installed; sudo make system")
 KEPT = Path("results/deployment.json")
-OBSTACLE = "this user cannot build images: no debootstrap; sudo make system"
+OBSTACLE = "this user cannot build images: no debootstrap; sudo make system ARGS=apptainer"
 
 
 @pytest.fixture(autouse=True)
@@ -153,12 +153,14 @@ def test_the_real_obstacles_of_building(monkeypatch, tmp_path, stack):
     monkeypatch.undo()
     monkeypatch.setenv("PARBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(apptainer, "BUILD_PATH", str(tmp_path))
+    monkeypatch.setattr("platform.freedesktop_os_release", lambda: {"ID": "debian"})
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
     monkeypatch.setenv("USER", "me")
     asked = config()["images"]
     assert images.obstacle(stack, asked) == OBSTACLE
     other = {"bootstrap": "docker", "from": f"debian@sha256:{'0' * 64}"}
-    lack = "this user cannot build images: no range of ids for me in /etc/subuid; sudo make system"
+    lack = "this user cannot build images: no range of ids for me in /etc/subuid; sudo "
+    lack += "make system ARGS=apptainer"
     assert images.obstacle(stack, {**asked, "arguments": other}) == lack
     # Nothing is built when the images that most studies need were copied into the cache.
     for name in ("torch", "horovod", "report"):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from parbench import machine
-from parbench.deploy import doctor
+from parbench.deploy import apptainer, doctor, environment
 from workspace import ROOT
 
 CHECKS = ["Python", "disk", "cores", "accelerators", "Horovod", "compiler", "Apptainer", "Slurm"]
@@ -32,8 +32,8 @@ def test_it_needs_nothing_but_python_and_names_every_check(bare):
     lines = done.stdout.splitlines()
     states = {line[:12].strip(): line.split("  ")[1:] for line in lines if line[0] != " "}
     assert list(states) == CHECKS
-    assert "Apptainer is not installed; sudo make system" in done.stdout
-    assert "mend:  sudo apt install g++ make" in done.stdout
+    assert "Apptainer is not installed; " in done.stdout
+    assert "cannot be compiled without a C++ compiler and make" in done.stdout
 
 
 def test_without_slurm_it_says_where_to_run(bare):
@@ -78,3 +78,38 @@ def test_one_core_and_hidden_accelerators_are_limits(monkeypatch, checks):
     assert found["cores"].state == found["accelerators"].state == "limited"
     assert "needs 2 cores" in found["cores"].costs
     assert "leaves 1" in found["accelerators"].found
+
+
+DEBIAN = {"ID": "linuxmint", "ID_LIKE": "ubuntu debian"}
+SUSE = {"ID": "opensuse-tumbleweed", "ID_LIKE": "opensuse suse"}
+
+
+@pytest.mark.parametrize(
+    ("system", "horovod", "images"),
+    [
+        (DEBIAN, "sudo apt install g++ make; ", "sudo make system ARGS=apptainer"),
+        ({"ID": "fedora"}, "sudo dnf install gcc-c++ make; ", "sudo dnf install apptainer"),
+        ({"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "sudo dnf ", "sudo dnf install appt"),
+        (SUSE, "sudo zypper install gcc-c++ make; ", "sudo zypper install apptainer"),
+        ({"ID": "arch"}, "install g++, make, or what this system calls them; ", "install apptai"),
+        (None, "install g++, make, or what this system calls them; ", "install apptainer, or what"),
+    ],
+    ids=["Mint", "Fedora", "Rocky", "openSUSE", "Arch", "unknown"],
+)
+def test_remedies_are_in_the_words_of_the_distribution(
+    monkeypatch, checks, tmp_path, system, horovod, images
+):
+    def release() -> dict[str, str]:
+        if system is None:
+            raise OSError("no os-release")
+        return system
+
+    monkeypatch.setattr("platform.freedesktop_os_release", release)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(environment, "horovod_lacks", lambda: ["compiler", "make"])
+    apptainer.probe.cache_clear()
+    found = checks()
+    apptainer.probe.cache_clear()
+    assert found["Horovod"].mend.startswith(horovod)
+    assert found["Apptainer"].mend.startswith(images)
+    assert images in found["Apptainer"].found

@@ -205,8 +205,7 @@ def test_horovod_that_cannot_be_built_is_a_reason_and_everything_else_goes_on(re
     clone.run("ensure", "--stack", "tiny", "--all")
     state = json.loads((folder / "horovod.json").read_text())
     assert not state["available"]
-    assert "no C++ compiler was found" in state["reason"]
-    assert "sudo apt install" in state["reason"]
+    assert re.match(r"it needs a C\+\+ compiler.*; .*install .*", state["reason"])
     again = clone.run("ensure", "--stack", "tiny", "horovod")
     assert (again.returncode, again.stdout.strip()) == (0, str(folder))
     assert "make env ARGS=horovod tries again" in again.stderr  # a compiler may be there by now

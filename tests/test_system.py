@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from workspace import ROOT
 
-TOOLS = ("bash", "cat", "chmod", "env", "grep", "id", "ls", "rm", "sed", "wc")
+TOOLS = ("bash", "cat", "chmod", "cut", "env", "grep", "id", "ls", "rm", "sed", "sort", "tr", "wc")
 CHROMIUM = ("chromium", "chromedriver", "pdftotext")
 
 
@@ -19,6 +20,8 @@ class Machine:
 
     def __init__(self, folder: Path):
         self.bin, self.calls = folder / "bin", folder / "calls"
+        self.os_release = folder / "os-release"
+        self.os_release.write_text("ID=debian\n")
         self.bin.mkdir()
         self.calls.touch()
         for tool in TOOLS:
@@ -34,6 +37,7 @@ class Machine:
         script = (ROOT / "containers/system.sh").read_text()
         script = script.replace(":/usr/local/sbin:/usr/sbin:/sbin", "")
         script = script.replace("/usr/sbin/policy-rc.d", str(self.bin / "policy-rc.d"))
+        script = script.replace("/etc/os-release", str(self.os_release))
         return subprocess.run(
             ["/bin/bash", "-c", script, "system.sh", *words],
             env={"PATH": str(self.bin)},
@@ -57,6 +61,7 @@ case "$*" in
     *install*) [[ -e "{machine.bin}/policy-rc.d" ]] || exit 9 ;;
 esac""",
     )
+    machine.stub("apt-cache")
     machine.stub("chromium")
     done = machine.run("chromium")
     assert (done.returncode, done.stderr) == (0, "parbench: all is there: chromium\n")
@@ -79,3 +84,32 @@ def test_mistakes_are_one_sentence(machine):
     done = machine.run("chromium")
     assert done.returncode == 2
     assert "needs root: sudo make system" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("system", "words"),
+    [
+        ("ID=fedora", "here: sudo dnf install chromedriver chromium poppler-utils"),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"', "sudo dnf install "),
+        ('ID="opensuse-leap"\nID_LIKE="suse opensuse"', "sudo zypper install .* poppler-tools"),
+        ("ID=arch", r"here install \(by Debian's names\): chromium chromium-driver poppler-utils"),
+    ],
+)
+def test_another_distribution_is_told_the_packages_in_its_own_words(machine, system, words):
+    machine.os_release.write_text(f"{system}\n")
+    done = machine.run("chromium")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert re.search(words, done.stderr), done.stderr
+    for name in CHROMIUM:
+        machine.stub(name)
+    done = machine.run("chromium")
+    assert (done.returncode, done.stderr) == (0, "parbench: all is there: chromium\n")
+
+
+def test_java_is_one_that_the_distribution_has(machine):
+    if os.getuid():
+        pytest.skip("only root installs")
+    machine.stub("apt-get", f'echo "$*" >>"{machine.calls}"')
+    machine.stub("apt-cache", "exit 100")  # Debian 13
+    assert machine.run("java").returncode == 0
+    assert machine.calls.read_text().endswith("recommends openjdk-21-jre-headless\n")

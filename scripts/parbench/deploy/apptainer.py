@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from parbench import distribution
 from parbench.errors import ParbenchError
 
 PYTHON = "/opt/parbench/bin/python"  # in every image, see containers/base.def
@@ -46,8 +47,8 @@ def probe() -> Apptainer:
     """Find Apptainer and try each way of running a tiny image until one works."""
     path = shutil.which("apptainer")
     if path is None:
-        trouble = "Apptainer is not installed; sudo make system (docs/images.md has other ways)"
-        return Apptainer(None, trouble=trouble)
+        remedy = f"{distribution.system('apptainer')} (docs/images.md has other ways)"
+        return Apptainer(None, trouble=f"Apptainer is not installed; {remedy}")
     version = _ask([path, "--version"]).stdout.strip().removeprefix("apptainer version ")
     problems = []
     with tempfile.TemporaryDirectory(prefix="parbench-probe-") as folder:
@@ -104,14 +105,15 @@ def cannot_build(*, debootstrap: bool = True) -> str | None:
     /etc/subgid ordinary users cannot set owners of files; root without full capabilities needs one.
     """
     if debootstrap and shutil.which("debootstrap", path=BUILD_PATH) is None:
-        return "this user cannot build images: no debootstrap; sudo make system"
+        remedy = distribution.system("apptainer", "debootstrap")
+        return f"this user cannot build images: no debootstrap; {remedy}"
     user = os.environ.get("USER") if os.getuid() else "root"
     for path in (Path("/etc/subuid"), Path("/etc/subgid")):
         text = path.read_text("utf-8", "replace") if path.exists() else ""
         owners = re.findall(r"^([^:\s]+):\d+:\d+\s*$", text, re.MULTILINE)
         if not {user, str(os.getuid())} & set(owners):
             problem = f"no range of ids for {user} in {path}"
-            return f"this user cannot build images: {problem}; sudo make system"
+            return f"this user cannot build images: {problem}; {distribution.give_ids(user)}"
     return None
 
 

@@ -10,12 +10,10 @@ import platform
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from parbench import cache, machine
+from parbench import cache, distribution, machine
 from parbench.deploy import apptainer, environment
 
 OK, LIMITED, MISSING = "ok", "limited", "missing"
@@ -107,18 +105,13 @@ def _horovod() -> Check:
     if state and state["available"]:
         gpu = "Gloo and NCCL" if state["gpu"] == "nccl" else "Gloo"
         return Check("Horovod", OK, f"{state['version']}, {gpu}")
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    present = {
-        "g++": any(map(shutil.which, ("c++", "g++", "clang++"))),
-        "make": shutil.which("make") is not None,
-        f"{version}-dev": Path(sysconfig.get_paths()["include"], "Python.h").is_file(),
-    }
-    lacking = [package for package, is_present in present.items() if not is_present]
+    lacking = environment.horovod_lacks()
     if state is None and not lacking:
         costs = "`make report` takes some minutes longer, once, for a study with cells of it"
         return Check("Horovod", LIMITED, "not compiled yet", costs, "make env ARGS=horovod")
-    found = state["reason"] if state else f"cannot be compiled without {', '.join(lacking)}"
-    install = f"sudo apt install {' '.join(lacking)}; " if lacking else ""
+    needed = " and ".join(environment.HOROVOD_NEEDS[name] for name in lacking)
+    found = state["reason"] if state else f"cannot be compiled without {needed}"
+    install = f"{distribution.install(*lacking)}; " if lacking else ""
     costs = "its cells are rows 'not run' with this reason; all else goes on"
     return Check("Horovod", MISSING, found, costs, f"{install}make env ARGS=horovod")
 
@@ -134,7 +127,8 @@ def _compiler() -> Check:
 
 def _apptainer() -> Check:
     installed = apptainer.probe()
-    costs, mend = "cells run in this machine's own environment", "sudo make system; docs/images.md"
+    costs = "cells run in this machine's own environment"
+    mend = f"{distribution.system('apptainer')}; docs/images.md"
     if installed.trouble is not None:
         return Check("Apptainer", MISSING, installed.trouble, costs, mend)
     text = f"{installed.version} ({installed.program}), runs images"

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from parbench import cache
+from parbench import cache, distribution
 from parbench.cache import say
 from parbench.deploy import uv
 from parbench.errors import ParbenchError
@@ -40,6 +40,7 @@ from parbench.printable import masked
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPE = ROOT / "containers" / "build_horovod.py"
+HOROVOD_NEEDS = {"compiler": "a C++ compiler", "make": "make", "headers": "Python's headers"}
 LAYOUT = 2  # raise it when environments of older versions must not be used any more
 
 
@@ -163,12 +164,27 @@ def horovod_wheel(place: Path) -> Path | None:
     return next(iter(place.glob("horovod-*.whl")), None)
 
 
+def horovod_lacks() -> list[str]:
+    """Return what compiling Horovod needs and this machine lacks, by the keys of HOROVOD_NEEDS."""
+    compilers = os.environ.get("CXX", "").split()[:1] or ["c++", "g++"]
+    is_there = {
+        "compiler": any(map(shutil.which, compilers)),
+        "make": shutil.which("make") is not None,
+        "headers": Path(sysconfig.get_paths()["include"], "Python.h").is_file(),
+    }
+    return [name for name, there in is_there.items() if not there]
+
+
 def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
     """Compile the wheel unless it exists, install it and return the content of horovod.json."""
     python = str(folder / "bin" / "python")
     if horovod_wheel(place) is None:
         if cache.BUNDLE.is_dir():
             reason = "the machine that wrote bundle/ had none, and compiling it needs a network"
+            return {"available": False, "reason": reason}
+        if lacking := horovod_lacks():
+            needed = " and ".join(HOROVOD_NEEDS[name] for name in lacking)
+            reason = f"it needs {needed}; {distribution.install(*lacking)}"
             return {"available": False, "reason": reason}
         say("compiling Horovod for this torch (once; 2 to 5 minutes on two cores)")
         command = [python, str(RECIPE), "--lock", str(locks(stack) / "horovod.txt")]

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from parbench import cache
+from parbench import cache, distribution
 from parbench.errors import ParbenchError
 from parbench.printable import masked
 
@@ -117,7 +117,7 @@ def program(lock_file: Path) -> Path:
     command = [sys.executable, "-m", "pip", *words]
     if run_masked(command, sys.stderr, env=clean_environment()):
         raise ParbenchError(
-            f"pip cannot fetch uv {pin[1]}, which installs the packages; {HELP}; no pip: sudo apt "
-            "install python3-pip"
+            f"pip cannot fetch uv {pin[1]}, which installs the packages; {HELP}; no pip: "
+            f"{distribution.install('pip')}"
         )
     return path
