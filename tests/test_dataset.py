@@ -7,10 +7,14 @@ import http.server
 import io
 import json
 import os
+import shutil
+import struct
 import subprocess
 import sys
 import tarfile
 import threading
+import warnings
+import zlib
 from functools import partial
 from pathlib import Path
 
@@ -147,7 +151,11 @@ def test_another_archive_is_refused(tmp_path):
         (good, {"size": 5}, "bytes, 5 are expected; give the official"),
         (good, {"sha256": "0" * 64}, "is expected; give the official"),
         (good, {"path": str(tmp_path / "b")}, "no such file; give the official"),
+        (good, {"path": str(tmp_path)}, "it is a folder, a file is expected; give the official"),
+        (good, {"path": "/dev/null"}, "it is not a regular file; give the official"),
+        (b"<html>Log in", {"size": 5}, "(it looks like a web page, such as one that asks to log"),
         (b"no archive at all", {}, "not CIFAR-10's binary archive"),
+        (pack({**CONTENTS, BINS[2]: b""}), {}, "data_batch_3.bin has no records of ten classes"),
         (good[:-2000], {}, "not CIFAR-10's binary archive"),
         (pack(fewer), {}, "data_batch_3.bin is missing"),
         (pack({**CONTENTS, BINS[2]: records()[:-1]}), {}, "not CIFAR-10's binary archive"),
@@ -252,6 +260,126 @@ def test_a_folder_of_images(folder, tmp_path):
     assert (images["train_images"][3:, :, 3, 5] > 247).all()  # lossy compression
 
 
+def test_files_that_are_no_images_are_passed_over_and_named(folder, tmp_path):
+    """As by torchvision's ImageFolder; but of hidden files it tries to read ._10.png."""
+    for name in ("train/README.txt", "train/b/Thumbs.db", "test/b/._10.png", "test/b/sums"):
+        put(folder, name, b"x")
+    paint(folder / "train/b/more/4.png")
+    images, described = prepared(of(folder), tmp_path / "out")
+    assert images["train_labels"].tolist() == [0, 1, 1, 1]
+    passed_over, deeper = described["notes"]
+    assert passed_over.endswith(
+        "test/b/._10.png, test/b/sums, train/.DS_Store, train/README.txt, train/b/Thumbs.db (5 in "
+        "all)"
+    )
+    assert deeper == "images in folders within their class's folder: 1"
+
+
+def deep_png(pixels: np.ndarray) -> bytes:
+    """Return a PNG file of ``pixels``, big-endian uint16 [H, W, 3], which Pillow does not write."""
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+    header = struct.pack(">2I5B", pixels.shape[1], pixels.shape[0], 16, 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content))
+        + name
+        + content
+        + struct.pack(">I", zlib.crc32(name + content))
+        for name, content in chunks
+    )
+
+
+def test_images_become_what_a_viewer_shows(folder, tmp_path):
+    """Turned, on a white background, without a library's warnings."""
+    upright = Image.new("RGB", (4, 6), (0, 0, 255))  # turned, it is 6x4
+    upright.putpixel((0, 5), (9, 8, 7))
+    for name in ("3.png", "4.tif"):
+        exif = upright.getexif()
+        exif[0x0112] = 6
+        upright.save(folder / "train/b" / name, exif=exif)
+    clear = Image.new("RGBA", (6, 4), (9, 8, 7, 0))
+    clear.save(folder / "train/b/5.png")
+    clear.convert("LA").save(folder / "train/b/6.png")
+    palette = Image.new("P", (6, 4), 1)
+    palette.putpalette([0, 0, 0, 9, 8, 7])
+    palette.save(folder / "train/b/7.png", transparency=b"\xff\x00")
+    put(folder, "train/b/8.png", deep_png(np.full((4, 6, 3), (0x1234, 0xFEDC, 255), ">u2")))
+    clear.convert("RGB").save(
+        folder / "train/b/9.webp",
+        save_all=True,
+        append_images=[Image.new("RGB", (6, 4))],
+        lossless=True,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        images, described = prepared(of(folder), tmp_path / "out")
+    turned, also_turned, *white, deep, framed = images["train_images"][3:]
+    assert (turned == also_turned).all()
+    assert turned[:, 0, 0].tolist() == [9, 8, 7]
+    assert [image.min() for image in white] == [255] * 3
+    assert deep[:, 0, 0].tolist() == [0x12, 0xFE, 0]
+    assert framed[:, 0, 0].tolist() == [9, 8, 7]
+    assert described["notes"][1:] == [
+        "2 of 13 images: turned as the orientation in its EXIF data says",
+        "3 of 13 images: transparent parts are shown on white",
+        "1 of 13 images: of 16 bits a channel the upper 8 are read",
+        "1 of 13 images: of several frames the first is read",
+    ]
+
+
+def test_one_name_in_two_unicode_forms_is_one_class(folder, tmp_path):
+    rename(folder, "train/b", to="Ka\u0308fer")
+    rename(folder, "test/b", to="K\u00e4fer")
+    images, described = prepared(of(folder), tmp_path / "out")
+    assert described["classes"] == [MARKUP, "K\u00e4fer"]
+    assert images["test_labels"].tolist() == [0, 1, 1]
+    rename(folder, "train/Ka\u0308fer", to="K\u00e4fer")
+    assert prepared(of(folder), tmp_path / "out")[1] == described
+
+
+def test_links_are_followed(folder, tmp_path):
+    """A change behind them is noticed, also if only the link changes."""
+    linked, kept = tmp_path / "linked", tmp_path / "kept.json"
+    (linked / "test").mkdir(parents=True)
+    (linked / "train").symlink_to(folder / "train")
+    (linked / "test/b").symlink_to("../../my images/test/b")
+    (linked / "test" / MARKUP).mkdir()
+    image = linked / "test" / MARKUP / "x.PNG"
+    image.symlink_to(folder / "test" / MARKUP / "x.PNG")
+    described = prepared(of(folder), tmp_path / "out")[1]
+    assert prepared(of(linked), tmp_path / "links")[1] == described | {"source": str(linked)}
+
+    def digest() -> str:
+        return dataset.local_digest(of(linked), kept, tmp_path / "absent")
+
+    seen = [digest()]
+    assert seen == [described["source_sha256"]]
+    times = os.stat(image)
+    paint(folder / "test" / MARKUP / "x.PNG", (254, 0, 0))
+    os.utime(image, ns=(times.st_atime_ns, times.st_mtime_ns))  # as cp -p and rsync -t do
+    seen.append(digest())
+    other = tmp_path / "other.png"
+    shutil.copy2(folder / "train/b/2.png", other)
+    image.unlink()
+    image.symlink_to(other)
+    seen.append(digest())
+    assert len(set(seen)) == 3
+
+
+def test_a_path_may_begin_with_a_variable_or_the_home_folder(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("DATA", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for path in ("$DATA/my images", "${DATA}/my images/", "~/my images", "my images"):
+        assert prepared(of(Path(path)), tmp_path / "out")[1]["train"] == 3
+    for path, reason in (
+        ("$NONE/images", r"\$NONE/images: the environment has no variable \$NONE; set it"),
+        ("~nobody-here/images", "the home folder of ~nobody-here is unknown"),
+    ):
+        with pytest.raises(ParbenchError, match=reason):
+            prepared(of(Path(path)), tmp_path / "out")
+
+
 def test_a_changed_folder_is_known_by_its_digest(folder, tmp_path):
     """Its cells are trained again for changed bytes, not for changed times."""
     kept, digest = tmp_path / "kept.json", tmp_path / "out/digest.json"
@@ -262,8 +390,8 @@ def test_a_changed_folder_is_known_by_its_digest(folder, tmp_path):
     assert dataset.local_digest(of(folder), kept, digest) == first
     paint(image, (1, 2, 3))
     assert dataset.local_digest(of(folder), kept, digest) not in (None, first)
-    (folder / "train/stray.txt").write_text("")
-    with pytest.raises(ParbenchError, match=r"stray\.txt: not a folder"):
+    (folder / "train/stray.png").write_text("")
+    with pytest.raises(ParbenchError, match=r"stray\.png: not in the folder of a class"):
         dataset.local_digest(of(folder), kept, digest)
     folder.rename(tmp_path / "elsewhere")
     assert dataset.local_digest(of(folder), kept, digest) == first  # the kept digest holds
@@ -273,16 +401,81 @@ def put(root: Path, name: str, content: bytes) -> None:
     (root / name).write_bytes(content)
 
 
+def rename(root: Path, *parts: str, to: str) -> None:
+    for part in parts:
+        (root / part).rename((root / part).with_name(to))
+
+
 BROKEN_FOLDERS = {
-    "no folder": (lambda root: root.rename(root.parent / "gone"), "train: no such folder; images"),
-    "one class": (
-        lambda root: [(root / part / "b").rename(root / part / ".b") for part in ("train", "test")],
-        "my images: images of 1 classes; at least 2 are needed",
+    "no folder": (
+        lambda root: root.rename(root.parent / "gone"),
+        "my images: no such folder; images belong in train/<class>/ and test/<class>/",
     ),
-    "a file among classes": (lambda root: put(root, "train/x.png", b""), "x.png: not a folder"),
-    "a text": (
-        lambda root: put(root, "train/b/notes.txt", b""),
-        "notes.txt: not an image file; only .bmp",
+    "an archive": (
+        lambda root: (root.rename(root.parent / "gone"), root.write_bytes(b"PK")),
+        "my images: not a folder; unpack an archive first",
+    ),
+    "another name of a part": (
+        lambda root: rename(root, "test", to="val"),
+        "test: no such folder; images belong in train/<class>/ and test/<class>/; ",
+    ),
+    "one class": (
+        lambda root: rename(root, "train/b", "test/b", to=".b"),
+        "my images: only the class '<b onclick=\"x\">a & \\'o\\''; at least 2 are needed",
+    ),
+    "no class": (
+        lambda root: [shutil.rmtree(each) for each in root.glob("t*/*/")],
+        "my images: no class; at least 2 are needed",
+    ),
+    "a class of one part": (
+        lambda root: rename(root, "test/b", to="bs"),
+        "my images: no images in test/b, train/bs; a class needs some in train/ and in test/",
+    ),
+    "an empty class": (
+        lambda root: (root / "test/c").mkdir(),
+        "my images: no images in train/c, test/c;",
+    ),
+    "a class of other files": (
+        lambda root: [put(root, "test/c/x.gif", b"") for _ in [(root / "test/c").mkdir()]],
+        "my images: no images in train/c, test/c;",
+    ),
+    "a class in Latin-1": (
+        lambda root: os.rename(root / "test/b", os.fsencode(root) + b"/test/K\xe4fer"),
+        "test: the name of the class b'K\\xe4fer' is not UTF-8; rename its folder",
+    ),
+    "an image of no class": (
+        lambda root: put(root, "train/x.png", b""),
+        "x.png: not in the folder of a class; images belong in train/<class>/",
+    ),
+    "a link to nothing": (
+        lambda root: (root / "train/b/3.png").symlink_to("../../away.png"),
+        "train/b/3.png: a link to ../../away.png, which is not there; correct or delete the link",
+    ),
+    "a class linked to itself": (
+        lambda root: (root / "train/c").symlink_to("c"),
+        "train/c: a link to c, which is not there",
+    ),
+    "links in a circle": (
+        lambda root: (root / "train/b/all").symlink_to(".."),
+        "all/b: a link to a folder that it lies in; delete the link",
+    ),
+    "a pipe": (
+        lambda root: os.mkfifo(root / "train/b/3.png"),
+        "train/b/3.png: neither a file nor a folder; remove it",
+    ),
+    "a truncated image": (
+        lambda root: put(root, "test/b/2.png", (root / "test/b/2.png").read_bytes()[:60]),
+        "2.png: not a readable image",
+    ),
+    "a program in PostScript": (
+        lambda root: put(
+            root, "test/b/x.png", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 4\n"
+        ),
+        "x.png: not a readable image (cannot identify image file",
+    ),
+    "a decompression bomb": (
+        lambda root: Image.new("1", (10_000, 9_000)).save(root / "test/b/x.png"),
+        "x.png: not a readable image (more than 89,478,485 pixels",
     ),
     "not an image": (
         lambda root: put(root, "test/b/x.png", b"<html>"),

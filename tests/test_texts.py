@@ -107,15 +107,51 @@ def test_a_source_is_read(kind, tmp_path, vocabularies):
         assert 3 <= len(read.test_texts) <= 20
 
 
+OTHER_FORMS = {
+    "a byte order mark and CRLF": ("sst2", "\ufeffsentence\tlabel\r\na fine film \t1\r\n".encode()),
+    "an index and empty lines": ("sst2", b"\tlabel\tsentence\n\n0\t1\ta fine film \n\n"),
+    "quotes and CRLF": ("ag-news", b'3,"Fine","a ""film"", dull"\r\n\r\n'),
+    "UTF-8": ("trec", "\ufeffHUM:ind Who\u00e9 ?\r\n\r\n".encode()),
+    "Latin-1": ("trec", b"HUM:ind Who\xe9 ?\n"),
+    "a byte order mark": (
+        "davidson",
+        "\n".join(["\ufeffclass,tweet", *(f"0,a tweet {n}" for n in range(100))]).encode(),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", OTHER_FORMS)
+def test_a_copy_in_another_form_is_read(form, tmp_path, vocabularies):
+    kind, content = OTHER_FORMS[form]
+    part = "table" if kind == "davidson" else "train"
+    read = source.load(kind)(**entry(kind, tmp_path, vocabularies, **{part: content})).read()
+    expected = FIRST[kind] if kind != "trec" else (3, "Who\u00e9 ?")
+    assert (read.train_labels[0], read.train_texts[0]) == expected
+    assert len(read.train_texts) == (1 if part == "train" else 100 - len(read.test_texts))
+
+
 WRONG = [
     ("sst2", "train", b"text\tlabel\na\t1\n", "no column 'sentence'; its columns are"),
-    ("sst2", "train", b"sentence\tlabel\na\t1\t2\n", "line 2: 3 columns, 2 are expect"),
+    ("sst2", "train", b"label\tsentence\tlabel\n1\ta\t0\n", "2 columns 'label'; its columns"),
+    (
+        "sst2",
+        "train",
+        b"sentence\tlabel\n\na\t1\t2\n",
+        "line 3: 3 columns between tabs, 2 are expected",
+    ),
     ("sst2", "test", b"sentence\tlabel\na\t7\n", "line 2: the label '7' is none of 0, 1"),
     ("sst2", "test", b"sentence\tlabel\n\xff\t1\n", "line 2: bytes that are no UTF-8"),
     ("sst2", "test", b"sentence\tlabel\n", "it holds no text"),
     ("trec", "test", b"\n", "it holds no text"),
     ("trec", "test", b"MOON:x Where ?\n", "line 1: the label 'MOON' is none of ABBR, "),
-    ("ag-news", "test", b'"5","a","b"\n', "row 1: the label '5' is none of 1, 2, 3, 4"),
+    ("ag-news", "test", b'"5","a","b"\n', "row 1, line 1: the label '5' is none of 1, 2, 3, 4"),
+    ("ag-news", "test", b'"1","a\nb","c"\n\n2;a;b\n', "row 2, line 4: 1 columns between commas, 3"),
+    (
+        "ag-news",
+        "test",
+        b'"1","a","b"\n"2","a\nb","c\n',
+        "the row that begins in line 2: unexpected",
+    ),
     ("davidson", "table", b",count,class\n0,3,1\n", "no column 'tweet'"),
 ]
 
@@ -145,6 +181,10 @@ def test_a_member_of_a_downloaded_archive(tmp_path, vocabularies):
     assert texts.File(**part).content() == content
     with pytest.raises(ParbenchError, match="train.tsv has another SHA-256"):
         texts.File(**{**part, "sha256": "0" * 64}).content()
+    with pytest.raises(
+        ParbenchError, match=r"train.csv cannot be read from it \(\"There is no item"
+    ):
+        texts.File(**{**part, "member": "train.csv"}).content()
     with pytest.raises(ParbenchError, match=r"MD5 0000(.|\n)*it has the MD5"):
         texts.File(**{**part, "archive_md5": "0" * 32}).content()
 

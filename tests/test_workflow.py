@@ -98,6 +98,7 @@ def test_words_of_the_command_line_train_nothing_again(work):
 
 GPIPE = "scripts/parbench/strategies/gpipe.py"
 DATASET = "scripts/parbench/data/dataset.py"
+SOURCE = "scripts/parbench/data/source.py"
 PAIRS = "pairs: {restarts: 2, compare: [{variant: ddp, baseline: eager}]}\n"
 RATE = "gpipe-2: {settings: {learning_rate: 0.1}, strategy: gpipe,"
 
@@ -124,7 +125,12 @@ RATE = "gpipe-2: {settings: {learning_rate: 0.1}, strategy: gpipe,"
             "from __future__ import annotations\n\nUNUSED = 1\n",
             {"train": 6, **PROVED},
         ),
-        (DATASET, "CONVERSION = 1", "CONVERSION = 2", {"dataset": 1, "train": 6, **AFTER}),
+        (
+            SOURCE,
+            "CONVERSION: ClassVar[int] = 1",
+            "CONVERSION: ClassVar[int] = 2",
+            {"dataset": 1, "train": 6, **AFTER},
+        ),
         ("reports/template.html.j2", "<html", "<!-- more --><html", {"report": 1}),
         ("studies/published/published_results.csv", "56.4", "56.5", AFTER),
     ],

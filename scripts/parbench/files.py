@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -66,6 +67,30 @@ def _sync_folder(path: Path) -> None:
     except OSError as error:
         if error.errno not in NO_SYNC:
             raise
+
+
+def user_path(text: str) -> Path:
+    """Return the path that a user wrote, with ~ and $VARIABLES expanded, as a shell does it.
+
+    ParbenchError for a user or a variable that does not exist.
+    """
+    path = os.path.expanduser(os.path.expandvars(text))
+    if path.startswith("~"):
+        raise ParbenchError(f"{text}: the home folder of {path.split('/')[0]} is unknown; write it")
+    if unknown := re.search(r"\$(\w+|\{[^}]*\})", path):
+        raise ParbenchError(
+            f"{text}: the environment has no variable {unknown[0]}; set it, or write the folder"
+        )
+    return Path(path)
+
+
+@contextlib.contextmanager
+def explained(path: str | os.PathLike) -> Iterator[None]:
+    """Raise an OSError as a ParbenchError that names its file, or ``path`` if it names none."""
+    try:
+        yield
+    except OSError as error:
+        raise ParbenchError(f"{error.filename or path}: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager

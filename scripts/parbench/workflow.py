@@ -24,7 +24,7 @@ from snakemake.exceptions import WorkflowError
 from parbench import files, machine
 from parbench.cache import say
 from parbench.cell import Cell, Pair
-from parbench.data import dataset, pretrained
+from parbench.data import pretrained, source
 from parbench.deploy import deployment, images
 from parbench.errors import ParbenchError
 from parbench.launch import run_lock, slurm, slurm_cluster
@@ -307,12 +307,18 @@ class WorkflowRun:
     def dataset_source(self, wildcards: Any) -> str:
         """Return what determines a dataset's bytes: not its mirrors, nor the code that fetches it.
 
-        Whoever changes the conversion raises CONVERSION in parbench/data/dataset.py. For a local
-        folder its bytes count, not its times: if this rule runs, so do all cells of the dataset.
+        Whoever changes the conversion raises CONVERSION of its kind. For a local folder its bytes
+        count, not its times: if this rule runs, so do all cells of the dataset.
         """
         spec = self._known("datasets", wildcards.dataset)
-        digest = state.source_digest(wildcards.dataset, self.plan)
-        return json.dumps([spec, dataset.CONVERSION, *([digest] if digest else [])], sort_keys=True)
+        conversion = source.load(spec["kind"]).CONVERSION
+        try:
+            digest = state.source_digest(wildcards.dataset, self.plan)
+        except ParbenchError as error:
+            # The rule runs, and its program prints this; raised here, Snakemake would show a
+            # traceback.
+            digest = str(error)
+        return json.dumps([spec, conversion, *([digest] if digest else [])], sort_keys=True)
 
     def weights_source(self, wildcards: Any) -> str:
         """Return the same for published weights, and their model's code, which names blocks."""

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from parbench import files
-from parbench.errors import ParbenchError
 
 
 def run(prepare: Callable[[str, dict, Path, Path], None], description: str) -> None:
@@ -19,8 +18,5 @@ def run(prepare: Callable[[str, dict, Path, Path], None], description: str) -> N
     parser.add_argument("--digest", required=True, type=Path, help="digest.json to write")
     arguments = parser.parse_args()
     spec = files.read_json(arguments.entries)[arguments.name]
-    try:
+    with files.explained(arguments.out):
         prepare(arguments.name, spec, arguments.out, arguments.digest)
-    except OSError as error:
-        path = error.filename or arguments.out
-        raise ParbenchError(f"{path}: {error.strerror or error}") from error

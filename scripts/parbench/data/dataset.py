@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from parbench.data.images import Images
     from parbench.data.texts import Texts
 
-# Increase it when the same source gives other bytes: datasets are then converted, and their cells
-# trained, again. Other changes to this file affect no result.
-CONVERSION = 1
-
 
 def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
     """Write the dataset ``name``, whose entry is ``spec``, to ``out`` and ``digest``."""
@@ -32,6 +28,8 @@ def prepare(name: str, spec: dict, out: Path, digest: Path) -> None:
 
     kind = source.load(spec["kind"])
     description = convert(name, spec["kind"], kind(**spec).read(), out, digest)
+    for note in description.get("notes", []):
+        say(f"{name}: {note}")
     say(
         f"{name}: {description['train']:,} training and {description['test']:,} test "
         f"{kind.HOLDS} in {out}"
@@ -98,9 +96,10 @@ def _write_safetensors(path: Path, tensors: dict[str, np.ndarray], metadata: dic
 def local_digest(spec: dict, kept: Path, digest: Path) -> str | None:
     """Return the SHA-256 of a local folder's current content; None if the entry pins its source.
 
-    Reading a folder takes long: the file ``kept`` caches the answer until a name, a size or a time
-    in the folder changes. For a missing folder, the answer comes from ``digest``, the description
-    of the converted data; None if that is missing, too.
+    Reading all images takes long: the file ``kept`` caches the answer until an image is another
+    file or has another size or time. For a missing folder, the answer comes from ``digest``, the
+    description of the converted data; None if that is missing, too. ParbenchError if the folder
+    cannot be read.
     """
     from parbench.data import source
 
@@ -108,12 +107,19 @@ def local_digest(spec: dict, kept: Path, digest: Path) -> str | None:
     root = entry.folder()
     if root is None:
         return None
-    if not root.is_dir():
-        return files.read_json(digest)["source_sha256"] if digest.is_file() else None
-    listing = [(str(path), path.lstat()) for path in sorted(root.rglob("*"))]
-    stamp = files.digest([[path, status.st_size, status.st_mtime_ns] for path, status in listing])
-    cached = files.read_json(kept) if kept.is_file() else {"stamp": None}
-    if cached["stamp"] != stamp:
-        cached = {"stamp": stamp, "sha256": entry.identify()}
-        files.write_json(kept, cached)
+    with files.explained(root):
+        if not root.exists():
+            return files.read_json(digest)["source_sha256"] if digest.is_file() else None
+        stamp = files.digest([_stamp(path) for path in entry.images()])
+        cached = files.read_json(kept) if kept.is_file() else {"stamp": None}
+        if cached["stamp"] != stamp:
+            cached = {"stamp": stamp, "sha256": entry.identify()}
+            files.write_json(kept, cached)
     return cached["sha256"]
+
+
+def _stamp(path: Path) -> list:
+    """Return what changes with the bytes of a file or, if it is reached by links, with these."""
+    status = path.stat()
+    changes = status.st_mtime_ns, status.st_ctime_ns  # a program may set the former
+    return [str(path), status.st_ino, status.st_size, *changes]

@@ -50,14 +50,37 @@ def fetch(urls: list[str], size: int | None, known: str) -> Path:
 def verify(path: Path, size: int | None, known: str) -> Path:
     """Return ``path`` if its size and digest are as expected; else ValueError says what differs."""
     if not path.is_file():
-        raise ValueError("no such file")
-    if size is not None and (actual := path.stat().st_size) != size:
-        raise ValueError(f"it has {actual:,} bytes, {size:,} are expected")
+        raise ValueError(
+            "it is a folder, a file is expected"
+            if path.is_dir()
+            else "it is not a regular file"
+            if path.exists()
+            else "no such file"
+        )
     with open(path, "rb") as file:
+        start = file.read(64)
+        file.seek(0)
+        if size is not None and (actual := path.stat().st_size) != size:
+            raise ValueError(f"it has {actual:,} bytes, {size:,} are expected{_looks(start)}")
         digest = hashlib.file_digest(file, _kind(known).replace("-", "")).hexdigest()
     if digest != known:
-        raise ValueError(f"it has the {_kind(known)} {digest}, {known} is expected")
+        raise ValueError(f"it has the {_kind(known)} {digest}, {known} is expected{_looks(start)}")
     return path
+
+
+# What is often found under the name of another file.
+_STARTS = {
+    b"<": "a web page, such as one that asks to log in",
+    b"version https://git-lfs": "a pointer of Git LFS, which `git lfs pull` replaces by the file",
+    b"PK\x03\x04": "a zip archive",
+}
+
+
+def _looks(start: bytes) -> str:
+    """Return what a file looks like that has these first bytes, as the end of a message."""
+    kinds = (kind for mark, kind in _STARTS.items() if start.lstrip().startswith(mark))
+    kind = next(kinds, None)
+    return f" (it looks like {kind})" if kind else ""
 
 
 def _kind(known: str) -> str:

@@ -6,7 +6,10 @@ Does not import pydantic: a bare machine decodes the images of a kit (launch/kit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import unicodedata
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -16,8 +19,12 @@ from parbench.errors import ParbenchError
 
 if TYPE_CHECKING:
     import numpy as np
+    from PIL import Image
 
 MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}  # all with 8 bits a channel
+# Of Pillow's decoders; others run programs (EPS) or are seldom used, and so seldom tested.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+BACKGROUND = "white"  # of transparent images
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,7 @@ class Images:
     """A dataset before conversion: images uint8 [N, 3, H, W], labels int64 [N].
 
     ``source`` says in words where it came from; ``source_sha256`` is the digest of its bytes.
+    ``notes``: sentences about what was passed over or changed.
     """
 
     train_images: np.ndarray
@@ -34,6 +42,7 @@ class Images:
     classes: list[str]
     source: str
     source_sha256: str
+    notes: tuple[str, ...] = ()
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Return the converted dataset's tensors by name."""
@@ -47,7 +56,8 @@ class Images:
 
     def described(self) -> dict[str, Any]:
         """Return what digest.json says about images only."""
-        return {"image_shape": list(self.train_images.shape[1:])}
+        notes = {"notes": list(self.notes)} if self.notes else {}
+        return {"image_shape": list(self.train_images.shape[1:]), **notes}
 
 
 def _moments(images: np.ndarray) -> tuple[list[float], list[float]]:
@@ -68,37 +78,52 @@ def _moments(images: np.ndarray) -> tuple[list[float], list[float]]:
     return mean, std
 
 
+def class_name(folder: str) -> str:
+    """Return the class of images in a folder of this name: the name in the Unicode form NFC, which
+    one system writes as another does not.
+    """
+    return unicodedata.normalize("NFC", folder)
+
+
 def decoded(
-    train: Sequence[PurePath],
-    test: Sequence[PurePath],
+    train: Mapping[PurePath, str],
+    test: Mapping[PurePath, str],
     source: str,
     source_sha256: str,
     opened: Callable[[PurePath], PurePath | IO[bytes]] = lambda path: path,
     shown: Callable[[Iterable, int], Iterable] = lambda items, count: items,
 ) -> Images:
-    """Decode the files ``train`` and ``test``, named <class>/<name>; ``opened`` opens a path.
+    """Decode the files ``train`` and ``test``, each a path with its class; ``opened`` opens a path.
 
     ``shown`` may show the progress. ParbenchError names a file that is invalid.
     """
     import numpy as np
 
-    paths = [*train, *test]
-    classes = sorted({path.parent.name for path in paths})
-    labels = np.array([classes.index(path.parent.name) for path in paths], dtype=np.int64)
+    paths, names = [*train, *test], [*train.values(), *test.values()]
+    classes = sorted(set(names))
+    label_of = {name: at for at, name in enumerate(classes)}
+    labels = np.array([label_of[name] for name in names], dtype=np.int64)
 
-    def pixels(path: PurePath) -> np.ndarray:
+    def pixels(path: PurePath) -> tuple[np.ndarray, list[str]]:
         return _decode(path, opened(path))
 
-    shape = pixels(paths[0]).shape
-    images = np.empty((len(paths), *shape), dtype=np.uint8)
-    with ThreadPoolExecutor(4) as pool:  # decoding releases the GIL
-        for index, image in enumerate(shown(pool.map(pixels, paths), len(paths))):
+    notes: Counter[str] = Counter()
+    # What Pillow warns of is recorded, not printed; threads share the record.
+    with warnings.catch_warnings(record=True) as warned, ThreadPoolExecutor(4) as pool:
+        warnings.simplefilter("always")
+        shape = pixels(paths[0])[0].shape
+        images = _room(len(paths), shape)
+        warned.clear()
+        # Decoding releases the GIL.
+        for at, (image, its_notes) in enumerate(shown(pool.map(pixels, paths), len(paths))):
             if image.shape != shape:
                 raise ParbenchError(
-                    f"{paths[index]}: {image.shape[2]}x{image.shape[1]} pixels, but "
+                    f"{paths[at]}: {image.shape[2]}x{image.shape[1]} pixels, but "
                     f"{paths[0]} has {shape[2]}x{shape[1]}; resize them all to one size first"
                 )
-            images[index] = image
+            images[at] = image
+            notes.update(its_notes)
+    notes.update(f"Pillow warns: {' '.join(str(each.message).split())}" for each in warned)
     return Images(
         train_images=images[: len(train)],
         train_labels=labels[: len(train)],
@@ -107,18 +132,64 @@ def decoded(
         classes=classes,
         source=source,
         source_sha256=source_sha256,
+        notes=tuple(f"{count} of {len(paths)} images: {note}" for note, count in notes.items()),
     )
 
 
-def _decode(path: PurePath, file: PurePath | IO[bytes]) -> np.ndarray:
-    """Return the pixels of an image file as RGB uint8 [3, H, W]."""
+def _room(count: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array for ``count`` images. ParbenchError if the memory does not suffice."""
     import numpy as np
-    from PIL import Image
 
     try:
-        with Image.open(file) as image:
+        return np.empty((count, *shape), dtype=np.uint8)
+    except MemoryError:
+        gib = count * math.prod(shape) / 2**30
+        raise ParbenchError(
+            f"{count:,} images of {shape[2]}x{shape[1]} pixels take {gib:,.0f} GiB of memory, more "
+            "than there is; make them smaller or fewer"
+        ) from None
+
+
+def _decode(path: PurePath, file: PurePath | IO[bytes]) -> tuple[np.ndarray, list[str]]:
+    """Return the pixels of an image file as RGB uint8 [3, H, W], as a viewer shows them, and notes
+    on what it was.
+    """
+    import numpy as np
+    from PIL import ExifTags, Image, ImageOps
+
+    notes = []
+    try:
+        with Image.open(file, formats=FORMATS) as image:
+            if image.width * image.height > Image.MAX_IMAGE_PIXELS:
+                raise ValueError(f"more than {Image.MAX_IMAGE_PIXELS:,} pixels")
             if image.mode not in MODES:
                 raise ValueError(f"its pixels are {image.mode}; only 8 bits a channel are read")
-            return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+            if any(";16" in str(tile.args) for tile in image.tile):
+                notes.append("of 16 bits a channel the upper 8 are read")
+            if getattr(image, "n_frames", 1) > 1:
+                notes.append("of several frames the first is read")
+            # Before the pixels are read, since that turns a TIFF.
+            if image.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9):
+                notes.append("turned as the orientation in its EXIF data says")
+            ImageOps.exif_transpose(image, in_place=True)
+            rgb, is_transparent = _opaque(image)
+            if is_transparent:
+                notes.append(f"transparent parts are shown on {BACKGROUND}")
+            return np.asarray(rgb).transpose(2, 0, 1), notes
     except Exception as error:  # decoders raise anything for bad input
-        raise ParbenchError(f"{path}: not a readable image ({error})") from None
+        raise ParbenchError(
+            f"{path}: not a readable image ({error or type(error).__name__}); replace or remove it"
+        ) from None
+
+
+def _opaque(image: Image.Image) -> tuple[Image.Image, bool]:
+    """Return ``image`` in RGB, on the background, and whether any of it was transparent."""
+    from PIL import Image
+
+    if "A" not in image.getbands() and "transparency" not in image.info:
+        return image.convert("RGB"), False
+    layer = image.convert("RGBA")
+    if layer.getextrema()[3] == (255, 255):
+        return layer.convert("RGB"), False
+    background = Image.new("RGBA", layer.size, BACKGROUND)
+    return Image.alpha_composite(background, layer).convert("RGB"), True

@@ -22,10 +22,17 @@ class Source(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
 
     kind: str
     HOLDS: ClassVar[str] = "images"  # or texts
+    # Increase it, in a kind, when the same source gives other bytes: its datasets are then
+    # converted, and their cells trained, again. Other changes to the code affect no result.
+    CONVERSION: ClassVar[int] = 1
 
     def folder(self) -> Path | None:
         """Return the local folder that is read; None if the entry pins the bytes itself."""
         return None
+
+    def images(self) -> list[Path]:
+        """Return the paths of the folder's images."""
+        raise NotImplementedError
 
     def identify(self) -> str:
         """Return the SHA-256 of the folder's current content."""

@@ -10,12 +10,11 @@ import csv
 import hashlib
 import io
 import json
-import os
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import pydantic
@@ -122,16 +121,25 @@ class File(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
     def content(self) -> bytes:
         """Return the verified bytes. ParbenchError if they differ from the digest."""
         if self.path:
-            path = Path(os.path.expanduser(self.path))
+            path = files.user_path(self.path)
             try:
                 return download.verify(path, self.size, self.sha256).read_bytes()
             except ValueError as reason:
-                raise ParbenchError(f"{path}: {reason}") from None
+                published = self.member or next(iter(self.urls), None)
+                fix = f"give {published}" if published else "correct `path`, or `size` and `sha256`"
+                raise ParbenchError(f"{path}: {reason}; {fix}") from None
         if not self.member:
             return download.fetch(self.urls, self.size, self.sha256).read_bytes()
         archive = download.fetch(self.urls, None, self.archive_md5)
-        with zipfile.ZipFile(archive) as opened:
-            content = opened.read(self.member)
+        try:
+            with zipfile.ZipFile(archive) as opened:
+                content = opened.read(self.member)
+        # RuntimeError: encrypted.
+        except (zipfile.BadZipFile, zlib.error, KeyError, RuntimeError) as error:
+            raise ParbenchError(
+                f"{archive}: {self.member} cannot be read from it ({error}); `member` names a file "
+                "of a zip archive"
+            ) from None
         if hashlib.sha256(content).hexdigest() != self.sha256:
             raise ParbenchError(f"{archive}: {self.member} has another SHA-256 than {self.sha256}")
         return content
@@ -145,36 +153,55 @@ class File(pydantic.BaseModel, extra="forbid", strict=True, frozen=True):
         return self
 
 
-def table(content: bytes, name: str, delimiter: str, columns: list[str], head: bool) -> list[list]:
-    """Return the values of ``columns`` in each row of a table. With ``head`` its first line names
-    the columns; else it has exactly ``columns``, in this order. ParbenchError names the line.
+def table(
+    content: bytes, name: str, delimiter: str, columns: list[str], head: bool
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the place of each row of a table, for messages, and its values of ``columns``. With
+    ``head`` the first row names the columns; else a row has exactly ``columns``, in this order.
+    Empty lines are skipped. ParbenchError names the line.
     """
-    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    is_quoted = delimiter != "\t"
+    quoting = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
     rows = csv.reader(lines(content, name), delimiter=delimiter, quoting=quoting, strict=True)
-    values = []
+    names, positions = columns, list(range(len(columns)))
+    first_line, number = 1, 0
     try:
-        names = next(rows) if head else columns  # not empty: see `lines`
-        missing = [column for column in columns if column not in names]
-        if missing:
-            raise ParbenchError(
-                f"{name}: no column {missing[0]!r}; its columns are {brief(', '.join(names))}"
-            )
-        positions = [names.index(column) for column in columns]
         for row in rows:
+            line, first_line = first_line, rows.line_num + 1
+            if not row:
+                continue
+            number += 1
+            if head and number == 1:
+                names, positions = row, _positions(row, columns, name)
+                continue
+            # In a file without quotes, lines are rows.
+            where = f"{name}: row {number}, line {line}" if is_quoted else f"{name}: line {line}"
             if len(row) != len(names):
+                separator = "commas" if is_quoted else "tabs"
                 raise ParbenchError(
-                    f"{name}: line {rows.line_num}: {len(row)} columns, {len(names)} are expected"
+                    f"{where}: {len(row)} columns between {separator}, {len(names)} are expected"
                 )
-            values.append([row[position] for position in positions])
+            yield where, [row[position] for position in positions]
     except csv.Error as error:
-        raise ParbenchError(f"{name}: line {rows.line_num}: {error}") from None
-    if not values:
+        raise ParbenchError(f"{name}: the row that begins in line {first_line}: {error}") from None
+    if number <= head:
         raise ParbenchError(f"{name}: it holds no text")
-    return values
 
 
-def lines(content: bytes, name: str, encoding: str = "utf-8") -> Iterator[str]:
-    """Return the lines of a file with their ends. ParbenchError if it is empty or not text."""
+def _positions(names: list[str], columns: list[str], file: str) -> list[int]:
+    """Return where ``columns`` stand among ``names``, each once."""
+    for column in columns:
+        if (count := names.count(column)) != 1:
+            raise ParbenchError(
+                f"{file}: {count or 'no'} column{'s' * (count > 1)} {column!r}; its columns are "
+                f"{brief(', '.join(names))}"
+            )
+    return [names.index(column) for column in columns]
+
+
+def lines(content: bytes, name: str, encoding: str = "utf-8-sig") -> Iterator[str]:
+    """Return the lines of a file with their ends, without a byte order mark. ParbenchError if it is
+    empty or not text."""
     if not content.strip():
         raise ParbenchError(f"{name}: it holds no text")
     try:
@@ -252,7 +279,7 @@ class TextSource(Source):
         contents = {}
         for name, file in VOCABULARIES.items():
             if self.vocabularies:
-                path = Path(os.path.expanduser(self.vocabularies), name)
+                path = files.user_path(self.vocabularies) / name
                 file = file.model_copy(update={"path": str(path)})
             contents[name] = file.content().decode()
         id_by_word = {word: at for at, word in enumerate(contents["vocab.txt"].splitlines())}

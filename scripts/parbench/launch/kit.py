@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from parbench import cell as cells
 from parbench.cache import say
 from parbench.data import dataset
-from parbench.data.images import decoded
+from parbench.data.images import class_name, decoded
 from parbench.errors import ParbenchError
 from parbench.files import (
     canonical_json,
@@ -194,7 +194,8 @@ def _unpack(archive: Path, sha256: str, name: str, folder: Path) -> None:
         write_json(description_path, description)
         return
     train, test = (
-        [path for path in content_by_path if path.parts[0] == part] for part in ("train", "test")
+        {path: class_name(path.parts[1]) for path in content_by_path if path.parts[0] == part}
+        for part in ("train", "test")
     )
     source = description["source"], description["source_sha256"]
     images = decoded(train, test, *source, opened=lambda path: io.BytesIO(content_by_path[path]))

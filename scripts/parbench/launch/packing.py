@@ -19,7 +19,6 @@ from pydantic import Field
 
 from parbench import files
 from parbench.data import dataset, source
-from parbench.data.kinds.image_folder import images_in
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
 from parbench.launch.kit import Entry, Kit
@@ -188,12 +187,12 @@ def _pack_data(name: str, spec: dict, folder: Path) -> str:
     if not (data_folder / "digest.json").exists():
         dataset.prepare(name, spec, data_folder / "data.safetensors", data_folder / "digest.json")
     path_by_member = {"digest.json": data_folder / "digest.json"}
-    root = source.load(spec["kind"])(**spec).folder()
+    entry = source.load(spec["kind"])(**spec)
+    root = entry.folder()
     if root is None:
         path_by_member["data.safetensors"] = data_folder / "data.safetensors"
     else:
-        images = (path for part in ("train", "test") for path in images_in(root, part))
-        path_by_member |= {path.relative_to(root).as_posix(): path for path in images}
+        path_by_member |= {path.relative_to(root).as_posix(): path for path in entry.images()}
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / f"{name}.tar.gz"
     # Without times, so that the same files give the same bytes.

@@ -53,8 +53,8 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
         return "unreadable", [str(error)]
     if result is None:
         return "missing", ["it has not been trained yet"]
-    reasons = _changes(cell, metrics_json.environments(result), data, plan)
     try:
+        reasons = _changes(cell, metrics_json.environments(result), data, plan)
         weights_change = kept.changed(cell, result, folder(cell_id).parent)
     except ParbenchError as error:
         return "unreadable", [str(error)]

@@ -16,12 +16,8 @@ class Kind(Parted):
     def rows_of(self, file: File) -> list[tuple[int, str]]:
         """Return the label and text, title and description joined, of each row."""
         columns = ["label", "title", "description"]
+        rows = table(file.content(), file.name, ",", columns, head=False)
         return [
-            (
-                labelled(label, ["1", "2", "3", "4"], f"{file.name}: row {at}"),
-                f"{title} {description}",
-            )
-            for at, (label, title, description) in enumerate(
-                table(file.content(), file.name, ",", columns, head=False), 1
-            )
+            (labelled(label, ["1", "2", "3", "4"], where), f"{title} {description}")
+            for where, (label, title, description) in rows
         ]

@@ -5,7 +5,6 @@ The archive is never unpacked to disk: only the six record files are read from i
 
 from __future__ import annotations
 
-import os
 import tarfile
 import zlib
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from parbench import files
 from parbench.data import download
 from parbench.data.images import Images
 from parbench.data.source import Source
@@ -26,6 +26,10 @@ TRAIN = [f"data_batch_{number}.bin" for number in range(1, 6)]
 TEST = "test_batch.bin"
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 RECORD = 1 + 3 * 32 * 32  # bytes: the label, then the red, green and blue planes
+WANTED = (
+    "give the official cifar-10-binary.tar.gz, the form for C programs and not unpacked (not "
+    "cifar-10-python.tar.gz)"
+)
 
 
 class Kind(Source):
@@ -60,7 +64,9 @@ class Kind(Source):
         try:
             tables = _read(archive)
         except (tarfile.TarError, KeyError, ValueError, OSError, EOFError, zlib.error) as error:
-            raise ParbenchError(f"{archive}: not CIFAR-10's binary archive ({error})") from None
+            raise ParbenchError(
+                f"{archive}: not CIFAR-10's binary archive ({error}); {WANTED}"
+            ) from None
         images, labels = {}, {}
         for name, table in tables.items():
             images[name] = table[:, 1:].reshape(-1, 3, 32, 32)
@@ -78,13 +84,12 @@ class Kind(Source):
     def _archive(self) -> Path:
         if not self.path:
             return download.fetch(self.urls, self.size, self.sha256)
-        path = Path(os.path.expanduser(self.path))
+        path = files.user_path(self.path)
         try:
             return download.verify(path, self.size, self.sha256)
         except ValueError as reason:
             raise ParbenchError(
-                f"{path}: {reason}; give the official cifar-10-binary.tar.gz, or leave `path` out "
-                "to download it"
+                f"{path}: {reason}; {WANTED}, or leave `path` out to download it"
             ) from None
 
 
@@ -96,9 +101,12 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     tables = {}
     with tarfile.open(path, "r|gz") as archive:
         for member in archive:
-            if member.name in names:
+            if member.name in names and member.isfile():
                 content = archive.extractfile(member).read()
-                tables[names[member.name]] = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
+                table = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
+                if not len(table) or table[:, 0].max() >= len(CLASSES):
+                    raise ValueError(f"{member.name} has no records of ten classes")
+                tables[names[member.name]] = table
     if missing := sorted(set(names.values()) - set(tables)):
         raise ValueError(f"{missing[0]} is missing")
     return tables

@@ -27,8 +27,8 @@ class Kind(TextSource):
         """Read the columns tweet and class; equal tweets fall into the same part."""
         rows = table(self.table.content(), self.table.name, ",", ["class", "tweet"], head=True)
         parts: tuple[list, list] = [], []
-        for at, (label, text) in enumerate(rows, 1):
-            class_index = labelled(label, ["0", "1", "2"], f"{self.table.name}: row {at}")
+        for where, (label, text) in rows:
+            class_index = labelled(label, ["0", "1", "2"], where)
             tenth = hashlib.sha256(text.encode()).digest()[0] * TEST_SHARE // 256
             parts[tenth == 0].append((class_index, text))
         return parts

@@ -18,7 +18,4 @@ class Kind(Parted):
     def rows_of(self, file: File) -> list[tuple[int, str]]:
         """Read the columns sentence and label."""
         rows = table(file.content(), file.name, "\t", ["sentence", "label"], head=True)
-        return [
-            (labelled(label, ["0", "1"], f"{file.name}: line {at}"), text)
-            for at, (text, label) in enumerate(rows, 2)
-        ]
+        return [(labelled(label, ["0", "1"], where), text) for where, (text, label) in rows]
