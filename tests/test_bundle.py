@@ -127,7 +127,7 @@ def test_a_machine_without_network_makes_the_report(scratch):
     if shutil.disk_usage(scratch).free < GB_NEEDED * 1e9:
         pytest.skip(f"{scratch}: less than {GB_NEEDED} GB are free")
 
-    work = Workspace(scratch / "here", "auto")
+    work = Workspace(scratch / "here", "apptainer")
     for name in ("Makefile", ".gitignore"):
         shutil.copy(ROOT / name, work.folder / name)
     (work.folder / "studies" / "one.yaml").write_text(STUDY)

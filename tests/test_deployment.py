@@ -17,6 +17,8 @@ ABSENT = apptainer.Apptainer(None, trouble="Apptainer is not installed; sudo mak
 KEPT = Path("results/deployment.json")
 OBSTACLE = "this user cannot build images: no debootstrap; sudo make system ARGS=apptainer"
 
+UNBUILT = f"its images are not built yet; `deployment: apptainer` builds them first, {images.COST}"
+
 
 @pytest.fixture(autouse=True)
 def has(monkeypatch, tmp_path):
@@ -54,7 +56,7 @@ def test_auto_takes_images_where_they_work_and_keeps_that(has, capsys):
     deployment.settle(config())  # `snakemake -n`, `scripts/cells.py list`
     assert not KEPT.exists()
     assert run() == "apptainer"
-    reason = "Apptainer 1.4.5 runs images here"
+    reason = "Apptainer 1.4.5 runs images here, and they are built"
     assert kept() == {"deployment": "apptainer", "reason": reason}
     said = capsys.readouterr().out
     assert said == f"parbench: cells run in Apptainer images, stack current: {reason}\n"
@@ -67,8 +69,8 @@ def test_auto_takes_images_where_they_work_and_keeps_that(has, capsys):
 
 @pytest.mark.parametrize(
     ("found", "obstacle", "reason"),
-    [(ABSENT, None, ABSENT.trouble), (WORKS, OBSTACLE, OBSTACLE)],
-    ids=["no Apptainer", "no images"],
+    [(ABSENT, None, ABSENT.trouble), (WORKS, OBSTACLE, OBSTACLE), (WORKS, UNBUILT, UNBUILT)],
+    ids=["no Apptainer", "no images", "none built"],
 )
 def test_auto_takes_the_host_elsewhere_says_why_and_stays_there(
     has, capsys, found, obstacle, reason
@@ -148,8 +150,8 @@ def test_packages_are_added_only_before_a_run_and_only_those_that_cells_need_and
 
 
 @pytest.mark.parametrize("stack", ["current", "paper"])
-def test_the_real_obstacles_of_building(monkeypatch, tmp_path, stack):
-    """What images.obstacle says on a machine with an empty cache."""
+def test_the_real_obstacles_of_images(monkeypatch, tmp_path, stack):
+    """Why `auto` takes no images on a machine with an empty cache."""
     monkeypatch.undo()
     monkeypatch.setenv("PARBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(apptainer, "BUILD_PATH", str(tmp_path))
@@ -162,6 +164,10 @@ def test_the_real_obstacles_of_building(monkeypatch, tmp_path, stack):
     lack = "this user cannot build images: no range of ids for me in /etc/subuid; sudo "
     lack += "make system ARGS=apptainer"
     assert images.obstacle(stack, {**asked, "arguments": other}) == lack
+    monkeypatch.setattr(apptainer, "cannot_build", lambda debootstrap: None)
+    unasked = images.obstacle(stack, asked)
+    assert unasked.startswith("its images are not built yet; `deployment: apptainer` builds them")
+    assert "six minutes on two idle cores, 20 GB" in unasked
     # Nothing is built when the images that most studies need were copied into the cache.
     for name in ("torch", "horovod", "report"):
         one = images.image(name, stack, asked)

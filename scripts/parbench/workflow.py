@@ -364,8 +364,17 @@ class WorkflowRun:
         if self.called.on_slurm:
             for line in slurm.not_run(self.plan):
                 print(f"parbench: {line}")
+        if to_build := self._images_to_build():
+            print(f"parbench: images to build first: {', '.join(to_build)}; those of most studies "
+                  f"are built {images.COST}")  # fmt: skip
         for line in forecast(self.plan, trained) or ["no cell is to be trained"]:
             print(f"parbench: {line}")
+
+    def _images_to_build(self) -> list[str]:
+        """Return the labels of images that cells of this run need and that are not there."""
+        sides = (side for cell in self.asked for side in self.plan.cells[cell].sides)
+        needed = {image for side in sides if (image := state.image_of(side, self.plan))}
+        return sorted(image.label for image in needed if image.facts is None)
 
     def _foretell(self) -> None:
         """Print at the end of a dry run what the run will take."""

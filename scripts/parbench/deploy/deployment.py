@@ -1,7 +1,8 @@
 """Where a cell's software comes from: an image, or the host's environment.
 
-`auto` is resolved once per work folder and kept in results/deployment.json, so that the cells of a
-study do not change when somebody installs or removes Apptainer.
+`auto` takes images only if they are there, since building them takes long and much room. It is
+resolved once per work folder and kept in results/deployment.json, so that the cells of a study do
+not change when somebody builds images, or installs or removes Apptainer.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def _found(config: dict) -> dict:
     trouble = installed.trouble or images.obstacle(config["stack"], config["images"])
     if trouble is not None:
         return {"deployment": "host", "reason": trouble}
-    return {"deployment": "apptainer", "reason": f"Apptainer {installed.version} runs images here"}
+    reason = f"Apptainer {installed.version} runs images here, and they are built"
+    return {"deployment": "apptainer", "reason": reason}
 
 
 def keep(config: dict, typed: bool) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parbench import cache, distribution, machine
-from parbench.deploy import apptainer, environment
+from parbench.deploy import apptainer, environment, images
 
 OK, LIMITED, MISSING = "ok", "limited", "missing"
 GIB_OF_ENVIRONMENT, GIB_OF_IMAGES = 8, 20  # of images: files and folders of a stack
@@ -133,7 +133,8 @@ def _apptainer() -> Check:
         return Check("Apptainer", MISSING, installed.trouble, costs, mend)
     text = f"{installed.version} ({installed.program}), runs images"
     if (problem := apptainer.cannot_build()) is None:
-        return Check("Apptainer", OK, f"{text}, builds them")
+        waiting = images.obstacle("current", {"arguments": {}})
+        return Check("Apptainer", OK, f"{text}, builds them" + f"; {waiting}" * bool(waiting))
     costs += ", unless its images are in the cache (docs/images.md)"
     return Check("Apptainer", LIMITED, f"{text}; {problem}", costs, mend)
 

@@ -1,4 +1,4 @@
-"""Apptainer images: identified by content and built once for all checkouts.
+"""Apptainer images: identified by their inputs and built once for all checkouts.
 
 An image's name contains a digest of all that decides its content: its recipe
 (containers/<name>.def), lock file, build arguments and parent. It lies in
@@ -25,6 +25,7 @@ RECIPES = ROOT / "containers"
 LAYOUT = 2  # raise it when images built by older versions must not be used any more
 # Images of most studies; the others are for texts, Spark and ZeRO.
 USUAL = ("torch", "horovod", "report")
+COST = "in some six minutes on two idle cores, 20 GB"  # all USUAL ones and what they are based on
 # Arguments of a recipe that `images.arguments` of the configuration may set.
 BUILD_CHOICES = ("bootstrap", "from", "mirror", "gpu")
 
@@ -146,7 +147,7 @@ def _meaning(recipe: str) -> str:
 
 
 def obstacle(stack: str, settings: dict) -> str | None:
-    """Return why this machine has no images of ``stack`` and cannot build them; else None.
+    """Return why cells of ``stack`` do not run in images unless a user asks for it; else None.
 
     Ignores images that only some studies need.
     """
@@ -157,7 +158,9 @@ def obstacle(stack: str, settings: dict) -> str | None:
     if all(one.facts for one in images):
         return None
     docker = settings["arguments"].get("bootstrap") == "docker"
-    return apptainer.cannot_build(debootstrap=not docker)
+    return apptainer.cannot_build(debootstrap=not docker) or (
+        f"its images are not built yet; `deployment: apptainer` builds them first, {COST}"
+    )
 
 
 # ---------------------------------------------------------------- ensure

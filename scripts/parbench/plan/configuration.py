@@ -260,7 +260,8 @@ class Config(Model):
     stack: Name = Field(description="software versions, a folder containers/locks/<stack>/")
     deployment: Literal["auto", "apptainer", "host"] = Field(
         description="where a cell's software comes from: apptainer (an image), host (this "
-        "machine's environment), or auto (an image where Apptainer works)"
+        "machine's environment), or auto (images where Apptainer runs and they are built already, "
+        "else the host)"
     )
     images: Images = Field(description="settings of the images (docs/images.md)")
     budget_minutes: Annotated[float, Field(ge=0), AS_WRITTEN] = Field(
