@@ -1,28 +1,29 @@
 """Locks on devices: one cell at a time, across all runs, checkouts and users of a machine.
 
 A CPU device is one or more cores. Two cells on one core would both measure nonsense, so a cell
-holds a lock file for each of its cores and GPUs. The kernel releases a lock when its holder dies.
+holds a lock for each of its cores and GPUs: a socket with that device's name in the machine's
+abstract namespace (unix(7)), which one process can have at a time. Such a name is no file: jobs
+with a /tmp of their own see it as well, every user may take it, and no disk has to support locks.
+The kernel releases it when its holder dies.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import os
 import random
+import socket
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from parbench import machine, strategies
 from parbench.cell import Cell, Pair
 from parbench.errors import ParbenchError
 
-# Not tempfile.gettempdir(): jobs with a TMPDIR of their own would share no locks.
-DEFAULT_FOLDER = "/tmp/parbench-locks"  # noqa: S108  (filelock follows no symbolic link)
 POLL_SECONDS = 0.2
 
 
@@ -67,41 +68,41 @@ def lent(cell: Cell | Pair, here: int = 1) -> Iterator[Lent]:
     needs = [needed(side, min(here, side.hardware.nodes)) for side in cell.sides]
     gpus, cores = (max(numbers) for numbers in zip(*needs, strict=True))
     model = next(filter(None, (side.hardware.gpu_model for side in cell.sides)), None)
-    # CUDA_VISIBLE_DEVICES, which Slurm sets too, restricts the GPUs. MIG ids may contain slashes.
+    # CUDA_VISIBLE_DEVICES, which Slurm sets too, restricts the GPUs.
     usable = machine.usable_gpus(model) if gpus else []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
     kind = f"GPUs of {model or 'one model'} (CUDA_VISIBLE_DEVICES is {visible})"
-    gpu_by_file = {f"gpu-{uuid.replace('/', '_')}": uuid for uuid in usable}
-    core_by_file = {f"core-{core}": str(core) for core in machine.usable_cores()}
+    gpu_by_lock = {f"gpu-{uuid}": uuid for uuid in usable}
+    core_by_lock = {f"core-{core}": str(core) for core in machine.usable_cores()}
     # Always GPUs before cores, so that two cells cannot wait for each other.
     with (
-        _locked(gpus, kind, gpu_by_file, cell.id) as lent_gpus,
-        _locked(cores, "cores", core_by_file, cell.id) as lent_cores,
+        _locked(gpus, kind, gpu_by_lock, cell.id) as lent_gpus,
+        _locked(cores, "cores", core_by_lock, cell.id) as lent_cores,
     ):
         yield Lent(lent_gpus, lent_cores)
 
 
 @contextlib.contextmanager
 def _locked(
-    number: int, kind: str, files: dict[str, str], holder: str
+    number: int, kind: str, locks: dict[str, str], holder: str
 ) -> Iterator[tuple[str, ...]]:
-    """Hold ``number`` of the locks ``files`` ({file name: device}, best first), all or none.
+    """Hold ``number`` of the ``locks`` ({name: device}, best first), all or none.
 
     Holding a few while waiting for more would block other cells. Raises ParbenchError if there are
     fewer than ``number``.
     """
-    if number > len(files):
+    if number > len(locks):
         raise ParbenchError(
-            f"{holder}: needs {number} {kind} and this process may use {len(files)} "
-            f"({', '.join(files.values()) or 'none'}); run it where it may use more, or choose "
+            f"{holder}: needs {number} {kind} and this process may use {len(locks)} "
+            f"({', '.join(locks.values()) or 'none'}); run it where it may use more, or choose "
             "hardware with fewer devices or threads"
         )
-    folder, announced = _folder(), False
+    announced = False
     while True:
         with contextlib.ExitStack() as stack:
             devices: list[str] = []
-            for name, device in files.items():
-                if len(devices) < number and _try(folder / name, stack):
+            for name, device in locks.items():
+                if len(devices) < number and _try(name, stack):
                     devices.append(device)
             if len(devices) == number:
                 yield tuple(devices)
@@ -109,8 +110,8 @@ def _locked(
         if not announced:
             announced = True
             print(
-                f"{holder}: waiting for {number} of {', '.join(files)}, which other cells use "
-                f"(`lslocks` names the processes that hold {folder}/*)",
+                f"{holder}: waiting for {number} of {', '.join(locks)}, which other cells use "
+                f"(`ss -xap | grep @{_namespace()}` names the processes)",
                 file=sys.stderr,
                 flush=True,
             )
@@ -118,25 +119,19 @@ def _locked(
         time.sleep(POLL_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
 
 
-def _try(path: Path, stack: contextlib.ExitStack) -> bool:
-    """Lock the file ``path`` until ``stack`` closes; return False if another process holds it."""
+def _try(name: str, stack: contextlib.ExitStack) -> bool:
+    """Take the lock ``name`` until ``stack`` closes; return False if another process has it."""
+    lock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
     try:
-        # All users may open the file; the folder's sticky bit lets only its owner delete it.
-        stack.enter_context(FileLock(path, mode=0o666, blocking=False))
-    except Timeout:
-        return False
+        lock.bind(f"\0{_namespace()}{name}")
     except OSError as error:
-        raise ParbenchError(
-            f"{path}: {error.strerror}; delete it, or set PARBENCH_LOCKS to a folder that all "
-            "users of this machine may write to"
-        ) from None
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise
     return True
 
 
-def _folder() -> Path:
-    """Return the folder that all users share, and create it if it is missing."""
-    path = Path(os.environ.get("PARBENCH_LOCKS", DEFAULT_FOLDER))
-    with contextlib.suppress(OSError):  # it exists, or locking reports what is wrong
-        path.mkdir(parents=True)
-        path.chmod(0o1777)  # whatever the umask
-    return path
+def _namespace() -> str:
+    """Return the beginning of all names: that of the machine or, for tests, of PARBENCH_LOCKS."""
+    own = os.environ.get("PARBENCH_LOCKS")
+    return f"parbench-{hashlib.sha256(os.fsencode(own)).hexdigest()[:12]}/" if own else "parbench/"
