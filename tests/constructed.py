@@ -196,6 +196,7 @@ class Group:
     not_run: str | None = None
     seeds: tuple[int, ...] = (0, 1, 2, 3)
     turns: tuple[float, ...] = ()  # speedup over eager, by restart of the pair
+    beside: dict = field(default_factory=dict)  # added to metrics.json of its pairs
     published: dict[str, float] = field(default_factory=dict)
     scaled: tuple[str, ...] = ()
     notes: dict[str, str] = field(default_factory=dict)
@@ -454,7 +455,7 @@ def write_study(
             sides = [cell_json(side, 0) for side in (group, eager)]
             pair = make_pair(group.pairs()[restart], sides, restart)
             status = "ok" if group.status == "ok" else "out_of_memory"
-            metrics = make_pair_metrics(pair, status, seconds=(1.0, ratio))
+            metrics = make_pair_metrics(pair, status, seconds=(1.0, ratio)) | group.beside
             write_json(paths["cells"] / pair["id"] / "metrics.json", metrics)
     make_table(paths["plan"], paths["cells"], paths["table"])
     return paths

@@ -38,17 +38,20 @@ class Cell:
         self.out = self.folder / "metrics.json"
         files.write_json(self.folder / "cell.json", self.value.json())
 
-    def submit(self, *options, **environment):
-        """Submit its job; return the job's ID."""
+    def submit(self, *options, comment=None, first="", **environment):
+        """Submit its job, which runs the shell command ``first``; return the job's ID."""
         words = f"{sys.executable} scripts/launch.py --cell {self.folder}/cell.json"
         words += f" --data {self.data} --out {self.out}"
         kept = "for v in ${!SLURM_@}; do [ $v = SLURM_JOB_ID ] || unset $v; done"
         path = self.folder / "job.sh"
-        path.write_text(f"#!/bin/bash\n{kept}\n{words}\n")
+        path.write_text(f"#!/bin/bash\n{kept}\n{first}\n{words}\n")
         nodes = max(side.hardware.nodes for side in self.value.sides)
         line = ["sbatch", "--parsable", f"--nodes={nodes}", f"--ntasks={nodes}", "--requeue"]
-        line += [f"--comment=rule_train_wildcards_{self.value.id}", "--mem=500"]
-        line += [f"--output={self.folder}/slurm.txt", "--open-mode=append", *options, str(path)]
+        line += [f"--comment={comment or f'rule_train_wildcards_{self.value.id}'}", "--mem=500"]
+        logs = self.folder / f"rule_train_and_keep/{self.value.id}" if comment else self.folder
+        logs.mkdir(parents=True, exist_ok=True)
+        self.said = logs / "slurm.txt"
+        line += [f"--output={self.said}", "--open-mode=append", *options, str(path)]
         done = subprocess.run(
             line,
             cwd=ROOT,
@@ -62,7 +65,7 @@ class Cell:
     def wait(self, job, seconds=300):
         """Wait for its end; return its output."""
         wait_for(lambda: state(self.cluster, job) in DONE, seconds)
-        return (self.folder / "slurm.txt").read_text()
+        return self.said.read_text()
 
     def rank(self, job, number):
         """Return a rank's heartbeat, once it trains."""
@@ -151,7 +154,38 @@ def test_a_side_on_one_node_takes_turns_with_one_on_two(pair):
     metrics = pair.metrics()
     assert [each["side"] for each in metrics["slices"]][:8] == [0, 1, 1, 0, 1, 0, 0, 1]
     assert [each["environment"]["world_size"] for each in metrics["sides"]] == [1, 2]
+    assert metrics["shared"]  # one core of two on each node
     assert f"{pair.value.id}: starts on n1, n2" in said
+
+
+SRUN = """\
+#!/bin/sh
+mkdir {folder}/asked 2>/dev/null || exec {real} "$@"
+echo "srun: error: Unable to confirm allocation for job $SLURM_JOB_ID:" \\
+    "Unable to contact slurm controller (connect failure)" >&2
+exit 1
+"""
+
+
+def test_a_controller_that_does_not_answer_costs_a_job_time_alone(cell, tmp_path):
+    """It is silent when the launcher asks about its job, and when srun starts the ranks."""
+    it, seen = cell(nodes=1), tmp_path / "bin"
+    seen.mkdir()
+    (seen / "srun").write_text(SRUN.format(folder=tmp_path, real=it.cluster.bin / "srun"))
+    (seen / "srun").chmod(0o755)
+    controller = psutil.Process(int((it.cluster.folder / "slurmctld.pid").read_text()))
+    go = f"export PATH={seen}:$PATH; until [ -e {tmp_path}/go ]; do sleep 0.1; done"
+    job = it.submit("--cpus-per-task=2", first=f"touch {tmp_path}/runs; {go}")
+    wait_for((tmp_path / "runs").exists)
+    controller.suspend()
+    try:
+        (tmp_path / "go").touch()
+        wait_for(lambda: "Slurm's controller does not answer" in it.said.read_text())
+    finally:
+        controller.resume()
+    said = it.wait(job)
+    assert it.out.exists(), said
+    assert said.count("Slurm's controller does not answer") == 2
 
 
 def test_a_rank_that_dies_on_another_node_is_named(cell):
@@ -191,9 +225,9 @@ def test_a_step_that_alone_is_asked_to_end_keeps_a_checkpoint(cell):
 
 def test_a_job_goes_on_before_the_end_of_its_walltime(cell):
     it = cell(epochs=5000, run={"grace_seconds": 5})
-    job = it.submit("--time=2")  # its ranks are asked to stop 25 s before that
-    said = it.folder / "slurm.txt"
-    wait_for(lambda: said.exists() and "stopped before" in said.read_text())
+    # Its ranks are asked to stop 25 s before that. The site has rewritten the comment.
+    job = it.submit("--time=2", comment="project=1 JobState=FAILED")
+    wait_for(lambda: it.said.exists() and "stopped before" in it.said.read_text())
     it.value = training.altered(it.value, training={"epochs": 2})
     files.write_json(it.folder / "cell.json", it.value.json())
     said = it.wait(job, 400)

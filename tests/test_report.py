@@ -15,6 +15,7 @@ from markupsafe import escape
 import constructed
 from constructed import A100X2, CPU1, CPU2, Group
 from parbench.errors import ParbenchError
+from parbench.verdicts.words import SHARED_NODES
 from shown import collect, pdf_text, render, squeezed
 
 
@@ -164,6 +165,16 @@ def test_reading_of_a_speedup(tmp_path, turns, says):
     columns = [name for head in table["heads"] for name in head["columns"]]
     row = row_of(table, "resnet18", "ddp")
     assert row[columns.index("Reading")]["text"] == says
+
+
+def test_a_pair_beside_others_jobs_says_so_at_its_number(tmp_path):
+    two = Group("resnet18", "ddp", CPU2, turns=(1.6, 1.61, 1.59, 1.6), beside={"shared": True})
+    paths = constructed.write_study(tmp_path, groups=[Group("resnet18", "eager", CPU1), two])
+    tables = collect(paths)["studies"][0]["tables"]
+    table = next(table for table in tables if table["id"].startswith("t-turns"))
+    reading = row_of(table, "resnet18", "ddp")[-1]
+    noted = [note["text"] for note in table["notes"] if note["mark"] in reading["marks"]]
+    assert noted.count(SHARED_NODES) == 1
 
 
 @pytest.mark.parametrize(

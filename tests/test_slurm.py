@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
 from parbench.errors import ParbenchError
 from parbench.files import write_json
-from parbench.launch import slurm, slurm_cluster
+from parbench.launch import slurm, slurm_cluster, slurm_job
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places, state, writing
 from workspace import ROOT, add_pairs
@@ -22,6 +23,7 @@ slurm_site = pytest.importorskip(
 PARTITIONS = """\
 PartitionName=cpu AllowGroups=ALL Default=YES MaxTime=1-12:00:00 Nodes=c[1-2]
 PartitionName=gpu AllowGroups=ALL Default=NO MaxTime=UNLIMITED Nodes=a[1-3],h1
+PartitionName=nvml AllowGroups=ALL Default=NO MaxTime=UNLIMITED Nodes=s[1-2]
 """
 NODES = """\
 NodeName=c1 CPUTot=64 CPUEfctv=62 RealMemory=250000 Gres=(null) Partitions=cpu
@@ -30,6 +32,8 @@ NodeName=a1 CPUTot=32 RealMemory=1 Gres=gpu:a100:4(S:0-1),shard:8 Partitions=gpu
 NodeName=a2 CPUTot=32 RealMemory=1 Gres=gpu:nvidia_a100_80gb_pcie:2,gpu:1g.5gb:7 Partitions=gpu
 NodeName=a3 CPUTot=32 RealMemory=1 Gres=gpu:a100:4 Partitions=gpu State=DOWN
 NodeName=h1 CPUTot=32 RealMemory=1 Gres=gpu:8 Partitions=gpu
+NodeName=s1 CPUTot=32 RealMemory=1 Gres=gpu:nvidia_a100-sxm4-80gb:4(S:0-1) Partitions=nvml
+NodeName=s2 CPUTot=32 RealMemory=1 Gres=gpu:nvidia_a100-sxm4-80gb:4(S:0-1) Partitions=nvml
 """
 SITE = slurm_cluster.parsed(PARTITIONS, NODES)
 
@@ -71,14 +75,20 @@ TWO_NODES = (
     "sbatch -p gpu --nodes=2 --requeue --ntasks=2 --cpus-per-task=8 --open-mode=append"
     " --ntasks-per-node=1"
 )
-GPU = "sbatch -p gpu --nodes=1 --requeue --cpus-per-task=8 --open-mode=append"
+GPU = "sbatch -p gpu --nodes=1 --requeue --ntasks=1 --cpus-per-task=8 --open-mode=append"
 LINES = [
     ("cpu8", {}, "sbatch -p cpu --mem 48000 --nodes=1 --requeue --ntasks=1 --cpus-per-task=8 "),
     ("cpu2t4", {}, "--ntasks=1 --cpus-per-task=8"),
     # Memory is left out: these nodes state none, and Slurm would refuse any.
-    ("a100x2", {}, f"{GPU} --gpus=a100:2"),
+    ("a100x2", {}, f"{GPU} --gpus-per-node=a100:2"),
     ("a100x2", {"gpus": "gres"}, f"{GPU} --gres=gpu:a100:2"),
-    ("gpu2", {}, "--gpus=2"),
+    ("gpu2", {}, "--gpus-per-node=2"),
+    ("gpu2", {"gpus": "gres"}, "--gres=gpu:2"),
+    # As NVML names types; the plugin's own resources take no hyphens.
+    ("a100x2", {"partition": "nvml"}, "--gpus-per-node=nvidia_a100-sxm4-80gb:2"),
+    ("a100x2", {"partition": "nvml", "gpus": "gres"}, "--gres=gpu:nvidia_a100-sxm4-80gb:2"),
+    ("2x2", {"partition": "nvml"}, "--gpus-per-node=nvidia_a100-sxm4-80gb:2"),
+    ("2x2", {"partition": "nvml", "gpus": "gres"}, "--gres=gpu:nvidia_a100-sxm4-80gb:2"),
     ("gpu4", {}, "-C h200 "),  # GPUs without a type are selected by a feature
     ("2x2", {}, f"{TWO_NODES} --gpus-per-node=a100:2"),
     ("2x2", {"gpus": "gres"}, f"{TWO_NODES} --gres=gpu:a100:2"),
@@ -137,6 +147,144 @@ def test_walltimes_of_slurm(text, minutes):
     assert slurm_cluster.minutes(text) == minutes
 
 
+def test_the_doctor_shows_the_walltime_that_is_asked_for(monkeypatch, tmp_path):
+    """Also where the partition has no limit."""
+    monkeypatch.setattr(slurm_cluster, "ask", lambda: SITE)
+    monkeypatch.setattr(slurm_site, "judged", lambda line: (True, "it fits"))
+    own = tmp_path / "mine.yaml"
+    own.write_text("slurm: {partition: gpu, minutes: 240}")
+    found = {check.check: check for check in slurm_site.examine([str(own)])}
+    assert "-p gpu -t 240 --nodes=1 " in found["a100x1"].found
+    own.write_text("slurm: {partition: cpu, minutes: 10000}")
+    found = {check.check: check for check in slurm_site.examine([str(own)])}
+    assert "-p cpu -t 2160 --mem " in found["cpu1, in use"].found
+
+
+# ---------------------------------------------------------------- the job of a cell
+
+
+JOB = """\
+JobId=7 JobName=5f9c
+   JobState=RUNNING Reason=None Dependency=(null)
+   RunTime=00:00:02 TimeLimit=00:10:00 TimeMin=N/A
+   StartTime=1764108600 EndTime=1764109200 Deadline=N/A
+   NodeList=c1 BatchHost=c1
+   NumNodes=1 NumCPUs={cores} NumTasks=1 CPUs/Task=2 ReqB:S:C:T=0:0:*:*
+   OverSubscribe={oversubscribe} Contiguous=0 Licenses=(null) Network=(null)
+   Command=(null)
+   WorkDir=/home/ada/my work
+   Comment={comment}
+   StdErr={log}
+   StdIn=/dev/null
+   StdOut={log}
+   Power=
+"""
+NODE = "NodeName=c1 Arch=x86_64 CPUTot=64 CPUEfctv=62 NodeAddr=10.0.0.1 NodeHostName=c1"
+REWRITTEN = "project=x JobState=FAILED NumCPUs=1"
+LOG = "/home/ada/my work/.snakemake/slurm_logs/rule_train_and_keep/net.eager.s0-1f/7.log"
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """Return a function that returns what the launcher makes of its job."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(slurm_job.shutil, "which", lambda name: f"/usr/bin/{name}")
+
+    def make(comment: str = "", log: str = "/dev/null", cores: int = 2, oversubscribe: str = "OK"):
+        text = JOB.format(comment=comment, log=log, cores=cores, oversubscribe=oversubscribe)
+        answers = {"job": text, "node": NODE}
+        monkeypatch.setattr(slurm_cluster, "run", lambda *words, patience: answers[words[2]])
+        return slurm_job.current()
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("comment", "log", "cell"),
+    [
+        ("rule_train_wildcards_net.eager.s0-1f", "/dev/null", "net.eager.s0-1f"),
+        ("rule_train_and_keep_wildcards_net.eager.s0-1f", "/dev/null", "net.eager.s0-1f"),
+        (REWRITTEN, LOG, "net.eager.s0-1f"),
+        ("rule_table_wildcards_quickstart", "/dev/null", "quickstart"),  # no cell has this name
+        (REWRITTEN, "/home/ada/slurm-7.out", None),
+    ],
+)
+def test_a_job_knows_its_cell_whatever_the_site_writes_into_comments(job, comment, log, cell):
+    made = job(comment, log)
+    assert (made.cell, made.cpus_per_task, made.ends) == (cell, 2, 1764109200)
+
+
+def test_a_job_is_alone_where_it_has_all_cores_to_itself(job):
+    """Also on a partition that gives whole nodes to everybody."""
+    assert [job(cores=number).alone for number in (61, 62, 64)] == [False, True, True]
+    assert not job(cores=64, oversubscribe="YES").alone
+
+
+# ---------------------------------------------------------------- a controller that does not answer
+
+
+@pytest.fixture
+def controller(monkeypatch, tmp_path):
+    """Return a function that makes `scontrol` fail with some messages first; pauses take no time.
+
+    What it returns is the list of pauses.
+    """
+
+    def silent(*messages: str) -> list[float]:
+        for number, message in enumerate(messages):
+            (tmp_path / f"message{number}").write_text(message)
+        program = tmp_path / "scontrol"
+        lines = ["#!/bin/sh", f'for it in {tmp_path}/message*; do [ -e "$it" ] || break']
+        lines += ['/bin/cat "$it" >&2; /bin/rm "$it"; exit 1; done', "echo an answer"]
+        program.write_text("\n".join(lines))
+        program.chmod(0o755)
+        now, pauses = [0.0], []
+
+        def sleep(seconds: float) -> None:
+            now[0] += seconds
+            pauses.append(seconds)
+
+        clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+        monkeypatch.setattr(slurm_cluster, "time", clock)
+        return pauses
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return silent
+
+
+UNREACHABLE = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+SILENT = [
+    UNREACHABLE,
+    "slurm_load_partitions error: Socket timed out on send/recv operation",
+    "Unexpected message received for job 1",
+]
+
+
+def test_a_controller_that_does_not_answer_is_asked_again(controller, capfd):
+    pauses = controller(*SILENT)
+    assert slurm_cluster.run("scontrol", "show", "job", "1") == "an answer\n"
+    assert pauses == [1, 2, 4]
+    expected = f"Slurm's controller does not answer ({UNREACHABLE}): it is asked again for up to 60"
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(expected)
+
+
+def test_patience_has_an_end(controller):
+    pauses = controller(*[UNREACHABLE] * 99)
+    with pytest.raises(
+        ParbenchError, match=r"scontrol show job 1: .*Unable to contact.*try: sinfo"
+    ):
+        slurm_cluster.run("scontrol", "show", "job", "1", patience=100)
+    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+
+
+def test_any_other_answer_counts_at_once(controller):
+    pauses = controller("slurm_load_jobs error: Invalid job id specified")
+    with pytest.raises(ParbenchError, match="Invalid job id specified"):
+        slurm_cluster.run("scontrol", "show", "job", "1")
+    assert pauses == []
+
+
 # ---------------------------------------------------------------- from earlier runs
 
 
@@ -178,7 +326,7 @@ def test_the_walltime_of_a_cell(planned, config):
 
 
 def test_a_pair_asks_for_all_that_its_sides_need(config, monkeypatch, tmp_path):
-    """Exclusive nodes, and the memory of both sides, which are loaded at once."""
+    """The memory of both sides, which are loaded at once; whole nodes if the user wants them."""
     monkeypatch.chdir(tmp_path)
     add_pairs(monkeypatch, tmp_path, "{compare: [{variant: ddp, baseline: eager}]}")
     for name in ("cpu1", "cpu2"):
@@ -192,7 +340,9 @@ def test_a_pair_asks_for_all_that_its_sides_need(config, monkeypatch, tmp_path):
 
     line = slurm_site.sbatch_line(asked())
     assert "-p cpu -t 30 --mem 3000 --nodes=1 --requeue --ntasks=1 --cpus-per-task=2 " in line
-    assert "--exclusive" in line
+    assert "--exclusive" not in line
+    config["slurm"]["exclusive"] = True
+    assert "--exclusive" in slurm_site.sbatch_line(asked())
     assert asked()["runtime"] == slurm.PAIR_MINUTES + slurm.FIXED_MINUTES
     took(twin, 600)
     assert asked()["runtime"] == slurm.FIXED_MINUTES + 20

@@ -62,6 +62,17 @@ def cell_of(work, part: str) -> str:
     return next(line.split()[0] for line in found.stdout.splitlines() if part in line)
 
 
+@pytest.fixture(scope="module")
+def doctor(work, cluster) -> dict[str, str]:
+    """Return the doctor's lines by hardware, before anything is submitted."""
+    words = ["scripts/doctor.py", "--slurm", "--configfile", "mine.yaml"]
+    result = work.run(*words, check=False, **work.variables)
+    assert result.returncode == 0
+    assert "config.yaml: hardware.a100x2: {..., slurm: {partition: ...}}" in result.stdout
+    assert cluster.run("squeue", "--noheader") == ""
+    return {line.split("  ")[0]: line for line in result.stdout.splitlines()}
+
+
 @pytest.fixture
 def asked(cluster, monkeypatch) -> slurm_cluster.Cluster:
     """Return what the cluster says about itself."""
@@ -93,8 +104,8 @@ def test_a_wrong_name_stops_before_anything_is_submitted(work):
     assert snakemake(work, *wrong, "-n", check=False).returncode == 2
 
 
-def test_an_eight_core_cell_submitted_from_two_cores(work, cluster):
-    """Its job waits in a partition that is down."""
+def test_an_eight_core_cell_submitted_from_two_cores(work, cluster, doctor):
+    """Its job waits in a partition that is down; it is what the doctor foretold."""
     name = cell_of(work, "ddp.cpu8")
     cluster.run("scontrol", "update", "PartitionName=gpu", "State=DOWN")
     few = sorted(os.sched_getaffinity(0))[:2]
@@ -114,7 +125,9 @@ def test_an_eight_core_cell_submitted_from_two_cores(work, cluster):
         _, comment, *asked = jobs[0].split("|")
         assert comment == f"rule_train_wildcards_{name}"
         assert asked == ["8", "1", "5:00", "gpu", "8000M"]
-        assert "--ntasks=1 --cpus-per-task=8 " in work.seen.read_text()
+        submitted = work.seen.read_text().partition(f"{comment} ")[2].partition(" -D ")[0]
+        assert "--ntasks=1 --cpus-per-task=8 " in submitted
+        assert f"sbatch {' '.join(submitted.split())}  # accepted: " in doctor["cpu8, in use"]
     finally:
         submitter.kill()  # SIGTERM would make it wait for its job
         submitter.communicate()
@@ -123,22 +136,28 @@ def test_an_eight_core_cell_submitted_from_two_cores(work, cluster):
     snakemake(work, "--unlock")
 
 
-def left_behind(work, cluster, name: str, seconds: int, folder: str | None = None) -> str:
-    """Submit a job of cell ``name`` that nobody waits for; return its ID."""
-    comment = f"--comment=rule_train_wildcards_{name}"
-    words = ["--output=/dev/null", comment, "-D", folder or str(work.folder)]
-    return cluster.run("sbatch", "--parsable", *words, f"--wrap=sleep {seconds}").strip()
+def left_behind(work, cluster, words: list[str], folder: str | None = None) -> str:
+    """Submit a job that nobody waits for; return its ID."""
+    words = ["--output=/dev/null", *words, "-D", folder or str(work.folder)]
+    return cluster.run("sbatch", "--parsable", *words, "--wrap=sleep 600").strip()
 
 
 def test_a_dry_run_tells_of_a_job_that_was_left_behind_and_writes_nothing(work, cluster):
     name = cell_of(work, "eager.cpu1")
     target = f"results/cells/{name}/metrics.json"
-    left = left_behind(work, cluster, name, 600)
-    elsewhere = left_behind(work, cluster, name, 600, folder="/")
+    # The plugin names rule and cell in both, and a site may rewrite the comment.
+    logs = work.folder / f".snakemake/slurm_logs/rule_train_and_keep/{name}"
+    logs.mkdir(parents=True)
+    comment = f"--comment=rule_train_and_keep_wildcards_{name}"
+    left = [
+        left_behind(work, cluster, [comment]),
+        left_behind(work, cluster, [f"--output={logs}/%j.log", "--comment=project|\nof a site"]),
+    ]
+    elsewhere = left_behind(work, cluster, [comment], folder="/")
     dry = snakemake(work, "-n", "--force", target).stdout
-    assert f"--dependency=afterany:{left}," in dry
+    assert f"--dependency=afterany:{':'.join(left)}," in dry
     assert "parbench: 1 cell to train" in dry
-    cluster.run("scancel", left, elsewhere)
+    cluster.run("scancel", *left, elsewhere)
     assert "dependency" not in snakemake(work, "-n", "--force", target).stdout
 
 
@@ -198,14 +217,19 @@ def test_preparation_may_be_a_job(work):
     assert "cpus_per_task=2, runtime=1, slurm_partition=short" in there
 
 
-def test_the_doctor_shows_each_line_and_what_slurm_makes_of_it(work, cluster):
-    result = work.run(
-        "scripts/doctor.py", "--slurm", "--configfile", "mine.yaml", check=False, **work.variables
-    )
-    lines = {line.split("  ")[0]: line for line in result.stdout.splitlines()}
-    assert "--cpus-per-task=1 --open-mode=append  # accepted: " in lines["cpu1, in use"]
-    assert "--cpus-per-task=8 " in lines["cpu8, in use"]
-    assert " limited " in lines["a30x1, in use"]
-    assert "config.yaml: hardware.a100x2: {..., slurm: {partition: ...}}" in result.stdout
-    assert cluster.run("squeue", "--noheader") == ""
-    assert result.returncode == 0
+def test_the_doctor_shows_each_line_and_what_slurm_makes_of_it(doctor):
+    """And submits nothing."""
+    assert "--cpus-per-task=1 --open-mode=append  # accepted: " in doctor["cpu1, in use"]
+    assert "--cpus-per-task=8 " in doctor["cpu8, in use"]
+    assert " limited " in doctor["a30x1, in use"]
+    assert "jobs with a /tmp of their own" in doctor["locks"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--groups", "train=cells", "--group-components", "cells=9"], ["--slurm-array-jobs", "all"]],
+)
+def test_jobs_of_several_cells_are_refused_with_the_reason(work, words):
+    result = snakemake(work, "-n", *words, check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert f"error: {words[0]}, or this key of a profile: a cell needs a Slurm job" in result.stderr

@@ -11,9 +11,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import TypeVar
 
 from parbench import cache, strategies
 from parbench import cell as cells
@@ -21,7 +23,7 @@ from parbench.data import kept
 from parbench.deploy import images
 from parbench.errors import ParbenchError
 from parbench.files import read_json
-from parbench.launch import command, devices, outcome, ranks, slurm_job, turns
+from parbench.launch import command, devices, outcome, ranks, slurm_cluster, slurm_job, turns
 from parbench.launch.command import Task
 from parbench.launch.outcome import Failure
 from parbench.launch.slurm_job import Job
@@ -29,6 +31,8 @@ from parbench.launch.turns import Side
 from parbench.measure import clocks, metrics_json
 from parbench.measure.environment import host
 from parbench.training import checkpoint
+
+Result = TypeVar("Result")
 
 # Needed before the end of the walltime, besides the ranks' grace period: to end the ranks and to
 # ask Slurm for a requeue.
@@ -181,7 +185,7 @@ class Attempt:
         sides = []
         for number, (cell, image) in enumerate(zip(self.task.cell.sides, self.facts, strict=True)):
             state, nodes = self.folder / f"{name}{number}", cell.hardware.nodes
-            state.mkdir()
+            state.mkdir(exist_ok=True)
             variables = {
                 "PARBENCH_STATE": str(state),
                 "PARBENCH_STORE": str(state / "store"),
@@ -199,12 +203,27 @@ class Attempt:
             sides.append(Side(programs, count, state, self.task.log))
         return sides
 
+    def started(self, name: str, run: Callable[[list[Side]], Result]) -> tuple[list[Side], Result]:
+        """Return the sides (see ``sides``) and what ``run`` returns of them.
+
+        Runs them again if srun could not start them because Slurm's controller did not answer.
+        """
+        patience = slurm_cluster.Patience(slurm_cluster.JOB_SECONDS)
+        while True:
+            sides = self.sides(name)
+            result = run(sides)
+            refusals = (outcome.not_started(side) for side in sides)
+            refusal = next(filter(None, refusals), "")
+            if self.stop.requested() or not patience.waits(refusal):
+                return sides, result
+
     def alone(self) -> list[Side]:
         """Train a cell that is not a pair."""
-        settings, sides = self.task.cell.run, self.sides("alone")
-        grace = settings.grace_seconds
-        ranks.run(sides[0], settings.timeout_seconds, grace, self.stop.requested)
-        return sides
+        settings = self.task.cell.run
+        timeout, grace = settings.timeout_seconds, settings.grace_seconds
+        return self.started(
+            "alone", lambda sides: ranks.run(sides[0], timeout, grace, self.stop.requested)
+        )[0]
 
     def pair(self) -> list[Side]:
         """Measure the sides of a pair in turn; in separate runs if memory cannot hold them all.
@@ -213,19 +232,29 @@ class Attempt:
         """
         task, started, reason = self.task, clocks.now(), None
         timeout = task.cell.run.timeout_seconds
-        sides = self.sides("together")
-        slices = turns.run(sides, timeout, self.stop.requested)
+        sides, slices = self.started(
+            "together", lambda sides: turns.run(sides, timeout, self.stop.requested)
+        )
         failure = None if slices else self.failure(sides)
         if failure is not None and failure.out_of_memory:
             reason = f"each turn was a run of its own, since together {failure.sentence}"
             print(
                 f"{task.cell.id}: {failure.sentence}: now each turn is a run of its own", flush=True
             )
-            sides = self.sides("apart")
-            slices = turns.run(sides, timeout, self.stop.requested, apart=True)
+            sides, slices = self.started(
+                "apart", lambda sides: turns.run(sides, timeout, self.stop.requested, apart=True)
+            )
         if slices:
             entries, rows = [side.json() for side in sides], [one.json() for one in slices]
-            metrics_json.write_pair(task.out, task.cell, rows, entries, started, reason=reason)
+            metrics_json.write_pair(
+                task.out,
+                task.cell,
+                rows,
+                entries,
+                started,
+                reason=reason,
+                shared=self.job is not None and not self.job.alone,
+            )
         return sides
 
     def failure(self, sides: list[Side]) -> Failure | None:
@@ -272,7 +301,7 @@ def _interrupted(task: Task, job: Job | None, interrupted: Interrupted, begun: f
         return 128 + interrupted.number
     why_not = None
     checkpoints = checkpoint.written(checkpoint.folder(task.out))
-    if not job.made_for.endswith(f"_{task.cell.id}"):  # it may run other cells, too
+    if job.cell != task.cell.id:  # it may run other cells, too
         why_not = "it was not made for this cell; run the same command again"
     elif all(path.stat().st_mtime < begun for path in checkpoints):
         why_not = (

@@ -32,6 +32,11 @@ SLACK_SECONDS = 1.0
 # srun's message about a task that failed.
 TASK = re.compile(r"^srun: error: (?P<node>\S+): tasks? (?P<rank>\d+)[^:]*: (?P<how>.+)", re.M)
 
+# Its message if it started none.
+NOT_STARTED = re.compile(
+    r"^srun: error: Unable to (confirm allocation|create step) for job .*", re.M
+)
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -82,6 +87,12 @@ def failure_of(ranks: Ranks, nodes: int = 1) -> Failure | None:
         last_lines = " / ".join(ranks.printed.splitlines()[-5:])
         return Failure(f"srun: {_exit(ranks.status)}; its last lines: {last_lines}")
     return None
+
+
+def not_started(ranks: Ranks) -> str | None:
+    """Return srun's message if it started none of ``ranks``; None if it did, or was not used."""
+    message = NOT_STARTED.search(ranks.printed) if ranks.status else None
+    return message and message[0]
 
 
 def _message(error: dict, ranks: Ranks) -> str:

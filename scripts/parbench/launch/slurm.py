@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,7 +16,8 @@ from parbench import machine
 from parbench.cell import Cell, Hardware, Pair
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
-from parbench.launch.slurm_cluster import Cluster, Node, run
+from parbench.launch import slurm_job
+from parbench.launch.slurm_cluster import Cluster, Node, Partition, run
 from parbench.plan import config as configuration
 from parbench.plan import state
 from parbench.plan.expansion import Lacking, Plan, lacking_packages
@@ -30,11 +32,13 @@ UNKNOWN_SAMPLES = 50_000  # assumed for a dataset that has not been made yet, as
 # For datasets, images, tables and the report where these are jobs (slurm.prepare).
 PREPARE = {"nodes": 1, "tasks": 1, "cpus_per_task": 2, "mem_mb": 8000, "runtime": 120}
 
+# Between squeue's columns: no path or comment holds it.
+SEPARATOR = "\x1f"
+
 # The plugin's names of resources.
 KEYS = (
     "nodes",
     "tasks",
-    "tasks_per_gpu",
     "cpus_per_task",
     "mem_mb",
     "runtime",
@@ -42,9 +46,6 @@ KEYS = (
     "slurm_account",
     "constraint",
     "qos",
-    "gpu",
-    "gpu_model",
-    "gres",
     "mpi",
     "slurm_extra",
 )
@@ -155,18 +156,16 @@ def resources(hardware: Hardware, asked: dict, cluster: Cluster | None) -> dict[
         # `mpi` makes the plugin run the launcher in the batch step, where srun reaches all nodes.
         request |= {"tasks": nodes, "mpi": "srun"}
         extra.append("--ntasks-per-node=1")
-    elif not on_gpus:
+    else:
         request["tasks"] = 1
     if on_gpus:
         kind = _kind(offered, hardware)
-        gpu_request = f"{kind}:{devices}" if kind else str(devices)
-        if asked["gpus"] == "gres":
-            # 0: otherwise the plugin would ask for that many tasks per GPU.
-            request |= {"gres": f"gpu:{gpu_request}", "tasks_per_gpu": 0}
-        elif nodes > 1:
-            extra.append(f"--gpus-per-node={gpu_request}")  # --gpus is per job
-        else:
-            request |= {"gpu": devices, "gpu_model": kind}
+        gpus = shlex.quote(f"{kind}:{devices}" if kind else str(devices))
+        # Not by the plugin's resources: it refuses types with a hyphen, which NVML's names have.
+        # It also refuses a --gres in slurm_extra, unless the shell takes quotes off.
+        extra.append(
+            f"'--gres'=gpu:{gpus}" if asked["gpus"] == "gres" else f"--gpus-per-node={gpus}"
+        )
     request["slurm_extra"] = " ".join(extra)
     return {key: value for key, value in request.items() if value is not None}
 
@@ -185,6 +184,11 @@ def _kind(offered: Iterable[Node], hardware: Hardware) -> str | None:
     return kinds.most_common(1)[0][0] if kinds else model.lower()
 
 
+def within(minutes: int, partition: Partition) -> int:
+    """Return a walltime of ``minutes``, or the longest one that ``partition`` allows."""
+    return min(minutes, partition.minutes or minutes)
+
+
 def preparing(config: dict, cluster: Cluster | None) -> dict[str, int | str]:
     """Return the resources of preparing and reporting jobs; none if Snakemake runs them itself."""
     slurm = config["slurm"]
@@ -194,8 +198,8 @@ def preparing(config: dict, cluster: Cluster | None) -> dict[str, int | str]:
     if slurm["account"] is not None:
         request["slurm_account"] = slurm["account"]
     partition = cluster.partition(slurm["prepare"]) if cluster else None
-    if partition and partition.minutes:
-        request["runtime"] = min(request["runtime"], partition.minutes)
+    if partition:
+        request["runtime"] = within(request["runtime"], partition)
     if cluster and not any(n.memory_mib for n in cluster.nodes if slurm["prepare"] in n.partitions):
         del request["mem_mb"]
     return request
@@ -257,16 +261,14 @@ class Requests:
         return resources(hardware, settings(self.config, name), self.cluster)
 
     def _of_all_sides(self, cell: Cell | Pair) -> dict[str, int | str]:
-        """Return the resources without walltime. The sides of a pair run at once and are timed:
-        their memory adds up, and they get their nodes exclusively."""
+        """Return the resources without walltime. The sides of a pair are loaded at once: their
+        memory adds up."""
         request = dict(self._of_hardware(largest(cell).name))
         if isinstance(cell, Pair):
             side_requests = [self._of_hardware(side.hardware.name) for side in cell.sides]
             request["cpus_per_task"] = max(one["cpus_per_task"] for one in side_requests)
             if "mem_mb" in request:
                 request["mem_mb"] = sum(one.get("mem_mb", 0) for one in side_requests)
-            if "--exclusive" not in request["slurm_extra"]:
-                request["slurm_extra"] += " --exclusive"
         return request
 
     def _of(self, name: str) -> dict[str, int | str]:
@@ -275,7 +277,7 @@ class Requests:
             return request
         minutes = self._walltime(name)
         partition = self.cluster.partition(request["slurm_partition"])
-        request["runtime"] = min(minutes, partition.minutes or minutes)
+        request["runtime"] = within(minutes, partition)
         if name in self.left:
             request["slurm_extra"] += f" --dependency=afterany:{':'.join(self.left[name])}"
         return request
@@ -291,10 +293,13 @@ def left_behind(folder: Path) -> dict[str, list[str]]:
     new job of such a cell starts only after they have ended.
     """
     jobs_by_cell: dict[str, list[str]] = {}
-    output = run("squeue", "--me", "--noheader", "--sort=i", "--format=%i|%k|%Z")
-    for line in output.splitlines():
-        job, comment, workdir = line.split("|", 2)
-        cell = comment.partition("rule_train_wildcards_")[2]
+    columns = "".join(f"{name}:{SEPARATOR}," for name in ("JobID", "WorkDir", "STDOUT", "Comment"))
+    output = run("squeue", "--me", "--noheader", "--sort=i", f"--Format={columns}")
+    for row in (line.split(SEPARATOR) for line in output.split("\n")):
+        if len(row) < 4:  # the rest of a comment of several lines
+            continue
+        job, workdir, log, comment = row[:4]
+        cell = slurm_job.cell_of(log, comment)
         if cell and Path(workdir).resolve() == folder.resolve():
             jobs_by_cell.setdefault(cell, []).append(job)
     return jobs_by_cell

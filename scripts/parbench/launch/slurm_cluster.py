@@ -1,16 +1,57 @@
-"""The partitions and nodes of a Slurm cluster, as scontrol reports them."""
+"""Ask Slurm, patiently; the partitions and nodes of a cluster, as scontrol reports them."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
+import sys
+import time
 from collections import Counter
 from dataclasses import dataclass
 
 from parbench.errors import ParbenchError
 
 ASK_SECONDS = 60  # a busy controller answers late
+# How long a controller that does not answer is asked again: before anything is submitted, a user
+# waits; within a job, so much depends on it that it may be started again meanwhile (the Slurm
+# plugin's 100 attempts of slurm/config.yaml take as long).
+START_SECONDS = 60
+JOB_SECONDS = 900
+LONGEST_PAUSE = 30  # seconds between two attempts; the first pause is of one second
+# What Slurm's programs print if the controller cannot be reached, is busy, or just starts.
+UNANSWERED = re.compile(
+    r"Unable to contact slurm controller|Socket timed out|Connection (refused|timed out|reset)"
+    r"|Zero Bytes were transmitted|Unexpected message received|temporarily unable to accept"
+    r"|Communication (connection|shutdown) failure|Message (send|receive) failure"
+    r"|Transport endpoint is not connected|controller in standby",
+    re.IGNORECASE,
+)
+
+
+class Patience:
+    """The wait for a controller that does not answer: up to ``seconds``, and no longer."""
+
+    def __init__(self, seconds: float):
+        self.seconds, self._ends, self._pause = seconds, time.monotonic() + seconds, 1.0
+
+    def waits(self, printed: str) -> bool:
+        """Wait a little and return True if Slurm's message ``printed`` asks for another attempt.
+
+        Says so at the first one. Returns False for any other message, or if patience has ended.
+        """
+        if UNANSWERED.search(printed) is None or time.monotonic() + self._pause > self._ends:
+            return False
+        if self._pause == 1.0:
+            print(
+                f"Slurm's controller does not answer ({printed.strip().splitlines()[-1]}): it is "
+                f"asked again for up to {self.seconds:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return True
 
 
 @dataclass(frozen=True)
@@ -56,29 +97,45 @@ def ask() -> Cluster:
     return parsed(*(run("scontrol", "--all", "--oneliner", "show", kind) for kind in kinds))
 
 
-def run(*words: str) -> str:
-    """Return the output of one of Slurm's programs, with times as seconds since 1970.
+def run(*words: str, patience: float = START_SECONDS) -> str:
+    """Return what one of Slurm's programs prints, with times as seconds since 1970.
 
-    Raises ParbenchError with Slurm's own message if it fails.
+    Asks a controller that does not answer again for ``patience`` seconds. Raises ParbenchError with
+    Slurm's own message if the program fails.
     """
-    options = {"env": {**os.environ, "SLURM_TIME_FORMAT": "%s"}, "stdin": subprocess.DEVNULL}
-    try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=ASK_SECONDS, check=False, **options
-        )
-    except FileNotFoundError:
-        raise ParbenchError(
-            f"--profile slurm needs {words[0]}, which is not on PATH: run it on a login node of "
-            "the cluster, or without the profile"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise ParbenchError(
-            f"{words[0]}: no answer from Slurm within {ASK_SECONDS} s; try: sinfo"
-        ) from None
+    done = completed(*words, patience=patience)
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no reason given"]
         raise ParbenchError(f"{' '.join(words)}: {lines[-1]}; try: sinfo")
     return done.stdout
+
+
+def completed(*words: str, patience: float = START_SECONDS) -> subprocess.CompletedProcess[str]:
+    """Run one of Slurm's programs, as ``run`` does, and return it whatever its exit status is."""
+    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
+    left = Patience(patience)
+    while True:
+        try:
+            done = subprocess.run(
+                words,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=ASK_SECONDS,
+                check=False,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+            )
+        except FileNotFoundError:
+            raise ParbenchError(
+                f"--profile slurm needs {words[0]}, which is not on PATH: run it on a login node "
+                "of the cluster, or without the profile"
+            ) from None
+        except subprocess.TimeoutExpired:
+            reason = f"Socket timed out: no answer from Slurm within {ASK_SECONDS} s"
+            done = subprocess.CompletedProcess(words, 1, "", reason)
+        if done.returncode == 0 or not left.waits(done.stderr or done.stdout):
+            return done
 
 
 def parsed(partitions: str, nodes: str) -> Cluster:
@@ -94,7 +151,7 @@ def parsed(partitions: str, nodes: str) -> Cluster:
         },
         nodes=tuple(
             Node(
-                cores=int(row.get("CPUEfctv") or row["CPUTot"]),
+                cores=cores(row),
                 # Slurm's default is 1.
                 memory_mib=memory if (memory := int(row["RealMemory"])) > 1 else 0,
                 gpus=_gpus(row["Gres"]),
@@ -108,6 +165,11 @@ def parsed(partitions: str, nodes: str) -> Cluster:
 def fields(line: str) -> dict[str, str]:
     """Return the fields of a line of `scontrol --oneliner show`."""
     return dict(re.findall(r"(?:^|\s)([A-Za-z][\w:/]*)=(\S*)", line))
+
+
+def cores(node: dict[str, str]) -> int:
+    """Return how many cores of a node jobs may use; ``node``: its fields."""
+    return int(node.get("CPUEfctv") or node["CPUTot"])
 
 
 def _gpus(gres: str) -> dict[str, int]:

@@ -12,19 +12,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from parbench.errors import ParbenchError
-from parbench.launch.slurm_cluster import fields, run
+from parbench.launch import slurm_cluster
 
 
 @dataclass(frozen=True)
 class Job:
-    """A Slurm job. ``ends``: time.time() at the end of its walltime; ``made_for``: the comment of
-    its submitter; ``hosts``: {node: host name}; ``address``: that of the first node.
+    """A Slurm job. ``ends``: time.time() at the end of its walltime; ``cell``: the one that it was
+    submitted for, None if it was for something else; ``alone``: it has all cores of its nodes, so
+    that no other job runs beside it; ``hosts``: {node: host name}; ``address``: that of the first
+    node.
     """
 
     number: int
     ends: float | None
     cpus_per_task: int
-    made_for: str
+    cell: str | None
+    alone: bool
     hosts: Mapping[str, str]
     address: str
 
@@ -45,13 +48,15 @@ def current() -> Job | None:
     if not job_id.isdigit() or shutil.which("srun") is None:
         return None
     job = _job(int(job_id))
-    output = run("scontrol", "show", "node", job["NodeList"], "--oneliner")
-    nodes = [fields(line) for line in output.splitlines()]
+    output = _run("scontrol", "show", "node", job["NodeList"], "--oneliner")
+    nodes = [slurm_cluster.fields(line) for line in output.splitlines()]
     return Job(
         number=int(job_id),
         ends=float(job["EndTime"]) if job["EndTime"].isdigit() else None,
         cpus_per_task=int(re.match(r"\d*", job.get("CPUs/Task", ""))[0] or 1),
-        made_for=job.get("Comment", ""),
+        cell=cell_of(job.get("StdOut", ""), job.get("Comment", "")),
+        alone=int(job["NumCPUs"]) >= sum(map(slurm_cluster.cores, nodes))
+        and job.get("OverSubscribe") != "YES",
         hosts={node["NodeName"]: node["NodeHostName"] for node in nodes},
         address=nodes[0]["NodeAddr"],
     )
@@ -69,12 +74,32 @@ def preempted(job: Job) -> bool:
 def requeue(job: Job) -> str | None:
     """Requeue the job; return None, or why Slurm refuses."""
     try:
-        run("scontrol", "requeue", str(job.number))
+        _run("scontrol", "requeue", str(job.number))
     except ParbenchError as error:
         return str(error)
     return None
 
 
+def cell_of(log: str, comment: str) -> str | None:
+    """Return the cell that Snakemake's plugin submitted a job for; None if it is no such job.
+
+    The plugin names rule and cell twice, and a site may rewrite either: its log is
+    ``.../rule_<rule>/<cell>/<job>.log``, its comment ``rule_<rule>_wildcards_<cell>``.
+    """
+    found = re.search(r"/rule_\w+/([^/]+)/[^/]+$", log) or re.fullmatch(
+        r"rule_\w+?_wildcards_(.+)", comment
+    )
+    return found and found[1]
+
+
 def _job(number: int) -> dict[str, str]:
     """Return the fields of a job; times are seconds since 1970."""
-    return fields(run("scontrol", "show", "job", str(number), "--oneliner"))
+    output = _run("scontrol", "show", "job", str(number))
+    # From here on each field has a line of its own, and may hold blanks.
+    head, mark, rest = output.partition("   Command=")
+    lines = re.findall(r"^\s*(\w+)=(.*?)\s*$", mark + rest, re.MULTILINE)
+    return slurm_cluster.fields(head) | dict(lines)
+
+
+def _run(*words: str) -> str:
+    return slurm_cluster.run(*words, patience=slurm_cluster.JOB_SECONDS)

@@ -1,15 +1,29 @@
 """`doctor.py --slurm`: what a cell on each hardware would ask Slurm for.
 
-Has Slurm judge each line with `sbatch --test-only`, which submits nothing.
+Snakemake's Slurm plugin itself makes each line, and Slurm judges it with `sbatch --test-only`,
+which submits nothing.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+from snakemake.iocontainers import ResourceList
+from snakemake_executor_plugin_slurm import (
+    ExecutorSettings,
+    get_account,
+    get_submit_command,
+    set_gres_string,
+    validate_account,
+    validate_slurm_extra,
+)
+from snakemake_interface_common.exceptions import WorkflowError
 
 from parbench.deploy.doctor import LIMITED, MISSING, OK, Check
 from parbench.errors import ParbenchError
@@ -17,15 +31,22 @@ from parbench.launch import slurm, slurm_cluster
 from parbench.plan import config as configuration
 
 MINUTES = 60  # shown for cells whose walltime depends on their size
+LOCKS = Check(
+    "locks",
+    OK,
+    "cells on one node wait for each other, also those of other users and of jobs with a /tmp of "
+    "their own: by names in the node's abstract socket namespace",
+)
 
 
 def examine(configfiles: list[str]) -> Iterator[Check]:
-    """Yield a check for each hardware of the configuration."""
+    """Yield a check of the locks, and one for each hardware of the configuration."""
     config = configuration.read(configfiles)
     files = [configuration.ROOT / "config.yaml", *map(Path, configfiles)]
     cluster = slurm_cluster.ask()
     studies = map(configuration.study, config["studies"])
     used = {variant.hardware for study in studies for variant in study.variants.values()}
+    yield LOCKS
     for name in config["hardware"]:
         yield _hardware(cluster, config, files, name, name in used)
 
@@ -42,57 +63,79 @@ def _hardware(
         return Check(label, MISSING, str(error), costs, "correct the key", essential=used)
     hardware = configuration.hardware(name, config)
     settings = slurm.settings(config, name)
-    longest = cluster.partition(settings["partition"]).minutes or MINUTES
-    request = {"runtime": min(settings["minutes"] or MINUTES, longest)}
-    line = sbatch_line(request | slurm.resources(hardware, settings, cluster))
+    minutes = settings["minutes"] or MINUTES
+    runtime = slurm.within(minutes, cluster.partition(settings["partition"]))
+    request = slurm.resources(hardware, settings, cluster) | {"runtime": runtime}
+    line, refused = sbatch_line(request), None
+    try:
+        line = sbatch_line(request | _account(settings["account"]))
+    except ParbenchError as error:
+        refused = str(error)
     if (reason := slurm.missing(cluster, hardware, settings)) is not None:
         costs = f"its cells are rows 'not run: {reason}'"
         mend = f"config.yaml: hardware.{name}: {{..., slurm: {{partition: ...}}}}"
         return Check(label, LIMITED, line, costs, mend)
-    accepted, verdict = judged(line)
+    accepted, verdict = (False, refused) if refused else judged(line)
     if accepted:
-        return Check(label, OK, f"{line}  # accepted: {verdict}")
+        each = "" if settings["minutes"] else "; -t is each cell's own"
+        return Check(label, OK, f"{line}  # accepted: {verdict}{each}")
     mend = f"config.yaml: slurm, or hardware.{name}.slurm"
-    return Check(label, MISSING, line, f"sbatch refuses it: {verdict}", mend, essential=used)
+    by = "Snakemake's Slurm plugin" if refused else "sbatch"
+    return Check(label, MISSING, line, f"{by} refuses it: {verdict}", mend, essential=used)
 
 
-# sbatch's options for the plugin's resources, in the plugin's order.
-OPTIONS = {
-    "slurm_account": "-A {}",
-    "slurm_partition": "-p {}",
-    "runtime": "-t {}",
-    "constraint": "-C {}",
-    "qos": "--qos={}",
-    "mem_mb": "--mem {}",
-    "nodes": "--nodes={}",
-    "requeue": "--requeue",
-    "tasks": "--ntasks={}",
-    "cpus_per_task": "--cpus-per-task={}",
-}
+@dataclass(frozen=True)
+class SubmittedJob:
+    """What the Slurm plugin reads of a job of Snakemake's to submit it."""
+
+    resources: ResourceList
+    threads: int = 1
 
 
 def sbatch_line(resources: dict[str, int | str]) -> str:
-    """Return the sbatch line for ``resources``, without names, folders and script."""
+    """Return the plugin's sbatch line for ``resources``, without what differs from job to job: its
+    name, log, comment and script, and the work folder.
+
+    Raises ParbenchError with the plugin's message if it refuses them.
+    """
+    job = SubmittedJob(ResourceList(fromdict=resources))
+    own = {"run_uuid": "", "slurm_logfile": "", "comment_str": "", "workdir": ""}
+    for option, key in (("-A", "account"), ("-p", "partition")):
+        value = resources.get(f"slurm_{key}")
+        own[key] = "" if value is None else f"{option} {shlex.quote(str(value))}"
+    try:
+        validate_slurm_extra(job)
+        line = get_submit_command(job, own, settings=_profile()) + set_gres_string(job)
+    except WorkflowError as error:
+        raise ParbenchError(str(error)) from None
+    words = shlex.split(line)
+    return shlex.join(["sbatch", *words[words.index("--comment") + 2 :]])
+
+
+@functools.cache
+def _account(stated: str | None) -> dict[str, str]:
+    """Return the account that the plugin submits with: as ``stated``, or one that it guesses.
+
+    Raises ParbenchError if it refuses the stated one.
+    """
+    silent = logging.Logger(__name__, logging.CRITICAL)
+    try:
+        account = validate_account(stated, silent) or stated if stated else get_account(silent)
+    except (OSError, WorkflowError) as error:  # it needs sacctmgr or sshare
+        raise ParbenchError(" ".join(str(error).split())) from None
+    return {"slurm_account": account} if account else {}
+
+
+def _profile() -> ExecutorSettings:
+    """Return the plugin's settings in slurm/config.yaml."""
     profile = configuration.read_yaml(configuration.ROOT / "slurm" / "config.yaml")
-    request = resources | ({"requeue": True} if profile["slurm-requeue"] else {})
-    arguments = [
-        text.format(shlex.quote(str(request[key])))
-        for key, text in OPTIONS.items()
-        if key in request
-    ]
-    arguments.append(str(request["slurm_extra"]))
-    if "gpu" in request:
-        model = f"{request['gpu_model']}:" if "gpu_model" in request else ""
-        arguments.append(f"--gpus={model}{request['gpu']}")
-    if "gres" in request:
-        arguments.append(f"--gres={request['gres']}")
-    return " ".join(["sbatch", *arguments])
+    own = {key.removeprefix("slurm-"): value for key, value in profile.items() if "slurm-" in key}
+    return ExecutorSettings(**{key.replace("-", "_"): value for key, value in own.items()})
 
 
 def judged(line: str) -> tuple[bool, str]:
     """Return whether Slurm would accept a job with this line, and its message."""
-    command = [*shlex.split(line), "--test-only", "--wrap=true"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = slurm_cluster.completed(*shlex.split(line), "--test-only", "--wrap=true")
     lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason given"]
     if done.returncode == 0:
         return True, re.sub(r"^sbatch: Job \d+ (to start at \S+ using )?", "", lines[-1])

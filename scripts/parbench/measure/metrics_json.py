@@ -120,10 +120,15 @@ def write_pair(
     started: str,
     status: str = "ok",
     reason: str | None = None,
+    shared: bool = False,
 ) -> None:
-    """Write the result of a pair: its ``slices`` in order; each side's steps and environment."""
+    """Write the result of a pair: its ``slices`` in order; each side's steps and environment.
+
+    ``shared``: others' jobs may have run on its nodes meanwhile.
+    """
     head = {"cell": pair.json(), "status": status, "reason": reason, "sides": sides}
-    write(path, {**head, "slices": slices, "started": started, "finished": clocks.now()})
+    head |= {"slices": slices, "started": started, "finished": clocks.now()}
+    write(path, head | ({"shared": True} if shared else {}))
 
 
 def write_out_of_memory(

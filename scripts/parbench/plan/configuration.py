@@ -110,7 +110,8 @@ class Slurm(Model):
         description="features that a node must have, in the syntax of sbatch --constraint"
     )
     gpus: Literal["gpu", "gres"] = Field(
-        description="how GPUs are requested at this site: gpu (--gpus) or gres (--gres=gpu:...)"
+        description="how GPUs are requested at this site: gpu (--gpus-per-node=...) or gres "
+        "(--gres=gpu:...)"
     )
     cpus_per_gpu: Whole = Field(description="cores for each GPU")
     memory_mib: Whole = Field(description="memory of a node in MiB, for each device of the cell")
@@ -121,7 +122,9 @@ class Slurm(Model):
     least_samples_per_second: Annotated[float, Field(ge=0.001), AS_WRITTEN] = Field(
         description="slowest training that the walltime allows for if there is no earlier run"
     )
-    exclusive: bool = Field(description="whether a cell has its nodes to itself")
+    exclusive: bool = Field(
+        description="whether a cell's job gets whole nodes, without others' jobs beside it"
+    )
     prepare: Short = Field(
         description="where datasets, images, tables and reports are made: submit (where Snakemake "
         "runs), or a partition"

@@ -12,7 +12,7 @@ import numpy as np
 from parbench.measure.metrics import Run, seconds
 from parbench.verdicts import sequential
 from parbench.verdicts.series import Series
-from parbench.verdicts.words import HOLDS, OK
+from parbench.verdicts.words import HOLDS, OK, SHARED_NODES
 
 LEAST_PAIRS = 2  # undisturbed ones in a restart; if there are fewer, all pairs count
 BIASED = 0.01  # alpha of the test whether equal sides differ
@@ -87,7 +87,8 @@ def restart(run: Run) -> Restart:
 class Compared:
     """A variant compared with its baseline, by restart.
 
-    ``reasons``: why some restarts gave no value, or made each turn a run of its own.
+    ``reasons``: why some restarts gave no value, made each turn a run of its own, or may have been
+    disturbed by other jobs.
     """
 
     restarts: tuple[Restart, ...]
@@ -101,10 +102,10 @@ class Compared:
         failures = (
             f"restart {run['cell']['seed']}: {run['reason']}" for run in own_runs if run["reason"]
         )
-        reasons = filter(None, [entry["not_run"], *failures])
-        return cls(
-            tuple(map(restart, filter(_ok, own_runs))), tuple(reasons), tuple(entry["cells"])
-        )
+        good = list(filter(_ok, own_runs))
+        shared = SHARED_NODES if any("shared" in run for run in good) else None
+        reasons = filter(None, [entry["not_run"], *failures, shared])
+        return cls(tuple(map(restart, good)), tuple(reasons), tuple(entry["cells"]))
 
     @cached_property
     def series(self) -> Series:

@@ -45,6 +45,7 @@ EQUAL, DIFFERS = "equal", "differs"
 
 FEWEST = 4  # seeds or restarts; of fewer only the range is shown, and they decide nothing
 SHARED = "shared: other cells ran at the same time on such a machine"
+SHARED_NODES = "shared: others' jobs may have run on its nodes at the same time"
 NO_VALUES = "no seed or restart that both have"
 NOT_REACHED = "not reached"  # begins the reason about seeds below the published accuracy
 
