@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -77,6 +78,7 @@ def invocation(workflow: Any) -> Invocation:
     # Otherwise it prints a second time which profiles it reads.
     with contextlib.redirect_stderr(io.StringIO()):
         arguments = parse_args(sys.argv[1:])[1]
+    _check_grouping(arguments)
     main, methods = workflow.is_main_process, workflow.deployment_settings.deployment_method
     cells = [job.wildcards_dict.get("cell") for job in arguments.target_jobs or ()]
     return Invocation(
@@ -91,6 +93,20 @@ def invocation(workflow: Any) -> Invocation:
         configfiles=list(map(Path, workflow.overwrite_configfiles)),
         changes=configuration.typed(workflow.config_settings.config),
     )
+
+
+def _check_grouping(arguments: Any) -> None:
+    """Raise ParbenchError if several jobs shall be one of Slurm's; ``arguments``: Snakemake's."""
+    if arguments.executor != "slurm":
+        return
+    for key in ("groups", "group_components", "slurm_array_jobs"):
+        if getattr(arguments, key) not in ({}, dataclasses.MISSING):
+            raise ParbenchError(
+                f"--{key.replace('_', '-')}, or this key of a profile: a cell needs a Slurm job of "
+                "its own, with its own cores, GPUs, nodes and walltime, which is queued again and "
+                "found again for this cell alone; leave it out. Many short cells: lower `jobs` and "
+                "`slurm.minutes` (docs/slurm.md)"
+            )
 
 
 def evidence_files(pattern: str) -> Callable[[Any], list[str]]:
