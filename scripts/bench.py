@@ -15,7 +15,7 @@ from parbench import machine
 from parbench.bench.benchmarks import BENCHMARKS, ROOT, Context
 from parbench.bench.turns import line
 from parbench.errors import ParbenchError, run_main
-from parbench.files import write_json
+from parbench.files import user_path, write_json
 
 
 def commit(checkout: Path) -> str:
@@ -32,8 +32,8 @@ def main() -> None:
     parser.add_argument(
         "--pairs", type=int, help="turns of each side, twice (10); of `pairs` restarts (4)"
     )
-    parser.add_argument("--against", type=Path, help="another checkout, which takes its turns")
-    parser.add_argument("--out", type=Path, default=Path("results/bench.json"))
+    parser.add_argument("--against", type=user_path, help="another checkout, which takes its turns")
+    parser.add_argument("--out", type=user_path, default=Path("results/bench.json"))
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(BENCHMARKS):
         raise ParbenchError(f"unknown benchmark {min(unknown)!r}; there are {names}")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from parbench.deploy import bundle, deployment, environment, images
 from parbench.errors import ParbenchError, run_main
+from parbench.files import user_path
 from parbench.plan import config as configuration
 from parbench.plan import expansion, state
 
@@ -50,9 +51,13 @@ def prepare(contents: bundle.Contents, settings: dict, overlay: list[str]) -> No
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="default: parbench-<version>.tar, here")
+    parser.add_argument("--out", type=user_path, help="default: parbench-<version>.tar, here")
     parser.add_argument(
-        "--configfile", nargs="+", default=[], help="committed; laid over config.yaml"
+        "--configfile",
+        type=user_path,
+        nargs="+",
+        default=[],
+        help="committed; laid over config.yaml",
     )
     parser.add_argument("--environment", default="current", help="stack of the host environment")
     arguments = parser.parse_args()
@@ -63,7 +68,7 @@ def main() -> None:
     name = f"parbench-{bundle.version()}.tar"  # git ignores it
     out = (arguments.out or Path(name)).absolute()
     out = out / name if out.is_dir() else out
-    overlay = ["--configfile", *configfiles] if configfiles else []
+    overlay = ["--configfile", *map(str, configfiles)] if configfiles else []
     prepare(contents, config["images"], overlay)
     bundle.write(out, contents)
     print(

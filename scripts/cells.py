@@ -8,6 +8,7 @@ import sys
 
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError, run_main
+from parbench.files import user_path
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places, state, writing
 
@@ -37,7 +38,13 @@ def command(cell_id: str, plan: expansion.Plan) -> None:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--configfile", action="append", default=[], help="laid over config.yaml")
+    parser.add_argument(
+        "--configfile",
+        type=user_path,
+        action="append",
+        default=[],
+        help="laid over config.yaml",
+    )
     parser.add_argument("--study", action="append", help="instead of `studies` in config.yaml")
     commands = parser.add_subparsers(dest="action", required=True)
     commands.add_parser("list", help="all cells with their state")

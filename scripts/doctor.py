@@ -12,9 +12,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # `python -I` leaves i
 
 from parbench.deploy import doctor, environment
 from parbench.errors import run_main
+from parbench.files import user_path
 
 
-def cluster(configfiles: list[str]) -> list[doctor.Check]:
+def cluster(configfiles: list[Path]) -> list[doctor.Check]:
     """Return a check of what cells ask this site's Slurm for, for each configured hardware."""
     check = doctor.slurm()
     if check.state != doctor.OK:
@@ -36,7 +37,11 @@ def main() -> int:
         help="each hardware's sbatch line, and what this site's Slurm makes of it; submits nothing",
     )
     parser.add_argument(
-        "--configfile", action="append", default=[], help="with --slurm: laid over config.yaml"
+        "--configfile",
+        type=user_path,
+        action="append",
+        default=[],
+        help="with --slurm: laid over config.yaml",
     )
     arguments = parser.parse_args()
     checks = cluster(arguments.configfile) if arguments.slurm else list(doctor.examine())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from parbench.deploy import images
 from parbench.errors import ParbenchError, run_main
-from parbench.files import write_json
+from parbench.files import user_path, write_json
 from parbench.plan import config as configuration
 from parbench.words import nearest
 
@@ -41,7 +41,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--stack", help="a folder of containers/locks/; default: config.yaml's")
-    common.add_argument("--configfile", action="append", default=[], help="laid over config.yaml")
+    common.add_argument(
+        "--configfile",
+        type=user_path,
+        action="append",
+        default=[],
+        help="laid over config.yaml",
+    )
     common.add_argument("--plan", type=Path, help="results/plan/images.json, instead of these")
     commands = parser.add_subparsers(dest="action", required=True)
     build = commands.add_parser("build", parents=[common], help="build what is not there")

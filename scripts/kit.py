@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from parbench.errors import run_main
+from parbench.files import user_path
 
 
 def main() -> int:
@@ -22,19 +23,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="action", required=True)
     pack = commands.add_parser("pack", help="what is not measured yet -> a folder to carry there")
-    pack.add_argument("--out", type=Path, default=Path("kit"), help="default: kit")
+    pack.add_argument("--out", type=user_path, default=Path("kit"), help="default: kit")
     run = commands.add_parser("run", help="there: cell after cell, until the time is over")
     run.add_argument("--minutes", type=float, default=9.5, help="that the command may take")
-    run.add_argument("--out", type=Path, required=True, help="folder for results.json")
+    run.add_argument("--out", type=user_path, required=True, help="folder for results.json")
     work = Path(tempfile.gettempdir(), "parbench-kit")
-    run.add_argument("--work", type=Path, default=work, help=f"default: {work}")
+    run.add_argument("--work", type=user_path, default=work, help=f"default: {work}")
     home = commands.add_parser("home", help="results.json -> results/, checked")
-    home.add_argument("results", type=Path, nargs="+", help="results.json of each visit")
+    home.add_argument("results", type=user_path, nargs="+", help="results.json of each visit")
     for command in (pack, home):
-        command.add_argument("--order", type=Path, default=Path("profiles/kit.yaml"))
+        command.add_argument("--order", type=user_path, default=Path("profiles/kit.yaml"))
         command.add_argument(
             "--configfile",
-            type=Path,
+            type=user_path,
             nargs="+",
             default=[],
             help="laid over config.yaml and profiles/gpu.yaml",

@@ -9,10 +9,10 @@ Cells can use any other cluster, too: docs/spark.md.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from parbench.deploy import deployment
 from parbench.errors import run_main
+from parbench.files import user_path
 from parbench.launch import spark_cluster
 from parbench.plan import config as configuration
 
@@ -26,7 +26,9 @@ def main() -> int:
     up.add_argument("--cores", type=int, default=1, help="of each worker; default: 1")
     up.add_argument("--memory", default="2g", help="of each worker's executors; default: 2g")
     up.add_argument("--port", type=int, default=7077, help="of the master; default: 7077")
-    up.add_argument("--configfile", type=Path, nargs="+", default=[], help="laid over config.yaml")
+    up.add_argument(
+        "--configfile", type=user_path, nargs="+", default=[], help="laid over config.yaml"
+    )
     commands.add_parser("down", help="end it")
     arguments = parser.parse_args()
     if arguments.action == "down":

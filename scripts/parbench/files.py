@@ -76,10 +76,11 @@ def user_path(text: str) -> Path:
     """
     path = os.path.expanduser(os.path.expandvars(text))
     if path.startswith("~"):
-        raise ParbenchError(f"{text}: the home folder of {path.split('/')[0]} is unknown; write it")
+        user = path.split("/")[0]
+        raise ParbenchError(f"{text}: the home folder of {user} is unknown; write the whole path")
     if unknown := re.search(r"\$(\w+|\{[^}]*\})", path):
         raise ParbenchError(
-            f"{text}: the environment has no variable {unknown[0]}; set it, or write the folder"
+            f"{text}: the environment has no variable {unknown[0]}; set it, or write the whole path"
         )
     return Path(path)
 

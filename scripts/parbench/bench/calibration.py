@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from parbench.errors import ParbenchError
-from parbench.files import canonical_json
+from parbench.files import canonical_json, user_path
 from parbench.measure import metrics_json
 from parbench.verdicts.pairs import Restart, restart
 from parbench.verdicts.sequential import ALPHA, hodges_lehmann, k, ratio_margin
@@ -147,7 +147,7 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     help_text = f"metrics.json of A/A pairs (those in {CELLS})"
-    parser.add_argument("files", nargs="*", type=Path, help=help_text)
+    parser.add_argument("files", nargs="*", type=user_path, help=help_text)
     parser.add_argument("--seconds", type=float, help="what a restart takes (as measured)")
     arguments = parser.parse_args()
     restarts = read(arguments.files or sorted(CELLS.glob("*/metrics.json")))

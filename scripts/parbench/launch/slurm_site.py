@@ -39,10 +39,10 @@ LOCKS = Check(
 )
 
 
-def examine(configfiles: list[str]) -> Iterator[Check]:
+def examine(configfiles: list[Path]) -> Iterator[Check]:
     """Yield a check of the locks, and one for each hardware of the configuration."""
     config = configuration.read(configfiles)
-    files = [configuration.ROOT / "config.yaml", *map(Path, configfiles)]
+    files = [configuration.ROOT / "config.yaml", *configfiles]
     cluster = slurm_cluster.ask()
     studies = map(configuration.study, config["studies"])
     used = {variant.hardware for study in studies for variant in study.variants.values()}

@@ -23,7 +23,7 @@ from rocrate.rocrate import ROCrate
 from parbench.data import kept
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
-from parbench.files import make_folder, read_json, rename_durably, sha256_file
+from parbench.files import make_folder, read_json, rename_durably, sha256_file, user_path
 from parbench.measure import metrics_json
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places, state
@@ -238,9 +238,13 @@ def _version(environment: dict) -> str | None:
 def main() -> None:
     """Write the crate."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="as of the report")
+    parser.add_argument(
+        "--configfile", type=user_path, nargs="+", default=[], help="as of the report"
+    )
     parser.add_argument("--config", nargs="+", default=[], help="key=value, as of the report")
-    parser.add_argument("--out", type=Path, default=Path("crate"), help="a folder, or <name>.zip")
+    parser.add_argument(
+        "--out", type=user_path, default=Path("crate"), help="a folder, or <name>.zip"
+    )
     parser.add_argument("--agent", help="the name of who ran it; by default nobody is named")
     parser.add_argument("--license", default=LICENSE, help="its address; by default parbench's own")
     arguments = parser.parse_args()

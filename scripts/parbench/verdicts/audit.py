@@ -14,9 +14,9 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from parbench.errors import ParbenchError
+from parbench.files import user_path
 from parbench.plan import published
 from parbench.plan.published import Claim, ClaimTest, Published, Selection
 from parbench.verdicts import arithmetic, scores
@@ -183,7 +183,7 @@ def show(found: Iterable[Contradiction]) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("csv", type=Path, help="published values, one a row")
+    parser.add_argument("csv", type=user_path, help="published values, one a row")
     parser.add_argument("--classes", type=int, default=Granted.classes)
     parser.add_argument("--train-samples", type=int, default=Granted.train_samples)
     parser.add_argument(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parbench.errors import ParbenchError
-from parbench.files import canonical_json
+from parbench.files import canonical_json, user_path
 from parbench.measure.metrics import METRICS, Metric, Run
 from parbench.verdicts import evidence, terminal
 from parbench.verdicts.groups import Group, compared, groups_of, seed
@@ -141,7 +141,7 @@ def _shown(group: Group, metric: Metric, factor: float, unit: str) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("a", type=Path, help="evidence of one machine")
-    parser.add_argument("b", type=Path, help="and of another")
+    parser.add_argument("a", type=user_path, help="evidence of one machine")
+    parser.add_argument("b", type=user_path, help="and of another")
     options = parser.parse_args(arguments)
     terminal.say(show(EvidenceFile.read(options.a), EvidenceFile.read(options.b)))

@@ -19,7 +19,7 @@ from itertools import accumulate
 
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
-from parbench.files import write_json
+from parbench.files import user_path, write_json
 from parbench.measure import metrics_json
 from parbench.plan import config as configuration
 from parbench.plan import expansion, pairing, places, state
@@ -114,7 +114,9 @@ def main() -> None:
     """Run the command line; --report also takes the arguments of the Snakemake run it is for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--minutes", type=float, default=60, help="at most (default 60)")
-    parser.add_argument("--configfile", nargs="+", default=[], help="laid over config.yaml")
+    parser.add_argument(
+        "--configfile", type=user_path, nargs="+", default=[], help="laid over config.yaml"
+    )
     parser.add_argument("--config", nargs="+", default=[], help="key=value, laid over both")
     parser.add_argument(
         "--report",

@@ -251,8 +251,10 @@ def main(arguments: list[str] | None = None) -> None:
     writer.add_argument("study", nargs="*", help="its name; by default those of the last report")
     writer.add_argument("--partial", action="store_true", help="also where cells are not measured")
     unpacker = commands.add_parser("unpack", help="a file of evidence -> plan, cells, certificates")
-    unpacker.add_argument("file", type=Path)
-    unpacker.add_argument("--folder", type=Path, required=True, help="gets a folder of its name")
+    unpacker.add_argument("file", type=files.user_path)
+    unpacker.add_argument(
+        "--folder", type=files.user_path, required=True, help="gets a folder of its name"
+    )
     options = parser.parse_args(arguments)
     if options.action == "unpack":
         unpack(options.file, options.folder)
