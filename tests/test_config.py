@@ -11,6 +11,7 @@ import pytest
 
 from parbench.by_schema import SCHEMAS
 from parbench.cell import Training
+from parbench.errors import ParbenchError
 from parbench.plan import config, schemas
 from parbench.plan.settings import Settings
 
@@ -33,8 +34,23 @@ def test_the_settings_are_those_that_training_reads():
 
 
 def test_values_of_the_command_line_are_those_of_a_file():
-    """Snakemake leaves values inside a mapping or list as text."""
-    override = {"quickstart": {"seeds": ["0"], "settings": {"augment": "true"}}}
-    asked = config.typed({"override": override, "x": "1 a"})
-    assert asked["override"]["quickstart"] == {"seeds": [0], "settings": {"augment": True}}
-    assert asked["x"] == "1 a"
+    words = ["override={quickstart: {seeds: [0], settings: {augment: true, learning_rate: 5e-4}}}"]
+    words += ["stack=", "override={'quickstart': {'seeds': [1]}}", 'account="0123"']
+    quickstart = {"seeds": [1], "settings": {"augment": True, "learning_rate": 0.0005}}
+    read = {"override": {"quickstart": quickstart}, "stack": None, "account": "0123"}
+    assert config.laid_over(words) == read
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("slurm={account: 0123}", "--config slurm, line 1: account: YAML reads 0123 as 83; write"),
+        ("timeout_seconds=1_000", "--config timeout_seconds, line 1: YAML reads 1_000 as 1000"),
+        ("slurm={account: 1", "--config slurm, line 1: not valid YAML: did not find expected"),
+        ("slurm", "--config: 'slurm' is not key=value; correct it"),
+    ],
+)
+def test_a_wrong_value_of_the_command_line_is_named(word, says):
+    with pytest.raises(ParbenchError) as caught:
+        config.laid_over([word])
+    assert str(caught.value).startswith(says)

@@ -193,24 +193,74 @@ def test_a_disk_that_cannot_sync_folders_is_used_and_one_that_fails_is_not(monke
     assert found(tmp_path / "new") == {"a": b"old"}
 
 
+JSON, YAML = files.read_json, read_yaml
+LAUGHS = b"a: &a [x]\n" + b"".join(
+    f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n".encode() for a, b in itertools.pairwise("abcdef")
+)
+
+
 @pytest.mark.parametrize(
-    ("read", "content", "words", "mends"),
+    ("read", "content", "words", "fix"),
     [
-        (files.read_json, None, "cannot be read (Is a directory)", "delete it"),
-        (files.read_json, b"\xff\xfe{}", "not valid JSON", "delete it"),
-        (files.read_json, b"[" * 100_000, "not valid JSON", "delete it"),
-        (read_yaml, b"a: 2024-13-01", "not valid YAML: month must be in 1..12", "mend the file"),
-        (read_yaml, None, "cannot be read (Is a directory)", "name a file"),
-        (read_yaml, b"\xff\xfea: 1", "not valid YAML: 'utf-8' codec", "mend the file"),
+        (JSON, None, ": cannot be read (Is a directory)", "delete it"),
+        (JSON, b"\xff\xfe{}", ": the file is in UTF-16", "save it as UTF-8"),
+        (JSON, b"[" * 100_000, ": not valid JSON", "delete it"),
+        (JSON, b"", ", line 1: not valid JSON: it is empty", "delete it"),
+        (JSON, b'{"a":\r\n1,}', ", line 2: not valid JSON", "delete it"),
+        (JSON, b"[1e999]", ": not valid JSON: 1e999 is not a finite number", "delete it"),
+        (JSON, b"[NaN]", ": not valid JSON: NaN is not a finite number", "delete it"),
+        (JSON, b'["\\ud800"]', ": not valid JSON", "delete it"),
+        (YAML, None, ": cannot be read (Is a directory)", "name a file"),
+        (YAML, b"\xff\xfea\0", ": the file is in UTF-16", "save it as UTF-8"),
+        (YAML, b"a: 1\r\nb: \xe9\r\n", ", line 2: byte 0xe9 is not UTF-8 (in Latin-1: é)", "save"),
+        (YAML, b"a: 1\rb: \0\r", ", line 2: a NUL character", "save it as UTF-8"),
+        (YAML, b'a: "\\0"', ", line 1: a: the value holds a NUL character", "remove it"),
+        (
+            YAML,
+            b"a:\n  b: &b [1, *b]",
+            ", line 2: a.b.1: the alias *b refers to itself",
+            "remove it",
+        ),
+        (YAML, LAUGHS, ", line 6: f.6: aliases unfold to more than 100,000 values", "write fewer"),
+        (YAML, b"[" * 100_000, ", line 1: 0.0.0: nested more than 50 levels deep", "write fewer"),
+        (YAML, b"a:\n- [1\nb: 2\n", ", line 3: not valid YAML: ", "that begins on line 2; fix"),
+        (YAML, b"a: '1\n\n", ", line 1: not valid YAML: found unexpected end", "fix the file"),
+        (YAML, b"a: *b", ", line 1: a: no anchor &b stands above the alias *b", "correct it"),
+        (YAML, b"a: 1\n---\nb: 2", ", line 2: a second YAML document begins here", "keep one"),
+        (YAML, b"16: 1", ", line 1: the key 16 is not text", "quotes: '16'"),
+        (YAML, b"a: 1e999", ", line 1: a: 1e999 is not a usable number", "give a finite one"),
+        (YAML, b"a: [0123]", ", line 1: a.0: YAML reads 0123 as 83", "'0123' in quotes"),
+        (YAML, b"a: 1_000", ", line 1: a: YAML reads 1_000 as 1000", "the number in plain digits"),
+        (YAML, b"a: 0x10", ", line 1: a: YAML reads 0x10 as 16", "the number in plain digits"),
+        (YAML, b"a: 1:30", ", line 1: a: YAML reads 1:30 as 90", "in the unit of this key"),
+        (YAML, b"a: on", ", line 1: a: YAML reads on as true", "write true, or 'on' in quotes"),
+        (YAML, b"a: 2024-13-01", ", line 1: a: YAML reads 2024-13-01 as a date", "in quotes"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named(tmp_path, read, content, words, mends):
+def test_a_file_that_cannot_be_read_is_named(tmp_path, read, content, words, fix):
     path = tmp_path / "a file"
     path.mkdir() if content is None else path.write_bytes(content)
     with pytest.raises(ParbenchError) as caught:
         read(path)
-    assert str(caught.value).startswith(f"{path}: {words}")
-    assert mends in str(caught.value)
+    assert str(caught.value).startswith(f"{path}{words}")
+    assert fix in str(caught.value)
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_file_reads_the_same_whatever_editor_saved_it(tmp_path, mark, end):
+    path = tmp_path / "a file"
+    path.write_bytes(f'{mark}{{{end}"a": ["é", 1e-3]{end}}}{end}'.encode())
+    assert files.read_json(path) == read_yaml(path) == {"a": ["é", 0.001]}
+    path.write_bytes(f"{mark}a: |{end}  é{end}b: 5E4{end}".encode())
+    assert read_yaml(path) == {"a": "é\n", "b": 50_000.0}
+
+
+def test_parts_of_a_yaml_file_can_be_shared(tmp_path):
+    path = tmp_path / "a file"
+    path.write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: {<<: [{y: 4}, *a]}\nd: *a\n")
+    a = {"x": 1, "y": 2}
+    assert read_yaml(path) == {"a": a, "b": {"x": 1, "y": 3}, "c": {"x": 1, "y": 4}, "d": a}
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@ partial, not even after a power failure."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import subprocess
@@ -130,19 +132,78 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
     write_atomically(path, json_text(value))
 
 
-def read_json(path: str | os.PathLike) -> Any:
-    """Read a JSON file. Raises ParbenchError, naming it, if it is missing, broken or unreadable."""
+def read_text(path: str | os.PathLike, name: str | None = None, fix: str = "") -> str:
+    """Return the text of a file in UTF-8, without a byte-order mark, its line ends as newlines.
+
+    ParbenchError calls the file ``name`` (by default its path) and gives the line and ``fix``.
+    """
+    name = name or str(path)
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        content = Path(path).read_bytes()
     except FileNotFoundError:
-        raise ParbenchError(f"{path}: no such file") from None
+        raise ParbenchError(f"{name}: no such file") from None
     except OSError as error:
-        raise ParbenchError(
-            f"{path}: cannot be read ({error.strerror}); it must be a file that you may read: "
-            "mend or delete it"
-        ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ParbenchError(f"{path}: not valid JSON ({error}); delete it and run again") from None
+        fix = f"; {fix}" if fix else "; name a file that you may read"
+        raise ParbenchError(f"{name}: cannot be read ({error.strerror}){fix}") from None
+    for mark, encoding in _OTHER_MARKS:
+        if content.startswith(mark):
+            raise ParbenchError(f"{name}: the file is in {encoding}; {_SAVE_AS_UTF_8}")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start : error.start + 1]
+        problem = f"byte 0x{byte.hex()} is not UTF-8 (in Latin-1: {byte.decode('latin-1')})"
+        before = error.object[: error.start].decode()
+    else:
+        before, found, _ = text.partition("\0")
+        if not found:
+            return _with_newlines(text)
+        problem = "a NUL character: not a text file, or text in UTF-16"
+    line = _with_newlines(before).count("\n") + 1
+    raise ParbenchError(f"{name}, line {line}: {problem}; {fix or _SAVE_AS_UTF_8}")
+
+
+# What the name of a cell, study, dataset or image may be: it names files and folders.
+FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}"
+
+# UTF-32's mark begins with that of UTF-16.
+_OTHER_MARKS = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
+_SAVE_AS_UTF_8 = (
+    'save it as UTF-8 (Excel: "CSV UTF-8"; PowerShell: -Encoding utf8; else: iconv -f X -t UTF-8)'
+)
+
+
+def _with_newlines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_json(path: str | os.PathLike, fix: str = "delete it and run again") -> Any:
+    """Read a JSON file without NaN and infinity. Raises ParbenchError, naming it, if it is missing,
+    broken or unreadable; the default ``fix`` is for files that a run makes again."""
+    text = read_text(path, fix=fix)
+    try:
+        value = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        # "\ud800" is JSON, but no text that could be written or shown.
+        json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        where, problem = f"{path}, line {error.lineno}", error.msg if text else "it is empty"
+    except (ValueError, RecursionError) as error:
+        where, problem = str(path), str(error)
+    else:
+        return value
+    raise ParbenchError(f"{where}: not valid JSON: {problem}; {fix}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
 
 
 def canonical_json(value: Any) -> str:

@@ -8,6 +8,8 @@ import importlib.metadata
 import re
 from pathlib import Path
 
+from parbench.files import read_text
+
 LOCKS = Path(__file__).resolve().parents[2] / "containers" / "locks"
 # Packages whose version can change a measurement.
 PACKAGES = (
@@ -21,7 +23,7 @@ def locked(stack: str) -> dict[str, str]:
     """Return the version of every package in the lock files of ``stack``."""
     versions: dict[str, str] = {}
     for file in sorted((LOCKS / stack).glob("*.txt")):
-        versions.update(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", file.read_text(), re.M))
+        versions.update(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", read_text(file), re.M))
     return versions
 
 

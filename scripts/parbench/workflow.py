@@ -91,7 +91,7 @@ def invocation(workflow: Any) -> Invocation:
         triggers=frozenset(str(trigger) for trigger in arguments.rerun_triggers),
         apptainer=any(method.name == "APPTAINER" for method in methods),
         configfiles=list(map(Path, workflow.overwrite_configfiles)),
-        changes=configuration.typed(workflow.config_settings.config),
+        changes=configuration.laid_over(arguments.config or []),
     )
 
 

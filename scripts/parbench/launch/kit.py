@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -27,6 +28,7 @@ from parbench.data import dataset
 from parbench.data.images import class_name, decoded
 from parbench.errors import ParbenchError
 from parbench.files import (
+    FILE_NAME,
     canonical_json,
     digest,
     read_json,
@@ -64,10 +66,18 @@ class Kit:
     @classmethod
     def read(cls, folder: Path) -> Kit:
         """Read kit.json in ``folder``."""
-        content = read_json(folder / "kit.json")
-        if (version := content.pop("schema_version")) != SCHEMA_VERSION:
-            raise ParbenchError(f"{folder / 'kit.json'}: schema_version {version}; pack it anew")
-        return cls(**{**content, "cells": [Entry(**entry) for entry in content["cells"]]})
+        path = folder / "kit.json"
+        content = read_json(path, "carry the kit again")
+        try:
+            if (version := content.pop("schema_version")) != SCHEMA_VERSION:
+                raise ParbenchError(f"{path}: schema_version {version}; pack the kit again")
+            kit = cls(**{**content, "cells": [Entry(**entry) for entry in content["cells"]]})
+            for name in (*kit.data, *(entry.id for entry in kit.cells)):
+                if not re.fullmatch(FILE_NAME, name):
+                    raise ParbenchError(f"{path}: {name!r} is not a name; pack the kit again")
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ParbenchError(f"{path}: incomplete ({error}); carry the kit again") from None
+        return kit
 
     def write(self, folder: Path) -> None:
         """Write kit.json into ``folder``."""

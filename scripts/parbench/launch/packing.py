@@ -25,10 +25,9 @@ from parbench.launch.kit import Entry, Kit
 from parbench.measure import metrics_json, provenance
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places, state, writing
-from parbench.plan.model import Model, Names, Whole, validated
+from parbench.plan.model import Model, Names, Whole, read_model, validated
 from parbench.plan.naming import identity
 from parbench.plan.study_plan import PairGroup, PlannedGroup
-from parbench.plan.yaml_file import read_yaml
 
 Measured = PlannedGroup | PairGroup
 MIB = 2**20
@@ -76,7 +75,7 @@ class Results(Model):
 
 def read_order(path: Path) -> Order:
     """Read and check the order in ``path``."""
-    return validated(Order, read_yaml(path), configuration.shown(path))
+    return read_model(Order, path)
 
 
 def planned(order: Order, configfiles: Sequence[Path]) -> expansion.Plan:
@@ -221,7 +220,7 @@ def home(path: Path, order_path: Path, configfiles: Sequence[Path]) -> tuple[Res
     Returns the results and the names of their studies.
     """
     plan = planned(read_order(order_path), configfiles)
-    results = validated(Results, files.read_json(path), str(path))
+    results = validated(Results, files.read_json(path, "copy it again from the machine"), str(path))
     for cell, metrics in results.runs.items():
         where = f"{path}: {cell}"
         metrics_json.check(metrics, where)

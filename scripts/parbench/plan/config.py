@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Sequence
@@ -10,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
-import yaml
 
 from parbench.cell import Hardware
 from parbench.errors import ParbenchError
 from parbench.files import canonical_json
 from parbench.plan import places
 from parbench.plan.configuration import Config, HardwareEntry
-from parbench.plan.model import problem, validated
+from parbench.plan.model import in_file, problem, read_model
 from parbench.plan.places import ROOT, shown  # noqa: F401 (ROOT: for the rules)
 from parbench.plan.study import Study
-from parbench.plan.yaml_file import read_yaml
+from parbench.plan.yaml_file import parsed, read_yaml
 from parbench.words import nearest
 
 
@@ -34,29 +32,16 @@ def merged(base: dict, change: dict) -> dict:
 
 
 def laid_over(words: Iterable[str]) -> dict[str, Any]:
-    """Read the ``key=value`` words of a program's own ``--config`` as Snakemake does."""
-    values = {}
-    for key, _, value in (word.partition("=") for word in words):
-        values[key] = value
-        with contextlib.suppress(yaml.YAMLError):
-            values[key] = yaml.safe_load(value)
+    """Read the ``key=value`` words of ``--config``, whose values are YAML; ParbenchError names the
+    key. Snakemake's own reading differs from that of a file: 0123 is 123, and items of lists are
+    text."""
+    values: dict[str, Any] = {}
+    for word in words:
+        key, found, text = word.partition("=")
+        if not found:
+            raise ParbenchError(f"--config: {word!r} is not key=value; correct it")
+        values = merged(values, {key: parsed(text, f"--config {key}")})
     return values
-
-
-def typed(value: Any) -> Any:
-    """Read a value of ``--config`` as YAML does; Snakemake leaves items of lists as text.
-
-    So `--config 'override={quickstart: {seeds: [0]}}'` means the same as in a file.
-    """
-    if isinstance(value, dict):
-        return {key: typed(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [typed(part) for part in value]
-    if isinstance(value, str):
-        with contextlib.suppress(yaml.YAMLError, ValueError):
-            parsed = yaml.safe_load(value)
-            return parsed if isinstance(parsed, (bool, int, float, type(None))) else value
-    return value
 
 
 # Keys of `--config` that decide what a cell is. `studies` is written for each study separately;
@@ -107,16 +92,21 @@ def checked(
     except pydantic.ValidationError as error:
         mistake = problem(Config, config, error)
         keys = [*mistake.keys, *([mistake.last] if mistake.last else [])]
-        origin = "--config" if _holds(changes or {}, keys) else holder(configfiles, keys)
-        raise ParbenchError(f"{origin}: {mistake}") from None
+        if _holds(changes or {}, keys):
+            raise ParbenchError(f"--config: {mistake}") from None
+        raise ParbenchError(in_file(mistake, _holder(configfiles, keys))) from None
     return config
 
 
 def holder(configfiles: Sequence[str | Path], key: list) -> str:
     """Return the name of the file whose ``key`` counts: the last that holds it, of config.yaml and
     the ``configfiles`` laid over it."""
-    files = [places.ROOT / "config.yaml", *configfiles]
-    return next((shown(f) for f in reversed(files) if _holds(read_yaml(f), key)), "config.yaml")
+    return shown(_holder(configfiles, key))
+
+
+def _holder(configfiles: Sequence[str | Path], key: list) -> str | Path:
+    first = places.ROOT / "config.yaml"
+    return next((file for file in reversed(configfiles) if _holds(read_yaml(file), key)), first)
 
 
 def _holds(value: Any, key: list) -> bool:
@@ -137,7 +127,7 @@ def study(name: str) -> Study:
         raise ParbenchError(
             f"studies: unknown study {name!r}: there is no {shown(path)}{nearest(name, studies)}"
         )
-    content = validated(Study, read_yaml(path), shown(path))
+    content = read_model(Study, path)
     overlap = sorted(set(content.settings) & set(content.assumed))
     if overlap:
         raise ParbenchError(

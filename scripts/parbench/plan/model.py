@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import pydantic
@@ -12,7 +13,8 @@ from pydantic import ConfigDict, Field, WrapValidator, create_model, model_valid
 from pydantic_core import PydanticCustomError
 
 from parbench.errors import ParbenchError
-from parbench.plan.yaml_file import dotted, missing_key, none_of, words_of
+from parbench.plan.places import shown
+from parbench.plan.yaml_file import as_typed, dotted, missing_key, none_of, read_yaml, words_of
 from parbench.words import brief, nearest
 
 
@@ -110,12 +112,35 @@ def explained(kind: type[AnyModel], value: Any, check: Callable[[Any], AnyModel]
         raise wrong(mistake.keys, mistake.said, mistake.last) from None
 
 
-def validated(kind: type[AnyModel], value: Any, where: str) -> AnyModel:
-    """Return ``value`` as a ``kind``; ParbenchError names ``where`` first, then key, value, fix."""
+def validated(
+    kind: type[AnyModel], value: Any, where: str, of_any_version: bool = False
+) -> AnyModel:
+    """Return ``value`` as a ``kind``; ParbenchError names ``where`` first, then key, value, fix.
+
+    ``of_any_version``: a program wrote it, perhaps with keys that are no longer known.
+    """
+    lenient: Any = {"strict": False, "extra": "ignore"} if of_any_version else {}
+    try:
+        return kind.model_validate(value, **lenient)
+    except pydantic.ValidationError as error:
+        raise ParbenchError(f"{where}: {problem(kind, value, error)}") from None
+
+
+def read_model(kind: type[AnyModel], path: str | Path) -> AnyModel:
+    """Return a YAML file as a ``kind``; ParbenchError names file, key, value and fix."""
+    value = read_yaml(path)
     try:
         return kind.model_validate(value)
     except pydantic.ValidationError as error:
-        raise ParbenchError(f"{where}: {problem(kind, value, error)}") from None
+        raise ParbenchError(in_file(problem(kind, value, error), path)) from None
+
+
+def in_file(mistake: Problem, path: str | Path) -> str:
+    """Return the message for a ``mistake`` in a YAML file, with what YAML made of a value."""
+    scalar = as_typed(path, mistake.keys)
+    if scalar is not None and "should be a valid string" in mistake.said:
+        return f"{shown(path)}, line {scalar.line}: {mistake}; put it in quotes: '{scalar.typed}'"
+    return f"{shown(path)}: {mistake}"
 
 
 def problem(kind: type[pydantic.BaseModel], value: Any, error: pydantic.ValidationError) -> Problem:

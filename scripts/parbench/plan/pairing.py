@@ -21,7 +21,10 @@ ADDED = places.RESULTS / "restarts.json"
 def added() -> dict[str, int]:
     """Return the number of restarts of pairs and seeds of groups, by id, where scripts/decide.py
     asked for more than studies state."""
-    return read_json(ADDED) if ADDED.exists() else {}
+    counts = read_json(ADDED) if ADDED.exists() else {}
+    if not isinstance(counts, dict) or not all(isinstance(n, int) for n in counts.values()):
+        raise ParbenchError(f"{ADDED}: expected numbers of restarts by id; delete it and run again")
+    return counts
 
 
 def pairs(

@@ -1,78 +1,63 @@
-"""Reads YAML files of users; errors name file, line, key, value and fix."""
+"""Reads YAML files of users; errors name file, line, key, value and fix.
+
+A plain value is a number, true, false or null only where YAML 1.1 and 1.2 agree, and 1e-3 is a
+number. Where they differ, as on 0123, 4:00:00 and yes, it is an error. Aliases and merge keys
+(``<<``) work, tags do not.
+"""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Hashable, Sequence
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
 from parbench.errors import ParbenchError
+from parbench.files import read_text
 from parbench.plan.places import shown
 from parbench.words import brief, nearest
 
+# The most that a text may hold: aliases unfold to any number of values.
+MOST_LEVELS = 50
+MOST_VALUES = 100_000
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """A safe loader that also rejects duplicate keys (YAML would silently keep the last)."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        line_of: dict[Any, Any] = {}
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                continue  # PyYAML's own message is clear
-            if key in line_of:
-                name, line = brief(str(key)), key_node.start_mark.line + 1
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {name!r} stands twice (line {line_of[key]} and line {line})",
-                    problem_mark=key_node.start_mark,
-                )
-            line_of[key] = key_node.start_mark.line + 1
-        return super().construct_mapping(node, deep)
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_RESOLVER = yaml.resolver.Resolver()
+_WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_DECIMAL = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|nan)", re.IGNORECASE)
 
 
 def read_yaml(path: str | Path) -> dict:
     """Read a YAML file that holds a mapping; ParbenchError names the file, the line and the fix."""
-    path = Path(path)
-    try:
-        value = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 (a SafeLoader)
-    except FileNotFoundError:
-        raise ParbenchError(f"{shown(path)}: no such file{_sibling(path)}") from None
-    except OSError as error:
-        raise ParbenchError(
-            f"{shown(path)}: cannot be read ({error.strerror}); name a file that you may read"
-        ) from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: from bytes, numbers, dates
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        problem = brief(getattr(error, "problem", None) or str(error), 300)
-        raise ParbenchError(
-            f"{shown(path)}{line}: not valid YAML: {problem}; mend the file"
-        ) from None
-    if not isinstance(value, dict):
-        raise ParbenchError(f"{shown(path)}: holds {words_of(value)}, not keys with values")
-    _check_plain(value, (), shown(path))
-    return value
+    return _read(Path(path)).value
 
 
-def _check_plain(value: Any, keys: tuple, where: str) -> None:
-    """Check that ``value``, at ``keys`` of a file, can be written as JSON."""
-    if isinstance(value, (dict, list)):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            _check_plain(part, (*keys, key), where)
-    elif not isinstance(value, (str, int, float, type(None))):
-        kind = type(value).__name__
-        raise ParbenchError(
-            f"{where}: {dotted(keys)}: {brief(str(value))} is of YAML's type {kind}; put it in "
-            "quotes"
-        )
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise ParbenchError(
-            f"{where}: {dotted(keys)}: {value} is no number to reckon with; state a finite one"
-        )
+def as_typed(path: str | Path, keys: Sequence) -> Scalar | None:
+    """Return the number, boolean or null at ``keys`` of a YAML file as it was typed there."""
+    return _read(Path(path)).scalars.get(tuple(keys))
+
+
+def parsed(text: str, name: str) -> Any:
+    """Return the value of a YAML text; ParbenchError calls the text ``name``."""
+    return _Document(text, name).value
+
+
+def _read(path: Path) -> _Document:
+    if not path.exists():
+        raise ParbenchError(f"{shown(path)}: no such file{_sibling(path)}")
+    document = _Document(read_text(path, shown(path)), shown(path))
+    if document.value is None:
+        raise ParbenchError(f"{shown(path)} is empty; expected `key: value` pairs")
+    if not isinstance(document.value, dict):
+        kind = words_of(document.value)
+        raise ParbenchError(f"{shown(path)}: expected `key: value` pairs, not {kind}")
+    return document
 
 
 def _sibling(path: Path) -> str:
@@ -80,6 +65,161 @@ def _sibling(path: Path) -> str:
     names = [other.name for other in path.parent.glob("*") if other.suffix == path.suffix]
     matches = difflib.get_close_matches(path.name, names, n=1)
     return f"; did you mean {matches[0]}?" if matches else ""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number, boolean or null as it was typed, and its line."""
+
+    typed: str
+    line: int
+
+
+class _Document:
+    """The ``value`` of a YAML text; ``scalars``: its numbers, booleans and nulls by their keys."""
+
+    def __init__(self, text: str, name: str):
+        self._name = name
+        # By anchor (None: without): the value and how many it holds; None while it is read.
+        self._anchored: dict[str, tuple[Any, int] | None] = {}
+        self._count = 0
+        self.scalars: dict[tuple, Scalar] = {}
+        try:
+            self.value = self._document(yaml.parse(text, _Loader))
+        except yaml.reader.ReaderError as error:
+            line = text.encode()[: error.position].count(b"\n") + 1
+            self._fail(line, (), f"not valid YAML: {error.reason}; remove the character")
+        except yaml.MarkedYAMLError as error:
+            last = text.rstrip("\n").count("\n") + 1  # of what is left open, beyond the end
+            line, problem = min(error.problem_mark.line + 1, last), brief(error.problem, 300)
+            if error.context_mark and error.context_mark.line + 1 < line:
+                problem += f" {error.context} that begins on line {error.context_mark.line + 1}"
+            self._fail(line, (), f"not valid YAML: {problem}; fix the file")
+
+    def _fail(self, line: int, keys: tuple, problem: str) -> NoReturn:
+        key = f"{dotted(keys)}: " if keys else ""
+        raise ParbenchError(f"{self._name}, line {line}: {key}{problem}")
+
+    def _document(self, events: Iterator[yaml.Event]) -> Any:
+        value, documents = None, 0
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    line = event.start_mark.line + 1
+                    self._fail(line, (), "a second YAML document begins here; keep one")
+            elif isinstance(event, yaml.NodeEvent):
+                value = self._node(event, events, ())
+        return value
+
+    def _node(self, event: yaml.NodeEvent, events: Iterator[yaml.Event], keys: tuple) -> Any:
+        line, before = event.start_mark.line + 1, self._count
+        if isinstance(event, yaml.AliasEvent):
+            value, size = self._alias(event.anchor, line, keys)
+            self._count += size
+        else:
+            self._anchored[event.anchor] = None
+            value = self._new(event, events, line, keys)
+            self._count += 1
+            self._anchored[event.anchor] = value, self._count - before
+        if self._count > MOST_VALUES:
+            problem = f"aliases unfold to more than {MOST_VALUES:,} values; write fewer"
+            self._fail(line, keys[:3], problem)
+        return value
+
+    def _alias(self, anchor: str, line: int, keys: tuple) -> tuple[Any, int]:
+        name = brief(anchor)
+        if anchor not in self._anchored:
+            self._fail(line, keys, f"no anchor &{name} stands above the alias *{name}; correct it")
+        found = self._anchored[anchor]
+        if found is None:
+            self._fail(line, keys, f"the alias *{name} refers to itself; remove it")
+        return found
+
+    def _new(
+        self, event: yaml.NodeEvent, events: Iterator[yaml.Event], line: int, keys: tuple
+    ) -> Any:
+        if len(keys) > MOST_LEVELS:
+            self._fail(line, keys[:3], f"nested more than {MOST_LEVELS} levels deep; write fewer")
+        if event.tag not in (None, "!", "tag:yaml.org,2002:str"):
+            self._fail(line, keys, f"the tag {brief(event.tag)} is not supported; remove it")
+        if isinstance(event, yaml.ScalarEvent):
+            value = self._scalar(event, line, keys)
+            if not isinstance(value, str):
+                self.scalars[keys] = Scalar(event.value, line)
+            return value
+        if isinstance(event, yaml.MappingStartEvent):
+            return self._mapping(events, keys)
+        values: list = []
+        while not isinstance(event := next(events), yaml.SequenceEndEvent):
+            values.append(self._node(event, events, (*keys, len(values))))
+        return values
+
+    def _mapping(self, events: Iterator[yaml.Event], keys: tuple) -> dict[str, Any]:
+        values, line_by_key = {}, {}
+        parts: list = []  # the mappings under <<, the first of which counts most
+        while not isinstance(event := next(events), yaml.MappingEndEvent):
+            line = event.start_mark.line + 1
+            key = self._key(event, line, keys)
+            if key in line_by_key:
+                lines = f"lines {line_by_key[key]} and {line}"
+                self._fail(line, keys, f"duplicate key {brief(key)!r} ({lines}); keep one of them")
+            line_by_key[key] = line
+            value = self._node(next(events), events, (*keys, key))
+            if key == "<<" and event.implicit[0]:
+                parts = value if isinstance(value, list) else [value]
+            else:
+                values[key] = value
+        for part in parts:
+            if not isinstance(part, dict):
+                self._fail(line_by_key["<<"], keys, f"<< takes mappings, not {words_of(part)}")
+            values = part | values
+        return values
+
+    def _key(self, event: yaml.Event, line: int, keys: tuple) -> str:
+        if not isinstance(event, yaml.ScalarEvent):
+            self._fail(line, keys, "a key must be text, not a list, a mapping or an alias")
+        key = self._scalar(event, line, keys)
+        if not isinstance(key, str):
+            typed = event.value
+            fix = f"put it in quotes: '{typed}'" if typed else "write a name before the colon"
+            self._fail(line, keys, f"the key {words_of(key)} is not text; {fix}")
+        return key
+
+    def _scalar(self, event: yaml.ScalarEvent, line: int, keys: tuple) -> Any:
+        typed = event.value
+        if "\0" in typed:
+            self._fail(line, keys, "the value holds a NUL character; remove it")
+        if not event.implicit[0]:  # in quotes, or tagged as text
+            return typed
+        kind = _RESOLVER.resolve(yaml.ScalarNode, typed, (True, False)).rpartition(":")[2]
+        is_number = _WHOLE.fullmatch(typed) or _DECIMAL.fullmatch(typed)
+        if _NOT_FINITE.fullmatch(typed) or (is_number and math.isinf(float(typed))):
+            problem = f"{brief(typed)} is not a usable number here; give a finite one"
+            self._fail(line, keys, problem)
+        if is_number:
+            return int(typed) if _WHOLE.fullmatch(typed) else float(typed)
+        if kind == "null":
+            return None
+        if kind == "bool" and typed.lower() in ("true", "false"):
+            return typed.lower() == "true"
+        if kind in ("int", "float", "bool", "timestamp"):
+            self._fail(line, keys, _ambiguous(typed, kind))
+        return typed
+
+
+def _ambiguous(typed: str, kind: str) -> str:
+    """Return the message for a plain value that not every reader of YAML reads as ``kind``."""
+    quoted = f"'{typed}' in quotes if it is text"
+    if kind == "timestamp":
+        return f"YAML reads {typed} as a date; write {quoted}"
+    try:
+        made = words_of(yaml.safe_load(typed))
+    except ValueError:  # such as 0x_
+        made = "a number"
+    fix = made if kind == "bool" else "the number in plain digits"
+    in_its_unit = " and in the unit of this key" if ":" in typed else ""
+    return f"YAML reads {typed} as {made}; write {fix}{in_its_unit}, or {quoted}"
 
 
 # --- parts of messages ---

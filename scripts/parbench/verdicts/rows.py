@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from parbench.errors import ParbenchError
-from parbench.files import write_atomically
+from parbench.files import read_text, write_atomically
 from parbench.printable import printable
 from parbench.verdicts.words import too_few
 
@@ -82,11 +82,11 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 def read_rows(path: Path, fix: str = "delete it and run again") -> list[Row]:
     """Read at least one row that `write_rows` wrote; ParbenchError with ``fix`` for other files."""
     try:
-        text = io.StringIO(printable(path.read_text(encoding="utf-8")))
+        text = io.StringIO(printable(read_text(path, fix=fix)))
         first, *more = pd.read_csv(text, dtype=str, keep_default_na=False).to_dict("records")
         return [
             Row(**{field.name: KINDS[field.type](row[field.name]) for field in fields(Row)})
             for row in (first, *more)
         ]
-    except (OSError, KeyError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         raise ParbenchError(f"{path}: not a table of parbench ({error!r}); {fix}") from None
