@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import csv
+import math
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,9 +13,8 @@ import pydantic
 from pydantic import ConfigDict, Field, RootModel, model_validator
 from pydantic_core import PydanticCustomError
 
-from parbench.errors import ParbenchError
 from parbench.measure.metrics import METRICS
-from parbench.plan import places
+from parbench.plan.csv_file import read_csv
 from parbench.plan.model import (
     Distinct,
     Model,
@@ -22,10 +22,27 @@ from parbench.plan.model import (
     Number,
     Positive,
     Whole,
+    read_model,
     validated,
     wrong,
 )
-from parbench.plan.yaml_file import read_yaml
+from parbench.words import brief
+
+
+def _bare(text: Any) -> Any:
+    """Return ``text``; raise an error if it is neither empty nor a number alone."""
+    if isinstance(text, str) and text and not _NUMBER.fullmatch(text):
+        raise wrong(
+            [],
+            f"{brief(text)!r} is not a bare number; write digits with a decimal point, without "
+            "unit, %, ±, ~, > or thousands separators",
+        )
+    return text
+
+
+_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,3})?")
+Bare = pydantic.BeforeValidator(_bare)
+Count = Annotated[int, Bare, Field(ge=1, le=1_000_000)]
 
 
 class Published(pydantic.BaseModel):
@@ -40,14 +57,14 @@ class Published(pydantic.BaseModel):
     strategy: str
     options: str = ""
     hardware: str
-    nodes: pydantic.PositiveInt
-    devices_per_node: pydantic.PositiveInt
+    nodes: Count
+    devices_per_node: Count
     batch_size: str = ""
     precision: str = ""
     metric: str
-    value: pydantic.FiniteFloat
+    value: Annotated[pydantic.FiniteFloat, Bare]
     unit: str
-    published_value: str = ""
+    published_value: Annotated[str, Bare] = ""
     published_unit: str = ""
     note: str = ""
     line: int  # line number in the file
@@ -60,11 +77,11 @@ class Published(pydantic.BaseModel):
     @property
     def rounding(self) -> float:
         """Half a unit of the last printed digit, in the unit of ``value``."""
-        match = re.fullmatch(r"-?\d+(?:\.(\d+))?", self.published_value)
-        if match is None or float(self.published_value) == 0:
+        printed = float(self.published_value or 0)
+        if printed == 0 or not math.isfinite(printed):
             return 0.0
-        unit = abs(self.value / float(self.published_value))
-        return 0.5 * 10 ** -len(match[1] or "") * unit
+        last_digit = Decimal(self.published_value).as_tuple().exponent
+        return 0.5 * 10.0**last_digit * abs(self.value / printed)
 
     @property
     def least(self) -> float:
@@ -127,12 +144,13 @@ def _spelling(value: Any) -> str | float:
 
 def rows(path: str | Path) -> list[Published]:
     """Read a CSV file of published values; ParbenchError names line, column and value."""
-    try:
-        with open(path, encoding="utf-8", newline="") as file:
-            lines = [{**row, "line": n} for n, row in enumerate(csv.DictReader(file), start=2)]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ParbenchError(f"{path}: cannot be read as CSV ({error})") from None
-    return [validated(Published, line, f"{path}: line {line['line']}") for line in lines]
+    fields = {name: field for name, field in Published.model_fields.items() if name != "line"}
+    required = [name for name, field in fields.items() if field.is_required()]
+    optional = [name for name in fields if name not in required]
+    return [
+        validated(Published, {**values, "line": line}, f"{path}: line {line}")
+        for line, values in read_csv(path, required, optional)
+    ]
 
 
 # --- claims ---
@@ -278,7 +296,7 @@ class Claim(Model):
 
     @model_validator(mode="after")
     def _states_its_number(self) -> Claim:
-        needs_published = "test" in self.model_fields_set and self.test.value == "published"
+        needs_published = self.test is not None and self.test.value == "published"
         if needs_published and "published" not in self.model_fields_set:
             raise self.lacking("published")
         if self.test is not None:
@@ -292,4 +310,4 @@ class Claims(RootModel[dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,6
 
 def claims(path: str | Path) -> dict[str, Claim]:
     """Read the claims of a file, by name; ParbenchError names file, key, value, fix."""
-    return validated(Claims, read_yaml(path), places.shown(path)).root
+    return read_model(Claims, path).root

@@ -136,7 +136,8 @@ def converted(row: Published) -> Published | Contradiction:
     """Return ``row`` in its metric's own unit, with an empty ``published_value`` filled in from its
     value; or a Contradiction if its unit is wrong, or its value out of range or not as printed.
     """
-    changes = {"published_value": row.published_value or f"{row.value:g}"}
+    # Not more digits than a float has: the last of them says how exact the value is.
+    changes = {"published_value": row.published_value or f"{row.value:.15g}"}
     quantity = next((each for each in QUANTITIES if re.fullmatch(each.names, row.metric)), None)
     if quantity is None:
         return row.model_copy(update=changes)
@@ -145,7 +146,7 @@ def converted(row: Published) -> Published | Contradiction:
         says = f"{row}: {row.metric} is {quantity.what}, but its unit is {row.unit!r}"
         return against("another unit", Sure.LIKELY, [row], says)
     value, size_printed = row.value * size, row.published_unit and quantity.size(row.published_unit)
-    if size_printed and re.fullmatch(r"-?\d+(\.\d+)?", row.published_value):
+    if size_printed and row.published_value:
         printed = float(row.published_value) * size_printed
         if not math.isclose(value, printed, rel_tol=0.01):
             says = (
@@ -263,7 +264,7 @@ def another_number_of_devices(rows: Rows, granted: Granted) -> Found:
     """Yield pairs too fast for the smaller number of devices that a row's note states."""
     for pair in _bounded(of_metrics(rows, *TIMES)):
         few, many = pair.few, pair.many
-        match = re.search(r"\b(\d+) (?:GPU|CPU|device|accelerator)s?\b", many.note)
+        match = re.search(r"\b(\d{1,6}) (?:GPU|CPU|device|accelerator)s?\b", many.note)
         devices = int(match[1]) if match else many.devices
         if few.devices < devices < many.devices and pair.least > devices / few.devices:
             says = (
@@ -334,7 +335,7 @@ def stated_epochs(rows: Rows, granted: Granted) -> Found:
     """
     for by_metric in by_configuration(rows):
         notes = "; ".join(row.note for row in by_metric.values())
-        stated = re.search(r"\b(\d+)[ -]epochs?\b", notes)
+        stated = re.search(r"\b(\d{1,6})[ -]epochs?\b", notes)
         epochs = int(stated[1]) if stated else 0
         time, rate = by_metric.get("train_seconds"), by_metric.get(RATE)
         if not epochs:
@@ -350,7 +351,7 @@ def stated_epochs(rows: Rows, granted: Granted) -> Found:
             yield against("throughput times time", Sure.LIKELY, (time, rate), says)
         time, epoch = time or by_metric.get("total_seconds"), by_metric.get("epoch_seconds")
         # Without a row for it, a note may say ``42 s per epoch`` or ``0.7 min/epoch``.
-        match = re.search(r"\b(\d+(?:\.\d+)?) ?(s|min)\w* ?(?:/|per |an |each )epoch", notes)
+        match = re.search(r"\b(\d{1,9}(?:\.\d+)?) ?(s|min)\w* ?(?:/|per |an |each )epoch", notes)
         seconds = epoch.value if epoch else float(match[1]) * SECONDS[match[2]] if match else 0.0
         due = epochs * seconds
         if time and due and (time.most * ALIKE < due or time.least > EPOCHS_WITHIN * due):
