@@ -263,6 +263,8 @@ citation:
   year: 2024
   url: https://example.org/paper
 dataset: digits
+source_dataset: cifar10
+override: {}
 settings: {global_batch: 64, optimizer: adamw, precision: fp32}
 assumed: {epochs: 50, learning_rate: 0.002}
 tolerance: {relative: 0.05, accuracy: 0.01}

@@ -64,7 +64,9 @@ def test_a_pair_is_kept_with_the_environment_of_each_side(tmp_path):
     made = constructed.make_pair_metrics(kept)
     made["sides"][1]["environment"]["world_size"] = 2
     files.write_json(results / "cells" / kept["id"] / "metrics.json", made)
-    change_plan(results, pairs=[{"not_run": None, "cells": [kept["id"]]}])
+    pair = {"id": "x.pair-00000000", "model": "resnet18", "variant": "a", "baseline": "b"}
+    pair |= {"sides": ["a", "b"], "variants": 1, "inference": False, "restarts": [0]}
+    change_plan(results, pairs=[{**pair, "not_run": None, "cells": [kept["id"]]}])
     path = wrote(tmp_path / "kept", results)
     assert evidence.runs(evidence.read(path), path)[kept["id"]] == made
 
@@ -153,13 +155,34 @@ def test_a_file_that_was_changed_is_refused(tmp_path):
             {key: value for key, value in content.items() if key != "digest"}
         )
         path.write_text(json.dumps(content if "digest" not in changes else {**whole, **changes}))
-        with pytest.raises(ParbenchError, match=match):
-            evidence.runs(evidence.read(path), path)
+        with pytest.raises(ParbenchError, match=match) as caught:
+            evidence.unpack(path, tmp_path / "a/b/c/d/out")
+        assert "delete" not in str(caught.value)  # it may not be measured again
 
-    refused("its digest is another: it was changed or damaged", digest="0" * 64)
+    refused("content does not match its digest, .*; get the file again", digest="0" * 64)
     refused("schema_version: 1 was expected", schema_version=2)
     refused("'log' was unexpected", log=[])
     name, cell = next(iter(whole["cells"].items()))
+    plan, group = whole["plan"], whole["plan"]["groups"][0]
+    escaped = "../../../../escaped"
+    refused(rf"\$.cells: '{escaped}' does not match", cells={escaped: cell})
+    refused(rf"missing\[0\]: '{escaped}' does not match", missing=[escaped])
+    proof = whole["certificates"][0]
+    refused(r"certificates\[0\].place: '\.\.' does", certificates=[{**proof, "place": ".."}])
+    group = {**group, "cells": [escaped]}
+    refused(rf"plan: groups.0.cells.0: value {escaped} should", plan={**plan, "groups": [group]})
+    study = {**plan["study"], "name": escaped}
+    refused(rf"plan: study.name: value {escaped} should match", plan={**plan, "study": study})
+    refused("plan: groups: value 3 should be a valid list", plan={**plan, "groups": 3})
+    refused(f"cell {name}: incomplete .*; get the file", cells={name: {**cell, "settings": 99}})
+    refused(f"cell {name}: incomplete", code={})
+    refused(f"cell {name}: incomplete", settings=[{}] * len(whole["settings"]))
+    assert not (tmp_path / "escaped").exists()
+    odd = path.with_name("...json")  # whose folder would be ..
+    path.rename(odd)
+    with pytest.raises(ParbenchError, match=r"the folder '\.\.' would be named after the file"):
+        evidence.unpack(odd, tmp_path / "a/b/c/d/out")
+    odd.rename(path)
     refused(
         rf"cell {name}: \$.test_accuracy: 7 is greater", cells={name: {**cell, "test_accuracy": 7}}
     )

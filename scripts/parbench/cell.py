@@ -227,14 +227,19 @@ class Pair:
         return {**head, **fields, "sides": sides, "run": asdict(self.run)}
 
 
+def of(content: dict) -> Cell | Pair:
+    """Return the cell or pair of a cell.json. Raises an error of Python's for any other content."""
+    if content["schema_version"] != SCHEMA_VERSION:
+        raise ValueError(f"schema_version {content['schema_version']}, not {SCHEMA_VERSION}")
+    return (Pair if content.get("kind") == "pair" else Cell).of(content)
+
+
 def read(path: str | os.PathLike) -> Cell | Pair:
     """Read a cell or pair. Raises ParbenchError if the file holds none of this version."""
     content = read_json(Path(path))
     try:
-        if content["schema_version"] != SCHEMA_VERSION:
-            raise ValueError(f"schema_version {content['schema_version']}, not {SCHEMA_VERSION}")
-        return (Pair if content.get("kind") == "pair" else Cell).of(content)
-    except (LookupError, TypeError, ValueError) as error:
+        return of(content)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ParbenchError(
             f"{path}: no cell of this version ({error}); run the workflow again, which writes it "
             "anew"

@@ -11,11 +11,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainSerializer
 
 from parbench.cell import Dataset, Hardware, Training
+from parbench.files import FILE_NAME
 from parbench.plan.configuration import Override
 from parbench.plan.model import Model, Number
 from parbench.plan.study import Citation, Table, Tolerance
 
 SCHEMA_VERSION = 1
+
+
+# A plan in evidence was made by others.
+FileName = Annotated[str, Field(pattern=f"^{FILE_NAME}$")]
 
 
 def _part_of_a_cell(kind: type) -> Any:
@@ -47,7 +52,7 @@ class PlannedGroup(Model):
     dataset: _part_of_a_cell(Dataset)
     training: _part_of_a_cell(Training)
     seeds: list[int]
-    cells: list[str] = Field(description="ids of its cells, by seed")
+    cells: list[FileName] = Field(description="ids of its cells, by seed")
     not_run: str | None = Field(description="why this machine cannot run its cells")
     baseline: str | None = Field(description="id of the group that speedups are measured against")
     published: dict[str, Any] | None = Field(description="its published rows: column = value")
@@ -78,14 +83,14 @@ class PairGroup(Model):
     variants: int = Field(description="number of sides that are the variant's")
     inference: bool = Field(description="true: predicting is timed instead of training")
     restarts: list[int]
-    cells: list[str] = Field(description="ids of its cells, by restart")
+    cells: list[FileName] = Field(description="ids of its cells, by restart")
     not_run: str | None = Field(description="why this machine cannot run its cells")
 
 
 class About(Model):
     """A study as the report shows it."""
 
-    name: str
+    name: FileName
     title: str
     description: str
     citation: Citation | None

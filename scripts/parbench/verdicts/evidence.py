@@ -20,8 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from parbench import by_schema, files, machine
+from parbench import cell as cells
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
+from parbench.plan.model import validated
+from parbench.plan.study_plan import StudyPlan
 from parbench.verdicts import certificate
 from parbench.verdicts.incomplete import cut
 from parbench.verdicts.words import NOT_MEASURED
@@ -29,6 +32,9 @@ from parbench.verdicts.words import NOT_MEASURED
 SCHEMA_VERSION = 1
 FOLDER = Path("reports/evidence")
 RESULTS = Path("results")
+
+# Evidence may not be measured again, so nobody is asked to delete it.
+GET_AGAIN = "get the file again from where it was made"
 
 # An absolute path or one from a home folder; the group is its last name.
 _PATH = re.compile(r"""(?:file://|(?<![\w:/.]))[~/][^\s'",;:()\[\]{}]*/([^\s'",;:/()\[\]{}]+)/?""")
@@ -164,7 +170,7 @@ def write(made: dict, folder: Path) -> Path:
     """
     path = folder / f"{made['study']}-{made['machine']}-{made['date']}.json"
     by_schema.check(made, "evidence", str(path))
-    if path.exists() and files.read_json(path) != made:
+    if path.exists() and files.read_json(path, "move it away first") != made:
         raise ParbenchError(
             f"{path}: holds other evidence of that machine and day; move or delete it first"
         )
@@ -178,13 +184,19 @@ def write(made: dict, folder: Path) -> Path:
 
 def read(path: Path) -> dict:
     """Read a file of evidence. Raises ParbenchError if it is not one or was changed."""
-    evidence = files.read_json(path)
+    evidence = files.read_json(path, GET_AGAIN)
     by_schema.check(evidence, "evidence", str(path))
     content = {key: value for key, value in evidence.items() if key != "digest"}
     if evidence["digest"] != files.digest(content):
         raise ParbenchError(
-            f"{path}: its digest is another: it was changed or damaged; get the file again"
+            f"{path}: its content does not match its digest, so it was changed or damaged; "
+            f"{GET_AGAIN}"
         )
+    validated(StudyPlan, evidence["plan"], f"{path}: plan", of_any_version=True)
+    groups = {group["id"] for group in evidence["plan"]["groups"]}
+    for group in evidence["plan"]["together"]:
+        if not group["members"] or not groups.issuperset(group["members"]):
+            raise ParbenchError(f"{path}: plan: {group['id']} has members that are not groups")
     return evidence
 
 
@@ -192,11 +204,14 @@ def runs(made: Mapping, path: Path) -> dict[str, dict]:
     """Return metrics.json of every cell in the evidence ``made``, which was read from ``path``."""
     run_by_cell = {}
     for cell, packed in made["cells"].items():
-        run = _with_environments(packed, lambda index: _whole(made, index))
-        settings, seed = made["settings"][run.pop("settings")], run.pop("seed")
-        run["cell"] = {"id": cell, **settings, "seed": seed}
-        schema = "pair" if "sides" in run else "metrics"
-        by_schema.check(run, schema, f"{path}: cell {cell}")
+        try:
+            run = _with_environments(packed, lambda index: _whole(made, index))
+            settings, seed = made["settings"][run.pop("settings")], run.pop("seed")
+            run["cell"] = {"id": cell, **settings} | {"id": cell, "seed": seed}
+            cells.of(run["cell"])
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ParbenchError(f"{path}: cell {cell}: incomplete ({error}); {GET_AGAIN}") from None
+        metrics_json.check(run, f"{path}: cell {cell}")
         run_by_cell[cell] = run
     return run_by_cell
 
@@ -226,6 +241,11 @@ def unpack(path: Path, folder: Path) -> Path:
     It gets plan/<name>.json, cells/<cell>/metrics.json and certificates/<place>.json. The study is
     named after the file, so that one report can show it from several machines.
     """
+    if not re.fullmatch(files.FILE_NAME, path.stem):
+        raise ParbenchError(
+            f"{path}: the folder {path.stem!r} would be named after the file; rename it to "
+            "<study>-<machine>-<date>.json"
+        )
     evidence, out = read(path), folder / path.stem
     study_plan = plan(evidence)
     title = f"{study_plan['study']['title']} ({evidence['machine']}, {evidence['date']})"

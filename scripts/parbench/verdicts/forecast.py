@@ -6,12 +6,10 @@ import math
 import statistics
 from collections.abc import Collection
 
-from parbench import files
 from parbench.measure.metrics import seconds
 from parbench.plan import places, state
 from parbench.plan.expansion import Plan
-from parbench.verdicts import asked
-from parbench.verdicts.evidence import FOLDER
+from parbench.verdicts import asked, evidence
 
 
 def forecast(plan: Plan, cells: Collection[str]) -> list[str]:
@@ -30,14 +28,14 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
     """Return how long ``cells`` take, by earlier runs of their groups here or else in evidence."""
     expected, uncounted, machines = [], set(cells), set()
     for name, study in plan.studies.items():
-        evidence = None
+        kept = None
         for group in study.measured:
             count = len(uncounted.intersection(group.cells))
             uncounted.difference_update(group.cells)  # several studies may share cells
             durations = [spent for cell in group.cells if count and (spent := state.took(cell))]
             if count and not durations:
-                evidence = evidence or _kept(name)
-                durations = evidence[1].get(_configuration(group.id), [])
+                kept = kept or _kept(name)
+                durations = kept[1].get(_configuration(group.id), [])
                 machines |= {evidence[0]} if durations else set()
             if durations:
                 expected += [statistics.mean(durations)] * count
@@ -54,16 +52,16 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
 def _kept(study: str) -> tuple[str, dict[str, list[float]]]:
     """Return the machine and, by configuration, the cells' seconds of a study's newest evidence."""
     by_date = sorted(
-        FOLDER.glob(f"{study}-*.json"), key=lambda path: path.stem[-len("2026-01-31") :]
+        evidence.FOLDER.glob(f"{study}-*.json"), key=lambda path: path.stem[-len("2026-01-31") :]
     )
     for path in reversed(by_date):
-        evidence = files.read_json(path)
-        if evidence["study"] == study:
-            return evidence["machine"], {
+        made = evidence.read(path)
+        if made["study"] == study:
+            return made["machine"], {
                 _configuration(group["id"]): [
-                    seconds(run) for cell in group["cells"] if (run := evidence["cells"].get(cell))
+                    seconds(run) for cell in group["cells"] if (run := made["cells"].get(cell))
                 ]
-                for group in [*evidence["plan"]["groups"], *evidence["plan"].get("pairs", [])]
+                for group in [*made["plan"]["groups"], *made["plan"].get("pairs", [])]
             }
     return "", {}
 
