@@ -375,6 +375,7 @@ def test_a_path_may_begin_with_a_variable_or_the_home_folder(folder, tmp_path, m
     for path, reason in (
         ("$NONE/images", r"\$NONE/images: the environment has no variable \$NONE; set it"),
         ("~nobody-here/images", "the home folder of ~nobody-here is unknown"),
+        ("K\udce4fer", r"b'K\\xe4fer': this name is not UTF-8; rename the file or folder"),
     ):
         with pytest.raises(ParbenchError, match=reason):
             prepared(of(Path(path)), tmp_path / "out")

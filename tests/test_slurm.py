@@ -153,10 +153,10 @@ def test_the_doctor_shows_the_walltime_that_is_asked_for(monkeypatch, tmp_path):
     monkeypatch.setattr(slurm_site, "judged", lambda line: (True, "it fits"))
     own = tmp_path / "mine.yaml"
     own.write_text("slurm: {partition: gpu, minutes: 240}")
-    found = {check.check: check for check in slurm_site.examine([str(own)])}
+    found = {check.check: check for check in slurm_site.examine([own])}
     assert "-p gpu -t 240 --nodes=1 " in found["a100x1"].found
     own.write_text("slurm: {partition: cpu, minutes: 10000}")
-    found = {check.check: check for check in slurm_site.examine([str(own)])}
+    found = {check.check: check for check in slurm_site.examine([own])}
     assert "-p cpu -t 2160 --mem " in found["cpu1, in use"].found
 
 

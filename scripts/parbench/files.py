@@ -74,8 +74,15 @@ def _sync_folder(path: Path) -> None:
 def user_path(text: str) -> Path:
     """Return the path that a user wrote, with ~ and $VARIABLES expanded, as a shell does it.
 
-    ParbenchError for a user or a variable that does not exist.
+    ParbenchError for a user or a variable that does not exist, and for a name that is not UTF-8,
+    which no JSON file could hold.
     """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ParbenchError(
+            f"{os.fsencode(text)}: this name is not UTF-8; rename the file or folder"
+        ) from None
     path = os.path.expanduser(os.path.expandvars(text))
     if path.startswith("~"):
         user = path.split("/")[0]
@@ -145,6 +152,11 @@ def read_text(path: str | os.PathLike, name: str | None = None, fix: str = "") -
     except OSError as error:
         fix = f"; {fix}" if fix else "; name a file that you may read"
         raise ParbenchError(f"{name}: cannot be read ({error.strerror}){fix}") from None
+    return text_of(content, name, fix)
+
+
+def text_of(content: bytes, name: str, fix: str = "") -> str:
+    """Return the bytes of a file, called ``name`` in errors, as ``read_text`` returns a file."""
     for mark, encoding in _OTHER_MARKS:
         if content.startswith(mark):
             raise ParbenchError(f"{name}: the file is in {encoding}; {_SAVE_AS_UTF_8}")

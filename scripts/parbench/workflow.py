@@ -90,7 +90,7 @@ def invocation(workflow: Any) -> Invocation:
         unlock=main and bool(arguments.unlock),
         triggers=frozenset(str(trigger) for trigger in arguments.rerun_triggers),
         apptainer=any(method.name == "APPTAINER" for method in methods),
-        configfiles=list(map(Path, workflow.overwrite_configfiles)),
+        configfiles=[files.user_path(str(path)) for path in workflow.overwrite_configfiles],
         changes=configuration.laid_over(arguments.config or []),
     )
 

@@ -162,7 +162,8 @@ def table(
     """
     is_quoted = delimiter != "\t"
     quoting = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
-    rows = csv.reader(lines(content, name), delimiter=delimiter, quoting=quoting, strict=True)
+    text = io.StringIO(files.text_of(content, name))
+    rows = csv.reader(text, delimiter=delimiter, quoting=quoting, strict=True)
     names, positions = columns, list(range(len(columns)))
     first_line, number = 1, 0
     try:
@@ -197,18 +198,6 @@ def _positions(names: list[str], columns: list[str], file: str) -> list[int]:
                 f"{brief(', '.join(names))}"
             )
     return [names.index(column) for column in columns]
-
-
-def lines(content: bytes, name: str, encoding: str = "utf-8-sig") -> Iterator[str]:
-    """Return the lines of a file with their ends, without a byte order mark. ParbenchError if it is
-    empty or not text."""
-    if not content.strip():
-        raise ParbenchError(f"{name}: it holds no text")
-    try:
-        return io.StringIO(content.decode(encoding), newline="")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise ParbenchError(f"{name}: line {line}: bytes that are no UTF-8") from None
 
 
 # ---------------------------------------------------------------- vocabularies

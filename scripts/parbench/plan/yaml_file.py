@@ -61,7 +61,9 @@ def _read(path: Path) -> _Document:
 
 
 def _sibling(path: Path) -> str:
-    """Return a hint at a file with a similar name."""
+    """Return a hint at a file with a similar name, or at one in the home folder."""
+    if path.parts[0].startswith("~"):
+        return "; a shell expands ~ only at the start of a word: write `--configfile ~/...`"
     names = [other.name for other in path.parent.glob("*") if other.suffix == path.suffix]
     matches = difflib.get_close_matches(path.name, names, n=1)
     return f"; did you mean {matches[0]}?" if matches else ""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from parbench.data.texts import File, Parted, labelled, lines
+from parbench import files
+from parbench.data.texts import File, Parted, labelled
+from parbench.errors import ParbenchError
 
 
 class Kind(Parted):
@@ -16,19 +18,16 @@ class Kind(Parted):
     def rows_of(self, file: File) -> list[tuple[int, str]]:
         """Return the coarse label and the question of each line."""
         content, rows = file.content(), []
-        for at, line in enumerate(lines(content, file.name, _encoding(content)), 1):
+        try:
+            content.decode()  # letters of Latin-1 are hardly ever valid UTF-8
+        except UnicodeDecodeError:
+            content = content.decode("latin-1").encode()
+        for at, line in enumerate(files.text_of(content, file.name).split("\n"), 1):
             if not line.strip():
                 continue
             label, _, text = line.partition(" ")
             where = f"{file.name}: line {at}"
             rows.append((labelled(label.partition(":")[0], self.CLASSES, where), text.strip()))
+        if not rows:
+            raise ParbenchError(f"{file.name}: it holds no text")
         return rows
-
-
-def _encoding(content: bytes) -> str:
-    """Return the encoding of ``content``: letters of Latin-1 are hardly ever valid UTF-8."""
-    try:
-        content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return "latin-1"
-    return "utf-8-sig"
