@@ -24,6 +24,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
+from parbench import files
 from parbench.data import dataset, download, source
 from parbench.data.kinds import cifar10_binary, digits
 from parbench.errors import ParbenchError
@@ -375,10 +376,13 @@ def test_a_path_may_begin_with_a_variable_or_the_home_folder(folder, tmp_path, m
     for path, reason in (
         ("$NONE/images", r"\$NONE/images: the environment has no variable \$NONE; set it"),
         ("~nobody-here/images", "the home folder of ~nobody-here is unknown"),
-        ("K\udce4fer", r"b'K\\xe4fer': this name is not UTF-8; rename the file or folder"),
     ):
         with pytest.raises(ParbenchError, match=reason):
             prepared(of(Path(path)), tmp_path / "out")
+    with pytest.raises(
+        ParbenchError, match=r"b'K\\xe4fer': this name is not UTF-8; rename the file"
+    ):
+        files.user_path(os.fsdecode(b"K\xe4fer"))
 
 
 def test_a_changed_folder_is_known_by_its_digest(folder, tmp_path):
