@@ -45,12 +45,12 @@ onstart:
     limit = workflow.scheduler.job_rate_limiter
     if limit is not None and (limit.max_jobs, limit.timespan) == (100, 1):
         workflow.scheduler.job_rate_limiter = None
-    RUN.begin()
+    or_exit(RUN.begin)
 
 
 onsuccess:
-    RUN.finish()
+    or_exit(RUN.finish)
 
 
 onerror:
-    RUN.fail()
+    or_exit(RUN.fail)

@@ -5,15 +5,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
-from parbench import outside
+from parbench import outside, variables
 
+variables.enter()  # before other imports read variables
 try:
     outside.require_packages()
     from parbench import workflow as workflows
-    from parbench.errors import ParbenchError
+    from parbench.errors import or_exit
     from parbench.measure import provenance
     from parbench.plan import places
-    from parbench.printable import printable
 except ImportError as error:
     advice = outside.sentence(error, ["snakemake", *sys.argv[1:]])
     if advice is None:
@@ -36,12 +36,8 @@ os.environ.update(
     ),
 )
 
-try:
-    RUN = workflows.WorkflowRun(workflows.invocation(workflow))
-except ParbenchError as error:
-    # Not a WorkflowError, with which Snakemake would print lines of this file.
-    print(f"error: {printable(str(error))}", file=sys.stderr)
-    sys.exit(2)
+# Not a WorkflowError, with which Snakemake would print lines of this file.
+RUN = or_exit(lambda: workflows.WorkflowRun(workflows.invocation(workflow)))
 STUDIES = RUN.config["studies"]
 # All cores of this machine if cells run on it: no cell may be timed beside other jobs.
 ALL_CORES = 1 if RUN.called.on_slurm else workflow.cores or 1

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import tempfile
 from pathlib import Path
 
-from parbench import machine
+from parbench import git, machine
 from parbench.bench.benchmarks import BENCHMARKS, ROOT, Context
 from parbench.bench.turns import line
 from parbench.errors import ParbenchError, run_main
@@ -19,9 +18,11 @@ from parbench.files import user_path, write_json
 
 
 def commit(checkout: Path) -> str:
-    """Return the checked-out commit; ``-dirty`` is appended if files were changed."""
-    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    """Return the commit, with ``-dirty`` if files were changed; empty without git."""
+    try:
+        return git.run(checkout, "describe", "--always", "--dirty", "--abbrev=40")
+    except ParbenchError:
+        return ""
 
 
 def main() -> None:

@@ -4,4 +4,4 @@ from parbench.errors import run_main
 from parbench.training.turns import main
 
 if __name__ == "__main__":
-    run_main(main)
+    run_main(main, tracebacks=True)

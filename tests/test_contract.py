@@ -77,7 +77,11 @@ def planned(tmp_path_factory):
         (work.folder / "packages" / name).mkdir(parents=True)
         (work.folder / "packages" / name / "__init__.py").touch()
     (work.folder / "mine.yaml").write_text(f"{PLACE}studies: [{', '.join(STUDIES)}]\n")
-    there = {"PYTHONPATH": str(work.folder / "packages"), "JAVA_HOME": "/"}
+    java = work.folder / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"'\n")
+    java.chmod(0o755)
+    there = {"PYTHONPATH": str(work.folder / "packages"), "JAVA_HOME": str(work.folder / "java")}
     work.snakemake("results/data/digits/digest.json", "--configfile", "mine.yaml", **there)
     return work.folder / "results"
 

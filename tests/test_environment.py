@@ -189,7 +189,7 @@ def test_pips_own_settings_are_handed_to_uv(monkeypatch, tmp_path):
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
     monkeypatch.setenv("PIP_CERT", "/mine.pem")
-    found = uv.variables(uv.pip_settings())
+    found = uv.uv_variables(uv.pip_settings())
     assert found["UV_DEFAULT_INDEX"] == "https://me:secret@mirror.example/simple"
     assert found["UV_INDEX"] == "https://other.example"
     assert found["UV_FIND_LINKS"] == f"{tmp_path},/more"

@@ -21,7 +21,7 @@ from parbench.cell import Cell
 from parbench.measure import metrics_json
 from workspace import ROOT, Workspace
 
-DYING = Path(__file__).parent / "dying"
+DYING = ROOT / "tests" / "dying"
 
 
 def cell_of(strategy: str, devices: int, epochs: int) -> Cell:

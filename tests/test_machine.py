@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import subprocess
 import sys
 
 import pytest
 
-from parbench import machine
+from parbench import errors, machine, variables
 from parbench.cell import Hardware
 from parbench.measure import cores
 
+SCRIPTS = variables.SCRIPTS
 A100 = {"name": "NVIDIA A100-SXM4-40GB", "memory_mib": 40960, "driver": "580.1", "uuid": "GPU-aa"}
 H100 = {"name": "NVIDIA H100 80GB HBM3", "memory_mib": 81559, "driver": "580.1", "uuid": "GPU-bb"}
 
@@ -56,6 +59,156 @@ def test_a_containers_cpu_limit_counts(monkeypatch, tmp_path):
         assert machine.cores() == number
 
 
+@pytest.mark.parametrize("controllers", ["cpu,cpuacct", "cpu"])
+def test_limits_of_the_older_cgroups_count(monkeypatch, tmp_path, controllers):
+    """Inside a container the path in /proc is that outside, and only the root is there."""
+    cgroup = tmp_path / "cgroup"
+    cgroup.write_text(f"9:memory:/docker/01\n4:{controllers}:/docker/01\n1:name=systemd:/x\n")
+    real = machine.read
+    monkeypatch.setattr(
+        machine, "read", lambda path: real(cgroup if str(path) == "/proc/self/cgroup" else path)
+    )
+    monkeypatch.setattr(machine, "CGROUPS", str(tmp_path))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    for name in (controllers, "memory"):
+        (tmp_path / name).mkdir()
+    (tmp_path / controllers / "cpu.cfs_period_us").write_text("100000\n")
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text(f"{300 * 2**20}\n")
+    for quota, number in (("-1", 8), ("250000", 2), ("50000", 1)):
+        (tmp_path / controllers / "cpu.cfs_quota_us").write_text(quota)
+        assert machine.cores() == number
+    assert machine.cpu_quota() == 0.5
+    described = machine.describe()
+    assert described["memory_mib"] == 300
+    monkeypatch.setattr(machine, "CGROUPS", "/nowhere")
+    assert machine.describe()["fingerprint"] == described["fingerprint"]
+
+
+# ---------------------------------------------------------------- programs that the machine has
+
+
+@pytest.fixture
+def program(monkeypatch, tmp_path):
+    """Return a function that puts a shell script first on PATH; forget what was found before."""
+
+    def write(name: str, script: str) -> None:
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        machine._accelerators.cache_clear()
+        machine._java.cache_clear()
+
+    exists = os.path.exists
+    monkeypatch.setattr(os.path, "exists", lambda path: path == "/dev/nvidiactl" or exists(path))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    for name in ("CUDA_VISIBLE_DEVICES", "JAVA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    yield write
+    machine._accelerators.cache_clear()
+    machine._java.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", "mismatch"),
+        ("echo 'could not talk to the driver' >&2; exit 9", "could not talk to the driver"),
+        ("echo 'No devices were found'; exit 6", "No devices were found"),
+        ("exit 1", "nothing"),
+        ("exec /nowhere", "not found"),
+    ],
+)
+def test_a_driver_that_does_not_answer_is_told_in_its_words(program, script, said):
+    program("nvidia-smi", script)
+    assert machine.accelerators() == ()
+    assert machine.driver_trouble().startswith("nvidia-smi: ")
+    assert said in machine.driver_trouble()
+
+
+def test_a_driver_that_hangs_is_told(program, monkeypatch):
+    program("nvidia-smi", "exec sleep 60")
+    monkeypatch.setattr(machine, "ASK_SECONDS", 0.01)
+    assert machine.accelerators() == ()
+    assert "no answer within" in machine.driver_trouble()
+
+
+LISTING = """\
+GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-aa)
+  MIG 3g.40gb     Device  0: (UUID: MIG-11)
+  MIG 1g.10gb+me  Device  1: (UUID: MIG-22)
+GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-bb)"""
+
+
+def test_a_card_in_slices_is_its_slices(program, monkeypatch):
+    rows = [f"NVIDIA A100-SXM4-80GB, 81920, 580.1, GPU-{card}" for card in ("aa", "bb")]
+    rows = "\n".join(["WARNING: infoROM is corrupted", *rows])
+    program("nvidia-smi", f"case $1 in -L) echo '{LISTING}' ;; *) echo '{rows}' ;; esac")
+    found = machine.available()["cuda"]
+    assert found == {"A100 MIG 3g.40gb": 1, "A100 MIG 1g.10gb+me": 1, "A100": 1}
+    assert machine.driver_trouble() == "nvidia-smi: WARNING: infoROM is corrupted"
+    assert machine.usable_gpus("A100") == ["GPU-bb"]
+    assert machine.usable_gpus("A100 3g.40gb") == ["MIG-11"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-22")
+    (slice_,) = machine.describe()["accelerators"]
+    assert slice_ == {
+        "name": "NVIDIA A100-SXM4-80GB MIG 1g.10gb+me", "memory_mib": 10240, "driver": "580.1"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "same"),
+    [
+        ("a100_1g.10gb", "A100", False),
+        ("nvidia_a100_3g.20gb", "A100", False),
+        ("a100-1g-10gb", "A100", False),
+        ("NVIDIA A100-SXM4-80GB MIG", "A100", False),
+        ("NVIDIA A100-SXM4-80GB MIG 1c.3g.40gb", "A100 3g.40gb", False),
+        ("a100_1g.10gb", "A100 MIG 1g.10gb", True),
+        ("a100_1g.10gb", "A100 2g.20gb", False),
+        ("A100", "A100 1g.10gb", False),
+        ("nvidia_a100-sxm4-80gb", "A100", True),
+    ],
+)
+def test_a_slice_is_a_model_of_its_own(name, model, same):
+    assert machine.is_model(name, model) is same
+
+
+@pytest.mark.parametrize(
+    ("output", "found"),
+    [
+        ('openjdk version "1.8.0_392"', "8, "),
+        ('java version "11.0.2" 2019-01-15 LTS', "11, "),
+        ("openjdk 16.0.1 2021-04-20", "16, "),
+        ('Picked up JAVA_TOOL_OPTIONS: -Dversion 17\nopenjdk version "1.8.0"', "8, "),
+        ("what?", "which says what?"),
+        ('openjdk version "17.0.15" 2025-04-15', None),
+        ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "21-ea" 2023', None),
+        ('java version "25"', None),
+    ],
+)
+def test_spark_needs_a_java_that_is_new_enough(program, monkeypatch, output, found):
+    program("java", f"cat >&2 <<'END'\n{output}\nEND")
+    monkeypatch.setattr(machine.Software, "without", lambda *words: None)
+    reason = machine.Software().without_spark()
+    assert (reason is None) == (found is None)
+    if reason:
+        assert reason.startswith("Spark needs Java 17 or newer (found ")
+        assert found in reason
+
+
+def test_spark_takes_the_java_that_java_home_names(program, monkeypatch, tmp_path):
+    program("java", "echo 'openjdk version \"17\"'")
+    monkeypatch.setattr(machine.Software, "without", lambda *words: None)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    assert (
+        f"found no {tmp_path}/gone/bin/java, which JAVA_HOME" in machine.Software().without_spark()
+    )
+    machine._java.cache_clear()
+    monkeypatch.setenv("JAVA_HOME", "")
+    assert machine.Software().without_spark() is None
+
+
 # ---------------------------------------------------------------- available and missing
 
 
@@ -74,7 +227,9 @@ def test_available_looks_at_affinity_and_accelerators(cards):
         ("0,1", {"A100": 1, "H100": 1}),
         ("0,9,1", {"A100": 1}),
         ("GPU-bb", {"H100": 1}),
-        ("MIG-1234", {"A100": 1}),
+        ("MIG-1234", {"A100 MIG": 1}),
+        ("NoDevFiles", {}),
+        ("0,0", {"A100": 1}),
     ],
 )
 def test_hidden_accelerators_are_not_available(cards, monkeypatch, visible, models):
@@ -100,6 +255,9 @@ def test_hidden_accelerators_are_not_available(cards, monkeypatch, visible, mode
         (hardware("cuda", 1), {"cpu": 2, "cuda": {"T4": 1}}, None),
         (hardware("cuda", 1), {"cpu": 2, "cuda": {}}, "needs 1 GPU"),
         (hardware("cuda", 2), {"cpu": 2, "cuda": {"T4": 1, "A100": 1}}, "needs 2 GPUs"),
+        (hardware("cuda", 1, "A100"), {"cpu": 2, "cuda": {"A100 MIG 1g.10gb": 7}}, "needs 1x A100"),
+        (hardware("cuda", 1, "A100 1g.10gb"), {"cpu": 2, "cuda": {"A100 MIG 1g.10gb": 7}}, None),
+        (hardware("cuda", 2), {"cpu": 2, "cuda": {"A100 MIG 1g.10gb": 7}}, "needs 2 GPUs"),
         (hardware("cuda", 1, "A100", nodes=2), {"cpu": 2, "cuda": {"A100": 1}}, "needs 2 nodes"),
         (hardware("cpu", 1, nodes=2), {"cpu": 2, "cuda": {}, "nodes": 2}, None),
         (hardware("cpu", 2, nodes=2), {"cpu": 2, "cuda": {}}, "needs 4 cores: 2 nodes with 2 each"),
@@ -135,3 +293,132 @@ def test_cores_are_parted_among_processes(monkeypatch):
         monkeypatch.setenv("PARBENCH_CORES", lent)
         assert [cores.pin(rank, processes) for rank in range(processes)] == parts
     assert bound[0] == [4, 7]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_all_threads_of_a_process_are_on_its_cores_whatever_a_site_has_set():
+    code = (
+        "import os, threading, torch; from parbench.measure import cores; torch.set_num_threads(2);"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start();"  # as a library's
+        f"own = {sorted(os.sched_getaffinity(0))[:2]}; cores.pin(0, 1);"
+        "a = torch.randn(700, 700); torch.exp(a + a @ a); threads = os.listdir('/proc/self/task');"
+        "print(len(threads) > 2, all(sorted(os.sched_getaffinity(int(t))) == own for t in threads))"
+    )
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    variables = {
+        "OMP_PROC_BIND": "close",
+        "GOMP_CPU_AFFINITY": str(cpus[0]),
+        "OMP_NUM_THREADS": "2",
+    }
+    variables |= {"PARBENCH_CORES": ",".join(map(str, cpus)), "PYTHONPATH": str(SCRIPTS)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "True True\n"
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+def ended(code: str, **options) -> subprocess.CompletedProcess:
+    """Return how a program ended whose main function is ``code``."""
+    text = f"from parbench.errors import run_main\ndef main():\n    {code}\nrun_main(main)"
+    words = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(SCRIPTS)!r})\n{text}"]
+    return subprocess.run(words, capture_output=True, text=True, **options)
+
+
+@pytest.mark.parametrize(
+    "number", [each for each in errno.errorcode if each not in (errno.EPIPE, errno.ESHUTDOWN)]
+)
+def test_an_error_of_the_system_is_a_sentence_with_its_file(number):
+    error = OSError(number, os.strerror(number), "/the/file")
+    with pytest.raises(SystemExit) as end:
+        errors.or_exit(lambda: (_ for _ in ()).throw(error).__next__())
+    assert end.value.code == 2
+    text = errors.sentence(error)
+    assert text.startswith(f"/the/file: {os.strerror(number)}; ")
+    assert "\n" not in text
+
+
+def test_the_usual_errors_have_a_remedy(tmp_path):
+    done = ended(f"open({str(tmp_path)!r}, 'w')")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"error: {tmp_path}: Is a directory; this is a folder and must be a file: move it away, or "
+        "choose another name\n"
+    )
+
+
+def test_a_fault_is_reported_in_short_and_kept_whole(tmp_path):
+    done = ended("{}['x']", env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: this is a fault of parbench\n  what:     KeyError: 'x'\n")
+    (file,) = tmp_path.glob("parbench-error-*.txt")
+    assert f"please report it with the whole story, in {file}" in done.stderr
+    assert "Traceback (most recent call last):" in file.read_text()
+
+
+def test_a_fault_is_never_lost(tmp_path):
+    done = ended("import tempfile; tempfile.tempdir = '/nowhere'; {}['x']", env={**os.environ})
+    assert "no file can be written (No such file or directory), so here is all of it" in done.stderr
+    assert "Traceback" in done.stderr
+
+
+def test_a_full_or_closed_output_ends_without_a_traceback():
+    read, write = os.pipe()
+    os.close(read)
+    for output, status in ((open("/dev/full", "w"), 2), (open(write, "w"), 0)):  # noqa: SIM115
+        text = "import sys; from parbench.errors import run_main; run_main(lambda: print('x'))"
+        words = [sys.executable, "-c", text]
+        variables = {**os.environ, "PYTHONPATH": str(SCRIPTS), "PYTHONUNBUFFERED": ""}
+        with output:
+            done = subprocess.run(words, stdout=output, stderr=-1, text=True, env=variables)
+        assert done.returncode == status
+        assert done.stderr.count("\n") == (status == 2)
+
+
+# ---------------------------------------------------------------- variables
+
+
+def test_what_would_steer_a_child_is_left_out(monkeypatch):
+    steering = ("GIT_DIR", "PYTHONOPTIMIZE", "SPARK_HOME", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY")
+    steering += ("KMP_AFFINITY", "MKL_NUM_THREADS", "MPLBACKEND")
+    for name in (*steering, "TMPDIR"):
+        monkeypatch.setenv(name, "/nowhere")
+    monkeypatch.setenv("PYTHONPATH", f"/nowhere:{SCRIPTS}")
+    monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("NO_PROXY", "intern.example")
+    monkeypatch.delenv("no_proxy", raising=False)
+    kept = variables.clean()
+    assert not {*steering, "TMPDIR"} & set(kept)
+    assert kept["PYTHONPATH"] == str(SCRIPTS)
+    assert kept["http_proxy"] == "http://proxy.example:3128"
+    assert kept["no_proxy"] == kept["NO_PROXY"] == "intern.example,localhost,127.0.0.1,::1"
+
+
+def test_a_program_takes_no_packages_from_pythonpath(tmp_path):
+    (tmp_path / "yaml").mkdir()
+    (tmp_path / "yaml" / "__init__.py").write_text("raise ImportError('of another Python')")
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / "audit.py", "--help"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_terminal_of_another_encoding_gets_question_marks(tmp_path):
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / "audit.py", tmp_path / "Tafel→.csv"],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        encoding="latin-1",
+    )
+    assert done.returncode == 2
+    assert "Tafel?.csv" in done.stderr

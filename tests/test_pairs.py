@@ -6,6 +6,7 @@ Real processes train a small model; a slice has some sixty steps.
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -120,7 +121,9 @@ def test_two_models_at_once_against_one_after_the_other(launch, quick):
 
 def test_sides_that_memory_does_not_hold_together_run_apart(launch, quick, tmp_path):
     it = launch(training.cell(), training.cell("gpipe", 1, balance=[1]), root=quick)
-    full = {"PYTHONPATH": str(Path(__file__).parent / "dying"), "FULL": f"1 {tmp_path / 'memory'}"}
+    # Programs take modules of a PYTHONPATH inside their own checkout alone.
+    shutil.copytree(ROOT / "tests" / "dying", quick / "dying")
+    full = {"PYTHONPATH": str(quick / "dying"), "FULL": f"1 {tmp_path / 'memory'}"}
     status, said, errors = it.run(**full)
     assert status == 0, errors + it.log.read_text()
     assert "no room beside another side: now each turn is a run of its own" in said

@@ -7,7 +7,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +26,7 @@ from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat, is_out_of_memory
 from require import require_package
 from training import altered, cell, kept, learned, run
+from workspace import ROOT
 
 # One cell per strategy. Below, a checkpoint after each step: any may be the last.
 CASES = {
@@ -109,7 +109,7 @@ def test_stopped_and_killed_it_ends_as_in_one_go(runs, digits, tmp_path, name):
     value = POWERSGD if name == "powersgd" else CASES[name]
     state, place = tmp_path / "state", f"{tmp_path}/checkpoints/0"
     state.mkdir()
-    dying = {"PARBENCH_STATE": str(state), "PYTHONPATH": str(Path(__file__).parent / "dying")}
+    dying = {"PARBENCH_STATE": str(state), "PYTHONPATH": str(ROOT / "tests" / "dying")}
     run(value, digits, tmp_path, STOPS=f"1 {place}", **dying)
     assert json.loads((state / "stopped.json").read_text()) == kept(tmp_path)
     assert not (tmp_path / "metrics.json").exists()

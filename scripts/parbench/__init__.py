@@ -2,6 +2,7 @@
 
 It ends a program with one sentence where nothing here can run: on another system than Linux, on an
 older Python (which reads this file, so its syntax is old), and on a Python without the packages.
+Programs leave behind the variables that a site or a user set for others.
 """
 
 import platform
@@ -17,6 +18,11 @@ if sys.hexversion < 0x030B0000:
         "`make doctor` looks for another one, or says how to install it"
     )
 
-from parbench import outside  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+from parbench import outside, variables  # noqa: E402
 
 sys.excepthook = outside.report
+# A program of scripts/: libraries that it imports next read variables as they are loaded.
+if Path(getattr(sys.modules["__main__"], "__file__", None) or "").parent == variables.SCRIPTS:
+    variables.enter()

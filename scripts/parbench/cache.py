@@ -17,14 +17,25 @@ from parbench.errors import ParbenchError
 # Unpacked from an archive of `make bundle`. If it exists, this machine is assumed to have no
 # network, and the archive's cache is used.
 BUNDLE = Path(__file__).resolve().parents[2] / "bundle"
+REMEDY = "point PARBENCH_CACHE at a folder of yours, on a local disk"
 
 
 def folder() -> Path:
-    """Return `$PARBENCH_CACHE`, by default `$XDG_CACHE_HOME/parbench` or `~/.cache/parbench`."""
+    """Return `$PARBENCH_CACHE`, by default `$XDG_CACHE_HOME/parbench` or `~/.cache/parbench`.
+
+    Raises ParbenchError for a user without a home folder if neither variable is set.
+    """
     if BUNDLE.is_dir():
         return BUNDLE / "cache"
-    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(os.environ.get("PARBENCH_CACHE") or Path(base) / "parbench").absolute()
+    if named := os.environ.get("PARBENCH_CACHE"):
+        return Path(named).absolute()
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    except RuntimeError:
+        raise ParbenchError(
+            f"this user ({os.getuid()}) has no home folder for the cache; {REMEDY}, or set HOME"
+        ) from None
+    return Path(base, "parbench").absolute()
 
 
 @contextlib.contextmanager
@@ -37,14 +48,19 @@ def locked(path: Path, what: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "w", encoding="utf-8")  # noqa: SIM115
     except OSError as error:
-        mend = "point PARBENCH_CACHE at a folder of yours, on a local disk"
-        raise ParbenchError(f"{path}: {error.strerror}; {mend}") from None
+        raise ParbenchError(f"{path}: {error.strerror}; {REMEDY}") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             say(f"another process makes {what}; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            raise ParbenchError(
+                f"{path}: this disk gives no locks ({error.strerror}); if it is the cache, {REMEDY}"
+                "; else work on another disk, or ask for the mount option flock "
+                "(docs/slurm-admin.md)"
+            ) from None
         yield
 
 

@@ -20,24 +20,31 @@ import sysconfig
 from collections import Counter
 from pathlib import Path
 
+from parbench import distribution, variables
 from parbench.cell import Hardware
 
 CGROUPS = "/sys/fs/cgroup"
+ASK_SECONDS = 30  # after which a program of the machine counts as one that does not answer
+JAVA = 17  # that Spark 4 needs
 
 
 def describe() -> dict:
     """Return the machine as recorded in metrics.json.
 
     {fingerprint, cpu, cores, memory_mib, os, kernel, accelerators: [{name, memory_mib, driver}]}.
-    ``cores`` counts the machine's cores, within a container's limit, and ignores the affinity of
-    this process, since a cell is pinned to a few cores.
+    ``cores`` and ``memory_mib`` are the machine's, within a container's limits; ``cores`` ignores
+    the affinity of this process, since a cell is pinned to a few cores. Of a card in slices (MIG)
+    the slices are accelerators.
     """
-    cards = [{key: gpu[key] for key in ("name", "memory_mib", "driver")} for gpu in accelerators()]
+    # A process that was given a slice may not see that its card is in slices.
+    slices = [gpu for gpu in visible(accelerators()) if slice_of(gpu["name"])]
+    found = slices or accelerators()
+    cards = [{key: gpu[key] for key in ("name", "memory_mib", "driver")} for gpu in found]
     return {
         "fingerprint": _fingerprint(_cpu_model(), os.cpu_count() or 1, _memory_mib(), cards),
         "cpu": _cpu_model(),
         "cores": _within_quota(os.cpu_count() or 1),
-        "memory_mib": _memory_mib(),
+        "memory_mib": min(filter(None, (_memory_mib(), memory_limit_mib()))),
         "os": operating_system(),
         "kernel": platform.release(),
         "accelerators": cards,
@@ -100,7 +107,10 @@ def missing(hardware: Hardware, available: dict) -> str | None:
         return "needs an Apple GPU"
     model = hardware.gpu_model
     counts = [
-        count for name, count in available["cuda"].items() if not model or is_model(name, model)
+        # CUDA gives a process one slice at most.
+        min(count, 1) if slice_of(name) else count
+        for name, count in available["cuda"].items()
+        if not model or is_model(name, model)
     ]
     # A cell's devices must be alike: counts of two models never add up, but those of two names
     # of the requested model do.
@@ -113,17 +123,44 @@ def missing(hardware: Hardware, available: dict) -> str | None:
 def model_name(name: str) -> str:
     """Return the model in an accelerator's full name: "A100" for "NVIDIA A100-SXM4-40GB"."""
     noise = r"NVIDIA|Tesla|GeForce|Quadro|Graphics|Device|SXM\d*|PCIe?|NVL|HBM\w*|\d+(GB|g)"
-    words = [word for word in re.split(r"[\s_-]+", name) if word]
-    return " ".join(word for word in words if not re.fullmatch(noise, word, re.IGNORECASE)) or name
+    words = [word for word in re.split(r"[\s_-]+", _whole(name)) if word]
+    words = [word for word in words if not re.fullmatch(noise, word, re.IGNORECASE)]
+    if part := slice_of(name):
+        words += ["MIG", *([part] if part != "mig" else [])]
+    return " ".join(words) or name
 
 
 def is_model(name: str, model: str) -> bool:
-    """Return whether ``name`` contains ``model`` as whole words: an A100 is no A10."""
+    """Return whether ``name`` contains ``model`` as whole words: an A100 is no A10.
+
+    A slice of a card (MIG) is a model of its own: an A100 1g.10gb is no A100, and no A100 2g.20gb.
+    """
 
     def words(text: str) -> str:
-        return " " + " ".join(re.split(r"[^a-z0-9]+", text.lower())).strip() + " "
+        return " " + " ".join(re.split(r"[^a-z0-9]+", _whole(text).lower())).strip() + " "
 
-    return words(model) in words(name)
+    return slice_of(name) == slice_of(model) and words(model) in words(name)
+
+
+# A slice of a card in the names of nvidia-smi ("MIG 1g.10gb"), Slurm ("a100_1g.10gb", "a100_mig"),
+# also of a part of its compute units ("1c.3g.20gb"); with media engines ("+me"), or without.
+_SLICE = re.compile(
+    r"(?<![a-z0-9])(?:mig[\s_.-]*)?((?:\d+c[._-])?\d+g[._-]\d+gb(?:[.+-]me(?:\.all)?|-me)?)"
+    r"(?![a-z0-9])|(?<![a-z0-9])mig(?![a-z0-9])",
+    re.IGNORECASE,
+)
+
+
+def slice_of(name: str) -> str | None:
+    """Return the slice of a card (MIG) that ``name`` names, such as 1g.10gb; "mig" if it does not
+    say which; None for a whole card."""
+    match = _SLICE.search(name)
+    return match and re.sub(r"[_-]", ".", (match[1] or "mig").lower())
+
+
+def _whole(name: str) -> str:
+    """Return ``name`` without its slice."""
+    return _SLICE.sub(" ", name)
 
 
 # ---------------------------------------------------------------- Horovod
@@ -155,9 +192,13 @@ class Software:
         """Return why cells have no Spark; None if they have it."""
         if lacking := self.without("spark", "pyspark"):
             return lacking
-        if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-            return "Spark needs Java 17 or newer: sudo apt install openjdk-17-jre-headless"
-        return None
+        found = _java()
+        if found.isdigit() and int(found) >= JAVA:
+            return None
+        return (
+            f"Spark needs Java {JAVA} or newer (found {found}): {distribution.install('java')}; "
+            "JAVA_HOME, if it is set, must name it"
+        )
 
     def without_compiler(self) -> str | None:
         """Return why torch.compile cannot work; None if it can."""
@@ -173,6 +214,27 @@ class Software:
         if _horovod_state().get("gpu") == "nccl":
             return None
         return "needs Horovod with NCCL: PARBENCH_HOROVOD_GPU=nccl make report"
+
+
+@functools.cache
+def _java() -> str:
+    """Return the version of the Java that Spark starts, such as "17", or what is wrong with it."""
+    home = os.environ.get("JAVA_HOME")
+    program = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if program is None:
+        return "none on PATH"
+    where = f"JAVA_HOME: {home}" if home else program
+    if not os.access(program, os.X_OK):
+        return f"no {program}, which JAVA_HOME names"
+    text, trouble = _asked([program, "-version"])
+    # java version "1.8.0_392", openjdk version "21-ea", openjdk 17.0.9 2023-10-17; first come
+    # JAVA_TOOL_OPTIONS, which may hold anything.
+    words = "\n".join(line for line in text.splitlines() if not line.startswith("Picked up"))
+    version = re.search(r'\b(?:version|openjdk|java) "?(?:1\.)?(\d+)', words, re.IGNORECASE)
+    if version is None:
+        return f"{where}, which says {trouble or _last_line(text)}"
+    number = int(version[1])
+    return str(number) if number >= JAVA else f"{number}, {where}"
 
 
 def _horovod_state() -> dict:
@@ -196,13 +258,55 @@ def _memory_mib() -> int:
 
 def _within_quota(count: int) -> int:
     """Return ``count``, or fewer if this process's cgroup, or one above it, limits CPU time."""
-    match = re.search(r"^0::/(.*)$", read("/proc/self/cgroup"), re.MULTILINE)
-    folder = Path(CGROUPS, match[1] if match else "")
-    for cgroup in (folder, *folder.parents):
-        quota, _, period = read(cgroup / "cpu.max").partition(" ")
-        if quota.isdigit():  # "max": no limit
-            count = min(count, math.floor(int(quota) / int(period) + 0.01))
-    return max(1, count)
+    quota = cpu_quota()
+    return count if quota is None else max(1, min(count, math.floor(quota + 0.01)))
+
+
+def cpu_quota() -> float | None:
+    """Return how many cores' time this process's cgroup, or one above it, allows; None: no limit.
+
+    A limit may be a fraction.
+    """
+    limits = []
+    for cgroup in _cgroups(""):
+        if match := re.match(r"(\d+)\s+(\d+)", read(cgroup / "cpu.max")):  # "max": no limit
+            limits.append(int(match[1]) / int(match[2]))
+    for cgroup in _cgroups("cpu"):
+        quota, period = (_number(cgroup / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+        if quota and period:
+            limits.append(quota / period)
+    return min(limits, default=None)
+
+
+def memory_limit_mib() -> int | None:
+    """Return the memory that this process's cgroup, or one above it, allows; None: no limit."""
+    numbers = [_number(cgroup / "memory.max") for cgroup in _cgroups("")]
+    numbers += [_number(cgroup / "memory.limit_in_bytes") for cgroup in _cgroups("memory")]
+    return min((number // 2**20 for number in numbers if number), default=None)
+
+
+def _cgroups(controller: str) -> list[Path]:
+    """Return the folders of this process's cgroup and of those above it.
+
+    ``controller``: of version 1, such as cpu, whose folder may be shared (cpu,cpuacct); empty for
+    version 2. In a container the path in /proc may be that outside it: then only the root exists.
+    """
+    folders = []
+    for line in read("/proc/self/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controller in controllers.split(","):
+            for name in dict.fromkeys((controllers, controller)):
+                root = Path(CGROUPS, name)
+                inside = [root / path.lstrip("/"), *(root / path.lstrip("/")).parents]
+                folders += [folder for folder in inside if folder.is_relative_to(root)]
+    # A process that is not told its cgroup is in the root.
+    return folders or [Path(CGROUPS, controller)]
+
+
+def _number(path: Path) -> int | None:
+    """Return the positive number in a small file; None without one, as for "max" or -1."""
+    text = read(path).strip()
+    return int(text) if text.isdigit() and int(text) > 0 else None
 
 
 def operating_system() -> str:
@@ -224,24 +328,87 @@ def read(path: str | os.PathLike) -> str:
 # ---------------------------------------------------------------- accelerators
 
 
-@functools.cache
 def accelerators() -> tuple[dict, ...]:
-    """Return NVIDIA's accelerators, {name, memory_mib, driver, uuid}, in bus order."""
+    """Return NVIDIA's accelerators, {name, memory_mib, driver, uuid}, in bus order.
+
+    A card in slices (MIG) is not there, but its slices are.
+    """
+    return _accelerators()[0]
+
+
+def driver_trouble() -> str | None:
+    """Return what is wrong if there is a driver of NVIDIA that does not answer; None otherwise."""
+    return _accelerators()[1]
+
+
+@functools.cache
+def _accelerators() -> tuple[tuple[dict, ...], str | None]:
     # Do not spend time on nvidia-smi without a driver.
     if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
-        return ()
+        return (), None
     query = "--query-gpu=name,memory.total,driver_version,uuid"
-    command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
-    try:
-        completed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    gpus = []
-    for line in completed.stdout.splitlines():
-        name, memory, driver, uuid = (value.strip() for value in line.rsplit(",", 3))
+    text, trouble = _asked(["nvidia-smi", query, "--format=csv,noheader,nounits"])
+    gpus: list[dict] = []
+    for line in text.splitlines():
+        name, memory, driver, uuid = (["", *map(str.strip, line.rsplit(",", 3))] + [""] * 4)[1:5]
+        if not uuid.startswith("GPU-"):  # a message
+            trouble = trouble or line.strip()
+            continue
         memory_mib = int(memory) if memory.isdigit() else 0
         gpus.append({"name": name, "memory_mib": memory_mib, "driver": driver, "uuid": uuid})
-    return tuple(gpus)
+    if not gpus:
+        return (), f"nvidia-smi: {trouble or _last_line(text)}"
+    return tuple(_with_slices(gpus)), trouble and f"nvidia-smi: {trouble}"
+
+
+def _with_slices(gpus: list[dict]) -> list[dict]:
+    """Return ``gpus`` with each card in slices replaced by its slices, as `nvidia-smi -L` has."""
+    slices_by_uuid: dict[str, list[tuple[str, str]]] = {}
+    listing = _asked(["nvidia-smi", "-L"])[0]
+    entry = re.compile(r"^\s*(?:GPU \d+:.*|MIG\s+(\S+)\s.*)\(UUID:\s*([^\s)]+)\)", re.MULTILINE)
+    card = ""
+    for profile, uuid in entry.findall(listing):
+        if profile:
+            slices_by_uuid.setdefault(card, []).append((profile, uuid))
+        else:
+            card = uuid
+    found = []
+    for gpu in gpus:
+        for profile, uuid in slices_by_uuid.get(gpu["uuid"], [("", gpu["uuid"])]):
+            found.append({**gpu, **_slice(gpu, profile), "uuid": uuid} if profile else gpu)
+    return found
+
+
+def _slice(gpu: dict, profile: str) -> dict:
+    """Return name and memory of a slice ``profile``, such as 1g.10gb, of the card ``gpu``."""
+    size = re.search(r"(\d+)gb", profile)
+    memory_mib = int(size[1]) * 1024 if size else 0
+    return {"name": f"{gpu['name']} MIG {profile}".rstrip(), "memory_mib": memory_mib}
+
+
+def _asked(command: list[str]) -> tuple[str, str | None]:
+    """Return a program's output, and what went wrong or None; it may take ASK_SECONDS."""
+    try:
+        done = subprocess.run(
+            command,
+            env=variables.clean() | {"LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=ASK_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"no answer within {ASK_SECONDS} s"
+    except OSError as error:
+        return "", f"it cannot be started ({error.strerror})"
+    return done.stdout, _last_line(done.stdout) if done.returncode else None
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "nothing")
 
 
 def visible(accelerators: tuple[dict, ...]) -> list[dict]:
@@ -249,17 +416,19 @@ def visible(accelerators: tuple[dict, ...]) -> list[dict]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return list(accelerators)
-    gpus = []
+    gpus: list[dict] = []
     for entry in (part.strip() for part in chosen.split(",")):
+        matches = [gpu for gpu in accelerators if entry and gpu["uuid"].startswith(entry)]
         if entry.isdigit() and int(entry) < len(accelerators):
-            gpus.append(accelerators[int(entry)])
-        elif entry.startswith("MIG-") and accelerators:
-            # A MIG slice: keep its own UUID. Machines with MIG slices have one GPU model.
-            gpus.append({**accelerators[0], "uuid": entry})
-        elif entry and (matches := [gpu for gpu in accelerators if gpu["uuid"].startswith(entry)]):
-            gpus.append(matches[0])
-        else:
+            matches = [accelerators[int(entry)]]
+        elif entry.startswith("MIG-") and not matches and accelerators:
+            # A slice that nvidia-smi does not list. Machines with slices have one GPU model.
+            card = accelerators[0]
+            name = {"name": f"{_whole(card['name']).strip()} MIG", "memory_mib": 0}
+            matches = [{**card, **name, "uuid": entry}]
+        if not matches or matches[0] in gpus:
             break
+        gpus.append(matches[0])
     return gpus
 
 

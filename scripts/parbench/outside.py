@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from parbench import cache
+from parbench.errors import ParbenchError
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = Path("/opt/parbench")  # where images have their Python, see containers/base.def
@@ -24,7 +25,9 @@ IMAGE = Path("/opt/parbench")  # where images have their Python, see containers/
 def is_ours() -> bool:
     """Return whether this Python is that of an environment or image of parbench."""
     prefix = Path(sys.prefix).resolve()
-    return prefix == IMAGE or prefix.parent == (cache.folder() / "envs").resolve()
+    with contextlib.suppress(ParbenchError):  # a user without a home folder
+        return prefix == IMAGE or prefix.parent == (cache.folder() / "envs").resolve()
+    return prefix == IMAGE
 
 
 def require_packages() -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parbench import distribution
+from parbench import variables as own_variables
 from parbench.errors import ParbenchError
 
 PYTHON = "/opt/parbench/bin/python"  # in every image, see containers/base.def
@@ -126,7 +127,7 @@ def clean_environment() -> dict[str, str]:
     kept_names = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR")
     return {
         key: value
-        for key, value in os.environ.items()
+        for key, value in own_variables.clean().items()
         if key in kept_names or not key.startswith(("APPTAINER", "SINGULARITY"))
     }
 

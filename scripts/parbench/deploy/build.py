@@ -182,7 +182,7 @@ def _stage(wanted: Image, work: Path, mirror: str) -> list[str]:
     }
     names = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
     exports |= {name: os.environ[name] for name in names if name in os.environ}
-    exports |= uv.variables(settings)
+    exports |= uv.uv_variables(settings)
     # Horovod is built with pip.
     exports |= {f"PIP_{key.upper().replace('-', '_')}": value for key, value in settings.items()}
     text = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in exports.items())

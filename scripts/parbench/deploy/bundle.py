@@ -8,13 +8,13 @@ exists (parbench/cache.py), and a wheel of every package in bundle/wheels, from 
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from parbench import git
 from parbench.cache import say
 from parbench.deploy import environment, images, uv
 from parbench.errors import ParbenchError
@@ -36,18 +36,9 @@ class Contents:
     folders: list[str]
 
 
-def git(*words: str, folder: Path | None = None) -> str:
-    """Return git's output in ``folder``, by default this checkout; raise ParbenchError."""
-    command = ["git", "-C", str(folder or ROOT), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ParbenchError(f"git {words[0]} in {folder or ROOT}: {done.stderr.strip()}")
-    return done.stdout.rstrip("\n")
-
-
 def require_clean() -> None:
     """Raise ParbenchError if this checkout has uncommitted changes, which would not travel."""
-    changed = [line[3:] for line in git("status", "--porcelain").splitlines()]
+    changed = [line[3:] for line in git.run(ROOT, "status", "--porcelain").splitlines()]
     if changed:
         raise ParbenchError(
             f"this checkout is not what was committed: {', '.join(changed[:3])}; commit it first"
@@ -64,7 +55,7 @@ def fetch_wheels(stack: str, place: Path) -> None:
     command += ["--no-input"]
     command += ["--wheel-dir", str(place / "wheels")]
     command += ["--requirement", str(environment.locks(stack) / "host.txt")]
-    variables = {**uv.clean_environment(), "TMPDIR": str(place)}
+    variables = {**uv.installer_environment(), "TMPDIR": str(place)}
     if uv.run_masked(command, sys.stderr, env=variables):
         raise ParbenchError(f"pip cannot fetch the packages; {uv.HELP}")
     lines = []
@@ -96,8 +87,8 @@ def write(out: Path, contents: Contents) -> None:
         checkout, bundle = Path(work, "checkout"), Path(work, "bundle")
         bundle.mkdir()
         # With its history.
-        git("clone", "--quiet", "--no-local", "--no-tags", str(ROOT), str(checkout))
-        git("remote", "remove", "origin", folder=checkout)
+        git.run(ROOT, "clone", "--quiet", "--no-local", "--no-tags", str(ROOT), str(checkout))
+        git.run(checkout, "remote", "remove", "origin")
         fetch_wheels(contents.stack, bundle)
         say(f"writing {out}")
         with atomic_path(out) as part, tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
@@ -115,4 +106,4 @@ def without_owner(info: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def version() -> str:
     """Return the checked-out tag or commit in a form fit for file names."""
-    return git("describe", "--tags", "--always").replace("/", "-")
+    return git.run(ROOT, "describe", "--tags", "--always").replace("/", "-")

@@ -61,7 +61,7 @@ def examine() -> Iterator[Check]:
 
 def _disk() -> Check:
     folder = cache.folder()
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    existing = next(path for path in (folder, *folder.parents) if os.path.isdir(path))
     free = shutil.disk_usage(existing).free / 2**30
     has_environment = environment.is_whole(environment.environment_folder("current"))
     needed = 1 if has_environment else GIB_OF_ENVIRONMENT
@@ -78,6 +78,12 @@ def _cores() -> Check:
     cores, described = machine.cores(), machine.describe()
     found = f"{cores} of {os.cpu_count()} may be used ({described['cpu']}), "
     found += f"{described['memory_mib'] / 1024:.0f} GiB of memory"
+    quota = machine.cpu_quota()
+    if quota is not None and quota % 1 > 0.01 and quota < cores + 1:
+        found += f"; a limit of this container is {quota:.2f} cores"
+        if quota < 1:
+            costs = "times are of a core that is taken away again and again"
+            return Check("cores", LIMITED, found, costs, "give the container whole cores")
     if cores >= 2:
         return Check("cores", OK, found)
     costs = "cells on cpu2 (GPipe [1,1], DDP, Horovod) are rows 'not run: needs 2 cores'"
@@ -87,11 +93,22 @@ def _cores() -> Check:
 
 def _accelerators() -> Check:
     cards = machine.describe()["accelerators"]
+    trouble = machine.driver_trouble()
     if not cards:
         costs = "cells on GPUs are rows 'not run: needs ...'; the quickstart needs none"
+        if trouble:
+            found = f"NVIDIA's driver is here and does not answer: {trouble}"
+            mend = (
+                "restart the machine, or have its operators repair the driver: nvidia-smi must work"
+            )
+            return Check("accelerators", MISSING, found, costs, mend)
         mend = "run on a machine that has some, with NVIDIA's driver"
         return Check("accelerators", MISSING, "none", costs, mend)
     text = ", ".join(f"{card['name']} ({card['memory_mib']} MiB)" for card in cards)
+    if trouble:
+        text += f"; {trouble}"
+        costs = "cells may fail on accelerators that do not answer"
+        return Check("accelerators", LIMITED, text, costs, "see what nvidia-smi says")
     visible = sum(machine.available()["cuda"].values())
     if visible == len(cards):
         return Check("accelerators", OK, f"{text}, driver {cards[0]['driver']}")

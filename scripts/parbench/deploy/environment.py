@@ -11,6 +11,7 @@ Standard library only, since this runs on a bare Python. Progress goes to standa
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -41,6 +42,7 @@ from parbench.printable import masked
 ROOT = Path(__file__).resolve().parents[3]
 RECIPE = ROOT / "containers" / "build_horovod.py"
 HOROVOD_NEEDS = {"compiler": "a C++ compiler", "make": "make", "headers": "Python's headers"}
+STARTUP = Path(__file__).with_name("startup.py")
 LAYOUT = 2  # raise it when environments of older versions must not be used any more
 
 
@@ -82,7 +84,21 @@ def ensure(stack: str) -> Path:
         with cache.locked(folder.with_name(f"{folder.name}.lock"), str(folder)):
             if not is_whole(folder):
                 _set_up(folder, stack)
+    _add_startup(folder)
     return folder
+
+
+def _add_startup(folder: Path) -> None:
+    """Put a copy of startup.py into an environment, and the line that runs it, unless it has it."""
+    contents = {"parbench_startup.py": STARTUP.read_text("utf-8")}
+    contents["parbench_startup.pth"] = "import parbench_startup\n"
+    for place in folder.glob("lib/python*/site-packages"):
+        for name, content in contents.items():
+            path = place / name
+            if not path.is_file() or path.read_text("utf-8") != content:
+                # An environment that others made and that this user may only read works without.
+                with contextlib.suppress(OSError):
+                    write_atomically(path, content)
 
 
 def _set_up(folder: Path, stack: str) -> None:
@@ -146,7 +162,7 @@ def horovod_state(folder: Path) -> dict | None:
     It holds {available: true, version, gpu} or {available: false, reason}.
     """
     path = folder / "horovod.json"
-    return read_json(path) if path.exists() else None
+    return read_json(path) if os.path.exists(path) else None
 
 
 def horovod_place(stack: str) -> Path:
@@ -192,7 +208,7 @@ def _add_horovod(folder: Path, place: Path, stack: str) -> dict:
         shutil.rmtree(work, ignore_errors=True)  # of a killed build
         command += ["--gpu", horovod_gpu(), "--out", str(work)]
         done = subprocess.run(
-            command, env=uv.clean_environment(), stdout=subprocess.PIPE, text=True, check=False
+            command, env=uv.installer_environment(), stdout=subprocess.PIPE, text=True, check=False
         )
         if work.is_dir():  # with the log, also of a build that failed
             log = work / "build.log"

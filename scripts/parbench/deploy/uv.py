@@ -13,15 +13,14 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from parbench import cache, distribution
+from parbench import cache, distribution, variables
 from parbench.errors import ParbenchError
 from parbench.printable import masked
 
-# Variables that would override the lock file. PYTHONDONTWRITEBYTECODE would cost every cell ten
-# seconds at its start.
-FOREIGN = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "PIP_TARGET",
-           "PIP_PREFIX", "PIP_ROOT", "PIP_CONSTRAINT")  # fmt: skip
-# pip's settings and uv's variables for them.
+# Variables that an environment of its own does without. PYTHONDONTWRITEBYTECODE would cost every
+# cell ten seconds at its start.
+FOREIGN = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "CONDA_PREFIX")
+# pip's settings of where packages come from, and uv's variables for them.
 NAMES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -31,6 +30,14 @@ NAMES = {
     "proxy": "ALL_PROXY",
     "timeout": "UV_HTTP_TIMEOUT",
 }
+NO_INDEX = "no-index"  # for which uv has an option alone
+# Of uv's own variables those of where packages come from, and of its cache; others, as UV_PYTHON or
+# UV_CONSTRAINT, would install something else than the lock file says.
+KEPT = re.compile(
+    r"UV_(INDEX.*|DEFAULT_INDEX|EXTRA_INDEX_URL|FIND_LINKS|INSECURE_HOST|HTTP_.*|"
+    r"REQUEST_.*|RETRIES|NATIVE_TLS|SYSTEM_CERTS|SSL_.*|KEYRING_PROVIDER|CREDENTIALS_DIR|OFFLINE|"
+    r"CACHE_DIR|NO_CACHE|LINK_MODE|CONCURRENT_.*|LOCK_TIMEOUT)"
+)
 PLACES = ("index-url", "extra-index-url", "find-links")  # lists, separated by blanks
 HELP = (
     "the reason stands above. No network or a mirror: name it in PIP_INDEX_URL; a full disk: point "
@@ -40,31 +47,55 @@ HELP = (
 
 def pip_settings() -> dict[str, str]:
     """Return pip's settings for package indexes, from its files and variables, by pip's names."""
+    # Not clean_environment(), which has none of them.
     command = [sys.executable, "-m", "pip", "config", "list"]
-    text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    text = subprocess.run(
+        command,
+        env=variables.clean(),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    ).stdout
     settings: dict[str, str] = {}
     for section in ("global", "install", ":env:"):
         for key, value in re.findall(rf"^{section}\.([a-z-]+)=(.*)$", text, re.MULTILINE):
             settings[key.removeprefix("default-")] = ast.literal_eval(value)
-    return {key: settings[key] for key in NAMES if settings.get(key)}
+    return {key: settings[key] for key in (*NAMES, NO_INDEX) if settings.get(key)}
 
 
-def variables(settings: dict[str, str]) -> dict[str, str]:
+def uv_variables(settings: dict[str, str]) -> dict[str, str]:
     """Return uv's environment variables for pip's ``settings``.
 
     As with pip, the best match of all indexes counts; hashes in the lock file guard against others.
     """
     value_by_name = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
-    value_by_name |= {NAMES[key]: value for key, value in settings.items()}
+    value_by_name |= {NAMES[key]: value for key, value in settings.items() if key in NAMES}
     if "find-links" in settings:
         value_by_name["UV_FIND_LINKS"] = settings["find-links"].replace(" ", ",")
     return value_by_name
 
 
 def clean_environment() -> dict[str, str]:
-    """Return this process's variables without those that would override a lock file."""
-    environment = {key: value for key, value in os.environ.items() if key not in FOREIGN}
-    return {**environment, "PIP_USER": "0"}
+    """Return the variables for what runs in an environment of its own."""
+    return {key: value for key, value in variables.clean().items() if key not in FOREIGN}
+
+
+def installer_environment() -> dict[str, str]:
+    """Return the variables for pip and uv: of their settings those of where packages come from.
+
+    With others (require-virtualenv, user, target; UV_PYTHON, UV_CONSTRAINT), also those in pip's
+    files, they would install elsewhere, something else or nothing.
+    """
+    settings = {
+        f"PIP_{key.upper().replace('-', '_')}": value for key, value in pip_settings().items()
+    }
+    kept = {
+        key: value
+        for key, value in clean_environment().items()
+        if not key.startswith("PIP_") and (not key.startswith("UV_") or KEPT.fullmatch(key))
+    }
+    return {**kept, **settings, "PIP_CONFIG_FILE": os.devnull}
 
 
 def run_masked(command: list[str], output: TextIO, **options: Any) -> int:
@@ -86,12 +117,15 @@ def run_masked(command: list[str], output: TextIO, **options: Any) -> int:
 def run(program: Path, words: list[str]) -> None:
     """Run uv, which prints its own errors; raise ParbenchError if it fails."""
     # On the disk of the environments, because their files are hard links into uv's cache.
-    uv_variables = {
+    settings = pip_settings()
+    environment = {
         "UV_CACHE_DIR": str(cache.folder() / "uv" / "cache"),
-        **variables(pip_settings()),
+        **uv_variables(settings),
+        **installer_environment(),
     }
+    if settings.get(NO_INDEX) in ("1", "true", "yes", "on") and words[0] == "pip":
+        words = words if "--no-index" in words else [*words, "--no-index"]
     command = [str(program), *words, "--no-config", "--quiet"]
-    environment = {**uv_variables, **clean_environment()}
     if run_masked(command, sys.stderr, env=environment):
         raise ParbenchError(f"uv cannot install the packages; {HELP}")
 
@@ -115,7 +149,7 @@ def program(lock_file: Path) -> Path:
     if cache.BUNDLE.is_dir():
         words += ["--no-index", "--find-links", str(cache.BUNDLE / "wheels")]
     command = [sys.executable, "-m", "pip", *words]
-    if run_masked(command, sys.stderr, env=clean_environment()):
+    if run_masked(command, sys.stderr, env=installer_environment()):
         raise ParbenchError(
             f"pip cannot fetch uv {pin[1]}, which installs the packages; {HELP}; no pip: "
             f"{distribution.install('pip')}"

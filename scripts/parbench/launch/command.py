@@ -18,6 +18,7 @@ from parbench.files import write_json
 from parbench.launch.devices import Lent
 from parbench.launch.ranks import Program, place
 from parbench.launch.slurm_job import Job
+from parbench.variables import clean
 
 SCRIPTS = Path(__file__).resolve().parents[2]  # holds the programs
 
@@ -75,7 +76,7 @@ def programs(
     command += ["--cell", str(task.cell_path), "--data", str(task.data)]
     command += ["--side", str(number)] if is_pair else ["--out", str(task.out)]
     added, prefix = {**_variables(cell, lent), **variables}, ""
-    environment = {**os.environ, **added}
+    environment = clean() | added
     if image is not None:
         weights = pretrained.folder(cell, task.data)
         folders = (task.cell_path.parent, task.data, task.folder, *([weights] if weights else []))
@@ -148,6 +149,7 @@ def _variables(cell: Cell, lent: Lent) -> dict[str, str]:
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     variables = dict.fromkeys(threads, str(cell.hardware.threads)) | {
         "PYTHONUNBUFFERED": "1",
+        "PYTHONUTF8": "1",  # the log, whatever the terminal's encoding
         "PYTHONHASHSEED": "0",
         "PARBENCH_CORES": ",".join(lent.cores),
     }

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
 from parbench import cell as cells
+from parbench import variables
 from parbench.cache import say
 from parbench.data import dataset
 from parbench.data.images import class_name, decoded
@@ -143,12 +144,13 @@ class _Visit:
         cell = cells.read(path)
         command = [sys.executable, str(self.folder / "scripts" / "launch.py"), "--cell", str(path)]
         command += ["--data", str(self.home / "data" / cell.dataset.name), "--out", str(out)]
-        module_paths = (str(self.folder / "packages"), os.environ.get("PYTHONPATH"))
+        inherited = variables.clean()
+        module_paths = (str(self.folder / "packages"), inherited.get("PYTHONPATH"))
         # PARBENCH_PARENT makes the launcher end with this process.
-        variables = {"PARBENCH_PARENT": str(os.getpid()), "PYTHONDONTWRITEBYTECODE": "1"}
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, module_paths))
+        added = {"PARBENCH_PARENT": str(os.getpid()), "PYTHONDONTWRITEBYTECODE": "1"}
+        added["PYTHONPATH"] = os.pathsep.join(filter(None, module_paths))
         grace = cell.run.grace_seconds + MARGIN_SECONDS
-        with subprocess.Popen(command, cwd=self.home, env={**os.environ, **variables}) as process:
+        with subprocess.Popen(command, cwd=self.home, env={**inherited, **added}) as process:
             try:
                 process.wait(max(1.0, self.ends - grace - time.monotonic()))
             except subprocess.TimeoutExpired:

@@ -11,8 +11,15 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from parbench.cache import say
 from parbench.errors import ParbenchError
 from parbench.launch import slurm_cluster
+
+UNKNOWN = "Invalid job id specified"  # Slurm's words for a job that it has forgotten
+ENDED = (
+    *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE"),
+    *("OUT_OF_MEMORY", "REVOKED"),
+)
 
 
 @dataclass(frozen=True)
@@ -43,11 +50,22 @@ class Job:
 
 
 def current() -> Job | None:
-    """Return the job of this process, None outside Slurm; raise ParbenchError without an answer."""
+    """Return the job of this process, None outside Slurm; raise ParbenchError without an answer.
+
+    A shell that a job has left behind, as in tmux, still has its number.
+    """
     job_id = os.environ.get("SLURM_JOB_ID", "")
     if not job_id.isdigit() or shutil.which("srun") is None:
         return None
-    job = _job(int(job_id))
+    try:
+        job = _job(int(job_id))
+    except ParbenchError as error:
+        if UNKNOWN not in str(error):
+            raise
+        job = {"JobState": "unknown to Slurm"}
+    if (state := job["JobState"]) in (*ENDED, "unknown to Slurm"):
+        say(f"SLURM_JOB_ID names job {job_id}, which is {state}: cells run as outside Slurm")
+        return None
     output = _run("scontrol", "show", "node", job["NodeList"], "--oneliner")
     nodes = [slurm_cluster.fields(line) for line in output.splitlines()]
     return Job(

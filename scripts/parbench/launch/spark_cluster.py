@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from urllib.request import urlopen
 
 import psutil
 
+from parbench import variables
 from parbench.deploy import deployment, images
 from parbench.errors import ParbenchError
 
@@ -108,7 +108,7 @@ def _start(config: dict, name: str, words: list[str]) -> None:
         environment |= {f"APPTAINERENV_{name}": value for name, value in spark_variables.items()}
     else:
         words = [str(Path(sys.executable).with_name("spark-class")), *words]
-        environment = {**os.environ, **spark_variables}
+        environment = variables.without_sites_spark(variables.clean()) | spark_variables
     with open(FOLDER / f"{name}.log", "ab") as log:
         process = subprocess.Popen(
             words,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+
+GRAIN = 2**16  # numbers, of which torch gives each thread at least half as many
 
 
 def pin(local_rank: int, processes: int) -> list[int]:
@@ -19,5 +22,17 @@ def pin(local_rank: int, processes: int) -> list[int]:
         share = max(1, len(cores) // processes)
         first = local_rank * share % len(cores)
         cores = cores[first : first + share]
-    os.sched_setaffinity(0, cores)
+    _start_threads()
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.sched_setaffinity(int(thread), cores)
     return cores
+
+
+def _start_threads() -> None:
+    """Let OpenMP start its threads: they would be bound elsewhere later if this process was started
+    with OMP_PROC_BIND, GOMP_CPU_AFFINITY or the like."""
+    import torch
+
+    if (threads := torch.get_num_threads()) > 1:
+        torch.ones(threads * GRAIN)

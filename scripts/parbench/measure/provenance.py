@@ -6,11 +6,10 @@ import ast
 import functools
 import hashlib
 import itertools
-import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from parbench import strategies
+from parbench import git, strategies
 from parbench.cell import Cell, Pair
 
 SCRIPTS = Path(__file__).resolve().parents[2]  # the folder that holds the package
@@ -72,22 +71,8 @@ def combined(digests: dict[str, str]) -> str:
 
 
 def git_state(folder: Path = SCRIPTS) -> dict:
-    """Return {"git_commit", "git_dirty"} of the checkout; both None without git.
-
-    Changes in reports/evidence do not make it dirty: they do not affect measurements.
-    """
-    try:
-        commit = _git(folder, "rev-parse", "HEAD")
-        pathspecs = (":(top)", ":(top,exclude)reports/evidence")
-        dirty = bool(_git(folder, "status", "--porcelain", "--", *pathspecs))
-    except (OSError, subprocess.CalledProcessError):
-        return {"git_commit": None, "git_dirty": None}
-    return {"git_commit": commit, "git_dirty": dirty}
-
-
-def _git(folder: Path, *words: str) -> str:
-    command = ["git", "-C", str(folder), *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    """Return {"git_commit", "git_dirty"} of the checkout with ``folder``; both None without git."""
+    return git.state(folder.parent)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql import SparkSession, types
 from safetensors.torch import save_file
 
+from parbench import variables
 from parbench.errors import ParbenchError
 from parbench.measure import load
 from parbench.measure.clocks import Stopwatch
@@ -94,6 +95,9 @@ def started(cell: Cell) -> SparkSession:
     master, site_conf = f"local[{cores},{FAILURES}]", {}
     if cluster := cell.strategy.options.get("cluster", False):
         master, site_conf = cell.run.spark_master, cell.run.spark_conf
+    if not cluster or f"//{HOST}:" in master:  # not the site's: its settings are for another Spark
+        for name in variables.OF_SITES_SPARK:
+            os.environ.pop(name, None)
     # Without spark-submit, only this variable sets the workers' Python.
     os.environ["PYSPARK_PYTHON"] = site_conf.get("spark.pyspark.python", sys.executable)
     if not cluster or f"//{HOST}:" in master:

@@ -26,6 +26,7 @@ import pyarrow.parquet
 import torch
 from safetensors.torch import save_file
 
+from parbench import variables
 from parbench.errors import ParbenchError
 from parbench.files import write_json
 from parbench.training import spark, stream_driver, stream_producer
@@ -76,7 +77,8 @@ class _Stream:
         self.producer: subprocess.Popen | None = None
 
     def _start(self, program: ModuleType) -> subprocess.Popen:
-        environment = {**os.environ, "PYTHONPATH": str(spark.SCRIPTS)}
+        environment = variables.without_sites_spark(variables.clean())
+        environment["PYTHONPATH"] = str(spark.SCRIPTS)
         return subprocess.Popen(
             [sys.executable, "-m", program.__name__, str(self.folder)],
             env=environment,

@@ -1,0 +1,67 @@
+"""What git knows of a checkout. Standard library only."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from parbench import variables
+from parbench.errors import ParbenchError
+
+
+def run(folder: Path, *words: str) -> str:
+    """Return git's output for the checkout ``folder``.
+
+    Raises ParbenchError without git, and if ``folder`` is no checkout: a repository around it, as
+    of a home folder, is another one.
+    """
+    folder = folder.resolve()
+    # Its owner does not matter: whoever asks runs the code in it.
+    command = ["git", "-c", f"safe.directory={folder}", "-C", str(folder), *words]
+    environment = variables.clean() | {
+        "GIT_CEILING_DIRECTORIES": str(folder.parent),
+        "GIT_OPTIONAL_LOCKS": "0",
+        "LC_ALL": "C",
+    }
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        raise ParbenchError(
+            f"git cannot be started ({error.strerror}), and this needs it: install the package git"
+        ) from None
+    if done.returncode == 0:
+        return done.stdout.rstrip("\n")
+    if "not a git repository" in done.stderr:
+        raise ParbenchError(
+            f"{folder}: this is no clone, as an archive of the sources is none, and this needs a "
+            "commit: use `git clone`"
+        )
+    if "dubious ownership" in done.stderr:
+        raise ParbenchError(
+            f"{folder}: git trusts no checkout of another user; type: git config --global --add "
+            f"safe.directory {folder}"
+        )
+    lines = done.stderr.strip().splitlines() or ["no reason given"]
+    reason = " / ".join(line.removeprefix("fatal: ") for line in lines[-3:])
+    raise ParbenchError(f"git {words[0]} in {folder}: {reason}")
+
+
+def state(folder: Path) -> dict:
+    """Return {"git_commit", "git_dirty"} of the checkout ``folder``; both None without git.
+
+    Changes in reports/evidence do not make it dirty: they do not affect measurements.
+    """
+    try:
+        commit = run(folder, "rev-parse", "HEAD")
+        pathspecs = (":(top)", ":(top,exclude)reports/evidence")
+        dirty = bool(run(folder, "status", "--porcelain", "--", *pathspecs))
+    except ParbenchError:
+        return {"git_commit": None, "git_dirty": None}
+    return {"git_commit": commit, "git_dirty": dirty}
