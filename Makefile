@@ -110,7 +110,7 @@ chaos-stream: .python ## kill processes of a stream 20 times: each image must co
 clean: ## delete results and reports; never the cache, nor data that came in a bundle
 	@rm -f -- reports/final.html reports/final.pdf reports/evidence.html reports/evidence.pdf
 	@# Data that a bundle brought cannot be fetched again.
-	@if test -d bundle; then cd results && find . -mindepth 1 -maxdepth 1 ! -name data ! -name weights \
+	@if test -d bundle; then find results -mindepth 1 -maxdepth 1 ! -name data ! -name weights \
 		-exec rm -rf -- {} +; else rm -rf -- results; fi
 
 # `fewest`: one version of a package for all Pythons, so that a lock names each package once.

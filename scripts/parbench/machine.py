@@ -226,7 +226,7 @@ def _java() -> str:
     where = f"JAVA_HOME: {home}" if home else program
     if not os.access(program, os.X_OK):
         return f"no {program}, which JAVA_HOME names"
-    text, trouble = _asked([program, "-version"])
+    text, trouble = asked([program, "-version"])
     # java version "1.8.0_392", openjdk version "21-ea", openjdk 17.0.9 2023-10-17; first come
     # JAVA_TOOL_OPTIONS, which may hold anything.
     words = "\n".join(line for line in text.splitlines() if not line.startswith("Picked up"))
@@ -347,7 +347,7 @@ def _accelerators() -> tuple[tuple[dict, ...], str | None]:
     if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
         return (), None
     query = "--query-gpu=name,memory.total,driver_version,uuid"
-    text, trouble = _asked(["nvidia-smi", query, "--format=csv,noheader,nounits"])
+    text, trouble = asked(["nvidia-smi", query, "--format=csv,noheader,nounits"])
     gpus: list[dict] = []
     for line in text.splitlines():
         name, memory, driver, uuid = (["", *map(str.strip, line.rsplit(",", 3))] + [""] * 4)[1:5]
@@ -364,7 +364,7 @@ def _accelerators() -> tuple[tuple[dict, ...], str | None]:
 def _with_slices(gpus: list[dict]) -> list[dict]:
     """Return ``gpus`` with each card in slices replaced by its slices, as `nvidia-smi -L` has."""
     slices_by_uuid: dict[str, list[tuple[str, str]]] = {}
-    listing = _asked(["nvidia-smi", "-L"])[0]
+    listing = asked(["nvidia-smi", "-L"])[0]
     entry = re.compile(r"^\s*(?:GPU \d+:.*|MIG\s+(\S+)\s.*)\(UUID:\s*([^\s)]+)\)", re.MULTILINE)
     card = ""
     for profile, uuid in entry.findall(listing):
@@ -386,8 +386,8 @@ def _slice(gpu: dict, profile: str) -> dict:
     return {"name": f"{gpu['name']} MIG {profile}".rstrip(), "memory_mib": memory_mib}
 
 
-def _asked(command: list[str]) -> tuple[str, str | None]:
-    """Return a program's output, and what went wrong or None; it may take ASK_SECONDS."""
+def asked(command: list[str]) -> tuple[str, str | None]:
+    """Return what a program prints, and what went wrong or None; it may take ASK_SECONDS."""
     try:
         done = subprocess.run(
             command,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -161,8 +160,8 @@ def slurm() -> Check:
     costs = "cells run on this machine: `snakemake --profile slurm` cannot be used"
     if shutil.which("sinfo") is None:
         return Check("Slurm", MISSING, "no sinfo on PATH", costs, "run on a login node")
-    done = subprocess.run(["sinfo", "--noheader"], capture_output=True, text=True, check=False)
-    if done.returncode:
-        found = f"no answer from a cluster: {done.stderr.strip().splitlines()[-1]}"
+    _, trouble = machine.asked(["sinfo", "--noheader"])
+    if trouble:
+        found = f"no answer from a cluster: {trouble}"
         return Check("Slurm", LIMITED, found, costs, "ask the cluster's operators")
     return Check("Slurm", OK, "what a cell would ask for: python scripts/doctor.py --slurm")
