@@ -20,6 +20,7 @@ import pytest
 import training
 from parbench import files
 from parbench.cell import Pair
+from parbench.launch import devices
 from workspace import ROOT
 
 
@@ -245,6 +246,21 @@ def test_a_preempted_job_goes_on_from_its_checkpoint(cell, tmp_path):
     said = it.wait(job)
     assert it.out.exists(), said
     assert it.metrics()["resumed_from"]
+
+
+def test_a_job_preempted_before_its_first_checkpoint_runs_again(cell):
+    """Slurm warns the steps of a job first: the launcher is one, as in Snakemake's jobs."""
+    it = cell(nodes=1)
+    everything = training.cell(devices=len(os.sched_getaffinity(0)))
+    with devices.lent(everything):
+        step = "srun --ntasks=1 --cpus-per-task=2 \\"  # the launcher follows
+        job = it.submit("--partition=low", "--cpus-per-task=2", first=step)
+        wait_for(lambda: it.said.exists() and "waiting for 2 of core-" in it.said.read_text())
+        line = ["sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null"]
+        it.cluster.run(*line, "--chdir=/", "--wrap=sleep 1")
+        wait_for(lambda: f"Slurm runs job {job} again" in it.said.read_text())
+    said = it.wait(job)
+    assert it.out.exists(), said
 
 
 @pytest.mark.parametrize("how", ["scancel", "SIGKILL of the launcher"])

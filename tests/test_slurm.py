@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -160,6 +162,25 @@ def test_the_doctor_shows_the_walltime_that_is_asked_for(monkeypatch, tmp_path):
     assert "-p cpu -t 2160 --mem " in found["cpu1, in use"].found
 
 
+def test_the_doctor_knows_how_many_jobs_the_site_lets_queue(monkeypatch, tmp_path):
+    monkeypatch.setattr(slurm_cluster, "ask", lambda: SITE)
+    monkeypatch.setattr(slurm_site, "judged", lambda line: (True, "it fits"))
+    (tmp_path / "sacctmgr").write_text(
+        '#!/bin/sh\ncase "$*" in *" qos "*) echo "long||7|" ;;\n'
+        '*) echo "phys|10|400"; echo "chem||" ;; esac\n'
+    )
+    (tmp_path / "sacctmgr").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    own = tmp_path / "mine.yaml"
+    own.write_text("slurm: {partition: gpu, qos: long}")
+    found = [check for check in slurm_site.examine([own]) if check.check == "jobs at once"]
+    assert [check.found for check in found] == [
+        "account phys lets you have 10 in the queue; slurm/config.yaml: 500",
+        "QoS long lets you have 7 in the queue; slurm/config.yaml: 500",
+    ]
+    assert found[1].mend == "snakemake --profile slurm --jobs 7"
+
+
 # ---------------------------------------------------------------- the job of a cell
 
 
@@ -283,6 +304,28 @@ def test_any_other_answer_counts_at_once(controller):
     with pytest.raises(ParbenchError, match="Invalid job id specified"):
         slurm_cluster.run("scontrol", "show", "job", "1")
     assert pauses == []
+
+
+@pytest.mark.parametrize("name", ["sbatch", "srun"])
+def test_what_the_plugin_starts_waits_for_the_controller(monkeypatch, tmp_path, name):
+    programs = {
+        "scontrol": f"rm {tmp_path}/down1 || rm {tmp_path}/down2 || exec echo Slurmctld is UP",
+        "sleep": f'echo "$1" >>{tmp_path}/pauses',
+        name: 'cat; printf "%s\\n" "$@"; exit 3',
+    }
+    for program, line in programs.items():
+        (tmp_path / program).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / program).chmod(0o755)
+    for number in (1, 2):
+        (tmp_path / f"down{number}").touch()
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    slurm_cluster.become_patient()
+    slurm_cluster.become_patient()
+    words = [name, "--wrap=a  b", "*"]
+    done = subprocess.run(words, input="script\n", capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (3, "script\n--wrap=a  b\n*\n")
+    assert done.stderr == f"Slurm's controller does not answer: {name} waits for up to 900 s\n"
+    assert (tmp_path / "pauses").read_text().split() == ["1", "2"]
 
 
 # ---------------------------------------------------------------- from earlier runs

@@ -138,6 +138,8 @@ class WorkflowRun:
 
     def __init__(self, called: Invocation):
         self.called, on_slurm = called, called.on_slurm
+        if on_slurm or not called.main:  # of the plugin: to submit, and within a job
+            slurm_cluster.become_patient()
         config = configuration.read(called.configfiles, called.changes)
         self.config = deployment.settle(config, called.apptainer)
         if called.main:

@@ -303,7 +303,9 @@ def _interrupted(task: Task, job: Job | None, interrupted: Interrupted, begun: f
     checkpoints = checkpoint.written(checkpoint.folder(task.out))
     if job.cell != task.cell.id:  # it may run other cells, too
         why_not = "it was not made for this cell; run the same command again"
-    elif all(path.stat().st_mtime < begun for path in checkpoints):
+    elif interrupted.number == WALLTIME and all(
+        path.stat().st_mtime < begun for path in checkpoints
+    ):
         why_not = (
             "it got no further than a checkpoint before; give it more time: slurm.minutes in "
             "config.yaml"

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 from parbench.errors import ParbenchError
 
@@ -27,6 +28,13 @@ UNANSWERED = re.compile(
     r"|Transport endpoint is not connected|controller in standby",
     re.IGNORECASE,
 )
+
+
+def become_patient() -> None:
+    """Let programs that this process starts wait for the controller in sbatch and srun."""
+    patient = str(Path(__file__).resolve().with_name("patient"))
+    others = [folder for folder in os.environ["PATH"].split(os.pathsep) if folder != patient]
+    os.environ["PATH"] = os.pathsep.join([patient, *others])
 
 
 class Patience:

@@ -7,9 +7,11 @@ which submits nothing.
 from __future__ import annotations
 
 import functools
+import getpass
 import logging
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,15 +42,41 @@ LOCKS = Check(
 
 
 def examine(configfiles: list[Path]) -> Iterator[Check]:
-    """Yield a check of the locks, and one for each hardware of the configuration."""
+    """Yield checks of the locks and of limits, and one for each hardware of the configuration."""
     config = configuration.read(configfiles)
     files = [configuration.ROOT / "config.yaml", *configfiles]
     cluster = slurm_cluster.ask()
     studies = map(configuration.study, config["studies"])
     used = {variant.hardware for study in studies for variant in study.variants.values()}
     yield LOCKS
+    yield from _limits(config["slurm"])
     for name in config["hardware"]:
         yield _hardware(cluster, config, files, name, name in used)
+
+
+def _limits(settings: dict) -> Iterator[Check]:
+    """Yield a check for each account and QoS that lets a user queue fewer jobs than a run does."""
+    if shutil.which("sacctmgr") is None:
+        return
+    user = [f"user={getpass.getuser()}"]
+    user += [f"account={settings['account']}"] if settings["account"] else []
+    questions = {"account": ["assoc", *user, "format=account,maxsubmitjobs,grpsubmitjobs"]}
+    if settings["qos"]:
+        names = "format=name,maxsubmitjobsperuser,maxsubmitjobsperaccount,grpsubmitjobs"
+        questions["QoS"] = ["qos", f"name={settings['qos']}", names]
+    jobs = _profile_file()["jobs"]
+    for kind, words in questions.items():
+        # Fails where there is no accounting, and then there are no limits.
+        rows = slurm_cluster.completed("sacctmgr", "-nP", "show", *words).stdout.splitlines()
+        for name, *limits in (row.split("|") for row in rows):
+            most = min((int(limit) for limit in limits if limit.isdigit()), default=jobs)
+            if most < jobs:
+                found = (
+                    f"{kind} {name} lets you have {most} in the queue; slurm/config.yaml: {jobs}"
+                )
+                costs = "sbatch refuses cells beyond them, which then count as failed"
+                mend = f"snakemake --profile slurm --jobs {most}"
+                yield Check("jobs at once", LIMITED, found, costs, mend)
 
 
 def _hardware(
@@ -128,9 +156,12 @@ def _account(stated: str | None) -> dict[str, str]:
 
 def _profile() -> ExecutorSettings:
     """Return the plugin's settings in slurm/config.yaml."""
-    profile = configuration.read_yaml(configuration.ROOT / "slurm" / "config.yaml")
-    own = {key.removeprefix("slurm-"): value for key, value in profile.items() if "slurm-" in key}
+    own = {k.removeprefix("slurm-"): v for k, v in _profile_file().items() if "slurm-" in k}
     return ExecutorSettings(**{key.replace("-", "_"): value for key, value in own.items()})
+
+
+def _profile_file() -> dict:
+    return configuration.read_yaml(configuration.ROOT / "slurm" / "config.yaml")
 
 
 def judged(line: str) -> tuple[bool, str]:
@@ -139,4 +170,4 @@ def judged(line: str) -> tuple[bool, str]:
     lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason given"]
     if done.returncode == 0:
         return True, re.sub(r"^sbatch: Job \d+ (to start at \S+ using )?", "", lines[-1])
-    return False, lines[-1].removeprefix("sbatch: error: ")
+    return False, re.sub(r"^(sbatch: error|allocation failure): ", "", lines[-1])
