@@ -36,7 +36,7 @@ def _hours(plan: Plan, cells: Collection[str]) -> str:
             if count and not durations:
                 kept = kept or _kept(name)
                 durations = kept[1].get(_configuration(group.id), [])
-                machines |= {evidence[0]} if durations else set()
+                machines |= {kept[0]} if durations else set()
             if durations:
                 expected += [statistics.mean(durations)] * count
     if not expected:
