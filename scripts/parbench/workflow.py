@@ -379,9 +379,8 @@ class WorkflowRun:
     def _say(self, trained: list[str]) -> None:
         from parbench.verdicts.forecast import forecast  # scipy, which no cell's job needs
 
-        if self.called.on_slurm:
-            for line in slurm.not_run(self.plan):
-                print(f"parbench: {line}")
+        for line in slurm.not_run(self.plan):
+            print(f"parbench: {line}")
         if to_build := self._images_to_build():
             print(f"parbench: images to build first: {', '.join(to_build)}; those of most studies "
                   f"are built {images.COST}")  # fmt: skip
@@ -396,7 +395,7 @@ class WorkflowRun:
 
     def _foretell(self) -> None:
         """Print at the end of a dry run what the run will take."""
-        if self.asked:
+        if self.asked or self.plan.not_run:
             self._say(self._to_train())
 
     def _forget_finished(self) -> None:

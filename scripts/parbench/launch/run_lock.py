@@ -64,7 +64,7 @@ def hold(arguments: Sequence[str]) -> None:
         alone = None
     here, before = Host.here(), _read(file)
     if alone is False:
-        say(f"{LIVES}, and Snakemake refuses what both would make")
+        say(LIVES)
     elif before is not None and not before.is_same(here):
         say(f"the last run in this folder, on {before.name}, was not ended there and may hold the "
             f"folder's lock; {UNLOCK}")  # fmt: skip
