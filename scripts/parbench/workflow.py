@@ -56,6 +56,7 @@ class Invocation:
     dry: bool
     forced: bool
     unlock: bool
+    unlocking: list[str]  # the arguments for --unlock in the same profile and configuration
     triggers: frozenset[str]  # what makes Snakemake run a job again
     apptainer: bool  # --sdm apptainer was given
     configfiles: list[Path]
@@ -88,6 +89,12 @@ def invocation(workflow: Any) -> Invocation:
         dry=main and bool(arguments.dryrun),
         forced=main and bool(arguments.force or arguments.forceall or arguments.forcerun),
         unlock=main and bool(arguments.unlock),
+        unlocking=[
+            word
+            for name in ("profile", "configfile", "config")
+            if (values := getattr(arguments, name))
+            for word in (f"--{name}", *map(str, values))
+        ],
         triggers=frozenset(str(trigger) for trigger in arguments.rerun_triggers),
         apptainer=any(method.name == "APPTAINER" for method in methods),
         configfiles=[files.user_path(str(path)) for path in workflow.overwrite_configfiles],
@@ -168,7 +175,7 @@ class WorkflowRun:
         if self.called.unlock:
             run_lock.forget()
         elif not self.called.dry:
-            run_lock.hold(sys.argv[1:])
+            run_lock.hold(self.called.unlocking)
 
     def _plan(self) -> expansion.Plan:
         config, called = self.config, self.called

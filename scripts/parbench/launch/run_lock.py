@@ -52,7 +52,8 @@ class Host:
 def hold(arguments: Sequence[str]) -> None:
     """Hold the file until this process ends; release Snakemake's lock of a run that was killed.
 
-    ``arguments``: of this Snakemake. Prints why a lock stays where it must. Raises ParbenchError.
+    ``arguments``: for `snakemake --unlock`, such as the profile. Prints why a lock stays where it
+    must. Raises ParbenchError.
     """
     file = _opened()
     try:
@@ -127,8 +128,7 @@ def _write(file: int, text: str) -> None:
 
 
 def _unlock(arguments: Sequence[str]) -> None:
-    # First, since what follows `--` are targets.
-    command = [sys.executable, "-m", "snakemake", "--unlock", "--quiet", "all", *arguments]
+    command = [sys.executable, "-m", "snakemake", "--unlock", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ParbenchError(
