@@ -33,6 +33,7 @@ from parbench.measure import provenance
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places, published, state, writing
 from parbench.plan.places import ROOT, folder
+from parbench.printable import printable
 from parbench.reporting import unfinished
 from parbench.verdicts import certificate
 from parbench.words import nearest
@@ -391,7 +392,11 @@ class WorkflowRun:
         if to_build := self._images_to_build():
             print(f"parbench: images to build first: {', '.join(to_build)}; those of most studies "
                   f"are built {images.COST}")  # fmt: skip
-        for line in forecast(self.plan, trained) or ["no cell is to be trained"]:
+        try:
+            lines = forecast(self.plan, trained) or ["no cell is to be trained"]
+        except ParbenchError as error:  # evidence of an earlier run; training does not need it
+            lines = [f"{len(trained)} cells to train; no forecast: {printable(str(error))}"]
+        for line in lines:
             print(f"parbench: {line}")
 
     def _images_to_build(self) -> list[str]:

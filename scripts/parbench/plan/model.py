@@ -162,7 +162,9 @@ def _problem(kind: type[pydantic.BaseModel], value: Any, found: Any) -> Problem:
             said = f"unknown key {brief(key)!r} (value {text}){nearest(key, kind.model_fields)}"
             return Problem([], said, key)
         case "missing":
-            return Problem([], missing_key(place[-1], kind.model_fields[place[-1]].description))
+            field = kind.model_fields.get(place[-1])  # None: in a dataclass
+            said = missing_key(place[-1], field.description if field else None)
+            return Problem(_keys(place[:-1], value), said)
         case "literal_error":
             return Problem(keys, none_of(text, re.findall(r"'([^']*)'", message)))
         case "value_error":  # the model's own full sentence
