@@ -106,6 +106,19 @@ def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path):
     assert [each.name for each in tmp_path.glob("[!.]*")] == ["a.json"]
 
 
+@pytest.mark.parametrize("content", ["[]", "{}", "null", '{"sha256": 1}', '"sha256 listing"'])
+def test_a_record_of_another_shape_is_named(tmp_path, content):
+    path = tmp_path / "record.json"
+    path.write_text(content)
+    with pytest.raises(ParbenchError, match=r"record.json: not what a run writes there .* delete"):
+        files.read_record(path, "sha256", "listing")
+
+
+def test_a_folder_where_a_file_is_to_be_written_is_named(tmp_path):
+    with pytest.raises(ParbenchError, match="is a folder, where a file is to be written; move it"):
+        files.write_atomically(tmp_path, "new")
+
+
 @dataclass
 class Journal:
     """What was written to disk, and what was renamed, in order: ("sync" or "rename", path)."""

@@ -107,6 +107,8 @@ def explained(path: str | os.PathLike) -> Iterator[None]:
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     """Yield a temporary path beside ``path``: renamed to it durably, or deleted on failure."""
     path = Path(path)
+    if path.is_dir():
+        raise ParbenchError(f"{path}: is a folder, where a file is to be written; move it away")
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
@@ -194,9 +196,12 @@ def _with_newlines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def read_json(path: str | os.PathLike, fix: str = "delete it and run again") -> Any:
+MADE_AGAIN = "delete it and run again"  # of files that a run makes again
+
+
+def read_json(path: str | os.PathLike, fix: str = MADE_AGAIN) -> Any:
     """Read a JSON file without NaN and infinity. Raises ParbenchError, naming it, if it is missing,
-    broken or unreadable; the default ``fix`` is for files that a run makes again."""
+    broken or unreadable."""
     text = read_text(path, fix=fix)
     try:
         value = json.loads(text, parse_float=_finite, parse_constant=_finite)
@@ -209,6 +214,16 @@ def read_json(path: str | os.PathLike, fix: str = "delete it and run again") -> 
     else:
         return value
     raise ParbenchError(f"{where}: not valid JSON: {problem}; {fix}")
+
+
+def read_record(path: str | os.PathLike, *keys: str) -> dict[str, Any]:
+    """Read a JSON file that a run writes, an object with ``keys``. ParbenchError as read_json."""
+    value = read_json(path)
+    lacking = [key for key in keys if not isinstance(value, dict) or key not in value]
+    if lacking or not isinstance(value, dict):
+        problem = f"without {', '.join(lacking)}" if lacking else "no object"
+        raise ParbenchError(f"{path}: not what a run writes there ({problem}); {MADE_AGAIN}")
+    return value
 
 
 def _finite(text: str) -> float:

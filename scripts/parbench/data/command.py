@@ -17,6 +17,6 @@ def run(prepare: Callable[[str, dict, Path, Path], None], description: str) -> N
     parser.add_argument("--out", required=True, type=Path, help="the .safetensors file to write")
     parser.add_argument("--digest", required=True, type=Path, help="digest.json to write")
     arguments = parser.parse_args()
-    spec = files.read_json(arguments.entries)[arguments.name]
+    spec = files.read_record(arguments.entries, arguments.name)[arguments.name]
     with files.explained(arguments.out):
         prepare(arguments.name, spec, arguments.out, arguments.digest)

@@ -109,9 +109,13 @@ def local_digest(spec: dict, kept: Path, digest: Path) -> str | None:
         return None
     with files.explained(root):
         if not root.exists():
-            return files.read_json(digest)["source_sha256"] if digest.is_file() else None
+            return (
+                files.read_record(digest, "source_sha256")["source_sha256"]
+                if digest.is_file()
+                else None
+            )
         stamp = files.digest([_stamp(path) for path in entry.images()])
-        cached = files.read_json(kept) if kept.is_file() else {"stamp": None}
+        cached = files.read_record(kept, "stamp", "sha256") if kept.is_file() else {"stamp": None}
         if cached["stamp"] != stamp:
             cached = {"stamp": stamp, "sha256": entry.identify()}
             files.write_json(kept, cached)

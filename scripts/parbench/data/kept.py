@@ -39,7 +39,7 @@ def changed(cell: Cell | Pair, metrics: Mapping, cells: Path) -> str | None:
     trainers_path = cells / cell.trained_by / DIGEST if cell.trained_by else None
     if metrics["status"] != "ok" or trainers_path is None or not trainers_path.exists():
         return None
-    if files.read_json(trainers_path)["sha256"] != metrics["weights_sha256"]:
+    if files.read_record(trainers_path, "sha256")["sha256"] != metrics["weights_sha256"]:
         return f"the weights that {cell.trained_by} trained changed"
     return None
 
@@ -57,7 +57,7 @@ def load(model: nn.Module, cell: Cell, data: Path) -> str:
     from parbench.measure import metrics_json
 
     folder = data.absolute().parents[1] / "cells" / cell.trained_by
-    path, sha256 = folder / WEIGHTS, files.read_json(folder / DIGEST)["sha256"]
+    path, sha256 = folder / WEIGHTS, files.read_record(folder / DIGEST, "sha256")["sha256"]
     state = model.state_dict()
     try:
         stored = load_file(path)

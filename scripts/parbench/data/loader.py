@@ -84,7 +84,7 @@ def load(
     """
     folder = Path(folder)
     path, record = folder / "data.safetensors", folder / "digest.json"
-    digest = files.read_json(record)
+    digest = files.read_record(record, "sha256")
     if not path.is_file() or (verify and files.sha256_file(path) != digest["sha256"]):
         raise ParbenchError(
             f"{path}: missing, damaged or replaced: it is not what {record} describes; delete "

@@ -30,7 +30,7 @@ from parbench.deploy import uv
 from parbench.errors import ParbenchError
 from parbench.files import (
     digest,
-    read_json,
+    read_record,
     rename_durably,
     sha256_file,
     sync_tree,
@@ -162,7 +162,7 @@ def horovod_state(folder: Path) -> dict | None:
     It holds {available: true, version, gpu} or {available: false, reason}.
     """
     path = folder / "horovod.json"
-    return read_json(path) if os.path.exists(path) else None
+    return read_record(path, "wheel", "available") if os.path.exists(path) else None
 
 
 def horovod_place(stack: str) -> Path:

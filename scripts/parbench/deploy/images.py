@@ -18,7 +18,7 @@ from parbench import cache, strategies
 from parbench.cell import Cell, Pair
 from parbench.deploy import apptainer, build
 from parbench.errors import ParbenchError
-from parbench.files import digest, read_json, sha256_file
+from parbench.files import digest, read_record, sha256_file
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPES = ROOT / "containers"
@@ -68,7 +68,8 @@ class Image:
     def facts(self) -> dict | None:
         """{label, python, packages, sha256} of an existing image; None if it does not exist."""
         exists = self.path.is_file() and self.beside(".json").is_file()
-        return read_json(self.beside(".json")) if exists else None
+        keys = ("label", "python", "packages", "sha256")
+        return read_record(self.beside(".json"), *keys) if exists else None
 
     @property
     def is_unpacked(self) -> bool:
@@ -76,7 +77,7 @@ class Image:
         record = self.beside(".unpacked.json")
         if self.facts is None or not self.unpacked.is_dir() or not record.is_file():
             return False
-        return read_json(record)["sha256"] == self.facts["sha256"]
+        return read_record(record, "sha256")["sha256"] == self.facts["sha256"]
 
     def beside(self, ending: str) -> Path:
         """Return the path of the image's file with this ``ending`` in the cache."""
@@ -89,6 +90,8 @@ def names(stack: str) -> list[str]:
         path.stem: _arguments(path.read_text("utf-8")) for path in RECIPES.glob("*.def")
     }
     locks = RECIPES / "locks" / stack
+    if not locks.is_dir():
+        raise ParbenchError(f"stack {stack!r}: there is no {locks}")
     return sorted(
         name
         for name, arguments in arguments_by_name.items()
@@ -192,7 +195,10 @@ def recheck(wanted: Image) -> None:
     The next cell unpacks it again. Looks at names, sizes and times alone.
     """
     record = wanted.beside(".unpacked.json")
-    if wanted.is_unpacked and build.listing(wanted.unpacked) != read_json(record)["listing"]:
+    if (
+        wanted.is_unpacked
+        and build.listing(wanted.unpacked) != read_record(record, "listing")["listing"]
+    ):
         cache.say(f"{wanted.unpacked}: files were changed or deleted; it will be unpacked again")
         record.unlink(missing_ok=True)
 
@@ -240,5 +246,5 @@ def of_sides(cell: Cell | Pair, plan: Path) -> list[dict | None]:
 
 def read_plan(path: Path) -> tuple[str, dict]:
     """Read results/plan/images.json; return (stack, settings)."""
-    plan = read_json(path)
+    plan = read_record(path, "stack", "settings")
     return plan["stack"], plan["settings"]

@@ -22,7 +22,7 @@ from parbench import cell as cells
 from parbench.data import kept
 from parbench.deploy import images
 from parbench.errors import ParbenchError
-from parbench.files import read_json
+from parbench.files import read_json, read_record
 from parbench.launch import command, devices, outcome, ranks, slurm_cluster, slurm_job, turns
 from parbench.launch.command import Task
 from parbench.launch.outcome import Failure
@@ -127,7 +127,7 @@ def _progress(task: Task) -> tuple[str, str]:
     Both are empty for a cell that results/plan/progress.json, written by that run, does not list.
     """
     path = task.results / "plan" / "progress.json"
-    progress = read_json(path) if path.exists() else {"cells": []}
+    progress = read_record(path, "started", "cells") if path.exists() else {"cells": []}
     if task.cell.id not in progress["cells"]:
         return "", ""
     paths = (task.results / "cells" / name / "metrics.json" for name in progress["cells"])

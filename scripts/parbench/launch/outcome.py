@@ -19,7 +19,7 @@ from pathlib import Path
 from parbench.cell import Cell, Pair
 from parbench.data import kept
 from parbench.errors import ParbenchError
-from parbench.files import read_json, write_json
+from parbench.files import read_json, read_record, write_json
 from parbench.launch.ranks import Ranks
 from parbench.measure import metrics_json, provenance
 from parbench.printable import printable
@@ -159,7 +159,7 @@ def take_finished(
     with contextlib.suppress(ParbenchError, KeyError, TypeError):  # damaged: train again
         metrics = read_json(path)
         code = provenance.combined(provenance.code_of(cell))
-        dataset = read_json(data / "digest.json")["sha256"]
+        dataset = read_record(data / "digest.json", "sha256")["sha256"]
         ours = [(code, image and image["sha256"], dataset) for image in facts]
         keys = ("code_digest", "image_digest", "dataset_digest")
         theirs = [tuple(each[k] for k in keys) for each in metrics_json.environments(metrics)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from parbench import by_schema
 from parbench.cell import Cell, Pair
 from parbench.errors import ParbenchError
-from parbench.files import read_json, write_json
+from parbench.files import read_json, read_record, write_json
 from parbench.measure import clocks, environment, scores
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def write_run(
 
     ``known`` holds what was measured; all other values are null.
     """
-    dataset = read_json(Path(data_folder) / "digest.json")
+    dataset = read_record(Path(data_folder) / "digest.json", "sha256")
     if "environment" not in known:
         known["environment"] = environment.describe(cell, dataset["sha256"], image=image)
     blank = dict.fromkeys(
@@ -143,7 +143,7 @@ def write_out_of_memory(
     if isinstance(cell, Cell):
         write_run(path, cell, "out_of_memory", reason, started, data_folder, image=held[0])
         return
-    data = read_json(Path(data_folder) / "digest.json")["sha256"]
+    data = read_record(Path(data_folder) / "digest.json", "sha256")["sha256"]
     descriptions = [environment.describe(cell, data, image=image) for image in held]
     sides = [{"steps": None, "environment": description} for description in descriptions]
     write_pair(path, cell, [], sides, started, "out_of_memory", reason)

@@ -12,7 +12,7 @@ from parbench.cell import Cell, Pair
 from parbench.data import kept, pretrained
 from parbench.deploy import images
 from parbench.errors import ParbenchError
-from parbench.files import read_json
+from parbench.files import read_json, read_record
 from parbench.measure import metrics_json, provenance
 from parbench.measure.metrics import seconds
 from parbench.plan import places
@@ -138,7 +138,7 @@ def data_path(cell: Cell | Pair) -> Path:
 def described_data(cell: Cell | Pair) -> dict | None:
     """Read the description of the cell's converted dataset; None while it does not exist."""
     path = data_path(cell)
-    return read_json(path) if path.exists() else None
+    return read_record(path, "sha256") if path.exists() else None
 
 
 def weights(cell: Cell | Pair) -> list[Path]:

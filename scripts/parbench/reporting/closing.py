@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from parbench.files import read_json
+from parbench.files import read_record
 from parbench.verdicts import terminal
 from parbench.verdicts.rows import read_rows
 
@@ -14,7 +14,11 @@ REPORTS = (Path("reports/final.html"), Path("reports/final.pdf"))
 def main() -> None:
     """Print the table of every study in the report, the claims' verdicts and its files."""
     source = Path("results/report.json")
-    report = read_json(source) if source.exists() else {"studies": [], "claims": None}
+    report = (
+        read_record(source, "studies", "claims")
+        if source.exists()
+        else {"studies": [], "claims": None}
+    )
     for study in report["studies"]:
         table = Path(f"results/tables/{study['name']}.csv")
         if table.exists():

@@ -23,7 +23,7 @@ from rocrate.rocrate import ROCrate
 from parbench.data import kept
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
-from parbench.files import make_folder, read_json, rename_durably, sha256_file, user_path
+from parbench.files import make_folder, read_record, rename_durably, sha256_file, user_path
 from parbench.measure import metrics_json
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places, state
@@ -71,7 +71,7 @@ def finished(plan: expansion.Plan) -> dict[str, dict]:
             raise ParbenchError(f"{path}: no such file; {FIX}")
         if datetime.fromtimestamp(path.stat().st_mtime, UTC) < end:
             raise ParbenchError(f"{path}: a cell was finished since it was made; {FIX}")
-    names_in_report = ", ".join(study["name"] for study in read_json(DATA)["studies"])
+    names_in_report = ", ".join(study["name"] for study in read_record(DATA, "studies")["studies"])
     if names_in_report != names:
         raise ParbenchError(f"{DATA}: a report of {names_in_report}, and not of {names}; {FIX}")
     return runs
@@ -136,7 +136,7 @@ class Crate:
         file, name = self.file(description), str(description.parent)
         if description.name == kept.DIGEST:  # a cell's weights: not a file's digest
             return file
-        properties = {"sha256": read_json(description)["sha256"], "subjectOf": file}
+        properties = {"sha256": read_record(description, "sha256")["sha256"], "subjectOf": file}
         return self.named(f"#{name}", "CreativeWork", name=name, **properties)
 
     def add_code(self) -> tuple[Entity, Entity]:

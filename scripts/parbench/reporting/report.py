@@ -10,7 +10,7 @@ import argparse
 from datetime import datetime
 from pathlib import Path
 
-from parbench.files import read_json, write_atomically, write_json
+from parbench.files import read_record, write_atomically, write_json
 from parbench.reporting import certificates, claim_tables, panels, render, sections
 from parbench.reporting.study import Study
 from parbench.verdicts.certificate import Certificates
@@ -79,6 +79,10 @@ def main(argv: list[str] | None = None) -> None:
         inputs = (options.plan, options.table, options.cells, options.certificate)
         write_json(options.out, collect(*inputs, options.claims, options.published))
     elif options.command == "html":
-        write_atomically(options.out, render.render_html(read_json(options.data)))
+        write_atomically(
+            options.out, render.render_html(read_record(options.data, "title", "studies"))
+        )
     else:
-        write_atomically(options.out, render.render_pdf(read_json(options.data)))
+        write_atomically(
+            options.out, render.render_pdf(read_record(options.data, "title", "studies"))
+        )

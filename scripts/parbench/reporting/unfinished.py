@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from parbench.errors import ParbenchError
-from parbench.files import read_json, write_json
+from parbench.files import read_record, write_json
 from parbench.plan import places, state
 from parbench.plan.expansion import Plan
 from parbench.printable import printable
@@ -84,7 +84,7 @@ def _failure(cell: str) -> dict:
     """Return why a cell failed, for the report, from its launcher's failed.json if any."""
     folder = places.folder(cell)
     try:
-        failure = read_json(folder / "failed.json")
+        failure = read_record(folder / "failed.json", "sentence", "log")
     except ParbenchError:
         failure = {}
     sentence = failure.get("sentence", "its job ended without a word")

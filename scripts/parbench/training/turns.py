@@ -130,5 +130,7 @@ def main() -> None:
     arguments = parser.parse_args()
     launched.begin()
     pair = read_cell(arguments.cell)
+    if not 0 <= arguments.side < len(pair.sides):
+        parser.error(f"--side {arguments.side}: {arguments.cell} has {len(pair.sides)}, from 0")
     with rank_of(pair.sides[arguments.side]) as (strategy, heartbeat):
         take_turns(pair, arguments.side, arguments.data, strategy, heartbeat)
