@@ -196,6 +196,51 @@ def test_pips_own_settings_are_handed_to_uv(monkeypatch, tmp_path):
     assert found["SSL_CERT_FILE"] == "/mine.pem"
 
 
+def test_of_pips_and_uvs_settings_only_those_of_indexes_reach_them(monkeypatch, tmp_path):
+    from parbench.deploy import uv
+
+    (tmp_path / "pip.conf").write_text(
+        "[global]\nrequire-virtualenv = true\nuser = true\nindex-url = https://mirror.example/\n"
+    )
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    for name in ("PIP_TARGET", "PIP_REQUIRE_VIRTUALENV", "PIP_NO_BINARY", "UV_PYTHON"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("UV_LINK_MODE", "copy")
+    found = uv.installer_environment()
+    pip_variables = {name: value for name, value in found.items() if name.startswith("PIP_")}
+    assert pip_variables.pop("PIP_INDEX_URL") == "https://mirror.example/"
+    assert pip_variables.pop("PIP_CONFIG_FILE") == os.devnull
+    assert not {"PIP_TARGET", "PIP_REQUIRE_VIRTUALENV", "PIP_NO_BINARY"} & set(pip_variables)
+    assert "UV_PYTHON" not in found
+    assert found["UV_LINK_MODE"] == "copy"
+
+
+def test_snakemake_starts_with_its_own_packages_and_without_a_home(tmp_path):
+    """Before it reads a Snakefile: by the file that Python runs in the environment as it starts."""
+    (tmp_path / "own").mkdir()
+    program = tmp_path / "snakemake"
+    program.write_text(
+        f"import runpy, sys; runpy.run_path({str(ROOT / 'scripts/parbench/deploy/startup.py')!r})\n"
+        "import os; print([f for f in ('/foreign', os.path.abspath('own')) if f in sys.path])\n"
+        "print([os.environ.get(name) for name in ('PYTHONPATH', 'XDG_CACHE_HOME')])\n"
+    )
+    home = {"HOME": "/dev/null", "PYTHONPATH": f"/foreign:{tmp_path / 'own'}"}
+    done = subprocess.run(
+        [sys.executable, program, "-n"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], **home},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    own, cache = str(tmp_path / "own"), str(tmp_path / ".snakemake" / "cache")
+    assert done.stdout == f"{[own]}\n{[own, cache]}\n"
+    packages, written = done.stderr.splitlines()
+    assert packages.startswith("parbench: PYTHONPATH is left out")
+    assert written.startswith("parbench: /dev/null/.cache/snakemake cannot be written (Not a dir")
+    assert written.endswith("set XDG_CACHE_HOME to choose another folder")
+
+
 # ---------------------------------------------------------------- Horovod
 
 

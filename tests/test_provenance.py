@@ -98,3 +98,38 @@ def test_evidence_that_was_just_written_leaves_a_checkout_clean(tmp_path):
     assert provenance.git_state(scripts)["git_dirty"] is False
     (scripts / "new.py").write_text("")
     assert provenance.git_state(scripts)["git_dirty"] is True
+
+
+def test_variables_and_a_repository_around_it_change_no_recorded_commit(tmp_path, monkeypatch):
+    def git(folder, *words):
+        name = ("-c", "user.name=x", "-c", "user.email=x@x")
+        done = subprocess.run(["git", "-C", folder, *name, *words], check=True, stdout=-1)
+        return done.stdout.decode().strip()
+
+    inner = tmp_path / "home" / "archive"
+    (inner / "scripts").mkdir(parents=True)
+    (inner / "scripts" / "train.py").write_text("")
+    git(tmp_path / "home", "init", "--quiet")
+    git(tmp_path / "home", "commit", "--quiet", "--allow-empty", "--message", "a home under git")
+    nothing = {"git_commit": None, "git_dirty": None}
+    assert provenance.git_state(inner / "scripts") == nothing  # an unpacked archive
+    git(inner, "init", "--quiet")
+    git(inner, "add", ".")
+    git(inner, "commit", "--quiet", "--message", "one")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "home" / ".git"))  # as in a hook
+    monkeypatch.setenv("GIT_INDEX_FILE", "/nowhere")
+    monkeypatch.setenv("GIT_LITERAL_PATHSPECS", "1")
+    found = provenance.git_state(inner / "scripts")
+    monkeypatch.undo()
+    assert found == {"git_commit": git(inner, "rev-parse", "HEAD"), "git_dirty": False}
+
+
+def test_what_needs_a_commit_says_so(tmp_path, monkeypatch):
+    from parbench import git
+    from parbench.errors import ParbenchError
+
+    with pytest.raises(ParbenchError, match="this is no clone, as an archive .*: use `git clone`"):
+        git.run(tmp_path, "status")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ParbenchError, match="git cannot be started .*: install the package git"):
+        git.run(tmp_path, "status")

@@ -66,6 +66,8 @@ def sentence(error: ImportError, command: Sequence[str]) -> str | None:
 
 def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print the exception that ends a program as Python does, or the sentence for it."""
+    if isinstance(error, KeyboardInterrupt):  # while the program was loading
+        return
     text = sentence(error, ["python", *sys.argv]) if isinstance(error, ImportError) else None
     if text is None:
         sys.__excepthook__(kind, error, trace)
