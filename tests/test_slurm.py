@@ -214,7 +214,7 @@ def job(monkeypatch):
     def make(comment: str = "", log: str = "/dev/null", cores: int = 2, oversubscribe: str = "OK"):
         text = JOB.format(comment=comment, log=log, cores=cores, oversubscribe=oversubscribe)
         answers = {"job": text, "node": NODE}
-        monkeypatch.setattr(slurm_cluster, "run", lambda *words, patience: answers[words[2]])
+        monkeypatch.setattr(slurm_cluster, "run", lambda *words, **patience: answers[words[2]])
         return slurm_job.current()
 
     return make

@@ -38,10 +38,14 @@ def become_patient() -> None:
 
 
 class Patience:
-    """The wait for a controller that does not answer: up to ``seconds``, and no longer."""
+    """The wait for a controller that does not answer: up to ``seconds``, and no longer.
 
-    def __init__(self, seconds: float):
-        self.seconds, self._ends, self._pause = seconds, time.monotonic() + seconds, 1.0
+    ``advice`` for users who need not wait ends the message.
+    """
+
+    def __init__(self, seconds: float, advice: str = ""):
+        self.seconds, self.advice = seconds, advice
+        self._ends, self._pause = time.monotonic() + seconds, 1.0
 
     def waits(self, printed: str) -> bool:
         """Wait a little and return True if Slurm's message ``printed`` asks for another attempt.
@@ -53,7 +57,7 @@ class Patience:
         if self._pause == 1.0:
             print(
                 f"Slurm's controller does not answer ({printed.strip().splitlines()[-1]}): it is "
-                f"asked again for up to {self.seconds:.0f} s",
+                f"asked again for up to {self.seconds:.0f} s{self.advice}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -105,23 +109,25 @@ def ask() -> Cluster:
     return parsed(*(run("scontrol", "--all", "--oneliner", "show", kind) for kind in kinds))
 
 
-def run(*words: str, patience: float = START_SECONDS) -> str:
+def run(*words: str, patience: float = START_SECONDS, advice: str = "") -> str:
     """Return what one of Slurm's programs prints, with times as seconds since 1970.
 
-    Asks a controller that does not answer again for ``patience`` seconds. Raises ParbenchError with
-    Slurm's own message if the program fails.
+    Asks a controller that does not answer again for ``patience`` seconds (see Patience for
+    ``advice``). Raises ParbenchError with Slurm's own message if the program fails.
     """
-    done = completed(*words, patience=patience)
+    done = completed(*words, patience=patience, advice=advice)
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no reason given"]
         raise ParbenchError(f"{' '.join(words)}: {lines[-1]}; try: sinfo")
     return done.stdout
 
 
-def completed(*words: str, patience: float = START_SECONDS) -> subprocess.CompletedProcess[str]:
+def completed(
+    *words: str, patience: float = START_SECONDS, advice: str = ""
+) -> subprocess.CompletedProcess[str]:
     """Run one of Slurm's programs, as ``run`` does, and return it whatever its exit status is."""
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
-    left = Patience(patience)
+    left = Patience(patience, advice)
     while True:
         try:
             done = subprocess.run(

@@ -120,4 +120,5 @@ def _job(number: int) -> dict[str, str]:
 
 
 def _run(*words: str) -> str:
-    return slurm_cluster.run(*words, patience=slurm_cluster.JOB_SECONDS)
+    advice = "; outside of a job: unset SLURM_JOB_ID"
+    return slurm_cluster.run(*words, patience=slurm_cluster.JOB_SECONDS, advice=advice)
