@@ -91,6 +91,7 @@ def test_what_it_needs_is_a_reason_not_to_run(monkeypatch, tmp_path):
     assert reason == f"needs torch 2.6, {paper}"
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("platform.freedesktop_os_release", lambda: {"ID": "debian"})
     lacking = consistency.unavailable(compiled, software)
     assert lacking == "needs a C++ compiler: sudo apt install g++"
     assert consistency.unavailable(cell(), software) is None

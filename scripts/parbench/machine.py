@@ -196,17 +196,16 @@ class Software:
         if found.isdigit() and int(found) >= JAVA:
             return None
         return (
-            f"Spark needs Java {JAVA} or newer (found {found}): {distribution.install('java')}; "
+            f"Spark needs Java {JAVA} or newer (found {found}): {distribution.system('java')}; "
             "JAVA_HOME, if it is set, must name it"
         )
 
     def without_compiler(self) -> str | None:
         """Return why torch.compile cannot work; None if it can."""
-        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         if shutil.which(os.environ.get("CXX", "g++")) is None:
-            return "needs a C++ compiler: sudo apt install g++"
+            return f"needs a C++ compiler: {distribution.install('compiler')}"
         if not Path(sysconfig.get_path("include"), "Python.h").is_file():
-            return f"torch.compile needs Python's headers: sudo apt install {version}-dev"
+            return f"torch.compile needs Python's headers: {distribution.install('headers')}"
         return None
 
     def without_nccl(self) -> str | None:
