@@ -155,7 +155,7 @@ def _decode(path: PurePath, file: PurePath | IO[bytes]) -> tuple[np.ndarray, lis
     on what it was.
     """
     import numpy as np
-    from PIL import ExifTags, Image, ImageOps
+    from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
     notes = []
     try:
@@ -176,6 +176,11 @@ def _decode(path: PurePath, file: PurePath | IO[bytes]) -> tuple[np.ndarray, lis
             if is_transparent:
                 notes.append(f"transparent parts are shown on {BACKGROUND}")
             return np.asarray(rgb).transpose(2, 0, 1), notes
+    except UnidentifiedImageError:
+        raise ParbenchError(
+            f"{path}: not a readable image (empty, or none of {', '.join(FORMATS)}); replace or "
+            "remove it"
+        ) from None
     except Exception as error:  # decoders raise anything for bad input
         raise ParbenchError(
             f"{path}: not a readable image ({error or type(error).__name__}); replace or remove it"
