@@ -24,7 +24,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
-from parbench import files
+from parbench import cache, files
 from parbench.data import dataset, download, source
 from parbench.data.kinds import cifar10_binary, digits
 from parbench.errors import ParbenchError
@@ -373,6 +373,8 @@ def test_a_path_may_begin_with_a_variable_or_the_home_folder(folder, tmp_path, m
     monkeypatch.chdir(tmp_path)
     for path in ("$DATA/my images", "${DATA}/my images/", "~/my images", "my images"):
         assert prepared(of(Path(path)), tmp_path / "out")[1]["train"] == 3
+    monkeypatch.setenv("PARBENCH_CACHE", "~/the cache")
+    assert cache.folder() == tmp_path / "the cache"
     for path, reason in (
         ("$NONE/images", r"\$NONE/images: the environment has no variable \$NONE; set it"),
         ("~nobody-here/images", "the home folder of ~nobody-here is unknown"),

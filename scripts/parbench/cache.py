@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from parbench import files
 from parbench.errors import ParbenchError
 
 # Unpacked from an archive of `make bundle`. If it exists, this machine is assumed to have no
@@ -28,7 +29,7 @@ def folder() -> Path:
     if BUNDLE.is_dir():
         return BUNDLE / "cache"
     if named := os.environ.get("PARBENCH_CACHE"):
-        return Path(named).absolute()
+        return files.user_path(named).absolute()
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     except RuntimeError:

@@ -95,15 +95,6 @@ def user_path(text: str) -> Path:
 
 
 @contextlib.contextmanager
-def explained(path: str | os.PathLike) -> Iterator[None]:
-    """Raise an OSError as a ParbenchError that names its file, or ``path`` if it names none."""
-    try:
-        yield
-    except OSError as error:
-        raise ParbenchError(f"{error.filename or path}: {error.strerror or error}") from error
-
-
-@contextlib.contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     """Yield a temporary path beside ``path``: renamed to it durably, or deleted on failure."""
     path = Path(path)

@@ -18,5 +18,4 @@ def run(prepare: Callable[[str, dict, Path, Path], None], description: str) -> N
     parser.add_argument("--digest", required=True, type=Path, help="digest.json to write")
     arguments = parser.parse_args()
     spec = files.read_record(arguments.entries, arguments.name)[arguments.name]
-    with files.explained(arguments.out):
-        prepare(arguments.name, spec, arguments.out, arguments.digest)
+    prepare(arguments.name, spec, arguments.out, arguments.digest)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from parbench import files
 from parbench.cache import say
+from parbench.errors import ParbenchError, sentence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,7 +108,7 @@ def local_digest(spec: dict, kept: Path, digest: Path) -> str | None:
     root = entry.folder()
     if root is None:
         return None
-    with files.explained(root):
+    try:
         if not root.exists():
             return (
                 files.read_record(digest, "source_sha256")["source_sha256"]
@@ -119,6 +120,8 @@ def local_digest(spec: dict, kept: Path, digest: Path) -> str | None:
         if cached["stamp"] != stamp:
             cached = {"stamp": stamp, "sha256": entry.identify()}
             files.write_json(kept, cached)
+    except OSError as error:
+        raise ParbenchError(sentence(error)) from None
     return cached["sha256"]
 
 
