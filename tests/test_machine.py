@@ -387,7 +387,7 @@ def test_a_full_or_closed_output_ends_without_a_traceback():
 
 def test_what_would_steer_a_child_is_left_out(monkeypatch):
     steering = ("GIT_DIR", "PYTHONOPTIMIZE", "SPARK_HOME", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY")
-    steering += ("KMP_AFFINITY", "MKL_NUM_THREADS", "MPLBACKEND")
+    steering += ("KMP_AFFINITY", "MKL_DYNAMIC", "MPLBACKEND")
     for name in (*steering, "TMPDIR"):
         monkeypatch.setenv(name, "/nowhere")
     monkeypatch.setenv("PYTHONPATH", f"/nowhere:{SCRIPTS}")

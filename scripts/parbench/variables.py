@@ -41,7 +41,7 @@ DROPPED = frozenset(
         )
     ).split()
 )
-# Threads would be bound to other cores than the cell's, or be of another number.
+# Threads would be bound to other cores than the cell's, or work otherwise.
 PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "NUMEXPR_")
 # Of a site's own Spark: kept where a cell uses that cluster, as YARN's does.
 OF_SITES_SPARK = (
@@ -64,7 +64,9 @@ def clean() -> dict[str, str]:
     kept = {
         key: value
         for key, value in os.environ.items()
-        if key not in DROPPED and not key.startswith(PREFIXES)
+        if key not in DROPPED
+        # Snakemake states a job's number of threads in these, and the launcher a rank's.
+        and (not key.startswith(PREFIXES) or key.endswith("_NUM_THREADS"))
     }
     for key in ("TMPDIR", "TEMP", "TMP"):
         if key in kept and not os.path.isdir(kept[key]):
