@@ -31,6 +31,7 @@ from parbench.errors import ParbenchError
 from parbench.files import (
     digest,
     read_record,
+    read_text,
     rename_durably,
     sha256_file,
     sync_tree,
@@ -168,7 +169,7 @@ def horovod_state(folder: Path) -> dict | None:
 def horovod_place(stack: str) -> Path:
     """Return the folder of the stack's compiled Horovod, named by all that decides its content."""
     host, lock_file = locks(stack) / "host.txt", locks(stack) / "horovod.txt"
-    torch = re.search(r"^torch==(\S+)", host.read_text("utf-8"), re.MULTILINE)
+    torch = re.search(r"^torch==(\S+)", read_text(host), re.MULTILINE)
     gpu, version = horovod_gpu(), torch[1] if torch else "none"
     files = [sha256_file(path) for path in (lock_file, RECIPE)]
     key = digest([*files, version, python_identity(), gpu])

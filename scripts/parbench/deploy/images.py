@@ -18,7 +18,7 @@ from parbench import cache, strategies
 from parbench.cell import Cell, Pair
 from parbench.deploy import apptainer, build
 from parbench.errors import ParbenchError
-from parbench.files import digest, read_record, sha256_file
+from parbench.files import digest, read_record, read_text, sha256_file
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPES = ROOT / "containers"
@@ -86,9 +86,7 @@ class Image:
 
 def names(stack: str) -> list[str]:
     """Return the names of the images of ``stack``: recipes for which it has a lock file."""
-    arguments_by_name = {
-        path.stem: _arguments(path.read_text("utf-8")) for path in RECIPES.glob("*.def")
-    }
+    arguments_by_name = {path.stem: _arguments(read_text(path)) for path in RECIPES.glob("*.def")}
     locks = RECIPES / "locks" / stack
     if not locks.is_dir():
         raise ParbenchError(f"stack {stack!r}: there is no {locks}")
@@ -112,7 +110,7 @@ def of_cell(cell: Cell, settings: dict) -> Image:
 
 @functools.cache
 def _image(name: str, stack: str, asked: tuple[tuple[str, str], ...]) -> Image:
-    text = (RECIPES / f"{name}.def").read_text(encoding="utf-8")
+    text = read_text(RECIPES / f"{name}.def")
     defaults = _arguments(text)
     arguments = {key: value for key, value in defaults.items() if key in BUILD_CHOICES}
     arguments |= {key: value for key, value in asked if key in arguments}
@@ -124,7 +122,7 @@ def _image(name: str, stack: str, asked: tuple[tuple[str, str], ...]) -> Image:
     parts = {
         "layout": LAYOUT,
         "recipe": _meaning(text),
-        "shared": _meaning((RECIPES / "post.sh").read_text(encoding="utf-8")),
+        "shared": _meaning(read_text(RECIPES / "post.sh")),
         "lock": lock and sha256_file(lock),
         # A mirror does not change the content.
         "arguments": {key: value for key, value in arguments.items() if key != "mirror"},

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from parbench import cache, distribution, variables
 from parbench.errors import ParbenchError
+from parbench.files import read_text
 from parbench.printable import masked
 
 # Variables that an environment of its own does without. PYTHONDONTWRITEBYTECODE would cost every
@@ -132,7 +133,7 @@ def run(program: Path, words: list[str]) -> None:
 
 def program(lock_file: Path) -> Path:
     """Return the path of the uv that ``lock_file`` pins; pip fetches it once, with its hashes."""
-    text = lock_file.read_text("utf-8")
+    text = read_text(lock_file)
     pin = re.search(r"^uv==(\S+) \\\n(?:\s+--hash=\S+(?: \\)?\n?)+", text, re.MULTILINE)
     if pin is None:
         raise ParbenchError(f"{lock_file}: pins no uv; make lock")
