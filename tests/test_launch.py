@@ -255,6 +255,40 @@ def test_ranks_that_slurm_asks_alone_keep_a_checkpoint(launch):
     assert "a checkpoint at epoch 3 step 17 is kept" in errors
 
 
+SCONTROL = """#!/bin/sh
+case "$*" in
+*requeue*) echo "$@" >{folder}/asked; kill -9 $PPID ;;  # as Slurm does
+*job*) echo "JobId=7 JobState=RUNNING PreemptTime={preempted} EndTime=Unknown NodeList=n1 NumCPUs=1"
+    echo "   Comment=rule_train_wildcards_{cell}" ;;
+*) echo "NodeName=n1 NodeHostName=n1 NodeAddr=127.0.0.1 CPUTot=1" ;;
+esac
+"""
+SRUN = """#!/bin/sh
+while [ "${1#--}" != "$1" ]; do shift; done
+SLURM_PROCID=0 exec "$@"
+"""
+
+
+@pytest.mark.parametrize("preempted", ["1700000000", "None"])
+def test_a_rank_that_fails_in_a_job_that_is_preempted(launch, tmp_path, preempted):
+    """As when Slurm takes the job's /tmp away while the rank writes what it needs to go on."""
+    it = launch("exit")
+    known = {"folder": str(tmp_path), "cell": it.folder.name, "preempted": preempted}
+    for name, text in (("scontrol", SCONTROL.format(**known)), ("srun", SRUN)):
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    search = f"{tmp_path}/bin:{os.environ['PATH']}"
+    _, _, errors = it.run(SLURM_JOB_ID="7", SLURMD_NODENAME="n1", PATH=search)
+    asked = tmp_path / "asked"
+    if preempted == "None":
+        assert not asked.exists()
+        assert "exit status 3" in (it.folder / "failed.json").read_text()
+    else:
+        assert asked.read_text() == "requeue 7\n", errors
+
+
 def test_who_does_not_stop_in_time_is_ended(launch):
     it = launch("stubborn", grace=0.5)
     process = it.start()

@@ -161,7 +161,9 @@ def _train(
             return None
         task.out.unlink(missing_ok=True)
         stopped = sides[0].stopped
-        if stop.requested() or stopped:  # Slurm may signal the ranks alone
+        # Slurm may signal the ranks alone, and take a /tmp of the job's own away while they stop.
+        preempted = failure is not None and job is not None and slurm_job.preempted(job)
+        if stop.requested() or stopped or preempted:
             raise Interrupted(stop.received or signal.SIGTERM, _kept(task, stopped))
         return failure or Failure("training ended without an error, and without a result")
 
