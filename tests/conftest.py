@@ -56,10 +56,12 @@ def _no_process_is_left(request):
 
 
 def started_by(process: psutil.Process) -> str:
-    """Return the ID of the test that started ``process``; empty if none did, or a fixture."""
+    """Return the ID of this run's test that started ``process``; empty if no test did."""
     try:
-        test, _, when = process.environ().get("PYTEST_CURRENT_TEST", "").rpartition(" ")
-        return test if when == "(call)" and process.status() != psutil.STATUS_ZOMBIE else ""
+        variables = process.environ()
+        test, _, when = variables.get("PYTEST_CURRENT_TEST", "").rpartition(" ")
+        mine = variables.get("PARBENCH_TESTS") == os.environ["PARBENCH_TESTS"] and when == "(call)"
+        return test if mine and process.status() != psutil.STATUS_ZOMBIE else ""
     except psutil.Error:  # it has ended, or is another user's
         return ""
 

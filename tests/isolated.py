@@ -68,6 +68,7 @@ def _drop_variables() -> None:
     for name in os.environ.keys() - KEPT:
         if not name.startswith("PYTEST_"):
             del os.environ[name]
+    os.environ["PARBENCH_TESTS"] = _folder.name  # names this run to the programs that it starts
     # Cells of this process wait for no others, be they of `make report` or of a worker beside.
     os.environ["PARBENCH_LOCKS"] = str(Path(_folder.name) / "locks")
     # A user's hooks and signatures are not for commits of tests.
