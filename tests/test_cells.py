@@ -11,12 +11,13 @@ import re
 import pytest
 
 import constructed
-from parbench import machine, models, strategies
+from parbench import models, strategies
 from parbench.cell import Pair
 from parbench.errors import ParbenchError
 from parbench.measure import provenance
 from parbench.plan import config, expansion, places, state
 from parbench.plan.options import all_options
+from parbench.software import Software
 from parbench.verdicts.forecast import forecast
 from parbench.verdicts.published import PublishedSource
 from workspace import Workspace, add_pairs
@@ -25,7 +26,7 @@ from workspace import Workspace, add_pairs
 @pytest.fixture
 def base(monkeypatch):
     """Return the project's configuration on a machine with two cores and Horovod."""
-    monkeypatch.setattr(machine.Software, "without_horovod", lambda self: None)
+    monkeypatch.setattr(Software, "without_horovod", lambda self: None)
     value = config.load()
     value["available"] = {"cpu": 2}
     value["deployment"] = "host"
@@ -42,7 +43,7 @@ def planned(base, **changes):
 
 def test_horovod_that_cannot_be_built_is_a_row(base, monkeypatch):
     reason = "g++: fatal error: no space"
-    monkeypatch.setattr(machine.Software, "without_horovod", lambda self: reason)
+    monkeypatch.setattr(Software, "without_horovod", lambda self: reason)
     plan = planned(base)
     assert len(plan.not_run) == 7
     assert all("horovod" in cell for cell in plan.not_run)
@@ -151,7 +152,7 @@ def test_a_pair_is_not_run_where_a_side_is_not(base, monkeypatch, tmp_path):
 @pytest.fixture
 def with_spark(base, monkeypatch):
     """Return the same configuration with Spark."""
-    monkeypatch.setattr(machine.Software, "without_spark", lambda self: None)
+    monkeypatch.setattr(Software, "without_spark", lambda self: None)
     return base
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from parbench import machine
 from parbench.deploy import apptainer, deployment, environment, images
 from parbench.errors import ParbenchError
+from parbench.software import Software
 
 WORKS = apptainer.Apptainer("/usr/bin/apptainer", "1.4.5")
 ABSENT = apptainer.Apptainer(None, trouble="Apptainer is not installed; sudo make system")
@@ -128,8 +128,8 @@ def test_packages_are_added_only_before_a_run_and_only_those_that_cells_need_and
     added = []
     monkeypatch.setattr(environment, "add", lambda names, stack: added.extend(names))
     monkeypatch.setattr(environment, "entered", lambda: "current")
-    monkeypatch.setattr(machine.Software, "without_horovod", lambda self: "no Horovod")
-    monkeypatch.setattr(machine.Software, "without", lambda self, name, module: f"no {name}")
+    monkeypatch.setattr(Software, "without_horovod", lambda self: "no Horovod")
+    monkeypatch.setattr(Software, "without", lambda self, name, module: f"no {name}")
     on_host, in_images = (deployment.settle(config(each)) for each in ("host", "apptainer"))
     while_parsed = deployment.DeployedSoftware(on_host)
     assert (while_parsed.without_horovod(), while_parsed.without_spark()) == (
@@ -173,5 +173,6 @@ def test_the_real_obstacles_of_images(monkeypatch, tmp_path, stack):
         one = images.image(name, stack, asked)
         one.path.parent.mkdir(parents=True, exist_ok=True)
         one.path.touch()
-        one.beside(".json").write_text('{"sha256": "0"}')
+        facts = {"label": one.label, "sha256": "0", "python": "3.11", "packages": {}}
+        one.beside(".json").write_text(json.dumps(facts))
     assert images.obstacle(stack, asked) is None

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from parbench import errors, machine, variables
+from parbench import errors, machine, software, variables
 from parbench.cell import Hardware
 from parbench.measure import cores
 
@@ -97,7 +97,7 @@ def program(monkeypatch, tmp_path):
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
         machine._accelerators.cache_clear()
-        machine._java.cache_clear()
+        software._java.cache_clear()
 
     exists = os.path.exists
     monkeypatch.setattr(os.path, "exists", lambda path: path == "/dev/nvidiactl" or exists(path))
@@ -106,7 +106,7 @@ def program(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     yield write
     machine._accelerators.cache_clear()
-    machine._java.cache_clear()
+    software._java.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,8 @@ def test_a_slice_is_a_model_of_its_own(name, model, same):
 )
 def test_spark_needs_a_java_that_is_new_enough(program, monkeypatch, output, found):
     program("java", f"cat >&2 <<'END'\n{output}\nEND")
-    monkeypatch.setattr(machine.Software, "without", lambda *words: None)
-    reason = machine.Software().without_spark()
+    monkeypatch.setattr(software.Software, "without", lambda *words: None)
+    reason = software.Software().without_spark()
     assert (reason is None) == (found is None)
     if reason:
         assert reason.startswith("Spark needs Java 17 or newer (found ")
@@ -199,14 +199,14 @@ def test_spark_needs_a_java_that_is_new_enough(program, monkeypatch, output, fou
 
 def test_spark_takes_the_java_that_java_home_names(program, monkeypatch, tmp_path):
     program("java", "echo 'openjdk version \"17\"'")
-    monkeypatch.setattr(machine.Software, "without", lambda *words: None)
+    monkeypatch.setattr(software.Software, "without", lambda *words: None)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     assert (
-        f"found no {tmp_path}/gone/bin/java, which JAVA_HOME" in machine.Software().without_spark()
+        f"found no {tmp_path}/gone/bin/java, which JAVA_HOME" in software.Software().without_spark()
     )
-    machine._java.cache_clear()
+    software._java.cache_clear()
     monkeypatch.setenv("JAVA_HOME", "")
-    assert machine.Software().without_spark() is None
+    assert software.Software().without_spark() is None
 
 
 # ---------------------------------------------------------------- available and missing
@@ -272,12 +272,12 @@ def test_missing(wanted, there, reason):
 
 def test_what_horovod_lacks_has_the_builds_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    state, software = {"available": False, "reason": "x.cc:1: error: no"}, machine.Software()
+    state, own = {"available": False, "reason": "x.cc:1: error: no"}, software.Software()
     (tmp_path / "horovod.json").write_text(json.dumps(state))
-    assert software.without_horovod() == "Horovod could not be built: x.cc:1: error: no"
-    assert software.without_nccl().startswith("needs Horovod with NCCL")
+    assert own.without_horovod() == "Horovod could not be built: x.cc:1: error: no"
+    assert own.without_nccl().startswith("needs Horovod with NCCL")
     (tmp_path / "horovod.json").write_text(json.dumps({"available": True, "gpu": "nccl"}))
-    assert software.without_nccl() is None
+    assert own.without_nccl() is None
 
 
 def test_cores_are_parted_among_processes(monkeypatch):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from parbench import machine, strategies
+from parbench import strategies
+from parbench.software import Software
 from training import altered, cell
 
 
@@ -27,7 +28,7 @@ def test_work_that_no_plan_of_a_study_holds():
 
 
 def test_a_horovod_without_nccl_is_a_reason_not_to_run_on_gpus():
-    class Without(machine.Software):
+    class Without(Software):
         def without_horovod(self):
             return None
 
@@ -47,7 +48,7 @@ def test_a_horovod_without_nccl_is_a_reason_not_to_run_on_gpus():
     ],
 )
 def test_an_older_torch_is_a_reason_not_to_run(value, least):
-    software = machine.Software()
+    software = Software()
     assert strategies.of(value).unavailable(software) is None
     reason = strategies.of(altered(value, stack="paper")).unavailable(software)
     assert reason == f"needs torch {least}, and stack paper has 2.1.2: choose stack: current"

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from parbench import machine, strategies
+from parbench import strategies
 from parbench.cell import Model
 from parbench.measure import metrics_json
 from parbench.plan import consistency
+from parbench.software import Software
 from parbench.training import train
 from parbench.training.progress import Heartbeat
 from parbench.verdicts import equivalence, trials
@@ -83,7 +84,7 @@ def test_a_compiled_training_that_was_stopped_ends_as_the_whole(digits, tmp_path
 def test_what_it_needs_is_a_reason_not_to_run(monkeypatch, tmp_path):
     compiled = altered(cell(), training={"compile": "default"})
     fused = altered(cell(), training={"fused": True})
-    software, paper = machine.Software(), "and stack paper has 2.1.2: choose stack: current"
+    software, paper = Software(), "and stack paper has 2.1.2: choose stack: current"
     old = {"stack": "paper"}
     assert consistency.unavailable(fused, software) is None
     assert consistency.unavailable(replace(fused, **old), software) == f"needs torch 2.4, {paper}"

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from parbench import machine
 from parbench.deploy import apptainer, environment, images
 from parbench.errors import ParbenchError
 from parbench.files import read_json, write_json
+from parbench.software import Software
 
 KEPT = Path("results/deployment.json")
 
@@ -73,7 +73,7 @@ def in_images(config: dict) -> bool:
     return config["deployment"] == "apptainer"
 
 
-class DeployedSoftware(machine.Software):
+class DeployedSoftware(Software):
     """The software available to cells of the settled ``config``, in images or on the host."""
 
     def __init__(self, config: dict):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from parbench import cache, distribution, machine
 from parbench.deploy import apptainer, environment, images
+from parbench.software import Software
 
 OK, LIMITED, MISSING = "ok", "limited", "missing"
 GIB_OF_ENVIRONMENT, GIB_OF_IMAGES = 8, 20  # of images: files and folders of a stack
@@ -133,7 +134,7 @@ def _horovod() -> Check:
 
 
 def _compiler() -> Check:
-    lacking = machine.Software().without_compiler()
+    lacking = Software().without_compiler()
     if lacking is None:
         return Check("compiler", OK, "C++, for torch.compile")
     found, _, mend = lacking.partition(": ")

@@ -21,6 +21,7 @@ from parbench.launch.slurm_cluster import Cluster, Node, Partition, run
 from parbench.plan import config as configuration
 from parbench.plan import state
 from parbench.plan.expansion import Lacking, Plan, lacking_packages
+from parbench.software import Software
 from parbench.words import nearest
 
 # Added to the walltime of each cell: a start from a cold network disk, and a reserve.
@@ -55,7 +56,7 @@ KEYS = (
 
 
 def lacking(
-    cluster: Cluster, config: dict, files: list[Path], software: machine.Software | None = None
+    cluster: Cluster, config: dict, files: list[Path], software: Software | None = None
 ) -> Lacking:
     """Return a function that says what ``cluster`` lacks for a cell.
 

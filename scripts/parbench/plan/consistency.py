@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from parbench import models, packages, strategies
 from parbench.cell import Cell, Training
 from parbench.errors import ParbenchError
-from parbench.machine import Software
 from parbench.plan.options import all_options, starts_published
 from parbench.plan.study import Study, VariantPair
+from parbench.software import Software
 from parbench.strategies._base import Strategy
 from parbench.words import brief, nearest
 

@@ -34,6 +34,7 @@ from parbench.plan.options import all_options, model
 from parbench.plan.settings import settled
 from parbench.plan.study import Variant
 from parbench.plan.study_plan import PlannedGroup, StudyPlan, Work
+from parbench.software import Software
 from parbench.training import learning_rate
 
 
@@ -62,7 +63,7 @@ class Plan:
 Lacking = Callable[[str, Cell], str | None]
 
 
-def lacking_here(config: dict, software: machine.Software | None = None) -> Lacking:
+def lacking_here(config: dict, software: Software | None = None) -> Lacking:
     """Return a function that tells what a group's cells need and this machine lacks.
 
     ``software``: by default what is there in the deployment of ``config``.
@@ -77,7 +78,7 @@ def lacking_here(config: dict, software: machine.Software | None = None) -> Lack
     return lacking
 
 
-def lacking_packages(cell: Cell, software: machine.Software) -> str | None:
+def lacking_packages(cell: Cell, software: Software) -> str | None:
     """Return why ``software`` lacks what the model and strategy of ``cell`` need, or None."""
     reason = software.without_text() if models.vocabulary(cell.model.name) else None
     return reason or strategies.of(cell).unavailable(software)

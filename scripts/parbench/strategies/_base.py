@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from parbench.machine import Software
+    from parbench.software import Software
 
     # (logits [N, classes], labels [N]) -> sum over the samples, weighted for the batch.
     Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

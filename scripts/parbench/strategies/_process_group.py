@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from parbench.machine import Software
+    from parbench.software import Software
 
 
 class ProcessGroup(_base.Strategy):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from parbench.machine import Software
+    from parbench.software import Software
     from parbench.strategies._base import Loss
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from parbench.machine import Software
+    from parbench.software import Software
 
 
 class Strategy(_data_parallel.DataParallel):

@@ -9,7 +9,7 @@ from parbench.cell import TUNING
 from parbench.strategies import _base
 
 if TYPE_CHECKING:
-    from parbench.machine import Software
+    from parbench.software import Software
 
 
 class Strategy(_base.Strategy):

@@ -24,6 +24,7 @@ from tqdm import tqdm
 from parbench import files, machine, models, packages, strategies
 from parbench.launch import outcome, ranks
 from parbench.measure import provenance
+from parbench.software import Software
 from parbench.training import launched
 from parbench.verdicts import certificate, terminal, trials
 from parbench.verdicts.trials import Trial
@@ -184,7 +185,7 @@ def main() -> int:
     if arguments.plan is not None:
         todo = of_plans(arguments.plan, arguments.place)
     else:
-        lacking = machine.Software().without_text()
+        lacking = Software().without_text()
         runnable = [name for name in all_models if not (lacking and models.vocabulary(name))]
         if runnable != all_models and not arguments.model:
             print(f"models of texts are left out: {lacking}", file=sys.stderr)

@@ -1,0 +1,93 @@
+"""What software this machine's own environment has for cells, beyond what every cell needs."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import re
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+from parbench import distribution, machine
+
+JAVA = 17  # that Spark 4 needs
+
+
+class Software:
+    """The software of this machine's own environment; DeployedSoftware also covers images."""
+
+    def without_horovod(self) -> str | None:
+        """Return why cells have no Horovod; None if they have it."""
+        state = _horovod_state()
+        if state.get("available") is False:
+            return f"Horovod could not be built: {state.get('reason') or 'no reason recorded'}"
+        if importlib.util.find_spec("horovod") is None:
+            return "Horovod is not installed: make env ARGS=horovod"
+        return None
+
+    def without(self, name: str, module: str) -> str | None:
+        """Return why cells lack ``module`` of the lock file ``name``.txt; None if they have it."""
+        if importlib.util.find_spec(module) is None:
+            return f"{module} is not installed: make env ARGS={name}"
+        return None
+
+    def without_text(self) -> str | None:
+        """Return why cells lack the packages of text models; None if they have them."""
+        return self.without("text", "transformers")
+
+    def without_spark(self) -> str | None:
+        """Return why cells have no Spark; None if they have it."""
+        if lacking := self.without("spark", "pyspark"):
+            return lacking
+        found = _java()
+        if found.isdigit() and int(found) >= JAVA:
+            return None
+        return (
+            f"Spark needs Java {JAVA} or newer (found {found}): {distribution.system('java')}; "
+            "JAVA_HOME, if it is set, must name it"
+        )
+
+    def without_compiler(self) -> str | None:
+        """Return why torch.compile cannot work; None if it can."""
+        if shutil.which(os.environ.get("CXX", "g++")) is None:
+            return f"needs a C++ compiler: {distribution.install('compiler')}"
+        if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+            return f"torch.compile needs Python's headers: {distribution.install('headers')}"
+        return None
+
+    def without_nccl(self) -> str | None:
+        """Return why Horovod cannot use GPUs; None if it can."""
+        if _horovod_state().get("gpu") == "nccl":
+            return None
+        return "needs Horovod with NCCL: PARBENCH_HOROVOD_GPU=nccl make report"
+
+
+@functools.cache
+def _java() -> str:
+    """Return the version of the Java that Spark starts, such as "17", or what is wrong with it."""
+    home = os.environ.get("JAVA_HOME")
+    program = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if program is None:
+        return "none on PATH"
+    where = f"JAVA_HOME: {home}" if home else program
+    if not os.access(program, os.X_OK):
+        return f"no {program}, which JAVA_HOME names"
+    text, trouble = machine.asked([program, "-version"])
+    # java version "1.8.0_392", openjdk version "21-ea", openjdk 17.0.9 2023-10-17; first come
+    # JAVA_TOOL_OPTIONS, which may hold anything.
+    words = "\n".join(line for line in text.splitlines() if not line.startswith("Picked up"))
+    version = re.search(r'\b(?:version|openjdk|java) "?(?:1\.)?(\d+)', words, re.IGNORECASE)
+    if version is None:
+        return f"{where}, which says {trouble or machine.last_line(text)}"
+    number = int(version[1])
+    return str(number) if number >= JAVA else f"{number}, {where}"
+
+
+def _horovod_state() -> dict:
+    """Return what scripts/environment.py recorded about its Horovod: {available, gpu, ...}."""
+    path = Path(sys.prefix, "horovod.json")
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
