@@ -3,6 +3,7 @@
 #
 #     sudo make system                            # all of it
 #     sudo make system ARGS=chromium              # one part
+#     sudo make system ARGS=accounting            # a part that only tests of a Slurm with accounting need
 #
 # Elsewhere it says which packages are lacking. What is there is left as it is. Services are neither started nor configured. Where the distribution has no
 # Apptainer (Debian 12), Debian's unstable one is unpacked with its own libraries into a folder of its own, so
@@ -23,6 +24,7 @@ declare -A programs=(
         debootstrap=debootstrap"
     [slurm]="sbatch=slurm-wlm,slurm,slurm srun=slurm-wlm,slurm,slurm slurmctld=slurm-wlm,slurm-slurmctld,slurm
         slurmd=slurm-wlm,slurm-slurmd,slurm-node munged=munge"
+    [accounting]="slurmdbd=slurmdbd,slurm-slurmdbd,slurm-slurmdbd mariadbd=mariadb-server-core,mariadb-server,mariadb"
     [chromium]="chromium=chromium chromedriver=chromium-driver,chromedriver,chromedriver
         pdftotext=poppler-utils,poppler-utils,poppler-tools"
     [java]="java=openjdk-17-jre-headless,java-21-openjdk-headless,java-17-openjdk-headless"
@@ -96,7 +98,7 @@ parts=("$@")
 ((${#parts[@]})) || parts=(apptainer slurm chromium java)
 packages=""
 for part in "${parts[@]}"; do
-    [[ -n ${programs[$part]:-} ]] || stop "$part: parts are apptainer, slurm, chromium, java"
+    [[ -n ${programs[$part]:-} ]] || stop "$part: parts are apptainer, slurm, accounting, chromium, java"
     if [[ $part == slurm ]] && ls /etc/slurm*/slurm.conf /run/slurm/conf/slurm.conf >/dev/null 2>&1; then
         say "slurm: left as it is, since this machine has its own"
         continue

@@ -16,6 +16,8 @@ low    the same; its jobs are requeued when a job of `high` wants their cores
 high   the same
 short  the same; no job runs longer than a minute
 gpu    g1, g2
+
+A test may ask for more of what sites have: accounting with limits, settings of its own.
 """
 
 from __future__ import annotations
@@ -31,19 +33,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from require import which
 
 PLAIN = "CPUs=2 Feature=plain"
-GPU = "CPUs=16 Feature=a100 Gres=gpu:a100:2"
+GPU = "CPUs=16 Feature=a100 Gres=gpu:{gpu}:2"
 START_SECONDS = 60
 END_SECONDS = 30
 
 # Slurm's commands, wrapped in the cluster's `bin` so that they find it. Setting SLURM_CONF is not
 # enough: in a job, Snakemake's plugin drops all such variables before it calls srun.
-COMMANDS = ("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
+COMMANDS = (
+    "sacct", "sacctmgr", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun",
+    "sshare",
+)  # fmt: skip
 COMMAND = """\
 #!/bin/sh
 export SLURM_CONF={conf}
@@ -113,25 +118,65 @@ PartitionName=gpu Nodes=g[1-2]
 
 # Slurm requires one device file per GPU but never opens it.
 GRES = """\
-NodeName=g[1-2] Name=gpu Type=a100 File=/dev/null
-NodeName=g[1-2] Name=gpu Type=a100 File=/dev/zero
+NodeName=g[1-2] Name=gpu Type={gpu} File=/dev/null
+NodeName=g[1-2] Name=gpu Type={gpu} File=/dev/zero
+"""
+
+# Accounting as sites have it: a user without an account, or asking for another's QoS, is refused.
+ACCOUNTING = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={port}
+AccountingStoragePass={folder}/munge.socket
+AccountingStorageEnforce=associations,limits,qos
+JobAcctGatherType=jobacct_gather/linux
+"""
+DATABASE = """\
+DbdHost={host}
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+PidFile={folder}/slurmdbd.pid
+LogFile={folder}/slurmdbd.log
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=slurm
+StorageLoc=slurm
 """
 
 
 class Cluster:
-    """A Slurm cluster in its own temporary folder; it runs between ``up`` and ``down``."""
+    """A Slurm cluster in its own temporary folder; it runs between ``up`` and ``down``.
 
-    def __init__(self, nodes: int = 2) -> None:
-        self.nodes = {f"n{number}": PLAIN for number in range(1, nodes + 1)} | {
-            "g1": GPU,
-            "g2": GPU,
-        }
+    ``settings``: lines of slurm.conf that count instead of those above; ``files``: more files
+    beside it, by name (in both, ``{folder}`` is the cluster's); ``gpu``: the type of the GPUs.
+    ``accounts``: arguments of sacctmgr, a line each, for a cluster with accounting; None: without.
+    ``parent``: the folder to be in, by default that for temporary files.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 2,
+        *,
+        settings: str = "",
+        files: Mapping[str, str] | None = None,
+        gpu: str = "a100",
+        accounts: str | None = None,
+        parent: str | None = None,
+    ) -> None:
+        plain = {f"n{number}": PLAIN for number in range(1, nodes + 1)}
+        self.nodes = plain | dict.fromkeys(("g1", "g2"), GPU.format(gpu=gpu))
+        self._settings, self._accounts = settings, accounts
+        self._files = {"gres.conf": GRES.format(gpu=gpu), **(files or {})}
         # A socket's path has at most 107 characters: pytest's temporary folders are too deep.
-        self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir=parent))
+        self.folder.chmod(0o711)  # other users submit, too
         self.conf = self.folder / "slurm.conf"
         self.bin = self.folder / "bin"
         self.completed = self.folder / "completed.txt"  # Slurm writes a line per ended job
-        self._daemons: list[subprocess.Popen] = []
+        self._daemons: dict[str, subprocess.Popen] = {}
 
     @property
     def environment(self) -> dict[str, str]:
@@ -144,8 +189,22 @@ class Cluster:
         key = self.folder / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(1024))
+        self._write_files()
+        files = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munged.pid"}
+        files |= {"log-file": "munged.log", "seed-file": "munged.seed"}
+        options = [f"--{option}={self.folder / file}" for option, file in files.items()]
+        # --force: munged would reject parent folders that others own; the key is this user's alone.
+        self._start("munged", "--foreground", "--force", *options)
+        self._wait_for((self.folder / "munge.socket").exists)  # the other daemons exit without it
+        if self._accounts is not None:
+            self._start_accounting(self._accounts)
+        self.start("slurmctld", *self.nodes)
+        self._wait_for(self._is_ready)
+
+    def _write_files(self) -> None:
+        """Write what the daemons and their users read."""
         host, user = socket.gethostname().split(".")[0], getpass.getuser()
-        port, *ports = free_ports(1 + len(self.nodes))
+        database, port, *ports = free_ports(2 + len(self.nodes))
         place = f"NodeHostname={host} NodeAddr=127.0.0.1 RealMemory=64000"
         nodes = "\n".join(
             f"NodeName={name} {place} Port={number} {has}"
@@ -153,8 +212,14 @@ class Cluster:
         )
         settings = {"folder": self.folder, "host": host, "user": user, "port": port}
         settings |= {"nodes": nodes, "last": len(self.nodes) - 2}
-        self.conf.write_text(CONF.format(**settings))
-        (self.folder / "gres.conf").write_text(GRES)
+        conf, files = CONF.format(**settings), dict(self._files)
+        if self._accounts is not None:
+            conf += ACCOUNTING.format(folder=self.folder, port=database)
+            files["slurmdbd.conf"] = DATABASE.format(**settings | {"port": database})
+        for name, text in (files | {"slurm.conf": conf + self._settings}).items():
+            path = self.folder / name
+            path.touch(mode=0o600 if name == "slurmdbd.conf" else 0o644)  # slurmdbd insists
+            path.write_text(text.replace("{folder}", str(self.folder)))
         self.bin.mkdir()
         # The daemons' own version; PATH may lead to another such cluster's wrappers.
         theirs = Path(program("slurmctld")).parent.parent / "bin"
@@ -162,30 +227,56 @@ class Cluster:
             command = self.bin / name
             command.write_text(COMMAND.format(conf=self.conf, folder=theirs, name=name))
             command.chmod(0o755)
-        files = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munged.pid"}
-        files |= {"log-file": "munged.log", "seed-file": "munged.seed"}
-        options = [f"--{option}={self.folder / file}" for option, file in files.items()]
-        # --force: munged would reject parent folders that others own; the key is this user's alone.
-        self._start("munged", "--foreground", "--force", *options)
-        self._wait_for((self.folder / "munge.socket").exists)  # the other daemons exit without it
-        self._start("slurmctld", "-D")
-        for name in self.nodes:
-            self._start("slurmd", "-D", "-N", name)
-        self._wait_for(self._is_ready)
 
-    def _start(self, name: str, *options: str) -> None:
-        environment = {**os.environ, "SLURM_CONF": str(self.conf)}
+    def _start_accounting(self, accounts: str) -> None:
+        """Start MariaDB, with a socket that only this user reaches, and slurmdbd; add accounts."""
+        place = self.folder / "mariadb"
+        place.mkdir(mode=0o700)
+        options = ["--no-defaults", f"--datadir={place}", f"--user={getpass.getuser()}"]
+        options += ["--innodb-flush-log-at-trx-commit=0", "--innodb-log-file-size=8M"]
+        # Without its own tables it has no procedures. Debian 12 has them in mysql, 13 in mariadb.
+        (own,) = Path("/usr/share").glob("m[ay]*/mysql_system_tables.sql")
+        tables = f"create database mysql;\nuse mysql;\n{own.read_text()}"
+        made = [program("mariadbd"), *options, "--bootstrap"]
+        subprocess.run(made, input=tables, text=True, capture_output=True, check=True)
+        options += [f"--socket={place}/socket", "--skip-networking", "--skip-grant-tables"]
+        self._start("mariadbd", *options, f"--pid-file={place}/pid")
+        self._wait_for((place / "socket").exists)
+        self._start("slurmdbd", "-D", MYSQL_UNIX_PORT=f"{place}/socket")
+        self._wait_for(
+            lambda: self.answers("sacctmgr", "--immediate", "add", "cluster", "parbench")
+        )
+        # Before the controller starts, which reads them then.
+        for line in accounts.splitlines():
+            self.run("sacctmgr", "--immediate", *line.split())
+
+    def start(self, *names: str) -> None:
+        """Start the controller (``slurmctld``) and nodes, by name."""
+        for name in names:
+            node = () if name == "slurmctld" else ("-N", name)
+            self._start("slurmd" if node else name, "-D", *node, key=name)
+
+    def stop(self, name: str) -> None:
+        """End a daemon that ``start`` has started; jobs go on."""
+        daemon = self._daemons.pop(name)
+        daemon.terminate()
+        daemon.wait()
+
+    def _start(self, name: str, *options: str, key: str | None = None, **variables: str) -> None:
+        environment = {**os.environ, "SLURM_CONF": str(self.conf), **variables}
         with open(self.folder / "said.txt", "ab") as said:
-            self._daemons.append(
-                subprocess.Popen(
-                    [program(name), *options],
-                    stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=said,
-                    start_new_session=True,
-                    env=environment,
-                )
+            self._daemons[key or name] = subprocess.Popen(
+                [program(name), *options],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+                env=environment,
             )
+
+    def answers(self, *words: str) -> bool:
+        """Return whether a Slurm command succeeds."""
+        return subprocess.run(words, capture_output=True, env=self.environment).returncode == 0
 
     def _is_ready(self) -> bool:
         states = ["sinfo", "--noheader", "--Node", "--format=%N %t"]
@@ -197,7 +288,9 @@ class Cluster:
     def _wait_for(self, there: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not there():
-            if time.monotonic() > deadline or any(daemon.poll() for daemon in self._daemons):
+            if time.monotonic() > deadline or any(
+                daemon.poll() for daemon in self._daemons.values()
+            ):
                 said = (self.folder / "said.txt").read_text()
                 raise SystemExit(f"error: Slurm does not start; logs: {self.folder}/*.log\n{said}")
             time.sleep(0.1)
@@ -209,7 +302,7 @@ class Cluster:
             self.run("scancel", "--me")
             while self.run("squeue", "--noheader") and time.monotonic() < deadline:
                 time.sleep(0.2)
-        for daemon in self._daemons:
+        for daemon in self._daemons.values():
             daemon.kill()
             daemon.wait()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -12,6 +12,7 @@ import pytest
 COMMANDS = {
     "apptainer": ("apptainer",),
     "slurm": ("sbatch", "srun", "squeue", "scontrol", "slurmctld", "slurmd", "munged"),
+    "accounting": ("slurmdbd", "mariadbd"),
     "chromium": ("chromium", "chromedriver"),
     "spark": ("java",),
 }
