@@ -14,6 +14,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from parbench.arguments import duration
 from parbench.errors import run_main
 from parbench.files import user_path
 
@@ -25,7 +26,7 @@ def main() -> int:
     pack = commands.add_parser("pack", help="what is not measured yet -> a folder to carry there")
     pack.add_argument("--out", type=user_path, default=Path("kit"), help="default: kit")
     run = commands.add_parser("run", help="there: cell after cell, until the time is over")
-    run.add_argument("--minutes", type=float, default=9.5, help="that the command may take")
+    run.add_argument("--minutes", type=duration, default=9.5, help="that the command may take")
     run.add_argument("--out", type=user_path, required=True, help="folder for results.json")
     work = Path(tempfile.gettempdir(), "parbench-kit")
     run.add_argument("--work", type=user_path, default=work, help=f"default: {work}")

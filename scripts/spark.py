@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 
+from parbench.arguments import count
 from parbench.deploy import deployment
 from parbench.errors import run_main
 from parbench.files import user_path
@@ -17,20 +18,13 @@ from parbench.launch import spark_cluster
 from parbench.plan import config as configuration
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return number
-
-
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="action", required=True)
     up = commands.add_parser("up", help="start it")
-    up.add_argument("--workers", type=_positive, default=2, help="default: 2")
-    up.add_argument("--cores", type=_positive, default=1, help="of each worker; default: 1")
+    up.add_argument("--workers", type=count, default=2, help="default: 2")
+    up.add_argument("--cores", type=count, default=1, help="of each worker; default: 1")
     up.add_argument("--memory", default="2g", help="of each worker's executors; default: 2g")
     up.add_argument("--port", type=int, default=7077, help="of the master; default: 7077")
     up.add_argument(

@@ -49,7 +49,10 @@ def locked(path: Path, what: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "w", encoding="utf-8")  # noqa: SIM115
     except OSError as error:
-        raise ParbenchError(f"{path}: {error.strerror}; {REMEDY}") from None
+        raise ParbenchError(
+            f"{path}: {error.strerror}; if it is the cache, {REMEDY}; else choose a folder that "
+            "you may write to"
+        ) from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from parbench.arguments import duration
 from parbench.errors import ParbenchError
 from parbench.files import canonical_json, user_path
 from parbench.measure import metrics_json
@@ -148,7 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     help_text = f"metrics.json of A/A pairs (those in {CELLS})"
     parser.add_argument("files", nargs="*", type=user_path, help=help_text)
-    parser.add_argument("--seconds", type=float, help="what a restart takes (as measured)")
+    parser.add_argument("--seconds", type=duration, help="what a restart takes (as measured)")
     arguments = parser.parse_args()
     restarts = read(arguments.files or sorted(CELLS.glob("*/metrics.json")))
     if len(restarts) < FEWEST:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from parbench.arguments import duration
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
 from parbench.files import user_path, write_json
@@ -113,7 +114,7 @@ def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:
 def main() -> None:
     """Run the command line; --report also takes the arguments of the Snakemake run it is for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--minutes", type=float, default=60, help="at most (default 60)")
+    parser.add_argument("--minutes", type=duration, default=60, help="at most (default 60)")
     parser.add_argument(
         "--configfile", type=user_path, nargs="+", default=[], help="laid over config.yaml"
     )
