@@ -35,6 +35,14 @@ def require(tool: str) -> None:
     lacking(tool, f"{tool} is not usable here: no {', '.join(missing)} on PATH")
 
 
+def required(name: str) -> bool:
+    """Return whether PARBENCH_REQUIRE contains ``name``.
+
+    Beside tools, it may name `whole`: all of what tests otherwise take a part of, to be short.
+    """
+    return name in os.environ.get("PARBENCH_REQUIRE", "").replace(",", " ").split()
+
+
 def require_package(name: str, module: str) -> None:
     """Skip the test when ``module``, which few studies need, is missing; fail it when
     PARBENCH_REQUIRE contains ``name``."""
@@ -45,6 +53,6 @@ def require_package(name: str, module: str) -> None:
 
 def lacking(name: str, reason: str) -> None:
     """Skip the test, or fail it when PARBENCH_REQUIRE contains ``name``."""
-    if name in os.environ.get("PARBENCH_REQUIRE", "").replace(",", " ").split():
+    if required(name):
         pytest.fail(f"{reason}, and PARBENCH_REQUIRE names {name}")
     pytest.skip(reason)
