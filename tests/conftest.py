@@ -17,8 +17,9 @@ from parbench.data import dataset
 from parbench.deploy import apptainer, images
 from workspace import Workspace
 
-# No deadline: other load on the machine must not fail a test.
-hypothesis.settings.register_profile("parbench", deadline=None)
+# Other load on the machine must not fail a test.
+SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("parbench", deadline=None, suppress_health_check=SLOW)
 hypothesis.settings.load_profile("parbench")
 
 GRACE_SECONDS = 60  # for processes that are about to end when the last test of a file has
@@ -82,7 +83,6 @@ def quickstart(tmp_path_factory):
     As for a user: in images where Apptainer works, else on the host; without network except for
     loopback, which cells need. One restart per pair: beside other tests more decide nothing.
     """
-
     settings = {"arguments": {}, "unpack": True}
     work = Workspace(tmp_path_factory.mktemp("quick") / "quick, start", "auto")
     work.edit("studies/quickstart.yaml", "pairs:\n", "pairs:\n  restarts: 1\n")

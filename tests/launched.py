@@ -14,15 +14,15 @@ import psutil
 
 from parbench import files
 from parbench.cell import Cell, Pair
-from workspace import ROOT
+from workspace import HANG_SECONDS, ROOT
 
 
-def wait_for(there: Callable[[], object], seconds: float = 120, often: float = 0.02) -> None:
-    """Wait until ``there()`` is true; fail after ``seconds``."""
-    deadline = time.monotonic() + seconds
+def wait_for(there: Callable[[], object]) -> None:
+    """Wait until ``there()`` is true; fail if it never is."""
+    deadline = time.monotonic() + HANG_SECONDS
     while not there():
         assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(often)
+        time.sleep(0.02)
 
 
 class Launched:
@@ -40,12 +40,11 @@ class Launched:
         """Start the launcher."""
         words = [sys.executable, "scripts/launch.py", "--data", str(self.data)]
         words += ["--cell", str(self.folder / "cell.json"), "--out", str(self.out)]
-        usual = {k: v for k, v in os.environ.items() if not k.startswith(("PARBENCH_", "SLURM_"))}
         own = {"TMPDIR": str(self.temporary), "PARBENCH_LOCKS": str(self.locks)}
         return subprocess.Popen(
             words,
             cwd=self.root,
-            env={**usual, **own, **variables},
+            env={**os.environ, **own, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -54,7 +53,7 @@ class Launched:
     def run(self, **variables: str) -> tuple[int, str, str]:
         """Run the launcher; return its status, stdout and stderr."""
         process = self.start(**variables)
-        said, errors = process.communicate(timeout=300)
+        said, errors = process.communicate(timeout=HANG_SECONDS)
         return process.returncode, said, errors
 
     def processes(self) -> list[psutil.Process]:

@@ -1,11 +1,13 @@
 """scripts/train.py with a late rank and a slow network, planted into every step.
 
-PLANTED is a JSON object in the environment, in seconds: `late` delays each loss of rank 1, and
-`network` delays DDP's last bucket of each step.
+PLANTED is a JSON object in the environment: `late` and `network`, in seconds, delay the losses of
+rank 1, and DDP's last bucket of each step. The last of `losses` in a step is delayed once rank 0
+waits for it, in `folder`: whatever else the machine does, rank 0 then waits for at least that long.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -16,21 +18,46 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 from parbench.errors import run_main
+from parbench.measure.profiling import phases
 from parbench.training import loop, train
 
 PLANTED = json.loads(os.environ["PLANTED"])
+ARRIVED = Path(PLANTED["folder"]) / "arrived"
+counts = {"step": 0, "loss": 0}
 
 
+@contextlib.contextmanager
 def late():
     """Make rank 1 compute longer."""
-    right = loop.Run.loss
+    step, loss, enter = loop.Run.step, loop.Run.loss, phases.Profile.enter
+    first = int(os.environ["RANK"]) == 0
+    # The last exchange of rank 0: after its loss or, in a pipeline's first stage, in its step.
+    mark = "loss" if PLANTED["losses"] == 1 else "step"
 
-    def loss(self, logits, labels):
-        if self.strategy.rank == 1:
+    def counted(self, *given):
+        counts["step"] += 1
+        return step(self, *given)
+
+    def delayed(self, *given):
+        counts["loss"] += self.model.training
+        if not first and self.model.training:
+            number, rest = divmod(counts["loss"], PLANTED["losses"])
+            while rest == 0 and not Path(f"{ARRIVED}-{number}").exists():
+                time.sleep(0.001)
             time.sleep(PLANTED["late"])
-        return right(self, logits, labels)
+        return loss(self, *given)
 
-    return mock.patch.object(loop.Run, "loss", loss)
+    def entered(self, name):
+        enter(self, name)
+        if first and name == phases.EXCHANGE:
+            Path(f"{ARRIVED}-{counts[mark]}").touch()
+
+    with (
+        mock.patch.object(loop.Run, "step", counted),
+        mock.patch.object(loop.Run, "loss", delayed),
+        mock.patch.object(phases.Profile, "enter", entered),
+    ):
+        yield
 
 
 def network_of_ddp():

@@ -72,7 +72,7 @@ def test_when_every_way_fails_the_trouble_is_apptainers_own_reason(stub, monkeyp
     with pytest.raises(ParbenchError, match="deployment: apptainer, but Apptainer 1.4.5 runs no"):
         apptainer.require("config.yaml: deployment: apptainer")
     monkeypatch.setattr(apptainer, "SECONDS", 0.2)
-    stub("exec sleep 60")
+    stub("exec sleep infinity")
     assert "timed out" in apptainer.probe().trouble
 
 

@@ -11,13 +11,14 @@ from torch import nn
 
 from parbench.errors import ParbenchError
 from parbench.training import batch_norm
+from workspace import HANG_SECONDS
 
 
 class Meeting:
     """An all-reduce among ranks that are threads; ``reduce`` sums as a strategy's does."""
 
     def __init__(self, ranks: int):
-        self.barrier = threading.Barrier(ranks, timeout=20)
+        self.barrier = threading.Barrier(ranks, timeout=HANG_SECONDS)
         self.lock = threading.Lock()
         self.total = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import itertools
 import json
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from workspace import ROOT, Workspace
+from workspace import HANG_SECONDS, ROOT, Workspace
 
 UV = Path(sys.prefix) / "bin" / "uv"
 
@@ -46,6 +47,15 @@ class Clone:
         (folder / "host.txt").write_text(lock)
         (folder / "horovod.txt").write_text("horovod==0.28.1 \\\n    --hash=sha256:0\n")
 
+    @property
+    def folder(self) -> Path:
+        """The folder of its environment, which need not exist."""
+        code = "import sys; sys.path.insert(0, 'scripts'); from parbench.deploy import environment"
+        code += "; print(environment.environment_folder('tiny'))"
+        own = {**os.environ, "PARBENCH_CACHE": str(self.cache)}
+        words = [sys.executable, "-S", "-c", code]
+        return Path(subprocess.check_output(words, cwd=self.root, env=own, text=True).strip())
+
     def start(self, *words: str, **variables: str) -> subprocess.Popen:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "PARBENCH_"))}
         variables = {
@@ -67,7 +77,7 @@ class Clone:
 
     def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess:
         process = self.start(*words, **variables)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=HANG_SECONDS)
         assert "Traceback" not in err, err
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
@@ -113,14 +123,17 @@ def clone(tmp_path) -> Clone:
 def ready(tmp_path_factory) -> tuple[Clone, Path]:
     """Return a clone whose environment two processes set up at once, and that folder."""
     clone = Clone(tmp_path_factory.mktemp("ready"))
-    both = [clone.start("ensure", "--stack", "tiny") for _ in range(2)]
-    answers = [process.communicate(timeout=120) for process in both]
+    lock = clone.folder.with_name(f"{clone.folder.name}.lock")
+    lock.parent.mkdir(parents=True)
+    with open(lock, "w") as held:  # until both wait for it
+        fcntl.flock(held, fcntl.LOCK_EX)
+        both = [clone.start("ensure", "--stack", "tiny") for _ in range(2)]
+        assert all("another process makes" in process.stderr.readline() for process in both)
+    answers = [process.communicate(timeout=HANG_SECONDS) for process in both]
     assert [process.returncode for process in both] == [0, 0], answers
-    said = [err for _, err in answers]
-    assert sorted("setting up" in text for text in said) == [False, True]
-    assert any("another process makes" in text for text in said)
-    (folder,) = {out.strip() for out, _ in answers}
-    return clone, Path(folder)
+    assert sorted("setting up" in err for _, err in answers) == [False, True]
+    assert {out.strip() for out, _ in answers} == {str(clone.folder)}
+    return clone, clone.folder
 
 
 # ---------------------------------------------------------------- ensure and exec
@@ -296,11 +309,8 @@ def test_locks_are_exact_name_no_machine_and_agree(stack):
 
 
 def make(folder: Path, *words: str) -> subprocess.CompletedProcess:
-    # Inside `make test` the outer make's variables would affect this one.
-    outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "PYTHON", "TESTS", "STACK")
-    env = {key: value for key, value in os.environ.items() if key not in outer}
     command = ["make", "--no-print-directory", f"PYTHON={sys.executable}", *words]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
 @pytest.fixture

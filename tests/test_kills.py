@@ -19,7 +19,7 @@ import training
 from launched import Launched, wait_for
 from parbench.cell import Cell
 from parbench.measure import metrics_json
-from workspace import ROOT, Workspace
+from workspace import HANG_SECONDS, ROOT, Workspace
 
 DYING = ROOT / "tests" / "dying"
 
@@ -53,7 +53,7 @@ def train(it: Launched, steps: int) -> subprocess.Popen:
 
 def end(it: Launched, process: subprocess.Popen) -> int:
     """Wait until the launcher and all its ranks have ended; return the launcher's status."""
-    process.communicate(timeout=120)
+    process.communicate(timeout=HANG_SECONDS)
     wait_for(lambda: not it.processes())
     return process.returncode
 
@@ -121,7 +121,7 @@ def test_a_cell_survives_all_kills(launched, digits, tmp_path):
     places = [(place["epoch"], place["step"]) for place in metrics["resumed_from"]]
     assert places == sorted(places)
     assert len(places) >= 3
-    assert whole.wait(120) == 0, whole.stderr.read()
+    assert whole.wait(HANG_SECONDS) == 0, whole.stderr.read()
     whole.communicate()
     expected = metrics_json.read(tmp_path / "whole" / "metrics.json")
     assert training.learned(metrics) == training.learned(expected)

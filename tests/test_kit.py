@@ -20,7 +20,7 @@ from PIL import Image
 
 from launched import wait_for
 from parbench.launch import packing
-from workspace import ROOT, Workspace, small_study
+from workspace import HANG_SECONDS, ROOT, Workspace, small_study
 
 ORDER = """
 config:
@@ -82,7 +82,7 @@ def work(tmp_path) -> Workspace:
 
 def start(bare: Path, work: Workspace, **variables: str) -> subprocess.Popen:
     """Start the kit's `run` in its own process group, so that a test can kill all of it."""
-    words = ["kit/scripts/kit.py", "run", "--out", "out", "--work", "there", "--minutes", "9"]
+    words = ["kit/scripts/kit.py", "run", "--out", "out", "--work", "there", "--minutes", "90"]
     kept = {"PATH": "/usr/bin:/bin", "PARBENCH_LOCKS": str(work.folder / "locks")}
     return subprocess.Popen(
         [bare, *words],
@@ -118,7 +118,7 @@ def test_a_kit_goes_on_where_it_was_killed_and_its_results_become_evidence(bare,
     assert results(work)["failed"][timm]["sentence"].endswith("No module named 'timm'")
 
     second = start(bare, work)
-    said, _ = second.communicate(timeout=300)
+    said, _ = second.communicate(timeout=HANG_SECONDS)
     assert second.returncode == 1, said
     assert f"{pair}: starts" not in said  # it has its result
     assert said.index(f"{whole}: ok") < said.index(f"error: {timm}:")  # what failed comes last
@@ -139,10 +139,10 @@ def test_a_cell_that_cannot_end_in_time_is_not_started(bare, work):
     path = work.folder / "kit" / "kit.json"
     told = json.loads(path.read_text())
     for each in told["cells"]:
-        each["seconds"] = 9 * 60
+        each["seconds"] = 90 * 60
     path.write_text(json.dumps(told))
     process = start(bare, work)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 1
     assert "starts on" not in said
     assert "0 of 3 cells have a result" in said

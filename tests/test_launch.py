@@ -6,6 +6,7 @@ what the cell's model options say.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -13,14 +14,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 import training
 from launched import Launched, wait_for
 from parbench import files
-from workspace import ROOT
+from workspace import HANG_SECONDS, ROOT
 
 TRAIN = """
 import json, os, signal, sys, time
@@ -56,19 +56,18 @@ def work(stops):
             sys.exit(0)
 
 if mode == "raise":
-    time.sleep(0.3)
     heartbeat.report_error(RuntimeError("no luck"))
-    time.sleep(60)  # in the teardown of its libraries
+    signal.pause()  # in the teardown of its libraries
 elif mode == "memory":
     heartbeat.report_error(MemoryError("CUDA out of memory"))
     sys.exit(1)
 elif mode == "kill":
-    time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)
 elif mode == "exit":
     os._exit(3)
 elif mode == "hang":
-    time.sleep(60)
+    while True:
+        signal.pause()
 elif mode == "partner":  # like Gloo: an error as soon as the other rank's connection is gone
     other = given.out.with_name(f"rank{1 - rank}.json")
     while not other.exists():
@@ -104,7 +103,7 @@ def launch(checkout, tmp_path):
     """Yield a function that makes a cell whose ranks act by ``modes``; check nothing is left."""
     made = []
 
-    def make(*modes, name="", timeout=60, grace=20, devices=None):
+    def make(*modes, name="", timeout=HANG_SECONDS, grace=HANG_SECONDS, devices=None):
         ranks = devices or len(modes)
         value = training.altered(
             training.cell("eager" if ranks == 1 else "ddp", ranks),
@@ -125,10 +124,21 @@ def told(it, rank=0):
     return json.loads((it.folder / f"rank{rank}.json").read_text())
 
 
+@contextlib.contextmanager
+def planted(it, code):
+    """Let the launcher of ``it`` begin with ``code``."""
+    program = it.root / "scripts" / "launch.py"
+    kept = program.read_text()
+    program.write_text(code + kept)
+    try:
+        yield
+    finally:
+        program.write_text(kept)
+
+
 def wait_for_ranks(it, ranks):
     """Wait until ``ranks`` ranks work."""
     wait_for(lambda: len(list(it.folder.glob("rank?.json"))) == ranks)
-    time.sleep(0.3)
 
 
 # ---------------------------------------------------------------- success
@@ -165,14 +175,9 @@ def test_out_of_memory_is_a_result(launch):
 def test_a_kill_is_a_lack_of_memory_if_the_kernel_counts_one(launch, counted, status):
     it = launch("ok", "kill")
     # A fake of the kernel's counter of kills, which a test cannot control.
-    program = it.root / "scripts" / "launch.py"
-    kept = program.read_text()
     count = f"kills = itertools.count(4, {counted})\nmachine.oom_kills = lambda: next(kills)\n"
-    program.write_text(f"import itertools\nfrom parbench import machine\n{count}{kept}")
-    try:
+    with planted(it, f"import itertools\nfrom parbench import machine\n{count}"):
         found, _, errors = it.run()
-    finally:
-        program.write_text(kept)
     assert found == status
     sentence = "rank 1 of 2 died: killed by signal 9 (SIGKILL)"
     if status == 0:
@@ -211,9 +216,33 @@ def test_a_failure_says_which_rank_and_why(launch, modes, sentence):
     assert failed["lines"][-1] == again
 
 
+# Time passes with the heartbeats of rank 0, and not before rank 1 hangs.
+CLOCK = """
+import time
+from pathlib import Path
+from parbench.launch import ranks
+
+
+class Clock:
+    seconds, seen, sleep, time = 0, None, time.sleep, time.time
+
+    def monotonic(self):
+        beats = list(Path({temporary!r}).glob("parbench-*/*/rank0.heartbeat"))
+        if Path({folder!r}, "rank1.json").exists() and beats:
+            stamp = beats[0].stat().st_mtime_ns
+            self.seconds += stamp != self.seen
+            self.seen = stamp
+        return float(self.seconds)
+
+
+ranks.time = Clock()
+"""
+
+
 def test_a_hung_rank_ends_the_cell(launch):
     it = launch("stubborn", "hang", timeout=3)
-    status, _, errors = it.run()
+    with planted(it, CLOCK.format(temporary=str(it.temporary), folder=str(it.folder))):
+        status, _, errors = it.run()
     assert status == 1
     assert "rank 1 hung: no progress for 3 s in epoch 3 step 17" in errors
 
@@ -233,7 +262,7 @@ def test_a_signal_keeps_a_checkpoint(launch, number):
     process = it.start()
     wait_for_ranks(it, 2)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 128 + number
     sentence = (
         f"ended by {number.name}; a checkpoint at epoch 3 step 17 is kept, and the same command "
@@ -250,7 +279,7 @@ def test_ranks_that_slurm_asks_alone_keep_a_checkpoint(launch):
     wait_for_ranks(it, 2)
     for number in (0, 1):
         os.kill(told(it, number)["pid"], signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 128 + signal.SIGTERM
     assert "a checkpoint at epoch 3 step 17 is kept" in errors
 
@@ -294,7 +323,7 @@ def test_who_does_not_stop_in_time_is_ended(launch):
     process = it.start()
     wait_for_ranks(it, 1)
     process.terminate()
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 143
     assert "before its first checkpoint; the same command starts it anew" in errors
 
@@ -305,7 +334,7 @@ def test_ranks_end_with_their_launcher_whatever_ends_it(launch):
     wait_for_ranks(it, 2)
     process.kill()
     process.communicate()
-    wait_for(lambda: not it.processes(), seconds=20)
+    wait_for(lambda: not it.processes())
     shutil.rmtree(os.path.dirname(told(it)["PARBENCH_STATE"]))  # all that is left
     # Its cores are free.
     it = launch("ok", "ok", name="-next")
@@ -330,8 +359,8 @@ def test_cells_that_run_at_once_never_share_a_core(launch):
     said = waiting.stderr.readline()
     assert f"cell-second: waiting for {number} of core-" in said
     holder.terminate()
-    holder.communicate(timeout=60)
-    waiting.communicate(timeout=60)
+    holder.communicate(timeout=HANG_SECONDS)
+    waiting.communicate(timeout=HANG_SECONDS)
     assert waiting.returncode == 0
 
 
@@ -376,9 +405,9 @@ def test_one_run_of_a_cell_at_a_time(launch):
     second = it.start()
     assert "another process makes the result of cell; waiting" in second.stderr.readline()
     second.terminate()
-    second.communicate(timeout=60)
+    second.communicate(timeout=HANG_SECONDS)
     first.terminate()
-    first.communicate(timeout=60)
+    first.communicate(timeout=HANG_SECONDS)
 
 
 def test_a_finished_result_that_nobody_took_is_taken(launch):

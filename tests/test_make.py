@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
-import time
 
 import pytest
 
-from workspace import ROOT, Workspace, small_study
+from launched import wait_for
+from workspace import HANG_SECONDS, ROOT, Workspace, small_study
 
 STUDY = small_study(
     "Two cells",
@@ -34,26 +35,46 @@ def work(tmp_path):
     return work
 
 
+# Ranks are held in the middle of the long cell, until the test lets them go on.
+HELD = """
+from pathlib import Path
+from parbench.training.progress import Heartbeat
+
+beat, folder = Heartbeat.beat, Path({folder!r})
+
+
+def held(self, phase, epoch=0, step=0):
+    beat(self, phase, epoch, step)
+    while epoch == 2 and not (folder / "go").exists():
+        (folder / "held").touch()
+        time.sleep(0.01)
+
+
+Heartbeat.beat = held
+"""
+
+
+@pytest.fixture
 def start(work):
-    return subprocess.Popen(
-        ["make", "report"],
-        cwd=work.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    """Yield a function that starts `make report`; end what it has left."""
+    started = []
 
+    def begin() -> subprocess.Popen:
+        process = subprocess.Popen(
+            ["make", "report"],
+            cwd=work.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
 
-def wait_for_epochs(work, process):
-    """Wait until the long cell is in the middle of its training."""
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline and process.poll() is None:
-        for log in (work.folder / "results/cells").glob("swin.ddp*/log.txt"):
-            if "epoch 2/40" in log.read_text():
-                return
-        time.sleep(0.1)
-    raise AssertionError(f"it did not train: {process.poll()}, {process.communicate()[0]}")
+    yield begin
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
@@ -73,19 +94,23 @@ def test_configuration_that_cannot_be_read_is_named(work, words, error):
     assert error is None or done.stderr.startswith(f"error: {error}")
 
 
-def test_interrupted_in_the_middle_of_a_cell_started_again_and_repeated(work):
+def test_interrupted_in_the_middle_of_a_cell_started_again_and_repeated(work, start):
     """By Ctrl-C; tests/test_kills.py has kills."""
-    first = start(work)
-    wait_for_epochs(work, first)
+    program = work.folder / "scripts/train.py"
+    program.write_text(HELD.format(folder=str(work.folder)) + program.read_text())
+    first = start()
+    wait_for(lambda: (work.folder / "held").exists() or first.poll() is not None)
+    assert first.poll() is None, first.communicate()[0]
     os.killpg(first.pid, signal.SIGINT)
-    first.communicate(timeout=60)
+    (work.folder / "go").touch()
+    first.communicate(timeout=HANG_SECONDS)
     assert first.returncode != 0
     assert not list((work.folder / "results/cells").glob("swin.ddp*/metrics.json"))
     kept = list((work.folder / "results/cells").glob("swin.eager*/metrics.json"))
     before = {path: path.stat().st_mtime_ns for path in kept}
 
-    second = start(work)
-    said = second.communicate(timeout=180)[0]
+    second = start()
+    said = second.communicate(timeout=HANG_SECONDS)[0]
     assert second.returncode == 0, said
     assert "Traceback" not in said
     for file in ("reports/final.html", "reports/final.pdf"):
@@ -98,8 +123,8 @@ def test_interrupted_in_the_middle_of_a_cell_started_again_and_repeated(work):
     ]
     assert [m["status"] for m in metrics] == ["ok", "ok"]
 
-    third = start(work)  # runs nothing, and prints the results again
-    said = third.communicate(timeout=180)[0]
+    third = start()  # runs nothing, and prints the results again
+    said = third.communicate(timeout=HANG_SECONDS)[0]
     assert third.returncode == 0, said
     assert "reports/final.html" in said
     assert "starts on" not in said

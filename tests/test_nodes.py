@@ -11,13 +11,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 
 import psutil
 import pytest
 
 import training
+from launched import wait_for
 from parbench import files
 from parbench.cell import Pair
 from parbench.launch import devices
@@ -63,9 +63,9 @@ class Cell:
         )
         return int(done.stdout)
 
-    def wait(self, job, seconds=300):
+    def wait(self, job):
         """Wait for its end; return its output."""
-        wait_for(lambda: state(self.cluster, job) in DONE, seconds)
+        wait_for(lambda: state(self.cluster, job) in DONE)
         return self.said.read_text()
 
     def rank(self, job, number):
@@ -98,13 +98,6 @@ def state(cluster, job):
         env=cluster.environment,
     )
     return done.stdout.strip()
-
-
-def wait_for(condition, seconds=240):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.2)
 
 
 @pytest.fixture
@@ -231,7 +224,7 @@ def test_a_job_goes_on_before_the_end_of_its_walltime(cell):
     wait_for(lambda: it.said.exists() and "stopped before" in it.said.read_text())
     it.value = training.altered(it.value, training={"epochs": 2})
     files.write_json(it.folder / "cell.json", it.value.json())
-    said = it.wait(job, 400)
+    said = it.wait(job)
     assert "stopped before the end of its walltime; a checkpoint at epoch" in said
     assert f"Slurm runs job {job} again" in said
     assert it.out.exists(), said

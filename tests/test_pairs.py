@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from parbench.cell import Cell, Pair
 from parbench.deploy import images
 from parbench.measure import metrics_json
 from require import require
-from workspace import ROOT, Workspace
+from workspace import HANG_SECONDS, ROOT, Workspace
 
 BOTH = training.cell(), training.cell("ddp", 2)
 
@@ -33,6 +34,41 @@ def quick(tmp_path_factory):
     """Return a copy of the project whose slices are short and few."""
     work = Workspace(tmp_path_factory.mktemp("quick") / "work")
     work.edit("scripts/parbench/launch/turns.py", "PAIRS = 4", "PAIRS = 2")
+    return work.folder
+
+
+WATCHED = """
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def turn(others):
+    # Wait until the processes of other sides are stopped, say so, and wait while a test holds it.
+    if os.environ["LOCAL_RANK"] != "0":
+        return
+    paths = [Path(f"/proc/{pid}/stat") for pid in others]
+    while any(path.read_text().rpartition(") ")[2][0] != "T" for path in paths):
+        time.sleep(0.01)
+    folder, side = Path(os.environ["TMPDIR"]), sys.argv[sys.argv.index("--side") + 1]
+    with open(folder / "turns.txt", "a") as told:
+        told.write(f"{side} {len(others)}\\n")
+    while (folder / f"hold-{side}").exists():
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """Return a copy of the project whose ranks tell of turns, which a test may hold."""
+    work = Workspace(tmp_path_factory.mktemp("watched") / "work")
+    (work.folder / "scripts/parbench/training/watched.py").write_text(WATCHED)
+    file = "scripts/parbench/training/turns.py"
+    work.edit(file, "infer, launched", "infer, launched, watched")
+    work.edit(
+        file, "    try:\n        yield\n", "    try:\n        watched.turn(others)\n        yield\n"
+    )
     return work.folder
 
 
@@ -88,27 +124,40 @@ def in_turn(it: Launched, side: int) -> list[psutil.Process]:
     return found[side]
 
 
+def turns(it: Launched) -> list[tuple[int, int]]:
+    """Return the turns so far: the side, and how many processes of others were stopped."""
+    path = it.temporary / "turns.txt"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [tuple(map(int, line.split())) for line in lines]
+
+
+def held(it: Launched, side: int) -> subprocess.Popen:
+    """Start the pair, and hold the first turn of ``side``."""
+    (it.temporary / f"hold-{side}").touch()
+    process = it.start()
+    wait_for(lambda: side in dict(turns(it)) or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
+    return process
+
+
 # ---------------------------------------------------------------- turns
 
 
-def test_sides_take_turns_and_who_waits_is_stopped(launch):
+def test_sides_take_turns_and_who_waits_is_stopped(launch, watched):
     """Also Horovod's thread, which runs while its rank waits."""
     has_horovod = importlib.util.find_spec("horovod") is not None  # it may not be built here
     first = training.cell("horovod", 2) if has_horovod else BOTH[0]
-    it, sizes = launch(first, BOTH[1]), [first.hardware.devices, 2]
-    process = it.start()
-    for side in (0, 1, 0, 1):
-        assert len(in_turn(it, side)) == sizes[side]
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors + it.log.read_text()
-    metrics = metrics_json.read(it.out)
+    it, sizes = launch(first, BOTH[1], root=watched), [first.hardware.devices, 2]
+    metrics = measured(it)
     slices = metrics["slices"]
+    taken = [0, 0, 1, 1, *(each["side"] for each in slices)]  # after each side's warm-up
+    assert turns(it) == [(side, sizes[1 - side]) for side in taken]
     assert [each["side"] for each in slices][:8] == [0, 1, 1, 0, 1, 0, 0, 1]
     assert [each["pair"] for each in slices] == [n // 2 for n in range(len(slices))]
     for side, told in enumerate(metrics["sides"]):
         samples = {each["samples"] for each in slices if each["side"] == side}
         assert samples == {48 * told["steps"]}
-        assert told["steps"] > 4
+        assert told["steps"] >= 4
     assert [each["environment"]["world_size"] for each in metrics["sides"]] == sizes
 
 
@@ -153,7 +202,7 @@ def test_sides_in_images(launch):
     files.write_json(it.folder.parents[1] / "plan" / "images.json", plan)
     process = it.start()
     in_turn(it, 0)
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 0, errors + it.log.read_text()
     image = images.image("torch", "current", settings)
     found = [each["environment"] for each in metrics_json.read(it.out)["sides"]]
@@ -164,12 +213,12 @@ def test_sides_in_images(launch):
 # ---------------------------------------------------------------- ends
 
 
-def test_a_rank_that_is_killed_in_its_turn_is_named(launch):
-    it = launch(*BOTH)
-    process = it.start()
-    (killed,) = [each for each in in_turn(it, 1) if each.environ()["RANK"] == "1"]
+def test_a_rank_that_is_killed_in_its_turn_is_named(launch, watched):
+    it = launch(*BOTH, root=watched)
+    process = held(it, 1)
+    (killed,) = [each for each in ranks(it)[1] if each.environ()["RANK"] == "1"]
     killed.kill()
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 1
     sentence = "side test.swin.ddp: rank 1 of 2 died: killed by signal 9 (SIGKILL)"
     assert f"error: pair: {sentence}\n" in errors
@@ -178,13 +227,12 @@ def test_a_rank_that_is_killed_in_its_turn_is_named(launch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_nobody_outlives_the_launcher_also_who_is_stopped(launch, number):
-    it = launch(*BOTH)
-    process = it.start()
-    in_turn(it, 0)
+def test_nobody_outlives_the_launcher_also_who_is_stopped(launch, watched, number):
+    it = launch(*BOTH, root=watched)
+    process = held(it, 0)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    wait_for(lambda: not it.processes(), seconds=20)
+    _, errors = process.communicate(timeout=HANG_SECONDS)
+    wait_for(lambda: not it.processes())
     if number == signal.SIGTERM:
         assert process.returncode == 128 + number
         assert "ended by SIGTERM; " in errors
@@ -195,8 +243,8 @@ def test_nobody_outlives_the_launcher_also_who_is_stopped(launch, number):
 # ---------------------------------------------------------------- what is found
 
 
-def test_equal_sides_are_equal_and_a_slow_one_is_found(tmp_path, monkeypatch):
-    """Bounds are wide: other load on the machine differs between sides."""
+def test_equal_sides_and_a_slow_one_are_measured(tmp_path, monkeypatch):
+    """`make bench ARGS=pairs` says whether the slow one is found, which takes an idle machine."""
     monkeypatch.setenv("PARBENCH_LOCKS", str(tmp_path / "locks"))
     study = known.study(1, models={"simple_cnn": {}})
     study["variants"]["slowed10"]["options"] = {"share": 1.0}
@@ -204,4 +252,5 @@ def test_equal_sides_are_equal_and_a_slow_one_is_found(tmp_path, monkeypatch):
     context = benchmarks.Context(tmp_path, {"this": ROOT}, 1)
     equal, slowed = benchmarks.pairs(context, **study)
     assert slowed.what == "slowed by 100 %"
-    assert 0.7 < equal.values[0] < 1.4 < slowed.values[0]
+    assert equal.what == "A/A"
+    assert len(equal.values) == len(slowed.values) == 1

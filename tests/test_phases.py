@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 import torch
@@ -68,62 +67,76 @@ def test_a_pipeline_of_equal_stages_has_the_bubble_of_theory():
 # --- strategies -----------------------------------------------------------------------------------
 
 
-def test_a_slow_loader_is_input(digits):
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    """Return the time, in seconds, which passes only where a test lets it."""
+    now = [0.0]
+    monkeypatch.setattr(phases.time, "perf_counter", lambda: now[0])
+    return now
+
+
+def test_a_slow_loader_is_input(digits, clock):
+    """An input of three seconds, and a step of two."""
+
     def plant(made):
-        right = made.augment.train_batch
+        batch, loss = made.augment.train_batch, made.loss
 
         def slow(*given):
-            time.sleep(0.02)
-            return right(*given)
+            clock[0] += 3
+            return batch(*given)
 
-        made.augment.train_batch = slow
+        def working(*given):
+            clock[0] += 2
+            return loss(*given)
+
+        made.augment.train_batch, made.loss = slow, working
 
     result, seconds, _ = trained(cell(profile="phases"), digits, plant)
     check_sums(result, seconds)
-    found = result["mean"]
-    assert STEPS * 0.02 <= found["input"] < 0.9 * seconds
-    assert found["communication"] == found["waiting"] == found["bubble"] == 0
-    assert found["compute"] > found["other"]
+    nothing = dict.fromkeys(phases.PHASES, 0)
+    assert result["mean"] == nothing | {"input": 3 * STEPS, "compute": 2 * STEPS}
 
 
 PIPELINE = cell("gpipe", 2, balance=[1, 1], chunks=3, checkpoint="never", epochs=1)
 
 
 @pytest.mark.parametrize("checkpoint", ["never", "always"])
-def test_stages_that_take_turns_leave_each_other_idle(digits, monkeypatch, checkpoint):
+def test_stages_that_take_turns_leave_each_other_idle(digits, monkeypatch, clock, checkpoint):
     """As if the one worker were two devices: at any time one of them works and one is idle."""
+
+    def works(*_):
+        clock[0] += 1
 
     def watch(self, told, model, optimizer):
         for index, partition in enumerate(model.partitions):
             told.watch_stage(partition, torch.device("cpu", index))
-            partition.register_forward_pre_hook(lambda *_: time.sleep(0.02))
+            partition.register_forward_pre_hook(works)
 
     monkeypatch.setattr(gpipe.Strategy, "watch", watch)
     value = instrumented(PIPELINE)
     value.strategy.options["checkpoint"] = checkpoint
     result, seconds, _ = trained(value, digits)
     check_sums(result, seconds)
-    # Forward (by the sleep) and backward passes are nearly all of the work, half of it per stage.
     found = result["mean"]
-    assert 0.3 < found["bubble"] / (found["bubble"] + found["compute"]) <= 0.5
+    assert found["bubble"] == found["compute"] > 0
 
 
 def test_a_late_rank_is_waited_for_and_a_slow_network_is_not(digits, tmp_path):
     """The delays and the profile change nothing that is learned."""
     late, network = 0.15, 0.02
     value = cell("ddp", 2, mode="deterministic", epochs=1)
-    planted = json.dumps({"late": late, "network": network})
+    planted = json.dumps({"late": late, "network": network, "losses": 1, "folder": str(tmp_path)})
     metrics, _ = run(
         instrumented(value), digits, tmp_path / "a", program="tests/phased.py", PLANTED=planted
     )
     result, steps = metrics["profile"], metrics["steps_per_epoch"]
     check_sums(result, metrics["train_seconds"])
     early, last = result["ranks"]
-    assert early["waiting"] - last["waiting"] > 0.5 * late * steps
+    assert early["waiting"] >= late * steps  # at least: other load adds to all phases
     for each in (early, last):
         assert each["communication"] >= network * steps
         assert each["bubble"] == 0
-    assert last["compute"] - early["compute"] > 0.5 * late * steps
+    assert last["compute"] >= late * steps
     assert result["mean"]["waiting"] == pytest.approx((early["waiting"] + last["waiting"]) / 2)
     plain, _ = run(value, digits, tmp_path / "b")
     assert plain["profile"] is None
@@ -131,15 +144,15 @@ def test_a_late_rank_is_waited_for_and_a_slow_network_is_not(digits, tmp_path):
 
 
 def test_a_slow_last_stage_is_the_bubble_of_the_first(digits, tmp_path):
-    late = 0.05  # for each of four micro-batches
+    late = 0.1  # for each of four micro-batches
     value = instrumented(cell("pipeline", 2, epochs=1))
-    planted = json.dumps({"late": late, "network": 0})
+    planted = json.dumps({"late": late, "network": 0, "losses": 4, "folder": str(tmp_path)})
     metrics, _ = run(value, digits, tmp_path, program="tests/phased.py", PLANTED=planted)
     result = metrics["profile"]
     check_sums(result, metrics["train_seconds"])
     first, last = result["ranks"]
-    assert first["bubble"] - last["bubble"] > 0.5 * 4 * late * metrics["steps_per_epoch"]
-    assert first["compute"] < last["compute"]
+    assert first["bubble"] >= 0.5 * late * metrics["steps_per_epoch"]  # for the last one at least
+    assert last["compute"] >= 4 * late * metrics["steps_per_epoch"]
 
 
 # --- the report -----------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -177,7 +176,6 @@ def trained(work, cluster):
     query = ["squeue", "--noheader", "--format=%i|%k"]
     while f"_{eager}" not in (jobs := cluster.run(*query)):
         assert submitter.poll() is None, (work.folder / "first.txt").read_text()
-        time.sleep(0.2)
     submitter.kill()
     submitter.wait()
     left = next(line.split("|")[0] for line in jobs.splitlines() if line.endswith(f"_{eager}"))

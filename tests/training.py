@@ -15,7 +15,7 @@ from safetensors import safe_open
 from parbench import strategies
 from parbench.cell import Cell, Dataset, Hardware, Model, RunSettings, Strategy, Training
 from parbench.plan.settings import defaults
-from workspace import ROOT
+from workspace import HANG_SECONDS, ROOT
 
 SMALL_SWIN = {
     "patch_size": 4,
@@ -104,7 +104,7 @@ def start(
 def run(value: Cell, data: Path, folder: Path, check: bool = True, **variables: str):
     """Train ``value``; return its metrics, or None, and the completed process."""
     process = start(value, data, folder, **variables)
-    stdout, stderr = process.communicate(timeout=300)
+    stdout, stderr = process.communicate(timeout=HANG_SECONDS)
     result = subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
     if check:
         assert result.returncode == 0, result.stdout + result.stderr

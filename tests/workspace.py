@@ -12,6 +12,8 @@ from pathlib import Path
 
 from isolated import ROOT
 
+# No test waits this long, however busy the machine: it only turns a hang into a failure.
+HANG_SECONDS = 900
 PARTS = (
     *("Snakefile", "config.yaml", "rules", "scripts", "studies", "profiles", "slurm"),
     *("containers", "pyproject.toml"),
