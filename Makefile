@@ -12,11 +12,12 @@ STACK ?= current
 # The first of these that runs and is new enough; `make PYTHON=...` chooses another. A bundle's packages
 # are for one Python.
 PYTHON ?= $(shell for name in $$(cat bundle/python 2>/dev/null) python3.13 python3.12 python3.11 python3; do \
-	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	"$$name" -E -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo "$$name"; exit; }; done)
 PYTHON := $(PYTHON)
 
-ENTER := "$(PYTHON)" scripts/environment.py exec --stack "$(STACK)"
+# -E: without the variables of a site for its own Python, such as PYTHONHOME.
+ENTER := "$(PYTHON)" -E scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
 .PHONY: help env report test lint format bench decide calibrate certificate bundle evidence crate gpu-evidence system doctor slurm rehearsal spark-up spark-down chaos-stream clean lock .python
@@ -39,7 +40,7 @@ help: ## list the targets
 	@echo "The environment is kept in PARBENCH_CACHE (default: ~/.cache/parbench)."
 
 env: .python ## set up if need be, print the environment's folder, to be entered: its bin/activate; ARGS=--all, or ARGS=spark, adds packages
-	@"$(PYTHON)" scripts/environment.py ensure --stack "$(STACK)" $(ARGS)
+	@"$(PYTHON)" -E scripts/environment.py ensure --stack "$(STACK)" $(ARGS)
 
 report: .python ## set up if need be, run the studies of config.yaml, write reports/final.html and reports/final.pdf
 	@$(ENTER) -- python scripts/prepare.py $(ARGS)
@@ -90,7 +91,7 @@ system: ## install what the full suite needs (Debian, Ubuntu; root): Apptainer, 
 	@bash containers/system.sh $(ARGS)
 
 doctor: .python ## what this machine can run, and the command that mends what it cannot
-	@"$(PYTHON)" scripts/doctor.py $(ARGS)
+	@"$(PYTHON)" -E scripts/doctor.py $(ARGS)
 
 slurm: .python ## run a Slurm cluster of this machine's own until Ctrl-C, to try things; prints the line to type; ARGS=16: of as many nodes
 	@$(ENTER) -- python tests/cluster.py $(ARGS)

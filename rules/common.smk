@@ -20,12 +20,7 @@ except ImportError as error:
         raise
     sys.exit(advice)
 
-if Path.cwd().resolve() != places.ROOT:
-    # A checkout is a work folder: results belong to its studies and scripts.
-    sys.exit(
-        f"error: run Snakemake in the project's folder {places.ROOT} "
-        f"(this is {Path.cwd()}); a second checkout is a second work folder"
-    )
+or_exit(lambda: places.require_root("Snakemake"))
 
 # PARBENCH_PARENT: a cell's launcher ends with this process. PATH: `python` in a rule is the one that
 # runs Snakemake, even if its environment is not activated.

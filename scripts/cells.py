@@ -54,6 +54,7 @@ def main() -> None:
     ):
         commands.add_parser(name, help=text).add_argument("cell", help="id, or a unique part of it")
     arguments = parser.parse_args()
+    places.require_root("cells.py")
     changes = {"studies": arguments.study} if arguments.study else {}
     config = deployment.settle(configuration.read(arguments.configfile, changes))
     plan = expansion.plan(config, arguments.configfile)

@@ -16,6 +16,7 @@ from parbench.errors import run_main
 from parbench.files import user_path
 from parbench.launch import spark_cluster
 from parbench.plan import config as configuration
+from parbench.plan import places
 
 
 def main() -> int:
@@ -32,6 +33,7 @@ def main() -> int:
     )
     commands.add_parser("down", help="end it")
     arguments = parser.parse_args()
+    places.require_root("spark.py")
     if arguments.action == "down":
         print("parbench: " + ("the cluster is ended" if spark_cluster.down() else "there is none"))
         return 0

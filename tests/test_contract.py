@@ -15,6 +15,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -343,6 +345,13 @@ def checkout(tmp_path_factory):
 def test_a_command_of_the_readme_says_what_it_should(checkout, command, says):
     done = checkout.run(*command.split())
     assert re.search(says, done.stdout + done.stderr)
+
+
+def test_cells_are_listed_in_the_project_folder_alone(checkout):
+    command = [sys.executable, "../scripts/cells.py", "list"]  # where there are no results
+    done = subprocess.run(command, cwd=checkout.folder / "studies", capture_output=True, text=True)
+    assert done.returncode == 2
+    assert f"error: run cells.py in the project's folder {checkout.folder} " in done.stderr
 
 
 def test_the_audit_of_published_numbers_finds_the_same(checkout):

@@ -54,6 +54,13 @@ def test_an_older_python_stops_everything_and_is_all_that_is_said():
     assert "Traceback" not in done.stderr
 
 
+def test_python_without_docstrings_is_refused():
+    command = [sys.executable, "-OO", str(ROOT / "scripts" / "doctor.py")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "unset PYTHONOPTIMIZE" in done.stderr
+
+
 @pytest.fixture
 def checks(monkeypatch, tmp_path):
     """Return a function that gives the doctor's checks by name; failed ones have cost and mend."""

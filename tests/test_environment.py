@@ -340,6 +340,14 @@ def test_make_without_a_python_says_what_is_needed(made):
     assert "no Python 3.11 or newer was found" in done.stderr
 
 
+def test_make_leaves_a_sites_python_variables_out(monkeypatch):
+    variables = {"PYTHONHOME": "/nowhere", "PYTHONSAFEPATH": "1", "PYTHONOPTIMIZE": "2"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    done = make(ROOT, "env", "ARGS=--help")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # ---------------------------------------------------------------- outside the environment
 
 

@@ -17,6 +17,11 @@ if sys.hexversion < 0x030B0000:
         f"error: Python 3.11 or newer is needed, and {sys.executable} is {sys.version.split()[0]}; "
         "`make doctor` looks for another one, or says how to install it"
     )
+if sys.flags.optimize > 1:
+    sys.exit(
+        "error: programs of parbench print their docstrings, which PYTHONOPTIMIZE=2 and python -OO "
+        "leave out: unset PYTHONOPTIMIZE, or call python without -OO"
+    )
 
 from pathlib import Path  # noqa: E402
 

@@ -408,7 +408,8 @@ class WorkflowRun:
     def _foretell(self) -> None:
         """Print at the end of a dry run what the run will take."""
         if self.asked or self.plan.not_run:
-            self._say(self._to_train())
+            with contextlib.chdir(ROOT):  # after --directory Snakemake has gone back
+                self._say(self._to_train())
 
     def _forget_finished(self) -> None:
         """Delete finished.json of cells that are forced to run or whose metrics.json was deleted;

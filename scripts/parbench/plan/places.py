@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from parbench.errors import ParbenchError
+
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = Path("results")  # the workflow runs in the project's folder
 PUBLISHED = Path("studies/published")
 CLAIMS = PUBLISHED / "claims.yaml"
+
+
+def require_root(program: str) -> None:
+    """Raise ParbenchError unless this is the project's folder, whose results ``program`` needs.
+
+    A checkout is a work folder: results belong to its studies and scripts.
+    """
+    if Path.cwd().resolve() != ROOT:
+        raise ParbenchError(
+            f"run {program} in the project's folder {ROOT} (this is {Path.cwd()}); a second "
+            "checkout is a second work folder"
+        )
 
 
 def folder(cell: str) -> Path:
