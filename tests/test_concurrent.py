@@ -10,12 +10,13 @@ import pytest
 import constructed
 from parbench import strategies
 from parbench.launch import devices
-from parbench.measure import metrics_json, provenance
+from parbench.measure import clocks, metrics_json, provenance
 from parbench.plan import config
 from parbench.plan.state import code_digest
 from parbench.reporting import report
 from parbench.strategies import eager
 from parbench.training import train
+from parbench.training.loop import Run
 from parbench.training.progress import Heartbeat
 from parbench.verdicts import evidence
 from test_checkpoint import often, state
@@ -79,12 +80,33 @@ def trained(strategy, digits, folder, heartbeat=None):
     return metrics_json.read(out) if out.exists() else None
 
 
-def test_the_end_is_when_all_have_ended(digits, tmp_path):
-    strategy = Scripted(cell())
+def test_the_end_is_when_all_have_ended(digits, tmp_path, monkeypatch):
+    """By a clock that advances in steps, while waiting, and a little when it is read."""
+    clock, step = [0.0], Run.step
+
+    def stepped(self, *given):
+        clock[0] += 1
+        return step(self, *given)
+
+    def now():
+        clock[0] += 1e-6
+        return clock[0]
+
+    class Slow(Scripted):
+        def messages(self, what):
+            clock[0] += 1000 * (self.late > 0)
+            return super().messages(what)
+
+    monkeypatch.setattr(Run, "step", stepped)
+    monkeypatch.setattr(clocks.time, "perf_counter", now)
+    strategy = Slow(cell())
+    strategy.late = 4  # at the ends of both epochs, and twice while waiting
     metrics = trained(strategy, digits, tmp_path)
     assert strategy.late == 0
     assert metrics["beside"] == [{"model": "vit", "train_seconds": 30.0}]
-    assert metrics["train_seconds"] < 30  # waiting is not training
+    assert clock[0] > 4000
+    steps = 2 * metrics["steps_per_epoch"]
+    assert metrics["train_seconds"] == pytest.approx(steps, abs=0.1)  # waiting is not training
 
 
 @pytest.mark.parametrize(("late", "epochs"), [(0, 0), (1, 1), (4, 1)])
