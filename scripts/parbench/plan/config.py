@@ -110,13 +110,13 @@ def _holder(configfiles: Sequence[str | Path], key: list) -> str | Path:
 
 
 def _holds(value: Any, key: list) -> bool:
-    """Return whether the keys and indices ``key`` lead to something other than None."""
+    """Return whether the keys and indices ``key`` lead to a value, be it null."""
     for part in key:
         try:
             value = value[part]
         except (KeyError, IndexError, TypeError):
             return False
-    return bool(key) and value is not None
+    return bool(key)
 
 
 def study(name: str) -> Study:

@@ -96,7 +96,9 @@ class _Document:
             line, problem = min(error.problem_mark.line + 1, last), brief(error.problem, 300)
             if error.context_mark and error.context_mark.line + 1 < line:
                 problem += f" {error.context} that begins on line {error.context_mark.line + 1}"
-            self._fail(line, (), f"not valid YAML: {problem}; fix the file")
+            begins = text.split("\n")[error.problem_mark.line :][:1]
+            rest = begins[0][error.problem_mark.column :] if begins else ""
+            self._fail(line, (), f"not valid YAML: {problem}; {_remedy(problem, rest)}")
 
     def _fail(self, line: int, keys: tuple, problem: str) -> NoReturn:
         key = f"{dotted(keys)}: " if keys else ""
@@ -186,6 +188,9 @@ class _Document:
             typed = event.value
             fix = f"put it in quotes: '{typed}'" if typed else "write a name before the colon"
             self._fail(line, keys, f"the key {words_of(key)} is not text; {fix}")
+        if not key.isprintable():  # such as a no-break space, which looks like a blank
+            problem = f"the key {brief(ascii(key))} holds an invisible character; remove it"
+            self._fail(line, keys, problem)
         return key
 
     def _scalar(self, event: yaml.ScalarEvent, line: int, keys: tuple) -> Any:
@@ -208,6 +213,17 @@ class _Document:
         if kind in ("int", "float", "bool", "timestamp"):
             self._fail(line, keys, _ambiguous(typed, kind))
         return typed
+
+
+def _remedy(problem: str, rest: str) -> str:
+    """Return what to do about a ``problem`` that a YAML parser found where ``rest`` begins."""
+    if rest.startswith("\t"):
+        return "a tab stands there; indent with blanks"
+    if rest and "cannot start any token" in problem:
+        return f"put text that begins with {rest[0]} in quotes"
+    if "mapping values are not allowed" in problem:
+        return "put text with a colon and a blank in quotes, and indent keys of one mapping alike"
+    return "fix the file"
 
 
 def _ambiguous(typed: str, kind: str) -> str:
