@@ -30,18 +30,19 @@ from parbench.words import brief
 
 
 def _bare(text: Any) -> Any:
-    """Return ``text``; raise an error if it is neither empty nor a number alone."""
-    if isinstance(text, str) and text and not _NUMBER.fullmatch(text):
+    """Return ``text``; raise an error if it is no number alone."""
+    if isinstance(text, str) and not _NUMBER.fullmatch(text):
         raise wrong(
             [],
             f"{brief(text)!r} is not a bare number; write digits with a decimal point, without "
-            "unit, %, ±, ~, > or thousands separators",
+            "unit, %, ±, ~, > or thousands separators, or delete the row",
         )
     return text
 
 
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,3})?")
 Bare = pydantic.BeforeValidator(_bare)
+BareOrEmpty = pydantic.BeforeValidator(lambda text: text and _bare(text))
 Count = Annotated[int, Bare, Field(ge=1, le=1_000_000)]
 
 
@@ -64,7 +65,7 @@ class Published(pydantic.BaseModel):
     metric: str
     value: Annotated[pydantic.FiniteFloat, Bare]
     unit: str
-    published_value: Annotated[str, Bare] = ""
+    published_value: Annotated[str, BareOrEmpty] = ""
     published_unit: str = ""
     note: str = ""
     line: int  # line number in the file
