@@ -23,8 +23,9 @@ def _validator(name: str) -> jsonschema.protocols.Validator:
     return jsonschema.Draft202012Validator(schema)
 
 
-def check(value: Any, name: str, where: str) -> None:
-    """Check ``value`` against schema ``name``; ParbenchError names ``where``, key and value."""
+def check(value: Any, name: str, where: str, fix: str = "") -> None:
+    """Check ``value`` against schema ``name``; ParbenchError names ``where``, key, value, fix."""
     error = next(_validator(name).iter_errors(value), None)
     if error is not None:
-        raise ParbenchError(f"{where}: {error.json_path}: {error.message[:300]}")
+        problem = f"{error.json_path}: {error.message[:300]}"
+        raise ParbenchError(f"{where}: {problem}{fix and f'; {fix}'}")

@@ -185,7 +185,7 @@ def write(made: dict, folder: Path) -> Path:
 def read(path: Path) -> dict:
     """Read a file of evidence. Raises ParbenchError if it is not one or was changed."""
     evidence = files.read_json(path, GET_AGAIN)
-    by_schema.check(evidence, "evidence", str(path))
+    by_schema.check(evidence, "evidence", f"{path}: not a file of evidence", GET_AGAIN)
     content = {key: value for key, value in evidence.items() if key != "digest"}
     if evidence["digest"] != files.digest(content):
         raise ParbenchError(
