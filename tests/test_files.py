@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import constructed
 from parbench import cell as cells
@@ -117,6 +119,26 @@ def test_a_record_of_another_shape_is_named(tmp_path, content):
 def test_a_folder_where_a_file_is_to_be_written_is_named(tmp_path):
     with pytest.raises(ParbenchError, match="is a folder, where a file is to be written; move it"):
         files.write_atomically(tmp_path, "new")
+
+
+@pytest.mark.parametrize("kind", ["text", "tensors"])
+def test_a_file_that_the_disk_does_not_take_is_named(tmp_path, kind):
+    def write() -> None:
+        with files.atomic_path(tmp_path / "large") as temporary:
+            if kind == "text":
+                temporary.write_bytes(bytes(10**6))
+            else:  # safetensors has errors of its own
+                save_file({"a": torch.zeros(10**6)}, temporary)
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as raised:
+            write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert raised.value.filename == str(tmp_path / "large")
+    assert list(tmp_path.iterdir()) == []
 
 
 @dataclass

@@ -21,6 +21,8 @@ from parbench.errors import ParbenchError
 
 # Errors of fsync on a folder where a file system, such as some network disks, offers none.
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+# Errors of a disk that come up as a file is written.
+OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def rename_durably(source: Path, target: Path) -> None:
@@ -109,8 +111,25 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
         rename_durably(temporary, path)
+    except Exception as error:
+        if number := _of_disk(error):
+            raise OSError(number, os.strerror(number), str(path)) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _of_disk(error: Exception) -> int | None:
+    """Return the number of a disk's error that came up in a write, and so names no file.
+
+    safetensors, which is in Rust, raises its own errors: "I/O error: ... (os error 28)".
+    """
+    if isinstance(error, OSError):
+        number = None if error.filename else error.errno
+    else:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        number = found and int(found[1])
+    return number if number in OF_DISK else None
 
 
 def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from parbench import distribution
 from parbench import variables as own_variables
-from parbench.errors import ParbenchError
+from parbench.errors import ParbenchError, sentence
 
 PYTHON = "/opt/parbench/bin/python"  # in every image, see containers/base.def
 SECONDS = 120  # after which a command counts as failed
@@ -52,13 +52,16 @@ def probe() -> Apptainer:
         return Apptainer(None, trouble=f"Apptainer is not installed; {remedy}")
     version = _ask([path, "--version"]).stdout.strip().removeprefix("apptainer version ")
     problems = []
-    with tempfile.TemporaryDirectory(prefix="parbench-probe-") as folder:
-        _tiny(Path(folder))
-        for flags in WAYS:
-            done = _ask([path, "exec", *flags, "--contain", folder, "/bin/true"])
-            if done.returncode == 0:
-                return Apptainer(path, version, flags)
-            problems.append(last_error(done.stderr))
+    try:
+        with tempfile.TemporaryDirectory(prefix="parbench-probe-") as folder:
+            _tiny(Path(folder))
+            for flags in WAYS:
+                done = _ask([path, "exec", *flags, "--contain", folder, "/bin/true"])
+                if done.returncode == 0:
+                    return Apptainer(path, version, flags)
+                problems.append(last_error(done.stderr))
+    except OSError as error:  # a full disk, say, which no cell on the host needs
+        problems.append(sentence(error))
     reasons = "; ".join(dict.fromkeys(problems))
     trouble = f"Apptainer {version} runs no image here: {reasons}. docs/images.md: Trouble"
     return Apptainer(path, version, trouble=trouble)
