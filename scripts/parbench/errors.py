@@ -129,6 +129,9 @@ def sentence(error: OSError) -> str:
     files = " and ".join(os.fsdecode(name) for name in names if isinstance(name, (str, bytes)))
     reason = error.strerror or str(error) or type(error).__name__
     remedy = REMEDIES.get(error.errno, "this is what the operating system answers")
+    if error.errno == errno.EEXIST and os.path.islink(files) and not os.path.exists(files):
+        reason = f"a link to {os.readlink(files)}, which is not there"
+        remedy = "make that folder, mount its disk, or delete the link"
     return f"{files}: {reason}; {remedy}" if files else f"{reason}; {remedy}"
 
 
