@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -21,15 +22,14 @@ from parbench.cell import Cell
 from parbench.measure import metrics_json
 from workspace import HANG_SECONDS, ROOT, Workspace
 
-DYING = ROOT / "tests" / "dying"
-
 
 def cell_of(strategy: str, devices: int, epochs: int) -> Cell:
     """Return a cell that trains for some seconds and writes a checkpoint after each step."""
     more = {"optimizer": "adamw", "learning_rate": 0.003, "schedule": "cosine"}
     value = training.cell(strategy, devices, epochs=epochs, mode="deterministic", **more)
     model = {"options": {**training.SMALL_SWIN, "stochastic_depth": 0.3}}
-    return training.altered(value, model=model, run={"checkpoint_seconds": 1e-6})
+    run = {"checkpoint_seconds": 1e-6, "grace_seconds": HANG_SECONDS}
+    return training.altered(value, model=model, run=run)
 
 
 def newest(it: Launched) -> Path | None:
@@ -37,16 +37,13 @@ def newest(it: Launched) -> Path | None:
     return max(it.folder.glob("checkpoints/*.safetensors"), default=None)
 
 
-def number_of(checkpoint: Path | None) -> int:
-    """Return its number; 0 for None."""
-    return int(checkpoint.name.split(".")[0]) if checkpoint else 0
-
-
 def train(it: Launched, steps: int) -> subprocess.Popen:
-    """Start the cell, and wait until it has written ``steps`` more checkpoints."""
-    before = number_of(newest(it))
-    process = it.start()
-    wait_for(lambda: process.poll() is not None or number_of(newest(it)) >= before + steps)
+    """Start the cell, and hold it in a write of a checkpoint, after ``steps`` more of them."""
+    held, go = it.temporary / "held", it.temporary / "go"
+    for path in (held, go):
+        path.unlink(missing_ok=True)
+    process = it.start(PYTHONPATH=str(it.root / "dying"), HOLDS=f"{steps + 1} /checkpoints/")
+    wait_for(lambda: held.exists() or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     return process
 
@@ -66,12 +63,22 @@ def flip(path: Path, draw: random.Random) -> None:
 
 
 @pytest.fixture
-def launched(tmp_path, digits):
+def work(tmp_path):
+    """Return a copy of the project whose ranks tell at once where they are, and can be killed."""
+    work = Workspace(tmp_path / "work")
+    work.edit("scripts/parbench/training/progress.py", "BEAT_SECONDS = 1.0", "BEAT_SECONDS = 0.0")
+    # Programs take modules of a PYTHONPATH inside their own checkout alone.
+    shutil.copytree(ROOT / "tests" / "dying", work.folder / "dying")
+    return work
+
+
+@pytest.fixture
+def launched(tmp_path, digits, work):
     """Yield a function that makes a cell to launch; kill what is left of it."""
     made = []
 
-    def make(value: Cell, root: Path = ROOT) -> Launched:
-        made.append(Launched(value, digits, tmp_path, root))
+    def make(value: Cell) -> Launched:
+        made.append(Launched(value, digits, tmp_path, work.folder))
         return made[-1]
 
     yield make
@@ -82,6 +89,7 @@ def launched(tmp_path, digits):
 def test_a_cell_survives_all_kills(launched, digits, tmp_path):
     draw, value = random.Random("ddp"), cell_of("ddp", 2, epochs=14)
     it = launched(value)
+    dying = str(it.root / "dying")
     whole = training.start(value, digits, tmp_path / "whole")  # never killed
 
     # Kill the launcher, and damage the newest checkpoint.
@@ -92,7 +100,7 @@ def test_a_cell_survives_all_kills(launched, digits, tmp_path):
     flip(damaged, draw)
 
     # Kill the rank that writes checkpoints while it writes one, which leaves a partial file.
-    process = it.start(PYTHONPATH=str(DYING), DIES=f"{draw.randint(2, 6)} /checkpoints/")
+    process = it.start(PYTHONPATH=dying, DIES=f"{draw.randint(2, 6)} /checkpoints/")
     assert end(it, process) == 1
     said = it.log.read_text()
     assert damaged.stem in said
@@ -110,8 +118,9 @@ def test_a_cell_survives_all_kills(launched, digits, tmp_path):
     # Ask the launcher to end.
     process = train(it, draw.randint(2, 6))
     assert "the one before it is tried" in it.log.read_text()
-    wait_for(lambda: any(beat["epoch"] for beat in it.beats().values()))
     process.terminate()
+    wait_for(lambda: any(it.temporary.glob("parbench-*/*/stop")))
+    (it.temporary / "go").touch()
     assert end(it, process) == 128 + signal.SIGTERM
     assert "ended by SIGTERM; a checkpoint at epoch " in it.log.read_text()
 
@@ -131,9 +140,8 @@ def test_a_cell_survives_all_kills(launched, digits, tmp_path):
     assert not [name for name in left if name.endswith(".part")]
 
 
-def test_changed_code_starts_afresh(launched, tmp_path):
-    work = Workspace(tmp_path / "work")
-    it = launched(cell_of("eager", 1, epochs=4), work.folder)
+def test_changed_code_starts_afresh(launched, work):
+    it = launched(cell_of("eager", 1, epochs=4))
     process = train(it, 3)
     process.kill()
     end(it, process)

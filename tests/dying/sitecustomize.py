@@ -1,7 +1,8 @@
 """End a program in the middle of a write; Python imports this at startup from PYTHONPATH.
 
 DIES="3 /checkpoints/": kill it just before it renames a file to such a path for the third time.
-STOPS, likewise: request a stop, as its launcher would. FULL="1 <file>": raise MemoryError in a
+STOPS, likewise: request a stop, as its launcher would. HOLDS, likewise: wait there, once
+$TMPDIR/held says so, until $TMPDIR/go exists. FULL="1 <file>": raise MemoryError in a
 side of a pair while another side holds a lock on the file.
 """
 
@@ -9,9 +10,11 @@ import fcntl
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
-ends = {name: os.environ.get(name, "").partition(" ")[::2] for name in ("DIES", "STOPS", "FULL")}
+NAMES = ("DIES", "STOPS", "HOLDS", "FULL")
+ends = {name: os.environ.get(name, "").partition(" ")[::2] for name in NAMES}
 left = {name: int(number or 0) for name, (number, _) in ends.items()}
 if left["FULL"] and "scripts/turns.py" in sys.orig_argv:
     held = open(ends["FULL"][1], "w")  # noqa: SIM115
@@ -29,6 +32,10 @@ def look(event, arguments):
             left[name] -= 1
             if left[name] == 0 and name == "STOPS":
                 (Path(os.environ["PARBENCH_STATE"]) / "stop").touch()
+            elif left[name] == 0 and name == "HOLDS":
+                Path(os.environ["TMPDIR"], "held").touch()
+                while not Path(os.environ["TMPDIR"], "go").exists():
+                    time.sleep(0.01)
             elif left[name] == 0 and name == "FULL":
                 raise MemoryError("no room beside another side")
             elif left[name] == 0:
