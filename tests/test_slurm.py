@@ -12,7 +12,7 @@ import pytest
 
 from parbench.errors import ParbenchError
 from parbench.files import write_json
-from parbench.launch import slurm, slurm_cluster, slurm_job
+from parbench.launch import launcher, slurm, slurm_cluster, slurm_job
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places, state, writing
 from workspace import ROOT, add_pairs
@@ -233,6 +233,17 @@ def job(monkeypatch):
 def test_a_job_knows_its_cell_whatever_the_site_writes_into_comments(job, comment, log, cell):
     made = job(comment, log)
     assert (made.cell, made.cpus_per_task, made.ends) == (cell, 2, 1764109200)
+
+
+def test_ranks_are_asked_to_stop_before_the_end_of_the_walltime(job, monkeypatch):
+    """Early enough for their grace period and for what the launcher does after it."""
+    alarms = []
+    monkeypatch.setattr(launcher.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(launcher.signal, "alarm", alarms.append)
+    made = job()
+    monkeypatch.setattr(launcher.time, "time", lambda: made.ends - 120)
+    launcher.Stop().listen(made, grace=5)
+    assert alarms == [120 - 5 - launcher.MARGIN_SECONDS]
 
 
 def test_a_job_is_alone_where_it_has_all_cores_to_itself(job):
