@@ -111,12 +111,18 @@ def test_a_kit_goes_on_where_it_was_killed_and_its_results_become_evidence(bare,
     timm, pair, whole = left(work)
     assert ".pair." in pair
 
+    # Killed before the last cell starts.
+    launch = work.folder / "kit" / "scripts" / "launch.py"
+    right = launch.read_text()
+    held = f"import signal, sys\nif {whole!r} in ' '.join(sys.argv):\n    signal.pause()\n"
+    launch.write_text(held + right)
     first = start(bare, work)
     wait_for(lambda: pair in results(work)["runs"])
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
     assert results(work)["failed"][timm]["sentence"].endswith("No module named 'timm'")
 
+    launch.write_text(right)
     second = start(bare, work)
     said, _ = second.communicate(timeout=HANG_SECONDS)
     assert second.returncode == 1, said
