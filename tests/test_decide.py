@@ -14,9 +14,23 @@ SIDES = "variant: eager, baseline: eager"
 PAIRS = f"pairs: {{restarts: 1, compare: [{{{SIDES}}}, {{{SIDES}, inference: true}}]}}\n"
 
 
+CLOCK = """
+from parbench.plan import pairing
+
+
+def monotonic():
+    \"\"\"Return hours, one for each restart or seed that was added: nothing else takes time.\"\"\"
+    return 3600.0 * sum(pairing.added().values())
+"""
+
+
 @pytest.fixture
 def work(tmp_path):
     work = Workspace(tmp_path / "work")
+    (work.folder / "scripts/parbench/verdicts/rounds.py").write_text(CLOCK)
+    file, line = "scripts/parbench/verdicts/deciding.py", "from parbench.verdicts import asked"
+    work.edit(file, "import time\n", "")
+    work.edit(file, line, f"from parbench.verdicts import rounds as time\n{line}")
     (work.folder / "studies" / "decided.yaml").write_text(STUDY + PAIRS)
     work.edit("config.yaml", "studies: [quickstart]", "studies: [decided]")
     return work
@@ -36,7 +50,7 @@ def test_restarts_are_added_and_kept(work):
     assert "undecided: 1 restart, and 4 are the fewest" in said
     kept = work.folder / "results/restarts.json"
     assert not kept.exists()
-    # A restart of 0 seconds fits into any time; one round takes longer than these 3 seconds.
+    # A restart of 0 seconds fits into any time, and one round takes all of it.
     cost(work, "*.pair.*", 0)
     said = work.run("scripts/decide.py", "--minutes", "0.05").stdout
     assert "undecided comparisons: 2; one restart or seed more of each" in said
