@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -22,7 +23,7 @@ from parbench.data import dataset, kept, loader, tokens
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
 from require import require, require_package
-from workspace import Workspace
+from workspace import ROOT, Workspace
 
 TOLD = ("session_seconds", "first_batch_seconds", "task_skew", "idle_cores")
 MEMORY = ("driver_memory_mib", "executor_memory_mib", "worker_memory_mib")
@@ -57,9 +58,11 @@ def kept_by(trainer: Cell, home, seen, classes: int = 10) -> torch.nn.Module:
     return model
 
 
-def by_spark(trainer: Cell, data, home, strategy: str = "spark", **changes) -> dict:
-    """Predict with the weights of ``trainer`` on two cores; return metrics.json. ``changes`` are
-    the strategy's options, and ``run`` the run settings."""
+def by_spark(
+    trainer: Cell, data, home, strategy: str = "spark", root: Path = ROOT, **changes
+) -> dict:
+    """Predict with the weights of ``trainer`` on two cores, by the programs of ``root``; return
+    metrics.json. ``changes`` are the strategy's options, and ``run`` the run settings."""
     template = training.cell(strategy, **{k: v for k, v in changes.items() if k != "run"})
     value = replace(
         training.altered(trainer, hardware={"threads": 2}, run=changes.get("run", {})),
@@ -67,7 +70,7 @@ def by_spark(trainer: Cell, data, home, strategy: str = "spark", **changes) -> d
         strategy=template.strategy,
         trained_by=trainer.id,
     )
-    it = Launched(value, data, home)
+    it = Launched(value, data, home, root)
     status, _, errors = it.run()
     assert status == 0, errors + it.log.read_text()
     wait_for(lambda: not it.processes())
@@ -146,8 +149,16 @@ def test_each_image_of_a_stream_comes_out_once_whatever_is_killed(home):
 
 def test_a_stream_without_coordination_loses_images(home):
     """As in the source: images are read while they are written."""
-    # Writing a file takes much longer than all arrivals, so the first read finds partial files.
-    found = streamed(home, rate=15, seconds=4, coordinated=False, write_seconds=30)
+    work = Workspace(home / "work")
+    producer = "scripts/parbench/training/stream_producer.py"
+    until_read = """
+        while not any((folder / "dead").iterdir()):  # the half of the first image is read
+            time.sleep(0.01)
+"""
+    line = "        self.finish(time.monotonic())\n"
+    work.edit(producer, line, until_read.lstrip("\n") + line)
+    options = {"coordinated": False, "write_seconds": 0, "root": work.folder}
+    found = streamed(home, rate=4, seconds=5, **options)
     assert found["lost"] > 0
     assert found["delivered_share"] < 1
     assert found["dead_letters"] >= found["lost"]

@@ -53,7 +53,13 @@ def cell(strategy: str = "eager", devices: int = 1, model: str = "swin", **chang
         stack="current",
         deployment="host",
         seed=0,
-        run=RunSettings(120, 300, grace_seconds=20, interface=None, connect_seconds=30),
+        run=RunSettings(
+            timeout_seconds=HANG_SECONDS,
+            checkpoint_seconds=300,
+            grace_seconds=20,
+            interface=None,
+            connect_seconds=HANG_SECONDS,
+        ),
     )
 
 
