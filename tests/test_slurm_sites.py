@@ -27,7 +27,7 @@ import pytest
 import require
 import training
 from parbench import cell as cells
-from workspace import Workspace, small_study
+from workspace import HANG_SECONDS, Workspace, small_study
 
 NODES = ("n1", "n2", "g1", "g2")
 SETTINGS = """
@@ -71,7 +71,7 @@ hardware:
   stranger: {device: cpu, devices: 1, slurm: {account: theirs}}
   privileged: {device: cpu, devices: 1, slurm: {qos: urgent}}
 slurm: {account: lab, qos: normal, memory_mib: 1000, minutes: 20}
-checkpoint_seconds: 1
+checkpoint_seconds: 0.000001
 """
 PROFILE = ["--configfile", "mine.yaml", "--profile", "slurm"]
 OFTEN = ["--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "5"]
@@ -119,9 +119,13 @@ def work(site):
     model = f"swin: {json.dumps({'options': training.SMALL_SWIN})}"
     quick = small_study("Quick", model, QUICK)
     (work.folder / "studies/quick.yaml").write_text(quick)
-    long = small_study("Long", model, LONG, epochs=40, images=200)
+    long = small_study("Long", model, LONG, epochs=4, images=200)
     (work.folder / "studies/long.yaml").write_text(long)
     (work.folder / "mine.yaml").write_text(MINE)
+    # After a checkpoint, a cell waits while a test holds it.
+    line = "        _delete(written(self.folder)[:-KEPT])\n"
+    held = '        while (self.folder.parent / "hold").exists():\n            time.sleep(0.01)\n'
+    work.edit("scripts/parbench/training/checkpoint.py", line, line + held)
     work.failed = folder / "failed"
     for name in ("scontrol", "squeue"):
         path = folder / "bin" / name
@@ -137,11 +141,15 @@ def work(site):
 class Run:
     """`snakemake --profile slurm` of some cells, while it runs."""
 
-    def __init__(self, work, site, *parts: str):
+    def __init__(self, work, site, *parts: str, hold: bool = False):
+        """Start it; ``hold``: cells wait after their first checkpoint for `stopped`."""
         self.work, self.site = work, site
         done = work.run("scripts/cells.py", "--configfile", "mine.yaml", "list", **work.variables)
         names = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("swin.")]
         self.cells = {part: next(n for n in names if f".{part}." in n) for part in parts}
+        for part in parts if hold else ():
+            self._folder(part).mkdir(parents=True, exist_ok=True)
+            (self._folder(part) / "hold").touch()
         self.said = work.folder / f"{'-'.join(parts)}.txt"
         targets = [f"results/cells/{name}/metrics.json" for name in self.cells.values()]
         with open(self.said, "w") as said:
@@ -152,6 +160,9 @@ class Run:
                 stdout=said,
                 stderr=said,
             )
+
+    def _folder(self, part: str) -> Path:
+        return self.work.folder / "results/cells" / self.cells[part]
 
     def job(self, part: str) -> int:
         """Return the job of a cell, once it is submitted."""
@@ -165,11 +176,12 @@ class Run:
         return dict(word.partition("=")[::2] for word in shown.split())
 
     def stopped(self, part: str) -> psutil.Process:
-        """Return the process that trains, stopped (SIGSTOP) at its first checkpoint or later."""
-        checkpoints = self.work.folder / "results/cells" / self.cells[part] / "checkpoints"
+        """Return the process that trains, stopped (SIGSTOP) after its first checkpoint."""
+        checkpoints = self._folder(part) / "checkpoints"
         self.wait_for(lambda: [*checkpoints.glob("*.safetensors")] and self._trainers(part))
         (trainer,) = self._trainers(part)
         trainer.suspend()
+        (self._folder(part) / "hold").unlink()
         return trainer
 
     def _trainers(self, part: str) -> list[psutil.Process]:
@@ -185,16 +197,15 @@ class Run:
 
     def metrics(self, part: str) -> dict:
         """Return the result of a cell."""
-        folder = self.work.folder / "results/cells" / self.cells[part]
-        return json.loads((folder / "metrics.json").read_text())
+        return json.loads((self._folder(part) / "metrics.json").read_text())
 
     def failed(self, part: str) -> str:
         """Return why a cell failed; empty if it did not."""
-        path = self.work.folder / "results/cells" / self.cells[part] / "failed.json"
+        path = self._folder(part) / "failed.json"
         return json.loads(path.read_text())["sentence"] if path.exists() else ""
 
     def wait_for(self, condition) -> None:
-        deadline = time.monotonic() + 400
+        deadline = time.monotonic() + HANG_SECONDS
         while not condition():
             assert time.monotonic() < deadline, self.said.read_text()
             time.sleep(0.1)
@@ -205,8 +216,8 @@ def run(work, site):
     """Return a function that starts Snakemake for cells, named by their hardware."""
     begun = []
 
-    def start(*parts: str) -> Run:
-        begun.append(Run(work, site, *parts))
+    def start(*parts: str, **options: bool) -> Run:
+        begun.append(Run(work, site, *parts, **options))
         return begun[-1]
 
     yield start
@@ -241,7 +252,7 @@ def test_what_the_site_refuses_is_known_before_anything_is_submitted(work, site)
 
 
 def test_a_controller_that_is_away_and_a_node_that_goes_down(run, work, site, undisturbed):
-    it = run("one")
+    it = run("one", hold=True)
     trainer = it.stopped("one")
     work.failed.unlink(missing_ok=True)
     site.stop("slurmctld")
