@@ -21,7 +21,9 @@ from launched import wait_for
 from parbench import files
 from parbench.cell import Pair
 from parbench.launch import devices
-from workspace import ROOT
+from workspace import HANG_SECONDS, ROOT
+
+ENDLESS = 10**6  # epochs of what is ended before
 
 
 class Cell:
@@ -79,6 +81,13 @@ class Cell:
             beat = json.loads(path.read_text())
             if beat["epoch"] >= 2:
                 yield beat
+
+    def launcher(self):
+        """Return the process of its launcher."""
+        words = {"scripts/launch.py", f"{self.folder}/cell.json"}
+        every = psutil.process_iter(["cmdline"])
+        (found,) = [one for one in every if words <= set(one.info["cmdline"] or ())]
+        return found
 
     def metrics(self):
         return json.loads(self.out.read_text())
@@ -183,7 +192,7 @@ def test_a_controller_that_does_not_answer_costs_a_job_time_alone(cell, tmp_path
 
 
 def test_a_rank_that_dies_on_another_node_is_named(cell):
-    it = cell(epochs=2000)
+    it = cell(epochs=ENDLESS)
     job = it.submit()
     os.kill(it.rank(job, 1)["pid"], signal.SIGKILL)
     said = it.wait(job)
@@ -209,7 +218,7 @@ def test_without_a_job_of_as_many_nodes(cell):
 
 def test_a_step_that_alone_is_asked_to_end_keeps_a_checkpoint(cell):
     """As where Slurm tracks processes by cgroups: it signals none below its own processes."""
-    it = cell(nodes=1, epochs=2000)
+    it = cell(nodes=1, epochs=ENDLESS)
     job = it.submit("--cpus-per-task=2")
     log = it.folder / "log.txt"
     wait_for(lambda: log.exists() and "epoch 4/" in log.read_text())
@@ -218,12 +227,13 @@ def test_a_step_that_alone_is_asked_to_end_keeps_a_checkpoint(cell):
 
 
 def test_a_job_goes_on_before_the_end_of_its_walltime(cell):
-    it = cell(epochs=5000, run={"grace_seconds": 5})
-    # Its ranks are asked to stop 25 s before that. The site has rewritten the comment.
-    job = it.submit("--time=2", comment="project=1 JobState=FAILED")
-    wait_for(lambda: it.said.exists() and "stopped before" in it.said.read_text())
-    it.value = training.altered(it.value, training={"epochs": 2})
+    it = cell(epochs=ENDLESS, run={"grace_seconds": HANG_SECONDS})
+    # The site has rewritten the comment.
+    job = it.submit("--time=1-0", comment="project=1 JobState=FAILED")
+    it.rank(job, 0)
+    it.value = training.altered(it.value, training={"epochs": 2})  # of the next run
     files.write_json(it.folder / "cell.json", it.value.json())
+    it.launcher().send_signal(signal.SIGALRM)  # as the kernel does before that end
     said = it.wait(job)
     assert "stopped before the end of its walltime; a checkpoint at epoch" in said
     assert f"Slurm runs job {job} again" in said
@@ -231,11 +241,16 @@ def test_a_job_goes_on_before_the_end_of_its_walltime(cell):
 
 
 def test_a_preempted_job_goes_on_from_its_checkpoint(cell, tmp_path):
-    it = cell(epochs=8, train_samples=1437)
-    job = it.submit("--partition=low")
-    it.rank(job, 0)
+    """It is held in the write of its third checkpoint until it is preempted."""
+    it = cell(epochs=4, run={"checkpoint_seconds": 1e-6})
+    holds = {"PYTHONPATH": f"{ROOT}/tests/dying", "HOLDS": "3 /checkpoints/"}
+    job = it.submit("--partition=low", TMPDIR=str(tmp_path), **holds)
+    wait_for((tmp_path / "held").exists)
     line = ["sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null"]
     it.cluster.run(*line, "--chdir=/", "--wrap=sleep 1")
+    stop = "parbench-*/*/stop"
+    wait_for(lambda: any(it.folder.glob(stop)) or state(it.cluster, job) != "RUNNING")
+    (tmp_path / "go").touch()
     said = it.wait(job)
     assert it.out.exists(), said
     assert it.metrics()["resumed_from"]
@@ -258,17 +273,14 @@ def test_a_job_preempted_before_its_first_checkpoint_runs_again(cell):
 
 @pytest.mark.parametrize("how", ["scancel", "SIGKILL of the launcher"])
 def test_nobody_outlives_the_launcher(cell, how):
-    it = cell(epochs=2000)
+    it = cell(epochs=ENDLESS)
     job = it.submit()
     parent = psutil.Process(it.rank(job, 0)["pid"])
     assert alive(it) >= 2
     if how == "scancel":
         it.cluster.run("scancel", str(job))
     else:
-        words = "scripts/launch.py"
-        found = [p for p in psutil.process_iter(["cmdline"]) if words in (p.info["cmdline"] or [])]
-        (launcher,) = [p for p in found if f"{it.folder}/cell.json" in p.cmdline()]
-        launcher.kill()
+        it.launcher().kill()
     wait_for(lambda: not parent.is_running() and not alive(it))
     # The next run continues, without waiting for the dead one.
     it.value = training.altered(it.value, training={"epochs": 2})
