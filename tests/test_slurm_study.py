@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -136,9 +137,9 @@ def test_an_eight_core_cell_submitted_from_two_cores(work, cluster, doctor):
 
 
 def left_behind(work, cluster, words: list[str], folder: str | None = None) -> str:
-    """Submit a job that nobody waits for; return its ID."""
-    words = ["--output=/dev/null", *words, "-D", folder or str(work.folder)]
-    return cluster.run("sbatch", "--parsable", *words, "--wrap=sleep 600").strip()
+    """Submit a job that nobody waits for, and that only scancel ends; return its ID."""
+    words = ["--output=/dev/null", "--time=1-0", *words, "-D", folder or str(work.folder)]
+    return cluster.run("sbatch", "--parsable", *words, "--wrap=sleep infinity").strip()
 
 
 def test_a_dry_run_tells_of_a_job_that_was_left_behind_and_writes_nothing(work, cluster):
@@ -165,23 +166,35 @@ def trained(work, cluster):
     """Train two cells whose first submitter was killed; return cells, a job it left, and output."""
     eager, two = cell_of(work, "eager.cpu1"), cell_of(work, "ddp.2x1")
     targets = [f"results/cells/{name}/metrics.json" for name in (eager, two)]
-    with open(work.folder / "first.txt", "w") as first:
-        submitter = subprocess.Popen(
-            [sys.executable, "-m", "snakemake", *PROFILE, *QUICK, *targets],
-            cwd=work.folder,
-            env={**os.environ, **work.variables},
-            stdout=first,
-            stderr=first,
-        )
+
+    def submitter(said: str) -> subprocess.Popen:
+        with open(work.folder / said, "w") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "snakemake", *PROFILE, *QUICK, *targets],
+                cwd=work.folder,
+                env={**os.environ, **work.variables},
+                stdout=output,
+                stderr=output,
+            )
+
+    # Until the second one has submitted its jobs, no job starts.
+    cluster.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    first = submitter("first.txt")
     query = ["squeue", "--noheader", "--format=%i|%k"]
     while f"_{eager}" not in (jobs := cluster.run(*query)):
-        assert submitter.poll() is None, (work.folder / "first.txt").read_text()
-    submitter.kill()
-    submitter.wait()
+        assert first.poll() is None, (work.folder / "first.txt").read_text()
+    first.kill()
+    first.wait()
     left = next(line.split("|")[0] for line in jobs.splitlines() if line.endswith(f"_{eager}"))
     snakemake(work, "--unlock")
-    done = snakemake(work, *QUICK, *targets)
-    return eager, two, left, done.stdout + done.stderr
+    second = submitter("second.txt")
+    while f"--dependency=afterany:{left}" not in work.seen.read_text():
+        time.sleep(0.1)
+        assert second.poll() is None, (work.folder / "second.txt").read_text()
+    cluster.run("scontrol", "update", "PartitionName=main", "State=UP")
+    status, said = second.wait(), (work.folder / "second.txt").read_text()
+    assert status == 0, said
+    return eager, two, left, said
 
 
 @pytest.mark.whole
