@@ -263,7 +263,7 @@ citation:
   year: 2024
   url: https://example.org/paper
 dataset: digits
-source_dataset: cifar10
+source_dataset: digits
 override: {}
 settings: {global_batch: 64, optimizer: adamw, precision: fp32}
 assumed: {epochs: 50, learning_rate: 0.002}

@@ -73,16 +73,16 @@ KINDS = {
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write a study's table."""
+    """Write a study's table; what cannot be shown, as in an error of a program, is left out."""
     columns = [field.name for field in fields(Row)]
     frame = pd.DataFrame(map(asdict, rows), columns=columns, dtype=object)
-    write_atomically(path, frame.to_csv(index=False, lineterminator="\n"))
+    write_atomically(path, printable(frame.to_csv(index=False, lineterminator="\n")))
 
 
 def read_rows(path: Path, fix: str = "delete it and run again") -> list[Row]:
     """Read at least one row that `write_rows` wrote; ParbenchError with ``fix`` for other files."""
     try:
-        text = io.StringIO(printable(read_text(path, fix=fix)))
+        text = io.StringIO(read_text(path, fix=fix))
         first, *more = pd.read_csv(text, dtype=str, keep_default_na=False).to_dict("records")
         return [
             Row(**{field.name: KINDS[field.type](row[field.name]) for field in fields(Row)})
