@@ -197,7 +197,7 @@ def test_a_source_is_looked_up_in_every_file_and_stands_in_one(tmp_path):
     with pytest.raises(ParbenchError, match="'paper' has rows in .*a.csv and in .*b.csv; keep"):
         PublishedSource.read("paper", paths)
     paths[1].write_text(make_published({}, {"value": "ninety"}))
-    says = "b.csv: line 3: value: value ninety should be a valid number"
+    says = "b.csv: line 3: value: 'ninety' is not a bare number; write digits"
     with pytest.raises(ParbenchError, match=says):
         PublishedSource.read("paper", paths)
 
