@@ -21,7 +21,7 @@ from parbench import files
 from parbench.bench import benchmarks
 from parbench.bench import pairs as known
 from parbench.cell import Cell, Pair
-from parbench.deploy import images
+from parbench.deploy import apptainer, images
 from parbench.measure import metrics_json
 from require import require
 from workspace import HANG_SECONDS, ROOT, Workspace
@@ -181,14 +181,15 @@ def test_predicting(launch, quick):
 def test_sides_in_images(launch, watched):
     settings = {"arguments": {}, "unpack": False}
     require("apptainer")
-    if images.obstacle("current", settings):
-        pytest.skip(images.obstacle("current", settings))
+    if trouble := apptainer.probe().trouble:
+        pytest.skip(trouble)
+    image = images.image("torch", "current", settings)
+    images.ensure(image, settings)
     it = launch(*(replace(side, deployment="apptainer") for side in BOTH), root=watched)
     plan = {"stack": "current", "settings": settings}
     files.write_json(it.folder.parents[1] / "plan" / "images.json", plan)
     sides = measured(it)["sides"]
     assert turns(it)[:4] == [(0, 2), (0, 2), (1, 1), (1, 1)]
-    image = images.image("torch", "current", settings)
     found = [each["environment"] for each in sides]
     assert [each["image"] for each in found] == [image.label] * 2
     assert [each["image_digest"] for each in found] == [image.facts["sha256"]] * 2
