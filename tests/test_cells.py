@@ -326,7 +326,7 @@ def test_how_long_it_took_elsewhere_is_told_by_evidence(base, monkeypatch, tmp_p
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda text: text[:500], "not valid JSON"),
+        (lambda text: text[:500], "metrics.json, line 1: not valid JSON: "),
         (lambda text: "[]", "is not of type 'object'"),
         (lambda text: text.replace('"status": "ok"', '"status": 3'), "3 is not one of"),
         (lambda text: text.replace(".s0-", ".s7-"), "a run of"),
@@ -337,7 +337,7 @@ def test_a_damaged_result_is_named_and_the_others_listed(trained, capsys, damage
     state.show_all(trained.plan)
     out = capsys.readouterr().out
     line = next(line for line in out.splitlines() if line.startswith(trained.cell.id))
-    assert f"unreadable {trained.path}: " in line
+    assert f"unreadable {trained.path}" in line
     assert words in line
     assert "delete" in line
     assert "46 cells: 1 unreadable, 45 missing" in out
