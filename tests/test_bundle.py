@@ -89,7 +89,7 @@ def offline(tmp_path) -> Clone:
 
 def test_packages_come_from_the_bundle_alone(offline):
     nowhere = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
-    done = offline.run("ensure", "--stack", "tiny", **nowhere)
+    done = offline.run("ensure", "--stack", "tiny", "horovod", **nowhere)
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).is_relative_to(offline.root / "bundle" / "cache")
     assert "Horovod is not available: the machine that wrote bundle/ had none" in done.stderr
