@@ -219,7 +219,8 @@ class Group:
         return f"{plain}.{self.variant}.{self.hardware['name']}-{own}"
 
     def cell_id(self, seed: int) -> str:
-        return f"{self.id.rsplit('-', 1)[0]}.s{seed}-{digest(self.id)}"
+        name = "".join(c for c in self.id.rsplit("-", 1)[0] if c.isalnum() or c in "_.+-")
+        return f"{name}.s{seed}-{digest(self.id)}"
 
     def cells(self) -> list[str]:
         return [self.cell_id(seed) for seed in self.seeds]

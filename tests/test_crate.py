@@ -110,7 +110,10 @@ def test_what_is_not_finished_is_refused_and_nothing_written(finished):
     later = read_json(path) | {"finished": "2100-01-01T00:00:00Z"}
     for content, said in (
         (json.dumps(later), "quickstart.csv: a cell was finished since it was made; first: make"),
-        ("{", f"such as {path.parent.name}: results/cells/{path.parent.name}/metrics.json: not va"),
+        (
+            "{",
+            f"such as {path.parent.name}: results/cells/{path.parent.name}/metrics.json, line 1: ",
+        ),
     ):
         path.write_text(content)
         assert said in refused()
