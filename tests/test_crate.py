@@ -112,7 +112,8 @@ def test_what_is_not_finished_is_refused_and_nothing_written(finished):
         (json.dumps(later), "quickstart.csv: a cell was finished since it was made; first: make"),
         (
             "{",
-            f"such as {path.parent.name}: results/cells/{path.parent.name}/metrics.json, line 1: ",
+            f"such as {path.parent.name}: results/cells/{path.parent.name}/metrics.json, line 1: "
+            "not va",
         ),
     ):
         path.write_text(content)
