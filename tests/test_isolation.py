@@ -57,7 +57,7 @@ def used(tmp_path) -> Path:
 
 
 def test_neither_results_nor_variables_nor_signals_of_the_caller_change_a_test(used):
-    before = sorted(used.rglob("*"))
+    before = _files(used)
     done = subprocess.run(
         [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS],
         cwd=used,
@@ -67,7 +67,12 @@ def test_neither_results_nor_variables_nor_signals_of_the_caller_change_a_test(u
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(path for path in used.rglob("*") if "__pycache__" not in path.parts) == before
+    assert _files(used) == before
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return what is in ``folder`` but for the bytecode that any Python may write beside a file."""
+    return sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
 
 
 LEAVING = """

@@ -80,7 +80,7 @@ def start(work):
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ("-n --configfile good.yaml mine.yaml", "mine.yaml, line 2: not valid YAML: "),
+        ("-n --configfile good.yaml mine.yaml", "mine.yaml, line 1: not valid YAML: "),
         ("--configfile=god.yaml -n", "god.yaml: no such file; did you mean good.yaml?"),
         ("--configfile good.yaml -n --config 'studies=[two]'", None),
     ],
