@@ -7,10 +7,9 @@ the cells of the studies need and the environment lacks: not later, beside cells
 
 from __future__ import annotations
 
-import contextlib
-import io
 import sys
 
+from parbench import arguments as command_line
 from parbench.deploy import deployment
 from parbench.errors import run_main
 from parbench.launch import run_lock, slurm, slurm_cluster
@@ -21,14 +20,10 @@ from parbench.plan.yaml_file import read_yaml
 
 def main() -> None:
     """Read the configuration and add packages; a dry run adds none."""
-    from snakemake.cli import parse_args
     from snakemake.exceptions import CliException
 
-    # Snakemake itself prints what it reads, and what is wrong with its command line.
-    silent = io.StringIO()
     try:
-        with contextlib.redirect_stderr(silent), contextlib.redirect_stdout(silent):
-            arguments = parse_args(sys.argv[1:])[1]
+        arguments = command_line.of_snakemake(sys.argv[1:])
     except (SystemExit, CliException):
         return
     files = arguments.configfile or []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 
-from parbench.arguments import count
+from parbench.arguments import count, memory, port
 from parbench.deploy import deployment
 from parbench.errors import run_main
 from parbench.files import user_path
@@ -26,8 +26,10 @@ def main() -> int:
     up = commands.add_parser("up", help="start it")
     up.add_argument("--workers", type=count, default=2, help="default: 2")
     up.add_argument("--cores", type=count, default=1, help="of each worker; default: 1")
-    up.add_argument("--memory", default="2g", help="of each worker's executors; default: 2g")
-    up.add_argument("--port", type=int, default=7077, help="of the master; default: 7077")
+    up.add_argument(
+        "--memory", type=memory, default="2g", help="of each worker's executors; default: 2g"
+    )
+    up.add_argument("--port", type=port, default=7077, help="of the master; default: 7077")
     up.add_argument(
         "--configfile", type=user_path, nargs="+", default=[], help="laid over config.yaml"
     )

@@ -101,6 +101,14 @@ def test_make_report_spends_no_more_than_its_budget(work):
     assert not (work.folder / "results/restarts.json").exists()
 
 
+def test_make_report_measures_nothing_in_a_dry_run_of_a_profile(work):
+    (work.folder / "mine").mkdir()
+    (work.folder / "mine/config.yaml").write_text("dry-run: true\ncores: 1\n")
+    done = work.run("scripts/decide.py", "--report", "--profile", "mine")
+    assert (done.stdout, done.stderr) == ("", "")
+    assert not (work.folder / "results").exists()
+
+
 def test_a_study_without_pairs_has_nothing_to_decide(work):
     (work.folder / "studies" / "decided.yaml").write_text(STUDY)
     done = work.run("scripts/decide.py", check=False)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import io
 import json
 import os
 import re
@@ -23,6 +22,7 @@ from typing import Any
 from snakemake.exceptions import WorkflowError
 
 from parbench import files, machine
+from parbench.arguments import of_snakemake
 from parbench.cache import say
 from parbench.cell import Cell, Pair
 from parbench.data import pretrained, source
@@ -70,16 +70,12 @@ def invocation(workflow: Any) -> Invocation:
     The cells depend on where they will run and on the job's cell, but a Snakefile learns executor
     and targets only after it is read, so Snakemake's own parser reads command line and profiles.
     """
-    from snakemake.cli import parse_args
-
     if sum(argument.startswith("--configfile") for argument in sys.argv) > 1:
         raise ParbenchError(
             "--configfile stands twice, and Snakemake reads the last one's files alone; name all "
             "after one: --configfile a.yaml b.yaml"
         )
-    # Otherwise it prints a second time which profiles it reads.
-    with contextlib.redirect_stderr(io.StringIO()):
-        arguments = parse_args(sys.argv[1:])[1]
+    arguments = of_snakemake(sys.argv[1:])
     _check_grouping(arguments)
     main, methods = workflow.is_main_process, workflow.deployment_settings.deployment_method
     cells = [job.wildcards_dict.get("cell") for job in arguments.target_jobs or ()]

@@ -115,7 +115,7 @@ class Slurm(Model):
     )
     cpus_per_gpu: Whole = Field(description="cores for each GPU")
     memory_mib: Whole = Field(description="memory of a node in MiB, for each device of the cell")
-    minutes: Whole | None = Field(
+    minutes: Annotated[int, Field(ge=1, le=365 * 24 * 60)] | None = Field(
         description="walltime of a cell in minutes; null: from earlier runs, or from the size of "
         "the cell"
     )

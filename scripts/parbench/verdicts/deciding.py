@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from parbench.arguments import duration
+from parbench.arguments import duration, of_snakemake
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
 from parbench.files import user_path, write_json
@@ -127,7 +127,7 @@ def main() -> None:
     options, others = parser.parse_known_args()
     if others and not options.report:
         parser.error(f"unknown words: {shlex.join(others)}")
-    if {"-n", "--dry-run", "--dryrun"} & set(others):
+    if options.report and of_snakemake([w for w in sys.argv[1:] if w != "--report"]).dryrun:
         return
     changes = configuration.laid_over(options.config)
     config = deployment.settle(configuration.read(options.configfile, changes))
