@@ -240,7 +240,7 @@ def test_a_job_goes_on_before_the_end_of_its_walltime(cell):
     assert it.out.exists(), said
 
 
-def test_a_preempted_job_goes_on_from_its_checkpoint(cell, tmp_path):
+def test_a_preempted_job_goes_on_to_the_same_weights(cell, tmp_path):
     """It is held in the write of its third checkpoint until it is preempted."""
     it = cell(epochs=4, run={"checkpoint_seconds": 1e-6})
     holds = {"PYTHONPATH": f"{ROOT}/tests/dying", "HOLDS": "3 /checkpoints/"}
@@ -254,6 +254,8 @@ def test_a_preempted_job_goes_on_from_its_checkpoint(cell, tmp_path):
     said = it.wait(job)
     assert it.out.exists(), said
     assert it.metrics()["resumed_from"]
+    undisturbed = local(it, tmp_path / "undisturbed")
+    assert training.learned(it.metrics()) == training.learned(undisturbed)
 
 
 def test_a_job_preempted_before_its_first_checkpoint_runs_again(cell):

@@ -60,6 +60,7 @@ QUICK = """
 brief: {strategy: eager, hardware: brief}
 whole: {strategy: eager, hardware: whole}
 gpu: {strategy: eager, hardware: a100x1}
+tight: {strategy: eager, hardware: tight}
 """
 MINE = """
 studies: [quick, long]
@@ -69,6 +70,7 @@ hardware:
   whole: {device: cpu, devices: 1, slurm: {partition: whole}}
   a100x1: {device: cuda, devices: 1, gpu_model: A100, slurm: {partition: gpu}}
   stranger: {device: cpu, devices: 1, slurm: {account: theirs}}
+  tight: {device: cpu, devices: 1, slurm: {memory_mib: 400}}
   privileged: {device: cpu, devices: 1, slurm: {qos: urgent}}
 slurm: {account: lab, qos: normal, memory_mib: 1000, minutes: 20}
 checkpoint_seconds: 0.000001
@@ -268,3 +270,15 @@ def test_a_controller_that_is_away_and_a_node_that_goes_down(run, work, site, un
     assert it.details("one")["Restarts"] == "1"
     assert it.metrics("one")["resumed_from"], said
     assert training.learned(it.metrics("one")) == undisturbed(it.cells["one"])
+
+
+def test_a_cell_that_needs_more_memory_than_its_job_is_a_row(run, work):
+    if not os.access(FREEZER, os.W_OK):
+        pytest.skip("without cgroups of version 1 no job is held to its memory")
+    it = run("tight")
+    said = it.ended()
+    assert it.process.returncode == 0, said
+    assert it.details("tight")["JobState"] == "COMPLETED"
+    found = it.metrics("tight")
+    assert found["status"] == "out_of_memory"
+    assert found["reason"].endswith(": Out Of Memory; its job had 400 MiB on each node")

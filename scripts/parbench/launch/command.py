@@ -21,6 +21,7 @@ from parbench.launch.slurm_job import Job
 from parbench.variables import clean
 
 SCRIPTS = Path(__file__).resolve().parents[2]  # holds the programs
+OURS_MIB = 256  # of a Slurm job's memory on each node, for Snakemake and the launcher
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,12 @@ def _srun(job: Job, cell: Cell, per_node: int) -> list[str]:
         command += [f"--nodelist={os.environ.get('SLURMD_NODENAME', job.nodes[0])}"]
     if cell.hardware.device == "cuda":
         command += ["--gpu-bind=none"]  # every rank sees its peers
-    # All of the job's memory, beside its batch step; the first rank to fail ends all others.
-    command += ["--mem=0", "--overlap", "--mpi=none", "--kill-on-bad-exit=1", "--wait=0"]
+    # Ranks that need too much are killed alone: were it the job's limit that they reached, the
+    # launcher might be killed, too, and Slurm would count the job as failed.
+    ours = min(OURS_MIB, job.memory_mib // 2)
+    command += [f"--mem={job.memory_mib - ours}M" if ours else "--mem=0"]
+    # Beside the job's batch step; the first rank to fail ends all others.
+    command += ["--overlap", "--mpi=none", "--kill-on-bad-exit=1", "--wait=0"]
     return [*command, sys.executable, str(SCRIPTS / "rank.py")]
 
 

@@ -94,7 +94,7 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
     cell, folder = task.cell, task.folder
     retrain = task.out.exists()  # whoever has the result and calls this wants a new one
     with cache.locked(folder / ".lock", f"the result of {cell.id}"):
-        outcome.record_failure(folder, "its job ended without a word", task.log)
+        outcome.record_failure(folder, _silent(job), task.log)
         task.out.unlink(missing_ok=True)
         # Before the devices are locked, because missing images are built here.
         facts = images.of_sides(cell, task.results / "plan" / "images.json")
@@ -106,6 +106,8 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
         failure = _train(task, job, stop, facts, f"{progress}{cell.id}: starts on")
         if failure is not None and failure.out_of_memory:
             reason = failure.sentence
+            if job and job.memory_mib and cell.hardware.device == "cpu":
+                reason += f"; its job had {job.memory_mib} MiB on each node"
             metrics_json.write_out_of_memory(task.out, cell, reason, started, task.data, facts)
         elif failure is not None:
             _report(task, failure.sentence)
@@ -119,6 +121,16 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
         # Inside the lock: another run of this cell may delete the result.
         print(f"{progress}{cell.id}: {outcome.summary(result)}{time_left}", flush=True)
     return 0
+
+
+def _silent(job: Job | None) -> str:
+    """Return what a cell failed of whose launcher does not come to tell."""
+    if job is None:
+        return "its job ended without a word"
+    told = f"its job {job.number} ended without a word; `scontrol show job {job.number}` may tell"
+    if job.memory_mib:
+        told += f" why: if it ran out of its {job.memory_mib} MiB, raise slurm.memory_mib"
+    return told
 
 
 def _progress(task: Task) -> tuple[str, str]:

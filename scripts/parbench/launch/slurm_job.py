@@ -27,7 +27,7 @@ class Job:
     """A Slurm job. ``ends``: time.time() at the end of its walltime; ``cell``: the one that it was
     submitted for, None if it was for something else; ``alone``: it has all cores of its nodes, so
     that no other job runs beside it; ``hosts``: {node: host name}; ``address``: that of the first
-    node.
+    node; ``memory_mib``: that of each node, 0 where the site does not limit it.
     """
 
     number: int
@@ -37,6 +37,7 @@ class Job:
     alone: bool
     hosts: Mapping[str, str]
     address: str
+    memory_mib: int
 
     @property
     def nodes(self) -> list[str]:
@@ -77,7 +78,14 @@ def current() -> Job | None:
         and job.get("OverSubscribe") != "YES",
         hosts={node["NodeName"]: node["NodeHostName"] for node in nodes},
         address=nodes[0]["NodeAddr"],
+        memory_mib=_memory_mib(job) // len(nodes),
     )
+
+
+def _memory_mib(job: Mapping[str, str]) -> int:
+    """Return the memory of a job on all of its nodes."""
+    found = re.search(r"\bmem=([\d.]+)([MGT])", job.get("AllocTRES", job.get("TRES", "")))
+    return int(float(found[1]) * 1024 ** "MGT".index(found[2])) if found else 0
 
 
 def preempted(job: Job) -> bool:
