@@ -167,6 +167,6 @@ def test_what_a_source_says_is_held_against_its_numbers(tmp_path, claims, second
     path = tmp_path / "published.csv"
     rows = [ONE, f"ddp,X,1,2,train_seconds,{seconds},s,{seconds},"]
     path.write_text("\n".join([HEAD, *(f"paper,Table 1,net,{row}" for row in rows)]))
-    made = audit.of_claims(Claims(claims).root, rows_of(path))
+    made = audit.of_claims(Claims(claims).root, rows_of(path), audit.Granted())
     assert [finding.check for finding in made] == checks
     assert all(finding.says.startswith("mine ") and finding.lines for finding in made)

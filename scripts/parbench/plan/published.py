@@ -292,7 +292,6 @@ class Claim(Model):
         None,
         description="for a claim without test: the check of scripts/audit.py that contradicts it",
     )
-    audit: str | None = Field(None, description="what the published numbers alone contradict")
     note: str | None = Field(None, description="what a reader must know about the test")
 
     @model_validator(mode="after")

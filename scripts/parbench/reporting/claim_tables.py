@@ -70,7 +70,7 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
     granted = audit.Granted()
     findings = []
     for path, rows in rows_by_path.items():
-        of_claims = audit.of_claims(all_claims, rows)
+        of_claims = audit.of_claims(all_claims, rows, granted)
         for finding in (*audit.contradictions(rows, granted), *of_claims):
             findings += [(path, finding)] if finding.study in sources else []
     judged = claims.judge(all_claims, rebuilt, [finding for _, finding in findings])

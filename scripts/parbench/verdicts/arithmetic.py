@@ -9,7 +9,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from parbench.plan.published import Published
 
@@ -40,11 +40,19 @@ class Sure(enum.StrEnum):
 class Granted:
     """What is assumed of the dataset: the numbers of ``classes`` and ``train_samples``, and whether
     the test set is ``balanced``: all classes have the same number of samples.
+
+    ``compared``: the lines and metrics of the values that a check has held against another value,
+    or against their number of devices.
     """
 
     classes: int = 10
     train_samples: int = 50_000
     balanced: bool = True
+    compared: set[tuple[int, str]] = field(default_factory=set, compare=False)
+
+    def compares(self, *rows: Published) -> None:
+        """Note that a check holds ``rows`` against each other."""
+        self.compared.update((row.line, row.metric) for row in rows)
 
 
 @dataclass(frozen=True)
@@ -132,13 +140,18 @@ QUANTITIES = (  # the first match counts
 )
 
 
+def quantity_of(metric: str) -> Quantity | None:
+    """Return the quantity that a metric measures; None for one that no check knows."""
+    return next((each for each in QUANTITIES if re.fullmatch(each.names, metric)), None)
+
+
 def converted(row: Published) -> Published | Contradiction:
     """Return ``row`` in its metric's own unit, with an empty ``published_value`` filled in from its
     value; or a Contradiction if its unit is wrong, or its value out of range or not as printed.
     """
     # Not more digits than a float has: the last of them says how exact the value is.
     changes = {"published_value": row.published_value or f"{row.value:.15g}"}
-    quantity = next((each for each in QUANTITIES if re.fullmatch(each.names, row.metric)), None)
+    quantity = quantity_of(row.metric)
     if quantity is None:
         return row.model_copy(update=changes)
     size = quantity.size(row.unit)
@@ -171,13 +184,14 @@ def converted(row: Published) -> Published | Contradiction:
 class Faster:
     """Two values of one metric, on ``few`` devices and on ``many``.
 
-    ``ratio``: how many times as fast ``many`` is; ``least``: the smallest that rounding allows.
+    ``ratio``: how many times as fast ``many`` is; ``least`` and ``most``: what rounding allows.
     """
 
     few: Published
     many: Published
     ratio: float
     least: float
+    most: float
 
     @property
     def bound(self) -> float:
@@ -202,7 +216,9 @@ def _faster(rows: Rows) -> Iterator[Faster]:
         for few, many in itertools.permutations(group, 2):
             if few.devices < many.devices:
                 slow, quick = (few, many) if few.metric in TIMES else (many, few)
-                yield Faster(few, many, slow.value / quick.value, slow.least / quick.most)
+                most = slow.most / quick.least if quick.least > 0 else math.inf
+                ratio, least = slow.value / quick.value, slow.least / quick.most
+                yield Faster(few, many, ratio, least, most)
 
 
 def _bounded(rows: Rows) -> Iterator[Faster]:
@@ -221,6 +237,7 @@ def faster_than_its_devices(rows: Rows, granted: Granted) -> Found:
     """Yield the pairs in which n times the devices are more than n times as fast."""
     for pair in _bounded(of_metrics(rows, *TIMES, RATE)):
         few, many = pair.few, pair.many
+        granted.compares(few, many)
         if pair.least > pair.bound and pair.kept_as_seconds is None:
             says = (
                 f"{many}: {few.shown} to {many.shown} is {pair.ratio:.3g} times, but "
@@ -228,6 +245,19 @@ def faster_than_its_devices(rows: Rows, granted: Granted) -> Found:
             )
             sure = Sure.LIKELY if pair.ratio > ALIKE * pair.bound else Sure.WEAK
             yield against(FASTER, sure, (few, many), says)
+
+
+def slower_on_more_devices(rows: Rows, granted: Granted) -> Found:
+    """Yield the pairs of one strategy, or against eager training, in which more devices are slower,
+    even when every rounding favours the paper."""
+    for pair in _bounded(of_metrics(rows, *TIMES, RATE)):
+        few, many = pair.few, pair.many
+        if pair.most < 1 and pair.kept_as_seconds is None:
+            says = (
+                f"{many}: {few.shown} to {many.shown}, {pair.ratio:.3g} times as fast on "
+                f"{many.devices} devices instead of {few.devices}"
+            )
+            yield against("slower on more devices", Sure.WEAK, (few, many), says)
 
 
 def printed_above_devices(rows: Rows, granted: Granted) -> Found:
@@ -238,6 +268,7 @@ def printed_above_devices(rows: Rows, granted: Granted) -> Found:
         is_efficiency = row.metric == "parallel_efficiency"
         if row.devices == 1 and not is_efficiency:  # against other hardware or another precision
             continue
+        granted.compares(row)
         most = 1 if is_efficiency else row.devices
         if row.least > most:
             settings = {other.setting for other in rows if other.setting[:2] == row.setting[:2]}
@@ -264,6 +295,7 @@ def another_number_of_devices(rows: Rows, granted: Granted) -> Found:
     """Yield pairs too fast for the smaller number of devices that a row's note states."""
     for pair in _bounded(of_metrics(rows, *TIMES)):
         few, many = pair.few, pair.many
+        granted.compares(few, many)
         match = re.search(r"\b(\d{1,6}) (?:GPU|CPU|device|accelerator)s?\b", many.note)
         devices = int(match[1]) if match else many.devices
         if few.devices < devices < many.devices and pair.least > devices / few.devices:
@@ -300,6 +332,7 @@ def ratio_of_its_numbers(rows: Rows, granted: Granted) -> Found:
         ratios = [pair.ratio / pair.bound if is_efficiency else pair.ratio for pair in pairs]
         # The times are rounded, too, and some sources divide rounded times.
         tolerance = {"rel_tol": 0.01, "abs_tol": 2 * row.rounding}
+        granted.compares(*(side for pair in pairs for side in (row, pair.few, pair.many)))
         if pairs and not any(math.isclose(ratio, row.value, **tolerance) for ratio in ratios):
             shown = " or ".join(f"{ratio:.3g}" for ratio in ratios)
             yield against(
@@ -311,22 +344,34 @@ def ratio_of_its_numbers(rows: Rows, granted: Granted) -> Found:
 
 
 def efficiency(rows: Rows, granted: Granted) -> Found:
-    """Yield parallel efficiencies that are not the printed speedup over the number of devices."""
+    """Yield parallel efficiencies that are not the printed speedup over the number of devices.
+
+    Where the speedup is over several devices b, the efficiency is b times as high: that is none
+    where the source has rows of b devices, and likely one where it has none.
+    """
     for row in of_metrics(rows, "parallel_efficiency"):
         speedups = [s for s in of_metrics(rows, "speedup") if s.configuration == row.configuration]
-        follows = (
-            abs(speedup.value / row.devices - row.value)
-            <= row.rounding + speedup.rounding / row.devices
-            for speedup in speedups
-        )
-        if speedups and not any(follows):
+        granted.compares(*(each for speedup in speedups for each in (row, speedup)))
+        baselines = set.union(set(), *(_baselines(row, speedup) for speedup in speedups))
+        printed = {other.devices for other in rows if other.setting == row.setting}
+        if speedups and not baselines & (printed | {1}):
             quotients = " and ".join(
                 f"{speedup.value:g} / {row.devices} is {speedup.value / row.devices:.3g}"
                 for speedup in speedups
             )
             says = f"{row}: parallel efficiency {row.value:g} is printed, but {quotients}"
-            check = "an efficiency of another speedup"
-            yield against(check, Sure.CERTAIN, (row, *speedups), says)
+            if baselines:
+                says += f"; over {min(baselines)} devices it would be right, and no row has them"
+            sure = Sure.LIKELY if baselines else Sure.CERTAIN
+            yield against("an efficiency of another speedup", sure, (row, *speedups), says)
+
+
+def _baselines(row: Published, speedup: Published) -> set[int]:
+    """Return the numbers of devices over which ``speedup`` makes the efficiency of ``row``."""
+    each = speedup.value / row.devices
+    slack = row.rounding + speedup.rounding * row.value / speedup.value
+    first, last = math.ceil((row.value - slack) / each), math.floor((row.value + slack) / each)
+    return set(range(max(1, first), min(row.devices, last) + 1))
 
 
 def stated_epochs(rows: Rows, granted: Granted) -> Found:
@@ -341,6 +386,7 @@ def stated_epochs(rows: Rows, granted: Granted) -> Found:
         if not epochs:
             continue
         samples = time.value * rate.value if time and rate else None
+        granted.compares(*filter(None, (time, rate)) if samples else ())
         due = epochs * granted.train_samples
         if samples is not None and not 1 / EPOCHS_WITHIN <= samples / due <= EPOCHS_WITHIN:
             says = (
@@ -354,6 +400,7 @@ def stated_epochs(rows: Rows, granted: Granted) -> Found:
         match = re.search(r"\b(\d{1,9}(?:\.\d+)?) ?(s|min)\w* ?(?:/|per |an |each )epoch", notes)
         seconds = epoch.value if epoch else float(match[1]) * SECONDS[match[2]] if match else 0.0
         due = epochs * seconds
+        granted.compares(*filter(None, (time, epoch)) if time and due else ())
         if time and due and (time.most * ALIKE < due or time.least > EPOCHS_WITHIN * due):
             says = f"{time}: {epochs} epochs of {seconds:g} s take {due:g} s, not {time.shown}"
             contradicting = [time, epoch] if epoch else [time]

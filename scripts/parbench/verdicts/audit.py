@@ -19,12 +19,13 @@ from parbench.errors import ParbenchError
 from parbench.files import user_path
 from parbench.plan import published
 from parbench.plan.published import Claim, ClaimTest, Published, Selection
-from parbench.verdicts import arithmetic, scores
+from parbench.verdicts import arithmetic, printed_table, scores
 from parbench.verdicts.arithmetic import TIMES, Contradiction, Found, Granted, Rows, Sure, against
 from parbench.verdicts.selection import Configuration, across_models
 
 CHECKS = (
     arithmetic.faster_than_its_devices,
+    arithmetic.slower_on_more_devices,
     arithmetic.printed_above_devices,
     arithmetic.minutes_kept_as_seconds,
     arithmetic.another_number_of_devices,
@@ -32,7 +33,7 @@ CHECKS = (
     arithmetic.efficiency,
     arithmetic.stated_epochs,
     scores.two_values,
-    scores.equal_accuracies,
+    scores.equal_values,
     scores.balanced,
     scores.f1,
     scores.operators,
@@ -51,14 +52,14 @@ def contradictions(rows: Rows, granted: Granted) -> list[Contradiction]:
 # ---------------------------------------------------------------- what a source says in words
 
 
-def of_claims(claims: Mapping[str, Claim], rows: Rows) -> list[Contradiction]:
+def of_claims(claims: Mapping[str, Claim], rows: Rows, granted: Granted) -> list[Contradiction]:
     """Return the contradictions between a source's own numbers and its ``claims``."""
     findings = []
     for name, claim in claims.items():
         of_study = [row for row in rows if row.study == claim.study]
         if of_study and claim.test and claim.test.numerator:
             of_metric = arithmetic.of_metrics(of_study, claim.test.metric)
-            findings += denied_by_its_numbers(name, claim, of_metric)
+            findings += denied_by_its_numbers(name, claim, of_metric, granted)
             findings += promised_above_devices(name, claim, of_metric)
     return findings
 
@@ -92,7 +93,7 @@ class OwnRatio:
         )
 
 
-def denied_by_its_numbers(name: str, claim: Claim, rows: Rows) -> Found:
+def denied_by_its_numbers(name: str, claim: Claim, rows: Rows, granted: Granted) -> Found:
     """Apply the claim's test to the source's own numbers; yield one finding of all failures."""
     test = claim.test
     value = test.value
@@ -101,6 +102,7 @@ def denied_by_its_numbers(name: str, claim: Claim, rows: Rows) -> Found:
     denying_rows, messages = [], []
     kind, between = ("difference", "less") if test.is_of_differences else ("ratio", "over")
     for ratio, *others in across_models(test, list(_own_ratios(test, rows))):
+        granted.compares(*(side for each in (ratio, *others) for side in (each.over, each.under)))
         least, printed, most = ratio.ends
         for other in others:
             least, printed, most = map(ratio.by, (least, printed, most), reversed(other.ends))
@@ -164,6 +166,26 @@ def promised_above_devices(name: str, claim: Claim, rows: Rows) -> Found:
         )
 
 
+def coverage(rows: Rows, granted: Granted) -> str:
+    """Say how many of the ``rows`` the checks have held against others, and what became of the
+    rest; to be called when all checks have ended."""
+    compared = sum((row.line, row.metric) in granted.compared for row in rows)
+    unknown = Counter(row.metric for row in rows if arithmetic.quantity_of(row.metric) is None)
+    unread = [
+        row
+        for row in rows
+        if row.metric in unknown and (row.line, row.metric) not in granted.compared
+    ]
+    text = f"{compared} of {len(rows)} values were held against others or their devices"
+    if alone := len(rows) - compared - len(unread):
+        text += f"; of {alone} only unit and range were checked, as nothing stands beside them"
+    if unread:
+        names = sorted({row.metric for row in unread})
+        shown = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
+        text += f"; {len(unread)} no check knows ({shown})"
+    return text
+
+
 # ---------------------------------------------------------------- the program
 
 
@@ -183,7 +205,17 @@ def show(found: Iterable[Contradiction]) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("csv", type=user_path, help="published values, one a row")
+    parser.add_argument(
+        "file", type=user_path, help="published values, one a row; with --columns any table"
+    )
+    parser.add_argument(
+        "--columns",
+        help="of a table as printed (Markdown, plain text, CSV): what is read of it, such as "
+        '"Model=model, GPUs=devices, img/s=samples_per_second"',
+    )
+    parser.add_argument(
+        "--given", help='what no column of it states, such as "hardware=V100, strategy=ddp"'
+    )
     parser.add_argument("--classes", type=int, default=Granted.classes)
     parser.add_argument("--train-samples", type=int, default=Granted.train_samples)
     parser.add_argument(
@@ -193,17 +225,29 @@ def main(arguments: list[str] | None = None) -> None:
     if options.classes < 2 or options.train_samples < 1:
         raise ParbenchError("--classes must be at least 2, --train-samples at least 1")
     granted = Granted(options.classes, options.train_samples, not options.unbalanced)
-    rows = published.rows(options.csv)
+    if options.given and not options.columns:
+        raise ParbenchError("--given belongs to --columns; add it, or leave this out")
+    if options.columns:
+        words = (
+            printed_table.mapped(options.columns),
+            printed_table.mapped(options.given or "", "--given"),
+        )
+        printed = printed_table.read(options.file, *words)
+    else:
+        printed = printed_table.Printed(published.rows(options.file))
+    rows, claims = printed.rows, options.file.with_name("claims.yaml")
     findings = contradictions(rows, granted)
-    claims = options.csv.with_name("claims.yaml")
     if claims.is_file():
-        findings += of_claims(published.claims(claims), rows)
+        findings += of_claims(published.claims(claims), rows, granted)
     if findings:
         print(show(findings))
     count_by_sure = Counter(finding.sure for finding in findings)
     counts = ", ".join(f"{count_by_sure[word]} {word}" for word in Sure)
     balance = "balanced" if granted.balanced else "not balanced"
     print(f"{len(rows)} values, {len(findings)} findings: {counts}")
+    print(textwrap.fill(coverage(rows, granted), 100))
+    for note in printed.notes:
+        print(note)
     print(
         f"Taken for granted: {granted.classes} classes, {granted.train_samples:,} training "
         f"samples, a test set that is {balance}"

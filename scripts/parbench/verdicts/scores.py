@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import defaultdict
 
 from parbench.plan.published import Published
 from parbench.verdicts.arithmetic import (
+    RATE,
+    SCORES,
+    TIMES,
     Found,
     Granted,
     Rows,
@@ -18,8 +22,8 @@ from parbench.verdicts.arithmetic import (
     of_metrics,
 )
 
-DIGITS = 3  # with fewer, two accuracies are sometimes equal by chance
-SPREAD = 0.01  # the least range assumed for the accuracies of one model
+DIGITS = 3  # with fewer, two values are sometimes equal by chance
+SPREAD = 0.01  # the least range assumed of one model: of scores, or as a share of times
 CHANCE = 0.05  # anything less probable is hardly chance
 FLOATS = 1e-9  # tolerance for rounding of floats
 
@@ -31,6 +35,7 @@ def _agree(one: Published, other: Published) -> bool:
 def two_values(rows: Rows, granted: Granted) -> Found:
     """Check that one configuration has one value of a metric."""
     for first, *more in grouped(rows, lambda row: (row.configuration, row.metric)):
+        granted.compares(*(first, *more) if more else ())
         others = {row.value: row for row in reversed(more) if not _agree(first, row)}
         if others:
             different = [first, *reversed(others.values())]
@@ -39,31 +44,45 @@ def two_values(rows: Rows, granted: Granted) -> Found:
             yield against("two values for one thing", Sure.LIKELY, different, says)
 
 
-def equal_accuracies(rows: Rows, granted: Granted) -> Found:
-    """Check that different runs do not end with the same accuracy to the last digit, least of all
-    the same two configurations for several models.
+def equal_values(rows: Rows, granted: Granted) -> Found:
+    """Check that different runs do not end with the same score, time or throughput to the last
+    digit, least of all the same two configurations for several models or several metrics.
 
-    Two accuracies are equal by chance with probability 1/n, where n is the number of steps of the
-    last digit between the model's smallest and largest accuracy.
+    Two values are equal by chance with probability 1/n, where n is the number of steps of the last
+    digit between the model's smallest and largest value.
     """
-    accuracies = of_metrics(rows, "test_accuracy")
-    precise = [row for row in accuracies if 0 < row.rounding < 10.0**-DIGITS]
-    equals, chances = [], defaultdict(list)  # by the configurations, but for the model
-    for of_model in grouped(precise, lambda row: (row.study, row.model)):
-        values = [first.value for first, *_ in grouped(of_model, lambda row: row.configuration)]
-        spread = max(max(values) - min(values), SPREAD)
-        for alike in grouped(of_model, lambda row: round(row.value, 9)):
-            different = [first for first, *_ in grouped(alike, lambda row: row.configuration)]
-            if len(different) > 1:
-                ways = different[0].study, *((row.hardware, row.way) for row in different)
-                steps = spread / (2 * different[0].rounding)
+    equals: dict[tuple, list[list[Published]]] = {}  # by the configurations, one list per metric
+    chances = defaultdict(list)  # by the configurations, but for the model
+    for alike in grouped(
+        list(filter(_is_precise, rows)), lambda row: (row.study, row.model, row.metric)
+    ):
+        runs = [first for first, *_ in grouped(alike, lambda row: row.configuration)]
+        granted.compares(*runs if len(runs) > 1 else ())
+        values = [row.value for row in runs]
+        is_score = runs[0].metric not in (*TIMES, RATE)
+        spread = max(max(values) - min(values), SPREAD * (1 if is_score else max(values)))
+        for same in grouped(runs, lambda row: float(f"{row.value:.9g}")):
+            if len(same) > 1:
+                ways = same[0].study, *((row.hardware, row.way) for row in same)
+                steps = spread / (2 * same[0].rounding)
                 chances[ways].append(min(1.0, math.comb(len(values), 2) / steps))
-                equals.append((different, ways))
-    for different, ways in equals:
-        listed = " and of ".join(map(str, different))
-        says = f"test accuracy {different[0].value:g} of {listed}"
+                equals.setdefault(tuple(row.configuration for row in same), []).append(same)
+    for found in equals.values():
+        first = found[0]
+        ways = first[0].study, *((row.hardware, row.way) for row in first)
+        values = " and ".join(f"{same[0].metric} {same[0].value:g}" for same in found)
+        says = f"{values} of {' and of '.join(map(str, first))}"
         sure = Sure.LIKELY if math.prod(chances[ways]) < CHANCE else Sure.WEAK
-        yield against("equal to the last digit", sure, different, says)
+        yield against("equal to the last digit", sure, itertools.chain(*found), says)
+
+
+def _is_precise(row: Published) -> bool:
+    """Return whether a row prints enough digits of a score, time or rate to be told apart."""
+    if re.fullmatch(SCORES, row.metric):
+        return 0 < row.rounding < 10.0**-DIGITS
+    return row.metric in (*TIMES, RATE) and 0 < row.rounding <= 0.5 * row.value * 10.0 ** (
+        1 - DIGITS
+    )
 
 
 def balanced(rows: Rows, granted: Granted) -> Found:
@@ -71,13 +90,16 @@ def balanced(rows: Rows, granted: Granted) -> Found:
     accuracy (the share of hits), and that macro specificity follows from it.
 
     Each miss is a false positive of one class, among (classes - 1) times as many negatives:
-    specificity is 1 - (1 - recall) / (classes - 1). Two that agree show that the third is wrong.
+    specificity is 1 - (1 - recall) / (classes - 1). Where two agree, the third is of other samples,
+    such as one rank's share of the test set, or wrong.
     """
     others = granted.classes - 1
     names = ("test_recall_macro", "test_accuracy", "test_specificity_macro")
     for row_by_metric in by_configuration(rows) if granted.balanced else ():
         recall, accuracy, specificity = map(row_by_metric.get, names)
         bases, wrong = [row for row in (recall, accuracy) if row], []
+        measured = [*bases, specificity] if specificity else bases
+        granted.compares(*measured if len(measured) > 1 else ())
         for base in bases if specificity else ():
             slack = specificity.rounding + base.rounding / others + FLOATS
             if abs(specificity.value - (1 - (1 - base.value) / others)) > slack:
@@ -88,11 +110,14 @@ def balanced(rows: Rows, granted: Granted) -> Found:
                 f"{accuracy}: accuracy {accuracy.value:g} and macro recall {recall.value:g}, "
                 "which are one number on a balanced test set"
             )
-            contradicting, sure = [accuracy, recall], Sure.LIKELY
+            contradicting = [accuracy, recall]
             if len(wrong) == 1:
-                contradicting, sure = [*contradicting, specificity], Sure.CERTAIN
-                says += f"; by macro specificity {specificity.value:g}, {wrong[0].metric} is wrong"
-            yield against("recall is accuracy", sure, contradicting, says)
+                contradicting = [*contradicting, specificity]
+                says += (
+                    f"; macro specificity {specificity.value:g} does not fit {wrong[0].metric}, "
+                    "which is of other samples or wrong"
+                )
+            yield against("recall is accuracy", Sure.LIKELY, contradicting, says)
         if wrong and wrong == bases:
             settled = len(bases) == 2 and not differ
             says = (
@@ -100,9 +125,9 @@ def balanced(rows: Rows, granted: Granted) -> Found:
                 f"{bases[0].metric} {bases[0].value:g} of {granted.classes} balanced classes "
                 f"makes it {1 - (1 - bases[0].value) / others:.4f}"
             )
-            says += ", and so does test_accuracy: it is wrong" * settled
-            sure = Sure.CERTAIN if settled else Sure.LIKELY
-            yield against("specificity follows from recall", sure, (*bases, specificity), says)
+            says += ", and so does test_accuracy" * settled
+            contradicting = (*bases, specificity)
+            yield against("specificity follows from recall", Sure.LIKELY, contradicting, says)
 
 
 def f1(rows: Rows, granted: Granted) -> Found:
@@ -118,6 +143,7 @@ def f1(rows: Rows, granted: Granted) -> Found:
             score, p, r = (row_by_metric.get(name) for name in names)
             if not score or not p or not r:
                 continue
+            granted.compares(score, p, r)
             most = 2 * p.most * r.most / (p.most + r.most) if p.most + r.most else 0.0
             least = max(0.0, p.least + r.least - 1)
             sure = Sure.CERTAIN
@@ -137,6 +163,7 @@ def operators(rows: Rows, granted: Granted) -> Found:
         parts = [row for row in configuration if row.metric.startswith("operator_self_seconds:")]
         total, rounding = sum(row.value for row in parts), sum(row.rounding for row in parts)
         whole = next(iter(of_metrics(configuration, "profile_self_seconds")), None)
+        granted.compares(*(whole, *parts) if whole is not None and parts else ())
         if whole is not None and total - rounding > whole.most:
             says = (
                 f"{whole}: the self times of {len(parts)} operators add up to {total:.4g} s, more "

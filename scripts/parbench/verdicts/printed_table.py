@@ -1,0 +1,352 @@
+"""Reads the numbers of a table as a source prints it: Markdown, plain text, tabs or CSV.
+
+One line maps its columns: ``Model=model, GPUs=devices, img/s=samples_per_second``. What can be read
+in one way only is read; everything else is an error with file, line and column.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from parbench.errors import ParbenchError
+from parbench.files import read_text
+from parbench.measure.metrics import METRICS
+from parbench.plan.published import Published
+from parbench.verdicts.arithmetic import RATIOS, SCORES, quantity_of
+from parbench.words import brief, nearest
+
+# Columns that say what was measured; every other name is a metric's.
+KEYS = ("model", "strategy", "options", "hardware", "nodes", "devices", "batch_size", "precision")
+KEYS += ("note",)
+COUNTS = ("nodes", "devices")
+WITHOUT_NUMBER = {"", "-", "--", "–", "—", "n/a", "na", "none", "nan", "?", "oom", "out of memory"}
+_MARKS = "†‡§¶*¹²³⁴⁵⁶⁷⁸⁹⁰ᵃᵇᶜ"  # of footnotes
+_SPREAD = re.compile(r"\s*(?:±|\+/-|\+-|\\pm)\s*")
+_NUMBER = re.compile(
+    r"(?P<sign>[-+−]?)(?P<digits>\d[\d.,'’ \u00a0\u2009\u202f]*|\.\d+)"
+    r"(?P<power>[eE][-+]?\d{1,3})?\s*(?P<unit>%|[a-zA-Zµ×][a-zA-Zµ×/ ]*)?"
+)
+_GROUPS = {",": r"\d{1,3}(,\d{3})+", ".": r"\d{1,3}(\.\d{3})+"}
+_BLANKS = "'’ \u00a0\u2009\u202f"  # between thousands
+
+
+@dataclass
+class Printed:
+    """The ``rows`` that were read, and ``notes`` on what was passed over or assumed."""
+
+    rows: list[Published] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def mapped(text: str, what: str = "--columns") -> dict[str, str]:
+    """Return ``Header=name, Header=name`` as a mapping; raise ParbenchError for anything else."""
+    found = {}
+    for part in next(csv.reader([text], skipinitialspace=True), []):
+        header, sign, name = (piece.strip() for piece in part.rpartition("="))
+        if not (header and sign and name):
+            raise ParbenchError(
+                f"{what}: {brief(part)!r} is not `Header=name`; write, for example, "
+                f'{what} "Model=model, GPUs=devices, img/s=samples_per_second"'
+            )
+        found[header] = name
+    return found
+
+
+def read(path: Path, columns: Mapping[str, str], given: Mapping[str, str]) -> Printed:
+    """Read all tables of ``path`` that have the headers of ``columns`` (their names by header).
+
+    ``given``: values of KEYS that no column states. Raises ParbenchError for a header, name or
+    number that cannot be read.
+    """
+    _check_names(columns, given)
+    printed, lines = Printed(), list(_lines(path))
+    wanted = {_plain(header): name for header, name in columns.items()}
+    tables = list(_tables(path, lines, wanted))
+    if not tables:
+        candidates = [f"line {n}: {', '.join(cells)}" for n, cells, _ in lines if len(cells) > 1]
+        found = "; ".join(map(brief, candidates[:3])) or "no line of several columns"
+        raise ParbenchError(
+            f"{path}: no table has all of the columns {', '.join(columns)}; found: {found}"
+        )
+    for table in tables:
+        _read_table(path, table, given, printed)
+    return printed
+
+
+def _check_names(columns: Mapping[str, str], given: Mapping[str, str]) -> None:
+    metrics = [name for name in columns.values() if name not in KEYS]
+    known = {name for name in (*METRICS, *RATIOS) if quantity_of(name)}
+    for name in metrics:
+        if name not in known and not re.fullmatch(SCORES, name):
+            raise ParbenchError(
+                f"--columns: {brief(name)!r} is no column or metric that can be checked"
+                f"{nearest(name, [*KEYS, *known])}"
+            )
+    if not metrics:
+        raise ParbenchError("--columns names no metric, such as train_seconds; map one")
+    for name, count in Counter(columns.values()).items():
+        if count > 1:
+            raise ParbenchError(f"--columns maps {count} headers to {name!r}; keep one of them")
+    for name in given:
+        if name not in KEYS:
+            raise ParbenchError(f"--given: unknown name {brief(name)!r}{nearest(name, KEYS)}")
+
+
+# ---------------------------------------------------------------- lines and tables
+
+Line = tuple[int, list[str], str]  # number, cells, and the text itself
+
+
+def _lines(path: Path) -> Iterator[Line]:
+    """Yield each line of the file with its cells."""
+    text = read_text(path)
+    if path.suffix.lower() == ".csv":
+        separator = max(",;\t", key=text.partition("\n")[0].count)
+        reader = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
+        while True:
+            line = reader.line_num + 1
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                fix = "close quotation marks where a value ends"
+                raise ParbenchError(f"{path}: line {line}: {error}; {fix}") from None
+            yield line, [cell.strip() for cell in cells], ",".join(cells)
+    for number, line in enumerate(text.split("\n"), 1):
+        if "|" in line:
+            inner = re.sub(r"^\s*\||\|\s*$", "", line)
+            cells = re.split(r"(?<!\\)\|", inner)
+        else:
+            cells = re.split(r"\t" if "\t" in line else r" {2,}", line.strip())
+        yield number, [cell.strip() for cell in cells], line.strip()
+
+
+def _plain(cell: str) -> str:
+    """Return a header for comparison: without emphasis, in small letters, single blanks."""
+    return " ".join(re.sub(r"[*_`]{1,3}(?=\S)|(?<=\S)[*_`]{1,3}", "", cell).split()).casefold()
+
+
+def _unit(header: str) -> str:
+    """Return the unit in brackets at the end of a header, or empty."""
+    found = re.search(r"[(\[]([^()\[\]]+)[)\]]\s*$", header)
+    return found[1].strip() if found else ""
+
+
+def _bare(header: str) -> str:
+    """Return a header as compared, without a unit in brackets."""
+    return _plain(re.sub(r"\s*[(\[][^()\[\]]+[)\]]\s*$", "", header))
+
+
+@dataclass(frozen=True)
+class _Table:
+    name: str
+    header: list[str]
+    names: Mapping[int, str]  # of the columns that are read, by position
+    rows: list[Line]
+
+
+def _tables(path: Path, lines: Sequence[Line], wanted: Mapping[str, str]) -> Iterator[_Table]:
+    title = ""
+    rest = iter(lines)
+    for number, cells, text in rest:
+        names = {
+            position: wanted[key]
+            for position, cell in enumerate(cells)
+            for key in (_plain(cell), _bare(cell))
+            if key in wanted
+        }
+        if set(names.values()) != set(wanted.values()):
+            title = text.strip("#*_ ") or title
+            continue
+        rows = []
+        for row in rest:
+            if not row[2].strip(" |,;\t"):
+                break
+            if not re.fullmatch(r"[\s|:+=-]*", row[2]):
+                rows.append(row)
+        for row_number, values, _ in rows:
+            if len(values) != len(cells):
+                raise ParbenchError(
+                    f"{path}: line {row_number}: {len(values)} values, but the header at line "
+                    f"{number} has {len(cells)}; give each column one, or a dash"
+                )
+        yield _Table(brief(title, 60) or f"line {number}", cells, names, rows)
+
+
+# ---------------------------------------------------------------- values
+
+
+def _read_table(path: Path, table: _Table, given: Mapping[str, str], printed: Printed) -> None:
+    keys = {name: position for position, name in table.names.items() if name in KEYS}
+    above: dict[str, str] = {}
+    passed: Counter[str] = Counter()
+    described = []
+    for number, cells, _ in table.rows:
+        # An empty cell of what was measured means the one above.
+        about = {
+            name: _text(cells[position]) or above.get(name, "") for name, position in keys.items()
+        }
+        above = about
+        described.append((number, _described(path, number, given | about)))
+    for position, metric in table.names.items():
+        if metric in KEYS:
+            continue
+        header = table.header[position]
+        texts = [(number, _text(cells[position])) for number, cells, _ in table.rows]
+        numbers = [(n, t) for n, t in texts if t.casefold() not in WITHOUT_NUMBER]
+        passed.update(t or "empty" for _, t in texts if t.casefold() in WITHOUT_NUMBER)
+        read_numbers = _Column(f"{path}: line {{}}: column {header!r}", [t for _, t in numbers])
+        values = {n: read_numbers.number(n, t) for n, t in numbers}
+        default, note = _default_unit(metric, header, values.values())
+        if note:
+            printed.notes.append(f"{table.name}: {note}")
+        for number, about in described:
+            if number in values:
+                one = values[number]
+                printed.rows.append(
+                    Published(
+                        study=path.stem,
+                        table=table.name,
+                        metric=metric,
+                        value=one.value,
+                        unit=one.unit or default,
+                        published_value=one.digits,
+                        line=number,
+                        **about,
+                    )
+                )
+    if passed:
+        listed = ", ".join(f"{text} ({count})" for text, count in passed.items())
+        printed.notes.append(f"{table.name}: no number, passed over: {listed}")
+
+
+def _text(cell: str) -> str:
+    """Return a cell without emphasis and marks of footnotes."""
+    plain = re.sub(r"[`_]|\*{1,3}(?=\S)|(?<=\S)\*{1,3}", "", cell)
+    return re.sub(rf"(?<=\S)\s*([{re.escape(_MARKS)}]|\^\w|\[\w{{1,2}}\])+$", "", plain).strip()
+
+
+def _described(path: Path, line: int, about: Mapping[str, str]) -> dict[str, str | int]:
+    """Return the fields of a row that say what was measured; without a column: one device of no
+    name, of one node."""
+    counts = {}
+    for name in COUNTS:
+        text = about.get(name, "1")
+        found = re.fullmatch(r"(\d{1,6})\s*(x|×|[a-zA-Z]*s?)", text)
+        if not found or int(found[1]) < 1:
+            raise ParbenchError(
+                f"{path}: line {line}: {name}: {brief(text)!r} is not a number of {name}"
+            )
+        counts[name] = int(found[1])
+    texts = {key: about[key] for key in KEYS if key in about and key not in COUNTS}
+    usual = {"model": "the model", "strategy": "", "hardware": "device"}
+    return usual | texts | {"nodes": counts["nodes"], "devices_per_node": counts["devices"]}
+
+
+@dataclass(frozen=True)
+class _Number:
+    value: float
+    digits: str  # as printed, with no more digits than the spread beside them allows
+    unit: str
+
+
+class _Column:
+    """The numbers of a column, which all write thousands and decimals in one way."""
+
+    def __init__(self, where: str, texts: Sequence[str]):
+        self._where = where
+        digits = [found["digits"].strip() for t in texts if (found := _NUMBER.match(t))]
+        self._point = any(re.search(r"(^|\d)\.(\d{1,2}|\d{4,})$", each) for each in digits)
+        self._comma = any(re.search(r"\d,(\d{1,2}|\d{4,})$", each) for each in digits)
+        self._thousands = any(
+            re.fullmatch(rf"{_GROUPS[',']}\.\d+|\d{{1,3}}(,\d{{3}}){{2,}}", each) for each in digits
+        )
+
+    def _refuse(self, line: int, text: str, why: str) -> ParbenchError:
+        return ParbenchError(f"{self._where.format(line)}: {brief(text)!r} {why}")
+
+    def number(self, line: int, text: str) -> _Number:
+        """Return the number that ``text`` prints; ParbenchError if that is not clear."""
+        first, *spread = _SPREAD.split(text)
+        found = _NUMBER.fullmatch(first)
+        more = _NUMBER.fullmatch(spread[0]) if spread else None
+        if found is None or len(spread) > 1 or (spread and more is None):
+            fix = "; write the number, with its unit if you like, or a dash"
+            raise self._refuse(line, text, f"is not one number{fix}")
+        digits = found["sign"].replace("−", "-") + self._plain(line, text, found["digits"])
+        digits += found["power"] or ""
+        value, exact = float(digits), digits
+        if more is not None:
+            exact = _coarse(value, digits, float(self._plain(line, text, more["digits"])))
+        unit = (more and more["unit"]) or found["unit"] or ""
+        return _Number(value, exact, unit.strip())
+
+    def _plain(self, line: int, text: str, digits: str) -> str:
+        """Return ``digits`` with a decimal point alone."""
+        digits = digits.strip()
+        blanks = re.sub(f"[{_BLANKS}]", "_", digits)
+        if "_" in blanks:
+            if not re.fullmatch(r"\d{1,3}(_\d{3})+([.,]\d+)?", blanks):
+                raise self._refuse(line, text, "is not one number; write it without blanks")
+            digits = blanks.replace("_", "")
+        if "," in digits and "." in digits:
+            last = max(digits, key=lambda sign: digits.rfind(sign) if sign in ",." else -1)
+            other = "," if last == "." else "."
+            if not re.fullmatch(rf"{_GROUPS[other]}{re.escape(last)}\d+", digits):
+                raise self._refuse(line, text, "is not one number")
+            return digits.replace(other, "").replace(",", ".")
+        if re.fullmatch(r"\d{1,3},\d{3}", digits):
+            if self._comma == (self._point or self._thousands):
+                choices = f"{digits.replace(',', '')} or {digits.replace(',', '.')}"
+                raise self._refuse(line, text, f"may be {choices}; write one of these")
+            return digits.replace(",", "." if self._comma else "")
+        if re.fullmatch(_GROUPS[","], digits):
+            return digits.replace(",", "")
+        if "," in digits:
+            if self._point or not re.fullmatch(r"\d+,\d+", digits):
+                fix = "write a decimal point, as other numbers of this column have"
+                raise self._refuse(line, text, f"is not clear; {fix}")
+            return digits.replace(",", ".")
+        if self._comma and re.fullmatch(r"\d{1,3}\.\d{3}", digits):
+            choices = f"{digits.replace('.', '')} or {digits}"
+            raise self._refuse(line, text, f"may be {choices}; write one of these")
+        if digits.count(".") > 1:
+            if not re.fullmatch(_GROUPS["."], digits):
+                raise self._refuse(line, text, "is not one number")
+            return digits.replace(".", "")
+        return digits
+
+
+def _coarse(value: float, digits: str, spread: float) -> str:
+    """Return ``value`` with so few digits that half a unit of the last one is at least ``spread``.
+
+    What is only known to that spread contradicts nothing nearer than it.
+    """
+    places = len(digits.partition(".")[2])
+    while 0.5 * 10.0**-places < spread:
+        places -= 1
+    if places > 0:
+        return f"{value:.{places}f}"
+    return f"{max(1, round(abs(value) * 10.0**places))}e{-places}"
+
+
+def _default_unit(metric: str, header: str, values: Iterable[_Number]) -> tuple[str, str]:
+    """Return the unit of numbers that print none, and a note if it is assumed."""
+    quantity = quantity_of(metric)
+    for stated in (_unit(header), header):
+        if stated and quantity.size(stated) is not None:
+            return stated, ""
+    bare = [one.value for one in values if not one.unit]
+    if not bare:
+        return "", ""
+    if re.fullmatch(SCORES, metric) and max(bare) > 1:
+        return "percent", f"{header} is taken as percent: some of it is above 1"
+    assumed = f"{header} is taken in {quantity.unit}: its header names no other unit"
+    return quantity.unit, assumed * (quantity.unit != "ratio")

@@ -1,0 +1,179 @@
+"""A table as a source prints it is read as meant, or refused with file, line and column."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parbench.errors import ParbenchError
+from parbench.verdicts import audit, printed_table
+
+COLUMNS = {"Model": "model", "GPUs": "devices", "Time": "train_seconds"}
+MARKDOWN = """
+# A paper
+
+Some words | with a bar.
+
+**Table 2: Throughput and accuracy**
+
+| Model     | GPUs | *Strategy* | Time (min) | img/s   | Acc.       |
+|:----------|-----:|------------|------------|---------|------------|
+| ResNet-50 | 1    | eager      | 56.4       | 1,190.5 | **83.53**  |
+|           | 2    | ddp        | 30.1†      | 2,255.0 | 83.5 ± 0.2 |
+| Swin      | 2x   | ddp        | 1.5 h      | –       | OOM        |
+
+After it.
+"""
+MAPPING = (
+    "model=model, gpus=devices, Strategy=strategy, Time (min)=train_seconds, "
+    "img/s=samples_per_second, Acc.=test_accuracy"
+)
+
+
+def read(tmp_path, text, columns=COLUMNS, given=None, name="paper.md"):
+    path = tmp_path / name
+    path.write_text(text)
+    return printed_table.read(path, columns, given or {})
+
+
+def column(tmp_path, *values):
+    """Return what is read of a column of times (s) in a plain text."""
+    rows = [f"net  {n}  {value}" for n, value in enumerate(values, 1)]
+    found = read(tmp_path, "\n".join(["Model  GPUs  Time (s)", *rows]))
+    return [row.value for row in found.rows]
+
+
+def test_a_table_in_markdown_is_read_as_it_is_meant(tmp_path):
+    printed = read(tmp_path, MARKDOWN, printed_table.mapped(MAPPING), {"hardware": "A100"})
+    found = [
+        (row.line, row.model, row.devices, row.strategy, row.metric, row.value, row.unit)
+        for row in printed.rows
+    ]
+    assert found == [
+        (10, "ResNet-50", 1, "eager", "train_seconds", 56.4, "min"),
+        (11, "ResNet-50", 2, "ddp", "train_seconds", 30.1, "min"),
+        (12, "Swin", 2, "ddp", "train_seconds", 1.5, "h"),
+        (10, "ResNet-50", 1, "eager", "samples_per_second", 1190.5, "img/s"),
+        (11, "ResNet-50", 2, "ddp", "samples_per_second", 2255.0, "img/s"),
+        (10, "ResNet-50", 1, "eager", "test_accuracy", 83.53, "percent"),
+        (11, "ResNet-50", 2, "ddp", "test_accuracy", 83.5, "percent"),
+    ]
+    assert {(row.table, row.hardware, row.study) for row in printed.rows} == {
+        ("Table 2: Throughput and accuracy", "A100", "paper")
+    }
+    assert printed.rows[-1].rounding >= 0.2  # as the spread beside it says
+    assert printed.notes == [
+        "Table 2: Throughput and accuracy: Acc. is taken as percent: some of it is above 1",
+        "Table 2: Throughput and accuracy: no number, passed over: – (1), OOM (1)",
+    ]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_file_of_a_spreadsheet_is_a_table_too(tmp_path, separator):
+    text = "\ufeffModel,GPUs,Time\nnet,1,100\n,2,60\n".replace(",", separator)
+    rows = read(tmp_path, text, name="a.csv").rows
+    assert [(row.model, row.devices, row.value) for row in rows] == [
+        ("net", 1, 100),
+        ("net", 2, 60),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((".91", "9.1e-1", "+0.91", "0.91*"), [0.91] * 4),
+        (("56,4", "50"), [56.4, 50]),
+        (("1,234", "56.5"), [1234, 56.5]),
+        (("1,234", "1,234,567"), [1234, 1234567]),
+        (("1,234", "0,5"), [1.234, 0.5]),
+        (("1.234,5", "1 234", "1'234", "1\u2009234.5"), [1234.5, 1234, 1234, 1234.5]),
+        (("12 s", "12s", "3 ± 1 s", "3 +/- 1"), [12, 12, 3, 3]),
+    ],
+)
+def test_numbers_are_read_as_they_are_meant(tmp_path, values, expected):
+    assert column(tmp_path, *values) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (("1,234", "5"), "line 2: column 'Time (s)': '1,234' may be 1234 or 1.234; write one"),
+        (("1.234", "0,5"), "line 2: column 'Time (s)': '1.234' may be 1234 or 1.234; write one"),
+        (("0.5", "1,5"), "line 3: column 'Time (s)': '1,5' is not clear; write a decimal point"),
+        *(
+            ((value,), f"line 2: column 'Time (s)': '{value}' is not one number")
+            for value in ("1.5.3", "4:30", "1 2", "~3", "> 5", "1-2", "0.9 (0.1)", "1 ± 2 ± 3")
+        ),
+    ],
+)
+def test_a_number_that_is_not_clear_is_refused(tmp_path, values, says):
+    with pytest.raises(ParbenchError) as caught:
+        column(tmp_path, *values)
+    assert f"paper.md: {says}" in str(caught.value)
+
+
+STYLES = (
+    "{:.2f}",
+    "{:,.2f}",
+    "**{:.2f}**",
+    "{:.2f} ± 0.01",
+    "{:.2f} s",
+    "{:.2f}†",
+    "`{:.2f}`",
+    "{:.3e}",
+)
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**9), st.sampled_from(STYLES)), min_size=1))
+def test_a_number_in_any_usual_style_keeps_its_value(tmp_path_factory, numbers):
+    values = [number / 100 for number, _ in numbers]
+    shown = [style.format(value) for value, (_, style) in zip(values, numbers, strict=True)]
+    found = column(tmp_path_factory.mktemp("table"), *shown)
+    assert all(math.isclose(one, two, rel_tol=1e-3) for one, two in zip(found, values, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("Model  GPUs  Seconds\nnet  1  3", "no table has all of the columns Model, GPUs, Time; f"),
+        ("no table", "no table has all of the columns Model, GPUs, Time; found: no line of "),
+        ("Model  GPUs  Time\nnet  1", "line 2: 2 values, but the header at line 1 has 3; give"),
+        ("|Model|GPUs|Time|\n|net|1|2|3|", "line 2: 4 values, but the header at line 1 has 3"),
+        ("Model  GPUs  Time\nnet  two  3", "line 2: devices: 'two' is not a number of devices"),
+        ("Model  GPUs  Time\nnet  0  3", "line 2: devices: '0' is not a number of devices"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused(tmp_path, text, says):
+    with pytest.raises(ParbenchError) as caught:
+        read(tmp_path, text)
+    assert f"paper.md: {says}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "says"),
+    [
+        ("Model", "", "--columns: 'Model' is not `Header=name`; write, for example, --columns"),
+        ("GPUs=devices", "", "--columns names no metric, such as train_seconds; map one"),
+        ("Time=trainseconds", "", "'trainseconds' is no column or metric that can be checked; did"),
+        ("A=train_seconds, B=train_seconds", "", "--columns maps 2 headers to 'train_seconds'"),
+        ("Time=train_seconds", "hardwar=X", "--given: unknown name 'hardwar'; did you mean"),
+    ],
+)
+def test_a_mapping_that_names_nothing_known_is_refused(tmp_path, columns, given, says):
+    (tmp_path / "paper.md").write_text("Time\n3")
+    words = [str(tmp_path / "paper.md"), "--columns", columns, "--given", given]
+    with pytest.raises(ParbenchError) as caught:
+        audit.main(words)
+    assert says in str(caught.value)
+
+
+def test_the_audit_reads_it_and_says_what_took_part(tmp_path, capsys):
+    (tmp_path / "paper.md").write_text(MARKDOWN.replace("30.1†", "20.1†"))
+    audit.main([str(tmp_path / "paper.md"), "--columns", MAPPING, "--given", "hardware=A100"])
+    said = capsys.readouterr().out
+    assert "faster than its devices (likely): ResNet-50 ddp on 2x A100: 3384 s to 1206 s is" in said
+    assert "4 of 7 values were held against others or their devices; of 3 only unit and" in said
+    assert "no number, passed over: – (1), OOM (1)" in said
