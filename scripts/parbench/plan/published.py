@@ -174,6 +174,9 @@ class Selection(Model):
     def _selects(self) -> Selection:
         if not self.model_fields_set:
             raise PydanticCustomError("nothing", "should name something")
+        for key in self.model_fields_set:
+            if getattr(self, key) is None:
+                raise wrong([key], "value null names nothing; write a value, or leave the key out")
         return self
 
     def __str__(self) -> str:
