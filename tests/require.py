@@ -38,7 +38,8 @@ def require(tool: str) -> None:
 def required(name: str) -> bool:
     """Return whether PARBENCH_REQUIRE contains ``name``.
 
-    Beside tools, it may name `whole`: all of what tests otherwise take a part of, to be short.
+    Beside tools, it may name `whole`: all of what tests otherwise skip, or take a part of, to be
+    short.
     """
     return name in os.environ.get("PARBENCH_REQUIRE", "").replace(",", " ").split()
 

@@ -25,6 +25,7 @@ def context(tmp_path, monkeypatch):
     return benchmarks.Context(tmp_path, {"this": ROOT}, 1)
 
 
+@pytest.mark.whole
 def test_cells_of_two_checkouts_by_the_program(context, tmp_path, monkeypatch, capsys):
     def program(*words):
         monkeypatch.setattr(sys, "argv", ["bench.py", *map(str, words)])

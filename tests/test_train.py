@@ -103,7 +103,15 @@ def test_every_strategy_computes_what_eager_does(runs, name):
 KILLED = ("ddp", "ddp of 3")  # tests/test_kills.py has these
 
 
-@pytest.mark.parametrize("name", [*(name for name in CASES if name not in KILLED), "powersgd"])
+SOONEST = ("eager", "gpipe", "concurrent")  # of one process, of one with threads, of several
+STOPPED = [
+    name if name in SOONEST else pytest.param(name, marks=pytest.mark.whole)
+    for name in (*CASES, "powersgd")
+    if name not in KILLED
+]
+
+
+@pytest.mark.parametrize("name", STOPPED)
 def test_stopped_and_killed_it_ends_as_in_one_go(runs, digits, tmp_path, name):
     """To the last bit: asked to stop in its first checkpoint, then killed in its third."""
     value = POWERSGD if name == "powersgd" else CASES[name]

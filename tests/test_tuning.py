@@ -58,6 +58,7 @@ class Stop(Heartbeat):
             (self.state / "stop").touch()
 
 
+@pytest.mark.whole
 def test_a_compiled_training_that_was_stopped_ends_as_the_whole(digits, tmp_path, monkeypatch):
     """Weights keep their names, and compile time has its own number. With fused AdamW, which
     no certificate covers."""
