@@ -34,6 +34,7 @@ use rule report as evidence_report with:
         },
     output:
         data="results/evidence/report.json",
+        claims="results/evidence/claims.json",
         html="reports/evidence.html",
         pdf="reports/evidence.pdf",
     log:

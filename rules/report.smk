@@ -9,6 +9,7 @@ rule report:
         image=RUN.report_image,
     output:
         data="results/report.json",
+        claims="results/claims.json",
         html=report(
             "reports/final.html",
             caption="../reports/captions/report.rst",

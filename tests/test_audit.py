@@ -135,13 +135,13 @@ def test_what_is_taken_for_granted_can_be_stated(tmp_path):
     assert found(tmp_path, *rows, granted=audit.Granted(classes=4)) == {}
 
 
-def claim(over, under, op=">", value=1, **more):
-    test = {"metric": "train_seconds", "numerator": over, "denominator": under, "op": op}
-    test |= {"value": value, **more.pop("test", {})}
-    return {"mine": {"study": "paper", "claim": "It is so.", "test": test, **more}}
+def claim(over, under, op=">", **more):
+    test = {"metric": "train_seconds", "numerator": over, "denominator": under, "op": op, **more}
+    return {"mine": {"study": "paper", "claim": "It is so.", "test": test}}
 
 
 FASTER = {"strategy": "eager"}, {"strategy": "ddp", "devices": 2}
+PROMISED = "promised above its devices"
 
 
 @pytest.mark.parametrize(
@@ -152,13 +152,13 @@ FASTER = {"strategy": "eager"}, {"strategy": "ddp", "devices": 2}
         (claim(*FASTER), 125, ["denied by its own numbers"]),
         (claim(*FASTER, op="<"), 80, ["denied by its own numbers"]),
         (claim(*FASTER, op="<"), 125, []),
+        (claim(*FASTER, about={"model": "another"}), 125, []),
         (claim(FASTER[0], {"strategy": "ddp", "devices": 4}), 125, []),  # no number for 4
-        (claim(*FASTER, value=2), 80, ["denied by its own numbers", "promised above its devices"]),
-        (
-            claim(*FASTER, value="published", published={"ddp": 3}),
-            *(80, ["promised above its devices"]),
-        ),
-        (claim(*FASTER, value="published", published={"ddp": 1.5}), 80, []),
+        (claim(*FASTER, size=3), 80, [PROMISED]),
+        (claim(*FASTER, size=[1.8, 3]), 80, []),
+        (claim(*FASTER, size=1.5), 80, []),
+        (claim(*FASTER, size=1.5, bound=1.25), 80, [PROMISED]),
+        (claim(FASTER[1], FASTER[0], op="<", size=0.3), 80, [PROMISED]),
         ({"mine": {"study": "paper", "claim": "It is so."}}, 80, []),
         ({"mine": {"study": "paper", "claim": "It is so.", "test": None}}, 80, []),
     ],
@@ -169,4 +169,4 @@ def test_what_a_source_says_is_held_against_its_numbers(tmp_path, claims, second
     path.write_text("\n".join([HEAD, *(f"paper,Table 1,net,{row}" for row in rows)]))
     made = audit.of_claims(Claims(claims).root, rows_of(path), audit.Granted())
     assert [finding.check for finding in made] == checks
-    assert all(finding.says.startswith("mine ") and finding.lines for finding in made)
+    assert all(finding.part == ("mine", 0) and finding.lines for finding in made)

@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import io
 import json
 import math
 import re
+import shutil
 import tempfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pypdf
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
+import claims as claims_program
 import constructed
 from constructed import CPU1, CPU2, make_hardware
+from parbench import by_schema
+from parbench.errors import ParbenchError
 from parbench.plan.published import Claim
 from parbench.plan.published import rows as rows_of
-from parbench.verdicts import claims
+from parbench.verdicts import claims, claims_json, words
 from parbench.verdicts.arithmetic import Contradiction, Sure
 from parbench.verdicts.comparisons import Rebuilt
 from parbench.verdicts.groups import Group, groups_of
 from parbench.verdicts.pairs import Compared, Restart, restart
 from parbench.verdicts.published import PublishedSource
-from parbench.verdicts.words import (
-    BELOW,
-    FAILS,
-    HOLDS,
-    NOT_COMPARABLE,
-    REPORTED,
-    UNDECIDED,
-    UNTESTED,
-)
 from shown import collect, pdf_text, render, squeezed
+from workspace import ROOT
 
 T4 = make_hardware("cuda", 1, gpu_model="T4", name="t4x1")
 HEAD = (
     "study,table,model,strategy,options,hardware,nodes,devices_per_node,batch_size,metric,value,"
     "unit"
 )
+
+
+ABOUT = constructed.usual_study("paper")
 
 
 # ---------------------------------------------------------------- groups
@@ -65,6 +70,8 @@ def group(
     scores = [accuracy * f for f in factors] if isinstance(accuracy, float) else accuracy
     measured = {"train_seconds": [seconds] * len(seeds), "test_accuracy": scores}
     measured |= {"confusion": [[[images]]] * len(seeds), "peak_memory_mib": memory}
+    if statuses := changes.pop("status_by_seed", None):
+        measured["status"] = statuses
     own = constructed.Group(model, variant, hardware, measured=measured, **changes)
     runs = {own.cell_id(seed): constructed.metrics_json(own, seed) for seed in seeds}
     plan = constructed.plan_json(constructed.usual_study(), [own])
@@ -77,15 +84,18 @@ def judged(claim: dict, *groups: Group, rows=(), found=()):
         file.write("\n".join([HEAD, *(f"paper,Table 1,{row}" for row in rows)]))
         file.flush()
         source = PublishedSource("paper", rows_of(file.name))
-    tolerance = {"relative": 0.05, "accuracy": 0.01}
-    study = Rebuilt("paper-cpu", tolerance, source, groups, {})
+    study = Rebuilt("paper-cpu", ABOUT, source, groups, {})
     claim = Claim(study="paper", claim="It is so.", **claim)
     return claims.judge({"a": claim}, [study], found)[0]
 
 
 def ratio(over: dict, under: dict, op=">", metric="train_seconds", **more) -> dict:
-    test = {"metric": metric, "numerator": over, "denominator": under, "op": op}
-    return {"test": test | ({"value": 1} if op in (">", "<") else {}) | more}
+    return {"test": {"metric": metric, "numerator": over, "denominator": under, "op": op} | more}
+
+
+def answers(made) -> list[tuple[str, str]]:
+    """Return direction and size of each comparison of a judged claim."""
+    return [(each.verdict, each.size) for each in made.comparisons]
 
 
 NO_PAIR = "no pair (`pairs`) compares them in turns"
@@ -96,24 +106,25 @@ MEMORY = "peak_memory_process_mib"
 
 
 @pytest.mark.parametrize(
-    ("op", "mib", "verdict"),
+    ("op", "mib", "direction", "verdict"),
     [
-        (">", 60, HOLDS),
-        ("<", 100, UNDECIDED),
-        ("within_margin", 102, HOLDS),
-        ("within_margin", 120, FAILS),
-        ("report", 120, REPORTED),
+        (">", 60, words.AS_CLAIMED, words.HOLDS),
+        ("<", 60, words.OPPOSITE, words.FAILS),
+        ("<", 100, words.NO_DIFFERENCE, words.FAILS),
+        ("same", 102, words.AS_CLAIMED, words.HOLDS),
+        ("same", 120, words.DIFFERENT, words.FAILS),
+        ("report", 120, words.REPORTED, words.REPORTED),
     ],
 )
-def test_what_no_clock_measures_is_a_ratio_seed_by_seed(op, mib, verdict):
+def test_what_no_clock_measures_is_a_ratio_seed_by_seed(op, mib, direction, verdict):
     claim = ratio({"strategy": "eager"}, {"strategy": "ddp"}, op, MEMORY)
     made = judged(claim, EAGER, group("ddp", CPU2, mib))
-    assert made.verdict == verdict
+    assert (made.verdict, answers(made)) == (verdict, [(direction, "")])
     (one,) = made.comparisons
     assert one.measured.mean == pytest.approx(100 / mib, rel=0.01)
 
 
-def scores(*accuracies, op="within_margin", images=1000, **more):
+def scores(*accuracies, op="same", images=1000, **more):
     """Return the verdict on ddp's ``accuracies`` against eager's, which are all 0.8."""
     claim = ratio({"strategy": "ddp"}, {"strategy": "eager"}, op, "test_accuracy", **more)
     seeds = {"seeds": range(len(accuracies)), "images": images}
@@ -124,51 +135,53 @@ def scores(*accuracies, op="within_margin", images=1000, **more):
 @pytest.mark.parametrize(
     ("given", "verdict"),
     [
-        ({"accuracies": (0.801, 0.8, 0.799, 0.8)}, HOLDS),
-        ({"accuracies": (0.851, 0.85, 0.849, 0.85)}, FAILS),
-        ({"accuracies": (0.84, 0.8, 0.8, 0.79)}, UNDECIDED),
-        ({"accuracies": (0.84, 0.8, 0.8, 0.79), "margin": 0.2}, HOLDS),
-        ({"accuracies": (0.8,) * 4, "margin": 0.001}, HOLDS),  # three images of 1,000
+        ({"accuracies": (0.801, 0.8, 0.799, 0.8)}, words.AS_CLAIMED),
+        ({"accuracies": (0.851, 0.85, 0.849, 0.85)}, words.DIFFERENT),
+        ({"accuracies": (0.84, 0.8, 0.8, 0.79)}, words.UNDECIDED),
+        ({"accuracies": (0.84, 0.8, 0.8, 0.79), "margin": 0.2}, words.AS_CLAIMED),
+        ({"accuracies": (0.8,) * 4, "margin": 0.001}, words.AS_CLAIMED),  # three images of 1,000
         # The resolution is one image, however alike the seeds are.
-        ({"accuracies": (0.81,) * 4, "op": ">", "value": 0}, HOLDS),
-        ({"accuracies": (0.81,) * 4, "op": ">", "value": 0, "images": 100}, UNDECIDED),
-        ({"accuracies": (0.851, 0.85, 0.849, 0.85), "op": ">", "value": 0.1}, FAILS),
-        ({"accuracies": (0.1, 0.7, 0.9), "op": "report"}, REPORTED),
+        ({"accuracies": (0.82,) * 4, "op": ">"}, words.AS_CLAIMED),
+        ({"accuracies": (0.82,) * 4, "op": ">", "images": 100}, words.UNDECIDED),
+        ({"accuracies": (0.801, 0.8, 0.799, 0.8), "op": ">"}, words.NO_DIFFERENCE),
+        ({"accuracies": (0.1, 0.7, 0.9), "op": "report"}, words.REPORTED),
     ],
 )
 def test_scores_are_compared_by_their_difference(given, verdict):
     made = scores(*given.pop("accuracies"), **given)
-    assert made.verdict == verdict
-
-
-@pytest.mark.parametrize(("recall", "verdict"), [(1, HOLDS), (1.01, FAILS)])
-def test_a_metric_that_equals_another_in_every_run(recall, verdict):
-    own = group("eager", CPU1, told={"published": {"model": "net", "strategy": "eager"}})
-    for run in own.runs:
-        run["test_recall_macro"] = recall * run["test_accuracy"]
-    scores = ("test_accuracy", "test_recall_macro")
-    rows = [f"net,eager,,X,1,1,,{name},0.15,fraction" for name in scores]
-    test = {"metric": "test_recall_macro", "against": "test_accuracy", "op": "equal"}
-    assert judged({"test": test}, own, rows=rows).verdict == verdict
+    assert answers(made) == [(verdict, "")]
 
 
 def test_what_is_lacking_is_said():
     lacking = group("ddp", CPU2, not_run="needs 2x A100")
     made = judged(FASTER, EAGER, lacking)
-    assert (made.verdict, made.reason) == (UNTESTED, "needs 2x A100")
-    assert judged(FASTER, EAGER).reason == "paper-cpu has no cell with strategy ddp"
-    other = group("ddp", CPU2, training={"learning_rate": 0.5})
-    assert "no two cells that differ in this alone" in judged(FASTER, EAGER, other).reason
+    assert (made.verdict, made.reason) == (words.NOT_TESTED, "needs 2x A100")
+    for groups in ((EAGER,), (EAGER, group("ddp", CPU2, training={"learning_rate": 0.5}))):
+        made = judged(FASTER, *groups)
+        assert (made.verdict, made.reason) == (words.NOT_TESTED, "no cells")
+    assert made.comparisons[0].reasons == ("paper-cpu has no two cells that differ in this alone",)
     alone = judged(FASTER, EAGER, group("ddp", CPU2))
-    assert (alone.verdict, alone.reason) == (UNTESTED, NO_PAIR)
-    failed = group("ddp", CPU2, status="out_of_memory")
-    assert "out of memory" in judged(SMALLER, EAGER, failed).reason
-    total = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="total_seconds")
-    made = judged(total, EAGER, group("ddp", CPU2))
-    assert made.reason == "paper-cpu has no cell that measures total_seconds"
+    assert (alone.verdict, alone.reason) == (words.NOT_TESTED, words.NO_PAIR)
     unknown = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="wishes")
-    made = judged(unknown, EAGER, group("ddp", CPU2))
-    assert (made.verdict, made.reason) == (UNTESTED, "no cell measures wishes")
+    (one,) = judged(unknown, EAGER, group("ddp", CPU2)).comparisons
+    assert one.reasons == ("no cell measures wishes",)
+
+
+@pytest.mark.parametrize("failed", [1, 4])
+def test_a_side_that_failed_in_any_seed_is_not_measured(failed):
+    status = ["out_of_memory"] * failed + ["ok"] * (4 - failed)
+    ddp = group("ddp", CPU2, 60, status_by_seed=status)
+    made = judged(SMALLER, EAGER, ddp)
+    assert made.verdict == words.NOT_TESTED
+    assert made.reason == f"failed here: out of memory in {failed} of 4 seeds of ddp"
+
+
+def test_a_model_that_failed_does_not_drop_out_of_a_claim_that_names_none():
+    failed = group("ddp", CPU2, 60, model="b", status="out_of_memory")
+    groups = (EAGER, group("ddp", CPU2, 60), group("eager", CPU1, model="b"), failed)
+    made = judged(SMALLER, *groups)
+    failure = "failed here: out of memory in 4 of 4 seeds of ddp"
+    assert made.sentence == f"holds where tested (1 of 2 comparisons; others: {failure} 1)"
 
 
 def test_the_sources_configuration_counts_and_not_the_variants_beside_it():
@@ -177,34 +190,51 @@ def test_the_sources_configuration_counts_and_not_the_variants_beside_it():
     groups = [
         EAGER,
         group("ddp", CPU2, 60, **own),
-        group("ddp-bucket", CPU2, 160, options={"bucket": 1}),
+        group("ddp-bucket", CPU2, 160, options={"bucket_cap_mb": 1}),
         group("ddp-phases", CPU2, 160, **phases, **own),
         group("eager-phases", CPU1, 160, **phases),
     ]
-    made = judged(ratio({"devices": 2}, {"devices": 1}, "<", MEMORY), *groups)
+    claim = ratio({"devices": 2}, {"devices": 1}, "<", MEMORY)
+    made = judged(claim, *groups)
     assert [each.ratios[0].over.variant for each in made.comparisons] == ["ddp"]
-    assert made.verdict == HOLDS
+    assert made.verdict == words.HOLDS
+    # And nothing stands in for it where it was not run.
+    groups[1] = group("ddp", CPU2, 60, not_run="needs 2x A100", **own)
+    made = judged(claim, *groups)
+    assert [each.ratios[0].over.variant for each in made.comparisons] == ["ddp"]
+    assert (made.verdict, made.reason) == (words.NOT_TESTED, "needs 2x A100")
+
+
+def test_an_option_may_be_named_by_the_default_that_cells_leave_out():
+    hook = group("ddp-hook", CPU2, 60, options={"hook": "fp16"})
+    claim = ratio({"options": {"hook": "none"}}, {"options": {"hook": "fp16"}}, ">", MEMORY)
+    made = judged(claim, group("ddp", CPU2), hook)
+    assert made.verdict == words.HOLDS
 
 
 def test_devices_of_two_kinds_are_compared_only_where_named():
     gpu = group("eager-gpu", T4, 10)
-    same = ratio({"device": "gpu"}, {"device": "cpu"}, "within_margin", "test_accuracy")
+    same = ratio({"device": "gpu"}, {"device": "cpu"}, "same", "test_accuracy")
     assert len(judged(same, EAGER, gpu).comparisons[0].ratios) == 1
     threads = group("eager-threads", {**CPU1, "threads": 2, "name": "cpu1t2"})
     assert len(judged(same, threads, gpu).comparisons[0].ratios) == 1
+    cores = ratio({"cores": 1}, {"cores": 2}, "same", "test_accuracy")
+    assert len(judged(cores, EAGER, threads, gpu).comparisons[0].ratios) == 1
+    models = ratio({"gpu": "T4"}, {"device": "cpu"}, "same", "test_accuracy")
+    assert len(judged(models, EAGER, gpu).comparisons[0].ratios) == 1
     steps = {"training": {"steps": 5}}
     few = judged(same, group("eager-cpu", CPU1, **steps), group("eager-gpu", T4, **steps))
-    assert few.reason == "paper-cpu has no cell that measures test_accuracy"
+    assert few.comparisons[0].reasons == ("paper-cpu has no cell that measures test_accuracy",)
     made = judged(ratio({"strategy": "eager", "devices": 1}, {"strategy": "ddp"}), EAGER, gpu)
-    assert made.verdict == UNTESTED
+    assert made.verdict == words.NOT_TESTED
 
 
 @pytest.mark.parametrize(
     ("sure", "study", "verdict"),
     [
-        (Sure.CERTAIN, "paper", FAILS),
-        (Sure.WEAK, "paper", UNTESTED),
-        (Sure.CERTAIN, "another", UNTESTED),
+        (Sure.CERTAIN, "paper", words.IMPOSSIBLE),
+        (Sure.WEAK, "paper", words.NOT_TESTED),
+        (Sure.CERTAIN, "another", words.NOT_TESTED),
     ],
 )
 def test_a_claim_without_test_may_be_against_its_own_numbers(sure, study, verdict):
@@ -212,33 +242,168 @@ def test_a_claim_without_test_may_be_against_its_own_numbers(sure, study, verdic
     assert judged({"finding": "recall is accuracy"}, EAGER, found=[found]).verdict == verdict
 
 
-def test_one_comparison_that_is_against_it_is_enough():
-    def two(model: str, seconds: float, **more) -> list[Group]:
-        return [
-            group("eager", CPU1, model=model),
-            group("ddp", CPU2, seconds, model=model, **more),
-        ]
+# ---------------------------------------------------------------- parts
 
-    good, level, bad = two("a", 60), two("b", 100), two("c", 160)
-    lacking = two("d", 60, not_run="needs 2x A100")
-    assert judged(SMALLER, *good, *lacking).verdict == HOLDS
-    assert judged(SMALLER, *good, *level).verdict == UNDECIDED
-    made = judged(SMALLER, *good, *level, *bad, *lacking)
-    assert made.verdict == FAILS
-    assert made.reason.startswith(
-        "comparisons: holds 1, does not hold 1, undecided 1, cannot be tested here 1; on paper-cpu"
-    )
+
+def two(model: str, seconds: float, **more) -> list[Group]:
+    """Return eager training of a model, and ddp that takes ``seconds`` MiB for 100."""
+    return [
+        group("eager", CPU1, model=model),
+        group("ddp", CPU2, seconds, model=model, **more),
+    ]
+
+
+def parted(*parts: dict) -> dict:
+    return SMALLER | {"parts": [{"about": {"model": part.pop("model")}, **part} for part in parts]}
+
+
+GOOD, LEVEL, BAD = two("a", 60), two("b", 100), two("c", 160)
+LACKING = two("d", 60, not_run="needs 2x A100")
+
+
+@pytest.mark.parametrize(
+    ("models", "sentence"),
+    [
+        ("a", "holds"),
+        ("ad", "holds where tested (1 of 2 parts; others: needs 2x A100 1)"),
+        ("ac", "holds in part (1 as claimed of all 2 parts)"),
+        ("acd", "holds in part (1 as claimed of 2 of 3 parts; others: needs 2x A100 1)"),
+        ("bc", "does not hold (all 2 parts)"),
+        ("cd", "does not hold where tested (1 of 2 parts; others: needs 2x A100 1)"),
+        ("d", "not tested here"),
+        ("ae", "holds where tested (1 of 2 parts; others: no cells 1)"),
+    ],
+)
+def test_a_claim_is_what_its_parts_say_with_their_coverage(models, sentence):
+    claim = parted(*({"model": model} for model in models))
+    made = judged(claim, *GOOD, *LEVEL, *BAD, *LACKING)
+    assert made.sentence == sentence
+
+
+@pytest.mark.parametrize(
+    ("size", "word"),
+    [
+        (1.66, words.AS_PUBLISHED),
+        (2.5, words.SMALLER),
+        (1.2, words.LARGER),
+        ([1.6, 1.7], words.AS_PUBLISHED),
+        ([2.5, 3.0], words.SMALLER),
+        ([1.1, 1.2], words.LARGER),
+    ],
+)
+def test_size_is_an_answer_of_its_own(size, word):
+    """Measured: 1.667."""
+    made = judged(parted({"model": "a", "size": size}), *GOOD)
+    assert answers(made) == [(words.AS_CLAIMED, word)]
+    holds = words.HOLDS if word == words.AS_PUBLISHED else words.HOLDS_IN_DIRECTION
+    assert made.verdict == holds
+    # Of a ratio below 1, smaller is closer to 1, too.
+    sizes = [1 / each for each in size] if isinstance(size, list) else 1 / size
+    claim = ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<", MEMORY, size=sizes)
+    assert answers(judged(claim, *GOOD)) == [(words.AS_CLAIMED, word)]
+
+
+def test_groups_that_differ_from_the_source_decide_nothing():
+    eager, ddp = GOOD
+    made = judged(SMALLER, eager, ddp.model_copy(update={"differs": "it repeats"}))
+    assert (made.verdict, made.reason) == (words.NOT_TESTED, words.NOT_COMPARABLE)
+    assert made.comparisons[0].reasons == ("differs from the source: it repeats",)
+    assert made.comparisons[0].measured.seeds == 4  # and are shown
+
+
+def test_studies_are_judged_each_for_itself():
+    """Such as those of two machines."""
+    source = PublishedSource("paper", [])
+    claim = {"a": Claim(study="paper", claim="It is so.", **SMALLER)}
+    studies = [
+        Rebuilt(name, ABOUT, source, tuple(groups), {})
+        for name, groups in (("one", GOOD), ("two", BAD), ("three", [EAGER]))
+    ]
+    made = claims.judge(claim, studies, [])
+    found = [(each.study, each.verdict) for each in made]
+    assert found == [("one", words.HOLDS), ("two", words.FAILS)]
+    assert [each.study for each in claims.judge(claim, studies[2:], [])] == ["three"]
+
+
+# ---------------------------------------------------------------- whatever a study holds
+
+
+@functools.cache
+def constructed_group(model: str, variant: str, mib: int, state: str) -> Group:
+    more = {"not_run": "needs 2x A100"} if state == "not run" else {}
+    more |= {"status_by_seed": ["ok", "diverged", "ok", "ok"]} if state == "failed" else {}
+    more |= {"told": {"published": None, "differs": "it repeats"}} if state == "differs" else {}
+    return group(variant, CPU2 if variant == "ddp" else CPU1, mib, model=model, **more)
+
+
+MODELS = ("a", "b", "c", "d")
+STATES = ("ok", "ok", "ok", "not run", "failed", "differs")
+STUDIES = st.dictionaries(
+    st.sampled_from(MODELS), st.tuples(st.sampled_from((60, 98, 100, 160)), st.sampled_from(STATES))
+)
+HOLDING = {words.HOLDS, words.HOLDS_IN_DIRECTION}
+
+
+def groups_in(study) -> list[Group]:
+    """Return eager's group of each model, of 100 MiB, and ddp's as ``study`` has it."""
+    return [
+        constructed_group(model, *each)
+        for model, (mib, state) in study.items()
+        for each in (("eager", 100, "ok"), ("ddp", mib, state))
+    ]
+
+
+def about(named) -> dict:
+    """Return a claim with a part for each model ``named``."""
+    return parted(*({"model": model} for model in sorted(named)))
+
+
+@given(st.sets(st.sampled_from(MODELS), min_size=1), STUDIES, st.sampled_from(MODELS))
+def test_no_group_turns_a_verdict_that_the_claim_does_not_name_or_that_is_taken_away(
+    named, study, model
+):
+    made = judged(about(named), *groups_in(study))
+    lacks = collections.Counter(made.lacks)
+    assert len(made.comparisons) == len(named) == sum(lacks.values())
+    assert lacks[""] == sum(len(part.judged) for part in made.parts)
+    resting = {ratio.over.model for part in made.parts for c in part.judged for ratio in c.ratios}
+    assert resting <= named
+    assert all(study[each][1] == "ok" for each in resting)
+
+    without_others = {other: value for other, value in study.items() if other in named}
+    assert judged(about(named), *groups_in(without_others)).sentence == made.sentence
+
+    fewer = {other: value for other, value in study.items() if other != model}
+    failed = study | {model: (study[model][0], "failed")} if model in study else study
+    for changed in (fewer, failed):
+        turned = {made.verdict, judged(about(named), *groups_in(changed)).verdict}
+        assert not (words.FAILS in turned and turned & HOLDING)
+
+
+@given(st.sets(st.sampled_from(MODELS), min_size=1), STUDIES, STUDIES)
+def test_another_machines_file_changes_no_verdict(named, here, there):
+    claim = {"a": Claim(study="paper", claim="It is so.", **about(named))}
+    source = PublishedSource("paper", [])
+    both = [
+        Rebuilt(name, ABOUT, source, tuple(groups_in(study)), {})
+        for name, study in (("here", here), ("there", there))
+    ]
+    alone = {study.name: claims.judge(claim, [study], [])[0].sentence for study in both}
+    for each in claims.judge(claim, both, []):
+        assert each.sentence == alone[each.study]
 
 
 # ---------------------------------------------------------------- pairs that took turns
 
 
-def turns(own: Group, baseline: Group, *ratios: float, bound=math.inf) -> Group:
+def turns(own: Group, baseline: Group, *ratios: float, bound=math.inf, failed=0, disturbed=0):
     """Return ``own``, measured to be ``ratios`` times as fast as ``baseline``, by restart."""
     made = [
-        Restart(n, math.log(ratio), 0.0, (), 4, 0, bound, 20.0) for n, ratio in enumerate(ratios)
+        Restart(n, math.log(ratio), 0.0, (), 4, disturbed, bound, 20.0)
+        for n, ratio in enumerate(ratios)
     ]
-    compared = Compared(tuple(made), (), tuple(f"{own.id}.r{each.number}" for each in made))
+    cells = tuple(f"{own.id}.r{each.number}" for each in made)
+    compared = Compared(tuple(made), (), cells, {"out of memory": failed} if failed else {})
     return own.model_copy(update={"pairs": {**own.pairs, baseline.id: compared}})
 
 
@@ -247,64 +412,120 @@ FAST, SLOW = (1.49, 1.51, 1.5, 1.5), (0.79, 0.81, 0.8, 0.8)
 
 
 @pytest.mark.parametrize(
-    ("claim", "ratios", "verdict"),
+    ("claim", "ratios", "direction"),
     [
-        (FASTER, FAST, HOLDS),
-        (FASTER, SLOW, FAILS),  # regardless of whole trainings
-        (FASTER, (0.9, 1.1, 1.3, 0.8), UNDECIDED),
-        (FASTER, FAST[:3], UNDECIDED),
-        (ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<"), FAST, HOLDS),
-        (ratio({"strategy": "ddp"}, {"strategy": "eager"}, "within_margin"), FAST, FAILS),
-        (ratio({"strategy": "eager"}, {"strategy": "ddp"}, value=1.6), FAST, FAILS),
+        (FASTER, FAST, words.AS_CLAIMED),
+        (FASTER, SLOW, words.OPPOSITE),  # regardless of whole trainings
+        (FASTER, (0.9, 1.1, 1.3, 0.8), words.UNDECIDED),
+        (FASTER, FAST[:3], words.UNDECIDED),
+        (FASTER, (1.001, 0.999, 1.001, 0.999), words.NO_DIFFERENCE),
+        (ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<"), FAST, words.AS_CLAIMED),
+        (ratio({"strategy": "ddp"}, {"strategy": "eager"}, "same"), FAST, words.DIFFERENT),
     ],
 )
-def test_pairs_decide_by_themselves(claim, ratios, verdict):
+def test_pairs_decide_by_themselves(claim, ratios, direction):
     made = judged(claim, EAGER, turns(DDP, EAGER, *ratios))
-    assert made.verdict == verdict
+    assert answers(made) == [(direction, "")]
     assert made.comparisons[0].measured.seeds == len(ratios)
 
 
 def test_predicting_is_told_by_pairs_of_predicting():
     claim = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="inference_seconds")
     trained = turns(DDP, EAGER, *FAST)
-    assert judged(claim, EAGER, trained).reason == NO_PAIR
+    assert judged(claim, EAGER, trained).reason == words.NO_PAIR
     predicted = DDP.model_copy(update={"predicting": turns(DDP, EAGER, *SLOW).pairs})
-    assert judged(claim, EAGER, predicted).verdict == FAILS
+    assert judged(claim, EAGER, predicted).verdict == words.FAILS
 
 
-# ---------------------------------------------------------------- where the published number lies
+def test_a_pair_that_failed_in_any_restart_is_not_measured():
+    made = judged(FASTER, EAGER, turns(DDP, EAGER, *FAST, failed=1))
+    assert made.verdict == words.NOT_TESTED
+    assert made.reason == "failed here: out of memory in 1 of 5 restarts"
+    assert made.comparisons[0].measured.seeds == 4  # and is shown
 
 
-def test_where_a_published_number_lies_is_told_where_it_can_be():
-    def beside(claim, ddp):
-        (one,) = judged(claim, EAGER, ddp).comparisons
-        return one
-
-    fast, stated = turns(DDP, EAGER, *FAST), FASTER | {"published": 1.5}
-    assert beside(FASTER, fast).position == ""
-    assert beside(stated, turns(DDP, EAGER, *FAST[:3])).position == ""
-    assert beside(FASTER | {"published": 0.6}, fast).position == BELOW
-    other = beside(stated, fast.model_copy(update={"differs": "it repeats"}))
-    assert (other.position, "it repeats" in other.says) == (NOT_COMPARABLE, True)
+def test_a_comparison_without_a_pair_is_shown_and_decides_nothing():
+    other = two("other", 60)
+    made = judged(FASTER, EAGER, turns(DDP, EAGER, *FAST), *other)
+    verdicts = {each.ratios[0].over.model: each.verdict for each in made.comparisons}
+    assert verdicts == {"net": words.AS_CLAIMED, "other": words.NO_PAIR}
 
 
-def test_a_study_with_pairs_compares_no_other_times():
-    other = group("ddp", CPU2, 60, model="other")
-    made = judged(
-        FASTER, EAGER, turns(DDP, EAGER, *FAST), EAGER.model_copy(update={"id": "x"}), other
-    )
-    assert [each.ratios[0].over.id for each in made.comparisons] == [EAGER.id]
-    alone = turns(group("ddp-b", CPU2, 60, model="c"), EAGER, *FAST)
-    assert "no pair" in judged(FASTER, EAGER, DDP, alone).reason
+# ---------------------------------------------------------------- what devices can give
+
+
+@pytest.mark.parametrize(
+    ("claim", "verdict", "size"),
+    [
+        ({"size": 1.5}, words.HOLDS, words.AS_PUBLISHED),
+        ({"size": 1.9}, words.HOLDS_IN_DIRECTION, words.SMALLER),
+        # Two devices give the source at most 2.
+        ({"size": 3.0}, words.IMPOSSIBLE, words.CANNOT_BE_SHOWN),
+        ({"size": [2.0, 3.0]}, words.HOLDS_IN_DIRECTION, words.SMALLER),
+        ({"size": [2.0, 3.0], "bound": 1.99}, words.IMPOSSIBLE, words.SMALLER),
+        ({"size": 1.4, "bound": 1}, words.IMPOSSIBLE, words.LARGER),
+    ],
+)
+def test_what_the_sources_own_devices_cannot_give_is_impossible(claim, verdict, size):
+    test = ratio({"strategy": "eager"}, {"strategy": "ddp", "devices": 2}, **claim)
+    made = judged(test, EAGER, turns(DDP, EAGER, *FAST))
+    assert (made.verdict, answers(made)) == (verdict, [(words.AS_CLAIMED, size)])
+
+
+def test_what_only_our_devices_cannot_give_is_no_size():
+    """The source's four devices give four times, two here at most two."""
+    test = ratio({"strategy": "eager"}, {"strategy": "ddp"}, size=3.0, bound=4)
+    made = judged(test, EAGER, turns(DDP, EAGER, *FAST))
+    assert made.verdict == words.HOLDS_IN_DIRECTION
+    assert answers(made) == [(words.AS_CLAIMED, words.CANNOT_BE_SHOWN)]
+    assert "at most 2.00" in made.comparisons[0].reasons[-1]
+
+
+def test_what_the_sources_own_numbers_deny_is_impossible():
+    rows = ["net,eager,,X,1,1,,train_seconds,100,s", "net,ddp,,X,1,2,,train_seconds,125,s"]
+    told = {"published": {"model": "net", "strategy": "eager"}}, {"published": {"strategy": "ddp"}}
+    eager, ddp = group("eager", CPU1, told=told[0]), group("ddp", CPU2, 60, told=told[1])
+    denied = Contradiction(claims.DENIED, Sure.CERTAIN, "paper", "", (2, 3), ("a", 0))
+    made = judged(FASTER, eager, turns(ddp, eager, *FAST), rows=rows, found=[denied])
+    assert (made.verdict, answers(made)) == (words.IMPOSSIBLE, [(words.AS_CLAIMED, "")])
+
+
+# ---------------------------------------------------------------- equal sides, and firm verdicts
 
 
 def test_where_equal_sides_differ_pairs_tell_nothing():
     biased = turns(turns(DDP, EAGER, *FAST), DDP, 1.1, 1.101, 1.1, 1.101)
-    made = judged(FASTER | {"published": 1.5}, EAGER, biased)
-    assert (made.verdict, made.comparisons[0].position) == (UNTESTED, "")
-    assert "equal sides differ on 2 CPU cores" in made.reason
+    made = judged(FASTER, EAGER, biased)
+    assert (made.verdict, answers(made)) == (words.NOT_TESTED, [(words.NOT_COMPARABLE, "")])
+    assert "equal sides differ on 2 CPU cores" in made.comparisons[0].reasons[0]
     equal = turns(turns(DDP, EAGER, *FAST), DDP, 1.001, 0.999, 1.001, 0.999)
-    assert judged(FASTER, EAGER, equal).verdict == HOLDS
+    assert judged(FASTER, EAGER, equal).verdict == words.HOLDS
+    # Equal sides of another kind, such as of predicting, vouch for nothing.
+    other = biased.pairs[DDP.id]
+    predicting = turns(DDP, EAGER, *FAST).model_copy(update={"predicting": {DDP.id: other}})
+    assert judged(FASTER, EAGER, predicting).verdict == words.HOLDS
+
+
+VOUCHED = (1.001, 0.999, 1.001, 0.999)
+
+
+@pytest.mark.parametrize(
+    ("ddp", "firm"),
+    [
+        (turns(turns(DDP, EAGER, *FAST), DDP, *VOUCHED), True),
+        (turns(DDP, EAGER, *FAST), False),  # no A/A
+        (turns(turns(DDP, EAGER, *FAST), DDP, *VOUCHED[:3]), False),  # not checked
+        (turns(turns(DDP, EAGER, *FAST, disturbed=3), DDP, *VOUCHED), False),
+        (
+            turns(turns(DDP, EAGER, *FAST), DDP, *VOUCHED).model_copy(
+                update={"scaled": ["epochs 1 instead of 50"]}
+            ),
+            False,
+        ),
+    ],
+)
+def test_firm_is_what_is_vouched_for_undisturbed_and_at_the_sources_scale(ddp, firm):
+    assert judged(ratio({"strategy": "ddp"}, {"strategy": "eager"}, "<"), EAGER, ddp).firm == firm
 
 
 def test_a_restart_is_what_its_undisturbed_pairs_say():
@@ -343,26 +564,106 @@ def make_report(folder: Path, claim: dict, groups=None, **study) -> dict:
 
 
 def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
-    data = make_report(tmp_path, FASTER | {"published": 1.5})
+    data = make_report(tmp_path, {"test": FASTER["test"] | {"size": 1.5}})
     html, pdf = render(data)
     made = data["claims"]
     (_, figure) = made["figure"]["parts"]  # after the key
-    assert "Claim 1, holds, firm: Two are faster than one." in figure["alt"]
-    reproduced = r"resnet18: holds, 1\.6\d \(1\.\d+ to 1\.\d+\)"
+    failure = "failed here: out of memory in 1 of 1 restarts"
+    sentence = f"holds in direction where tested (2 of 3 comparisons; others: {failure} 1)"
+    assert f"Claim 1, {sentence}: Two are faster than one." in figure["alt"]
+    reproduced = r"resnet18: as claimed, larger than published, 1\.6\d \(1\.\d+ to 1\.\d+\)"
     assert re.search(f"{reproduced}, published 1.50", figure["alt"])
-    for text in ("1  Two are faster than", "resnet18", "resnet50", "✓ holds, firm"):
+    for text in ("1  Two are faster than", "resnet18", "resnet50", "(✓) holds in"):
         assert f">{text}" in figure["svg"]
-    assert "restart 0: at step 3" in [note["text"] for note in made["detail"]["notes"]]
+    (swin,) = [row for row in made["detail"]["rows"] if "swin" in row[1]["text"]]
+    assert swin[5]["text"] == "failed here"
+    notes = [note["text"] for note in made["detail"]["notes"]]
+    assert "out of memory in 1 of 1 restarts" in notes
     # Only this report's sources are audited.
     (found,) = made["audit"]["rows"]
     assert [cell["text"] for cell in found][:2] == ["constructed", "equal to the last digit"]
     first = squeezed(pypdf.PdfReader(io.BytesIO(pdf)).pages[0].extract_text())
-    for words in (made["sentence"], made["figure"]["title"], "Two are faster than one.", "holds"):
-        assert squeezed(words) in first
-    assert made["sentence"].startswith("1 of 1 claim can be tested here: 1 holds.")
+    for text in (made["sentence"], made["figure"]["title"], "Two are faster than one."):
+        assert squeezed(text) in first
+    assert made["sentence"].startswith("Of 1 claim, 1 holds in direction alone. 1 of their 1 part")
     parts = ("f-claims", "t-claims-each", "summary")
     assert sorted(parts, key=lambda part: html.index(f'id="{part}"')) == list(parts)
     assert squeezed("What the published numbers alone contradict") in squeezed(pdf_text(pdf))
+
+
+def test_every_verdict_is_in_one_file_for_programs(tmp_path, capsys, monkeypatch):
+    made = make_report(tmp_path, {"test": FASTER["test"] | {"size": 1.5}})["judged"]
+    by_schema.check(made, "judged", "claims.json")
+    schema = yaml.safe_load((by_schema.SCHEMAS / "judged.schema.yaml").read_text())
+    verdict = schema["$defs"]["claim"]["properties"]["verdict"]
+    assert verdict["enum"] == list(words.CLAIM_VERDICTS)
+    (claim,) = made["claims"]
+    (part,) = claim["parts"]
+    assert (claim["verdict"], part["size"]) == (words.HOLDS_IN_DIRECTION, words.LARGER)
+    by_model = {each["groups"][0][0].partition(".")[0]: each for each in part["comparisons"]}
+    assert by_model["resnet18"]["measured"]["mean"] == pytest.approx(1.61, abs=0.01)
+    assert by_model["swin"]["direction"] == words.FAILED_HERE
+
+    (tmp_path / "claims.json").write_text(json.dumps(made))
+    monkeypatch.chdir(ROOT)
+
+    def said(*arguments: str) -> str:
+        monkeypatch.setattr(
+            "sys.argv", ["claims.py", "--data", f"{tmp_path}/claims.json", *arguments]
+        )
+        claims_program.main()
+        return capsys.readouterr().out
+
+    suite = ElementTree.fromstring(said("junit"))
+    assert [suite.get(key) for key in ("tests", "failures", "skipped")] == ["1", "0", "1"]
+    assert said("list").startswith("two-faster: holds in direction where tested (2 of 3 comp")
+    shown = said("show", "two-faster")
+    for text in ("Two are faster than one.", "as claimed, larger than published", "published 1.5"):
+        assert text in shown
+    assert "out of memory in 1 of 1 restarts" in shown
+    with pytest.raises(ParbenchError, match="no claim 'two-faste'; did you mean 'two-faster'"):
+        said("show", "two-faste")
+
+
+JUNIT = {words.HOLDS: [], words.FAILS: ["failure"], words.IMPOSSIBLE: ["failure"]}
+
+
+@pytest.mark.parametrize("verdict", words.CLAIM_VERDICTS)
+def test_in_junit_only_what_holds_has_passed(verdict):
+    claim = {"name": "a", "study": "s", "verdict": verdict, "sentence": verdict, "reason": "so"}
+    (case,) = ElementTree.fromstring(claims_json.junit({"claims": [claim]}))
+    assert [each.tag for each in case] == JUNIT.get(verdict, ["skipped"])
+    assert all(each.get("message") == f"{verdict}; so" for each in case)
+
+
+def test_evidence_of_several_machines_is_a_matrix(tmp_path):
+    """A row for each claim, a column for each machine and grade."""
+    (tmp_path / "claims.yaml").write_text(
+        json.dumps({"two-faster": {"study": "paper", "claim": "Two are faster.", **FASTER}})
+    )
+    cells, studies = tmp_path / "results" / "cells", []
+    for name, machine, ratios in (("here", "0123456789ab", FAST), ("there", "f" * 12, SLOW)):
+        machine = {"machine": {"fingerprint": machine}}
+        own = [
+            constructed.Group(name, "eager", CPU1, **machine),
+            constructed.Group(name, "ddp", CPU2, turns=ratios, **machine),
+        ]
+        study = constructed.usual_study(name, published="paper")
+        paths = constructed.write_study(tmp_path / name, study, own)
+        shutil.copytree(paths["cells"], cells, dirs_exist_ok=True)
+        studies.append(paths | {"cells": cells})
+    published = [tmp_path / "here" / "published.csv"]
+    data = collect(*studies, claimed=tmp_path / "claims.yaml", published=published)
+    matrix = data["claims"]["matrix"]
+    (row,) = matrix["rows"]
+    columns = [column for head in matrix["heads"][1:] for column in head["columns"]]
+    found = dict(zip(columns, (cell["text"] for cell in row[1:]), strict=True))
+    here, there = sorted(found)
+    assert here.endswith("[0123456789ab]: other hardware")
+    assert there.endswith("[ffffffffffff]: other hardware")
+    assert (found[here], found[there]) == (words.HOLDS, words.FAILS)
+    html, _ = render(data)
+    assert html.index('id="t-matrix"') < html.index('id="f-claims"')
 
 
 def test_without_testable_claims_there_is_no_figure_and_without_a_source_nothing(tmp_path):
@@ -370,6 +671,6 @@ def test_without_testable_claims_there_is_no_figure_and_without_a_source_nothing
     data = make_report(tmp_path, FASTER, alone)
     assert data["claims"]["figure"]["parts"] == []
     _, pdf = render(data)
-    assert squeezed("0 of 1 claim") in squeezed(pdf_text(pdf))
+    assert squeezed("Of 1 claim, none was tested here.") in squeezed(pdf_text(pdf))
     data = make_report(tmp_path, FASTER, alone, published=None, citation=None)
     assert data["claims"] is None

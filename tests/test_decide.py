@@ -71,8 +71,9 @@ batch-changes-nothing:
   study: somebody
   claim: The batch changes nothing.
   test: {metric: test_accuracy, numerator: {batch_size: 16}, denominator: {batch_size: 32},
-         op: within_margin}
+         op: same}
 """
+HEAD = "study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,unit"
 ROW = "somebody,Table 1,simple_cnn,eager,CPU,1,1,test_accuracy,0.5,fraction"
 
 
@@ -81,8 +82,7 @@ def test_seeds_are_added_to_what_a_claim_about_scores_compares(work):
     study = STUDY.replace("tables:", f"  {half}\npublished: somebody\ntables:")
     (work.folder / "studies" / "decided.yaml").write_text(study)
     published = work.folder / "studies/published"
-    head = "study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,unit"
-    (published / "somebody.csv").write_text(f"{head}\n{ROW}\n")
+    (published / "somebody.csv").write_text(f"{HEAD}\n{ROW}\n")
     (published / "claims.yaml").write_text(CLAIM)
     work.snakemake("results/tables/decided.csv", "--quiet", "all")
     cost(work, "*", 0)  # a seed that costs nothing is always tried
@@ -107,6 +107,24 @@ def test_make_report_measures_nothing_in_a_dry_run_of_a_profile(work):
     done = work.run("scripts/decide.py", "--report", "--profile", "mine")
     assert (done.stdout, done.stderr) == ("", "")
     assert not (work.folder / "results").exists()
+
+
+def test_a_check_fails_where_a_claim_is_refuted_or_undecided(work):
+    sides = {"numerator": {"strategy": "eager"}, "denominator": {"strategy": "ddp", "devices": 2}}
+    untested = {"study": "somebody", "claim": "It is slower."}
+    untested |= {"test": {"metric": "train_seconds", "op": ">", **sides}}
+    impossible = untested | {"test": untested["test"] | {"size": 3}}
+    published = work.folder / "studies/published"
+    (published / "somebody.csv").write_text(f"{HEAD}\n{ROW}\n")
+    study = STUDY.replace("tables:", "published: somebody\ntables:")
+    (work.folder / "studies" / "decided.yaml").write_text(study)
+    for claim, status in ((untested, 0), (impossible, 1)):
+        (published / "claims.yaml").write_text(json.dumps({"it-is": claim}))
+        done = work.run("scripts/decide.py", "--check", check=False)
+        assert done.returncode == status, done.stderr
+        refuted = "it-is (decided): impossible as stated; the source's own devices give at most 2"
+        assert (refuted in done.stdout) == bool(status)
+        assert f"1 claims, {status} of them refuted" in done.stdout
 
 
 def test_a_study_without_pairs_has_nothing_to_decide(work):

@@ -6,16 +6,22 @@ import io
 import json
 import re
 import shlex
+from collections import Counter
 from html.parser import HTMLParser
+from unittest import mock
 
 import pypdf
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from markupsafe import escape
 
 import constructed
 from constructed import A100X2, CPU1, CPU2, Group
 from parbench.errors import ParbenchError
-from parbench.verdicts.words import SHARED_NODES
+from parbench.reporting import sections
+from parbench.reporting.study import Study
+from parbench.verdicts.words import JUDGED, NO_PUBLISHED_VALUE, SHARED_NODES, VERDICTS
 from shown import collect, pdf_text, render, squeezed
 
 
@@ -144,6 +150,9 @@ def test_the_note_of_gpipe_on_cpu_stands_under_its_tables(made):
     assert constructed.GPIPE_NOTE in made[1]
 
 
+TAKES = "undecided: some 24 hours more (1,397 restarts) if the estimate stays"
+
+
 @pytest.mark.parametrize(
     ("turns", "says"),
     [
@@ -152,7 +161,10 @@ def test_the_note_of_gpipe_on_cpu_stands_under_its_tables(made):
         ((1.6, 1.61, 1.59, 1.6), "faster"),
         ((1.9, 2.0, 2.1, 2.1), "faster"),  # only its mean is above the bound
         ((2.6, 2.61, 2.59, 2.6), "above the bound: suspect the clock"),
-        ((0.7, 1.4, 1.1, 1.0), "undecided: too close to call"),
+        (
+            (0.7, 1.4, 1.1, 1.0),
+            "undecided: some 12 hours more (671 restarts) if the estimate stays",
+        ),
         ((1.6, 1.6, 1.6), "undecided: 3 restarts, and 4 are the fewest"),
     ],
 )
@@ -252,15 +264,68 @@ def test_the_summary_counts_what_can_be_compared_and_says_what_the_rest_lacks(ma
     (columns,) = (head["columns"] for head in table["heads"][1:])
     numbers = ([int(cell["text"]) for cell in row[1:]] for row in table["rows"])
     sums = dict(zip(columns, map(sum, zip(*numbers, strict=True)), strict=True))
-    judged = ("reproduced", "within noise", "not reproduced", "better than published (suspicious)")
-    compared = sum(sums.get(name, 0) for name in judged)
+    compared = sum(sums.get(name, 0) for name in JUDGED)
     total = sum(sums.values()) - sums["Cells"]
     sentence = data["summary"]["sentence"]
     assert sentence.startswith(f"{compared} of {total} published numbers can be compared")
     assert f"{sums['not run']} were not run" in sentence
     facts = dict(data["summary"]["facts"])
-    assert facts["Runs"] == "2030-01-01 07:00 to 2030-01-04 07:01 UTC"
+    assert re.fullmatch(r"2030-01-01 07:00 to 2030-01-04 \d\d:\d\d UTC", facts["Runs"])
     assert facts["Machine"] == "Constructed CPU, 2 cores, 23 GiB [0123456789ab]"
+
+
+def test_the_headline_leaves_out_no_verdict(tmp_path):
+    paths = constructed.write_study(tmp_path)
+    study = Study(paths["plan"], paths["table"], paths["cells"])
+    drawn = [name for name in VERDICTS if name != NO_PUBLISHED_VALUE]
+
+    @given(st.dictionaries(st.sampled_from(drawn), st.integers(1, 99), min_size=1))
+    def counts(verdicts):
+        with mock.patch(
+            "parbench.reporting.sections.counted_verdicts", return_value=Counter(verdicts)
+        ):
+            sentence = sections.summary([study])["sentence"]
+        compared, total, *each = map(int, re.findall(r"\d+", sentence))
+        assert total == sum(verdicts.values()) == sum(each)
+        assert compared == sum(verdicts.get(name, 0) for name in JUDGED)
+        assert all(name in sentence for name in verdicts if name in JUDGED)
+
+    counts()
+
+
+def test_every_restart_that_decides_is_in_the_report(tmp_path):
+    """With when, where and by which code it was measured, its load and how to make it again."""
+    slices = [
+        {"pair": n, "side": side, "samples": 64, "seconds": 1.0, "disturbed": n == 0}
+        | {"others": 0.1 * (n == 0), "steal": 0.0, "waited": None}
+        for n in range(2)
+        for side in range(2)
+    ]
+    ddp = Group("net", "ddp", CPU2, turns=(1.5, 1.6), beside={"slices": slices})
+    data = collect(constructed.write_study(tmp_path, groups=[Group("net", "eager", CPU1), ddp]))
+    html, pdf = render(data)
+    table = data["studies"][0]["restarts"]
+    for cell, row in zip(ddp.pairs(), table["rows"], strict=True):
+        texts = [each["text"] for each in row]
+        assert texts[:2] == [cell, "ok"]
+        assert texts[3:7] == ["4, 2 disturbed", "5.0 %", "2030-01-01 07:00", "2030-01-01 07:01"]
+        assert cell in html
+        assert squeezed(cell) in squeezed(pdf_text(pdf))
+    assert "snakemake " in table["caption"]
+    facts = dict(data["summary"]["facts"])
+    assert facts["Measured"] == "8 cells and 2 restarts of pairs"
+    assert facts["Runs"].startswith("2030-01-01 07:00 to ")
+
+
+def test_no_time_of_a_shared_cell_stands_beside_a_ratio(tmp_path):
+    def change(metrics: dict) -> dict:
+        return metrics | {"started": "2030-01-01T07:00:00Z", "finished": "2030-01-01T07:09:00Z"}
+
+    groups = [Group("net", "eager", CPU1), Group("net", "ddp", CPU2, turns=(1.5,) * 4)]
+    for own, shown in ((groups, "shared its machine"), (groups[:1], "0.200 ± 0.003 (4)")):
+        paths = constructed.write_study(tmp_path / shown[:6], groups=own, change=change)
+        table = collect(paths)["studies"][0]["tables"][0]
+        assert shown in [cell["text"] for cell in row_of(table, "net", "eager")]
 
 
 def test_two_studies_may_share_a_cell(tmp_path):
@@ -271,7 +336,7 @@ def test_two_studies_may_share_a_cell(tmp_path):
     ]
     data = collect(*paths)
     html, _ = render(data)
-    assert dict(data["summary"]["facts"])["Cells"] == "8"
+    assert dict(data["summary"]["facts"])["Measured"] == "8 cells"
     names = [attributes["id"] for _, attributes in Page(html).elements if "id" in attributes]
     assert len(names) == len(set(names))
 
@@ -315,7 +380,7 @@ def test_two_renderings_are_equal_byte_for_byte(made):
 
 def test_pdf_is_tagged_titled_and_numbered(made):
     reader = pypdf.PdfReader(io.BytesIO(made[2]))
-    assert reader.metadata.title == "parbench: published and reproduced"
+    assert reader.metadata.title == "parbench: constructed and nothing-ran"
     assert "/MarkInfo" in reader.trailer["/Root"]
     assert reader.outline
     total = len(reader.pages)
@@ -332,9 +397,12 @@ def test_an_unfinished_report_says_what_is_lacking_and_links_the_logs(tmp_path):
     log = "results/cells/a.ddp/log.txt"
     group["failed"] = [{"cell": "a.ddp", "sentence": "rank 1 & died", "lines": lines, "log": log}]
     group["waiting"] = 2
+    restart = {"cell": "a.pair.r0", "sentence": "out of memory", "lines": [], "log": log}
+    plan["pairs"][0] |= {"failed": [restart], "waiting": 3}
     paths["plan"].write_text(json.dumps(plan))
     html, _ = render(collect(paths))
-    assert "This report is not finished: 1 cell failed and 2 cells not trained yet." in html
+    assert "This report is not finished: 2 cells failed and 5 cells not trained yet." in html
+    assert "a.pair.r0" in html
     assert "rank 1 &amp; died" in html
     assert "epoch 1\nKilled &lt;b&gt;" in html
     assert f'<a href="../{log}">' in html

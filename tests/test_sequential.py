@@ -15,6 +15,8 @@ import constructed
 from parbench.bench.calibration import looks
 from parbench.verdicts.sequential import (
     ALPHA,
+    FAILS,
+    HOLDS,
     hodges_lehmann,
     interval,
     k,
@@ -24,7 +26,7 @@ from parbench.verdicts.sequential import (
     ratio_margin,
     within,
 )
-from parbench.verdicts.words import FAILS, HOLDS, TOO_CLOSE, UNDECIDED
+from parbench.verdicts.words import TOO_CLOSE, UNDECIDED
 
 ABOVE_0 = (0.0, math.inf)
 SPREAD = np.array([-1.0, 1.0, -1.0, 1.0, -1.0, 1.0])
@@ -144,7 +146,9 @@ def test_what_is_undecided_says_what_it_takes():
     assert said == f"some {3 * more} minutes more ({more} restarts) if the estimate stays"
     one = outlook(interval(around(0.99, 1)), [0], 50, "seed")
     assert one == "some 1 minute more (1 seed) if the estimate stays"
-    assert outlook(found, [0], 3000, "seed") == TOO_CLOSE
+    hours = math.ceil(more * 3000 / 3600)
+    said = outlook(found, [0], 3000, "seed")
+    assert said == f"some {hours} hours more ({more} seeds) if the estimate stays"
     assert needed(interval(around(0.0, 1)), [0]) is None
     assert outlook(interval(around(0.0, 1)), [0], 1, "seed") == TOO_CLOSE
 

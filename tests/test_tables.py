@@ -209,16 +209,16 @@ def test_a_source_is_looked_up_in_every_file_and_stands_in_one(tmp_path):
     ("metric", "values", "published", "verdict"),
     [
         # The half-width of the interval is 0.0022 (or 0.022), the tolerance 0.01.
-        ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.895, words.REPRODUCED),
-        ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.92, words.NOT_REPRODUCED),
-        ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.88, words.SUSPICIOUS),
-        ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.909, words.UNDECIDED),
-        ("test_accuracy", [0.89, 0.9, 0.9, 0.91], 0.9, words.UNDECIDED),
-        ("test_accuracy", [0.89, 0.9, 0.9, 0.91], 0.94, words.NOT_REPRODUCED),
-        # For times the tolerance is relative, and less is better.
-        ("train_seconds", [99.9, 100.0, 100.0, 100.1], 97, words.REPRODUCED),
-        ("train_seconds", [99.9, 100.0, 100.0, 100.1], 90.0, words.NOT_REPRODUCED),
-        ("train_seconds", [99.9, 100.0, 100.0, 100.1], 120.0, words.SUSPICIOUS),
+        ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.895, words.AS_PUBLISHED),
+        ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.92, words.SMALLER),
+        ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.88, words.LARGER),
+        ("test_accuracy", [0.899, 0.9, 0.9, 0.901], 0.909, words.SMALLER),
+        ("test_accuracy", [0.89, 0.9, 0.9, 0.91], 0.9, words.NOT_TOLD_APART),
+        ("test_accuracy", [0.89, 0.9, 0.9, 0.91], 0.94, words.SMALLER),
+        # For times the tolerance is relative.
+        ("train_seconds", [99.9, 100.0, 100.0, 100.1], 97, words.AS_PUBLISHED),
+        ("train_seconds", [99.9, 100.0, 100.0, 100.1], 90.0, words.LARGER),
+        ("train_seconds", [99.9, 100.0, 100.0, 100.1], 120.0, words.SMALLER),
         ("test_accuracy", [0.8, 0.9], 0.9, words.UNDECIDED),
     ],
 )
@@ -233,10 +233,12 @@ def test_a_verdict(metric, values, published, verdict):
     else:
         assert f"differs by {np.mean(values) - published:+.2g} (tolerance" in found["reason"]
         takes = re.search("minutes more|too close to call", found["reason"])
-        assert bool(takes) == (verdict == words.UNDECIDED)
+        assert bool(takes) == (verdict == words.NOT_TOLD_APART)
 
 
-@pytest.mark.parametrize(("images", "verdict"), [(1000, words.NOT_REPRODUCED), (100, "undecided")])
+@pytest.mark.parametrize(
+    ("images", "verdict"), [(1000, words.SMALLER), (100, words.NOT_TOLD_APART)]
+)
 def test_three_test_images_are_never_a_difference(images, verdict):
     """0.02 is a difference with 1,000 images; with 100 it is two images."""
     own = group(measured={"confusion": [[[images]]] * 4})
@@ -272,7 +274,7 @@ def test_times_that_are_not_comparable(changes, study, reason):
     # Accuracy does not depend on clocks or devices: it is judged unless the work differs.
     other = {"override", "source_dataset", "told"} & {*changes, *study}
     accuracy = row(frame, "test_accuracy")["verdict"]
-    assert accuracy == (words.NOT_COMPARABLE if other else words.REPRODUCED)
+    assert accuracy == (words.NOT_COMPARABLE if other else words.AS_PUBLISHED)
 
 
 WORKER = "torchgpipe gives all CPU devices one worker: micro-batch cost, not scaling"
@@ -281,8 +283,8 @@ WORKER = "torchgpipe gives all CPU devices one worker: micro-batch cost, not sca
 @pytest.mark.parametrize(
     ("changes", "verdict", "reason"),
     [
-        ({}, words.BELOW, "published on 2x A100, here on 2 CPU cores"),
-        ({"told": {"note": "a note"}}, words.BELOW, "; a note"),
+        ({}, words.LARGER, "published on 2x A100, here on 2 CPU cores"),
+        ({"told": {"note": "a note"}}, words.LARGER, "; a note"),
         ({"hardware": make_hardware(devices=4)}, words.NOT_COMPARABLE, "here on 4 CPU cores"),
         (
             {"notes": {"speedup": WORKER}, "told": {"note": WORKER}},
@@ -334,7 +336,7 @@ def test_the_end_of_a_run_says_it_in_short(tmp_path):
     lines = run_program("closing.py", tmp_path).stdout.splitlines()
     assert lines[0] == "paper (stack current, deployment host)"
     eager, ddp, gpipe, horovod = lines[3:7]
-    for told in ("90.0 ? 0.0 %", "101.2 ? 0.6 s", "better than published (suspicious): a"):
+    for told in ("90.0 ? 0.0 %", "101.2 ? 0.6 s", "larger than published: accuracy"):
         assert told in eager
     for told in ("90.0 ? 8.2 %", "100.0 ? 0.0 s"):
         assert told in ddp
@@ -349,7 +351,7 @@ def test_the_end_of_a_run_says_it_in_short(tmp_path):
 
 def test_every_verdict_and_metric_is_documented():
     text = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
-    for name in words.VERDICTS:
+    for name in {*words.VERDICTS, *words.DIRECTIONS, *words.UNJUDGED, *words.CLAIM_VERDICTS}:
         assert f"| {name} |" in text
     for metric in METRICS.values():
         if metric.clocked:

@@ -12,8 +12,8 @@ from parbench.bench.turns import BenchRow
 from parbench.files import read_json
 from parbench.verdicts import sequential
 from parbench.verdicts.pairs import restart
+from parbench.verdicts.sequential import FAILS, HOLDS
 from parbench.verdicts.series import Series
-from parbench.verdicts.words import FAILS, HOLDS
 
 EQUAL = 0.05  # the margin within which sides count as equal
 

@@ -22,7 +22,9 @@ from parbench.plan.model import (
     Number,
     Positive,
     Whole,
+    problem,
     read_model,
+    stated_part,
     validated,
     wrong,
 )
@@ -166,6 +168,8 @@ class Selection(Model):
     device: Literal["cpu", "gpu"] | None = Field(None, description="kind of device")
     devices: Whole | None = Field(None, description="number of devices on a node")
     nodes: Whole | None = Field(None, description="number of nodes")
+    cores: Whole | None = Field(None, description="cores of a CPU device (`threads`)")
+    gpu: str | None = Field(None, description="GPU model, as published values name it: A100")
     batch_size: Whole | None = Field(
         None, description="samples of one step over all ranks (`global_batch`)"
     )
@@ -186,16 +190,14 @@ class Selection(Model):
 
 
 class ClaimTest(Model):
-    """The ratio (for scores, the difference) of a metric between the numerator's and denominator's
-    cells, which agree in model, dataset, seed and all else that neither names."""
+    """One thing that a claim says: the ratio (for scores, the difference) of a metric between the
+    numerator's and the denominator's cells, which agree in all that neither of the two names."""
 
     metric: str = Field(
         min_length=1, description="a metric as in tables; with `largest`, the part before the colon"
     )
-    against: str | None = Field(
-        None,
-        min_length=1,
-        description="with `equal`: the metric that it equals in every run",
+    about: Selection | None = Field(
+        None, description="what both sides are: nothing is said of other cells"
     )
     numerator: Selection | None = Field(None, description="the cells of the numerator")
     denominator: Selection | None = Field(None, description="the cells of the denominator")
@@ -203,55 +205,67 @@ class ClaimTest(Model):
         None,
         description="two models: the first one's ratio over the second one's is judged",
     )
-    op: Literal[">", "<", "within_margin", "report", "largest", "equal"] = Field(
-        description="what the ratio, or difference, must be; `report` only shows it, and "
-        "`largest` says which part of the metric is the largest"
+    op: Literal[">", "<", "same", "report", "largest"] = Field(
+        description="the claimed direction: the ratio is above (>) or below (<) 1, the difference "
+        "above or below 0, or the two are the `same`; `report` only shows it, and `largest` says "
+        "which part of the metric is the largest"
     )
-    value: Number | Literal["published"] | None = Field(
+    expected: Names | None = Field(
         None,
-        description="with > and <: the ratio or, for scores, the difference (0.01 is one "
-        "percentage point); `published`: the claim's published number",
+        description="with `largest`: the parts of the metric of which one is claimed to be the "
+        "largest; default: it is told, and not judged",
     )
     margin: Positive | None = Field(
         None,
-        description="with `within_margin`: how far apart two equal values may be: ratios by this "
+        description="with `same`: how far apart two equal values may be: ratios by this "
         "share (0.05: 1/1.05 to 1.05), scores by this difference or three test "
         "images; default: the study's `tolerance`, or 0.05 and 0.01",
     )
+    size: Number | Annotated[list[Number], Field(min_length=2, max_length=2)] | None = Field(
+        None,
+        description="the ratio, or the difference of scores (0.01 is one point), that the source "
+        "states or that follows from its numbers; two where it states a range; default: computed "
+        "from the published values",
+    )
+    bound: Positive | None = Field(
+        None,
+        description="the most that the source's own devices can give, as a ratio; default: the "
+        "ratio of the devices that the two sides name",
+    )
+    note: str | None = Field(None, description="what a reader must know about this part")
 
     @model_validator(mode="after")
     def _fits_its_op(self) -> ClaimTest:
-        one_sided, is_of_ratio = self.op in (">", "<"), self.op not in ("largest", "equal")
-        required = {"value": one_sided, "against": self.op == "equal"}
-        required |= {"numerator": is_of_ratio, "denominator": is_of_ratio}
-        allowed = {**required, "models": is_of_ratio, "margin": self.op == "within_margin"}
-        for key, is_required in required.items():
-            if is_required and getattr(self, key) is None:
+        of_two = self.op != "largest"
+        for key in ("numerator", "denominator"):
+            if of_two and getattr(self, key) is None:
                 raise self.lacking(key)
+        allowed = {"numerator": of_two, "denominator": of_two, "models": of_two, "size": of_two}
+        allowed |= {"margin": self.op == "same", "bound": self.op in (">", "<")}
+        allowed |= {"expected": not of_two}
         for key, is_allowed in allowed.items():
             if not is_allowed and key in self.model_fields_set:
                 raise self.unwanted(key)
-        self.check_number("value", self.value)
+        for size in self.sizes:
+            if self.is_of_differences and not -1 < size < 1:
+                problem = "is no difference of scores; write one between -1 and 1, 0.01 for a point"
+                raise wrong(["size"], f"value {size} {problem}")
+            if not self.is_of_differences and size <= 0:
+                raise wrong(["size"], f"value {size} is no ratio; write one above 0")
         return self
 
-    def check_number(self, key: str, value: Any) -> None:
-        """Raise an error if ``value`` of ``key`` cannot be a ratio, or a difference of scores."""
-        if isinstance(value, Mapping):
-            for part in value.values():
-                self.check_number(key, part)
-        elif not isinstance(value, (int, float)) or self.op in ("largest", "equal"):
-            return
-        elif self.is_of_differences and not -1 < value < 1:
-            problem = "is no difference of scores; write one between -1 and 1, 0.01 for a point"
-            raise wrong([key], f"value {value} {problem}")
-        elif not self.is_of_differences and value <= 0:
-            raise wrong([key], f"value {value} is no ratio; write one above 0")
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """The stated size: none, one, or the two ends of a range."""
+        if self.size is None:
+            return ()
+        return tuple(self.size) if isinstance(self.size, list) else (self.size,)
 
     @property
     def is_of_differences(self) -> bool:
         """Whether scores are compared, by their difference instead of a ratio."""
         metric = METRICS.get(self.metric)
-        return self.op not in ("largest", "equal") and metric is not None and metric.is_score
+        return self.op != "largest" and metric is not None and metric.is_score
 
     @property
     def sides(self) -> tuple[Selection, Selection]:
@@ -273,38 +287,74 @@ class ClaimTest(Model):
         """Whether the two sides may differ in how they are trained."""
         return bool(self.named & {"strategy", "devices", "nodes", "options"})
 
+    @property
+    def most(self) -> float:
+        """The most that the source's own devices can give, as a ratio above 1; infinite if the
+        claim does not say on how many devices the two sides are."""
+        if self.bound is not None:
+            return self.bound
+        if self.op not in (">", "<") or self.metric not in CLOCKED or self.models:
+            return math.inf
+        over, under = (_devices(side, self.about) for side in self.sides)
+        if over is None or under is None or over == under:
+            return math.inf
+        return max(over / under, under / over)
+
+
+# Metrics that more devices can improve by their number at most.
+CLOCKED = ("train_seconds", "total_seconds", "epoch_seconds", "inference_seconds")
+
+
+def _devices(side: Selection, about: Selection | None) -> int | None:
+    """Return how many devices a side has; eager training has one. None if the claim is silent."""
+    names = [part for part in (side, about) if part]
+    devices = next((part.devices for part in names if part.devices), None)
+    nodes = next((part.nodes for part in names if part.nodes), 1)
+    if devices is None:
+        return 1 if side.strategy == "eager" else None
+    return devices * nodes
+
+
+_Part = stated_part("ClaimPart", ClaimTest)
+
 
 class Claim(Model):
-    """A statement that a source makes in words, with the test that decides it."""
+    """A statement that a source makes in words, cut into parts that each say one thing."""
 
     study: str = Field(description="the source: its name in column `study` of the published values")
     claim: str = Field(min_length=1, description="what the source says")
-    test: ClaimTest | None = Field(
-        None,
-        description="a metric of the numerator's cells over that of the denominator's or, for "
-        "scores, minus it; the cells agree in model, dataset, seed and all else that "
-        "neither of the two names",
-    )
-    published: Number | dict[str, Number | dict[str, Number]] | None = Field(
-        None,
-        description="the ratio or, for scores, the difference by the source's numbers: one "
-        "number, or one by model, by model and batch, or by strategy; default: "
-        "computed from the published values",
+    test: _Part | None = Field(None, description="what all `parts` share; alone, the only part")
+    parts: Annotated[list[_Part], Field(min_length=1)] | None = Field(
+        None, description="what each part says, laid over `test`"
     )
     finding: str | None = Field(
         None,
         description="for a claim without test: the check of scripts/audit.py that contradicts it",
     )
-    note: str | None = Field(None, description="what a reader must know about the test")
+    note: str | None = Field(None, description="what a reader must know about the claim")
+    _tests: tuple[ClaimTest, ...] = ()
 
     @model_validator(mode="after")
-    def _states_its_number(self) -> Claim:
-        needs_published = self.test is not None and self.test.value == "published"
-        if needs_published and "published" not in self.model_fields_set:
-            raise self.lacking("published")
-        if self.test is not None:
-            self.test.check_number("published", self.published)
+    def _has_whole_parts(self) -> Claim:
+        shared = self.test.stated() if self.test else {}
+        tests = []
+        for number, part in enumerate(self.parts or ([_Part()] if self.test else [])):
+            where = ["parts", number] if self.parts else ["test"]
+            stated = shared | part.stated()
+            try:
+                tests.append(ClaimTest.model_validate(stated))
+            except pydantic.ValidationError as error:
+                mistake = problem(ClaimTest, stated, error)
+                raise wrong([*where, *mistake.keys], mistake.said, mistake.last) from None
+        if tests and self.finding:
+            raise self.unwanted("finding")
+        self._tests = tuple(tests)
         return self
+
+    @property
+    def tests(self) -> tuple[ClaimTest, ...]:
+        """The parts, whole; none for a claim that only the audit can contradict."""
+        return self._tests
 
 
 class Claims(RootModel[dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,63}$")], Claim]]):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from parbench.reporting.drawing import INK, Panel, svg
 from parbench.reporting.text import cut
 from parbench.verdicts import words
-from parbench.verdicts.claims import Judged
+from parbench.verdicts.claims import Judged, JudgedPart
 from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.series import Series
 
@@ -19,34 +19,46 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 6.85  # inches, the text width of an A4 page
-LABEL, LEFT, RIGHT, SAYS = 3.52, 3.6, 5.65, 5.84  # edges of columns, in inches
+LABEL, LEFT, RIGHT, SAYS = 3.52, 3.6, 5.6, 5.92  # edges of columns, in inches
 LINE, ROW, GAP, HEAD = 0.135, 0.135, 0.13, 0.17  # heights: text line, row, gap between claims, head
 GOOD = "#1a9480"  # where a claim holds
+BAD, GREY, BLUE, AMBER = "#d14b45", "#7b8894", "#3b7dd8", "#b36b00"
 LOOKS = {  # sign and colour; contrast of 3 or more on white and on the dark page
-    words.HOLDS: ("✓", GOOD),
-    words.FAILS: ("✗", "#d14b45"),
-    words.UNDECIDED: ("?", "#7b8894"),
-    words.REPORTED: ("", "#3b7dd8"),
-    words.UNTESTED: ("–", "#7b8894"),
+    **dict.fromkeys((words.HOLDS, words.AS_CLAIMED), ("✓", GOOD)),
+    **dict.fromkeys((words.HOLDS_IN_DIRECTION, words.HOLDS_IN_PART), ("(✓)", AMBER)),
+    **dict.fromkeys((words.FAILS, words.IMPOSSIBLE, *words.REFUTED), ("✗", BAD)),
+    words.UNDECIDED: ("?", GREY),
+    words.REPORTED: ("", BLUE),
+    **dict.fromkeys((words.NOT_TESTED, *words.UNJUDGED), ("–", GREY)),
 }
+SIZE_SIGNS = {  # beside a direction as claimed
+    words.AS_PUBLISHED: "=",
+    words.SMALLER: "<",
+    words.LARGER: ">",
+    words.NOT_TOLD_APART: "~",
+    words.CANNOT_BE_SHOWN: "",
+}
+BEYOND = 3.0  # a published ratio more than so many times beyond all others leaves the axis
 MIDDLE = {"va": "center_baseline"}
 TICKS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)
 FINE = (0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6)
 CAPTION = (
-    "Each row is one comparison, of what the small print of a claim names: "
-    "published (diamond) and measured here. A claim holds if the whole bar lies in "
-    "the green area, does not hold if it lies outside, and is undecided if it "
-    "crosses the edge. A thin line is the range of values that are too few for an "
-    "interval; bars that leave the axis end in an arrow. Firm: the verdict would "
-    "stand even if all claims of this report were tested as one."
+    "Each row is one comparison of a claim: published (diamond) and measured here. Two answers: "
+    "the direction is as claimed (✓) if the whole bar lies in the green area, and is not (✗) if it "
+    "lies outside or within the margin of no difference; the size is as published (=), smaller "
+    "(<), that is closer to no effect, larger (>), or not told apart (~). A thin line is the range "
+    "of values that are too few for an interval; what leaves the axis ends in an arrow. Firm: the "
+    "verdict would stand even if all claims of this report were tested as one, at the source's own "
+    "scale, with equal sides shown to be equal."
 )
 
 
 @dataclass(frozen=True)
 class Line:
-    """A drawn comparison of a claim: its ``label``, and ``spoken``, its result in words."""
+    """A comparison of a claim as drawn: its ``label``, and ``spoken``, its result in words."""
 
     label: str
+    part: JudgedPart
     each: Comparison
     spoken: str
 
@@ -69,14 +81,22 @@ class Block:
     @property
     def height(self) -> float:
         """The height in inches."""
-        return max(LINE * sum(map(len, self.texts)), ROW * len(self.lines), LINE * 2) + GAP
+        rows = max(sum(map(len, self.texts)), len(self.verdict), 2)
+        return max(LINE * rows, ROW * len(self.lines)) + GAP
+
+    @property
+    def verdict(self) -> list[str]:
+        """The wrapped lines of the verdict, with its scope."""
+        sign = LOOKS[self.judged.verdict][0]
+        text = f"{sign} {self.judged.sentence}".strip() + ", firm" * self.judged.firm
+        return textwrap.wrap(text, 16)
 
     @property
     def spoken(self) -> str:
         """Everything drawn, in words."""
         comparisons = "; ".join(f"{line.label}: {line.spoken}" for line in self.lines)
         firm = ", firm" * self.judged.firm
-        judgement = f"{self.judged.verdict}{firm}: {self.judged.claim.claim}"
+        judgement = f"{self.judged.sentence}{firm}: {self.judged.claim.claim}"
         return f"Claim {self.number}, {judgement} {comparisons}."
 
 
@@ -85,16 +105,12 @@ def shown(each: Comparison) -> bool:
     return isinstance(each.measured, Series)
 
 
-def part(head: list[str], blocks: list[Block], points: bool) -> dict:
-    """Return a source's figure for report.json; ``points``: of differences, not ratios.
-
-    ``head``: the source, then, one line each, the studies its comparisons are from.
-    """
-    height = sum(block.height for block in blocks) + 0.45 + HEAD * len(head)
+def part(head: str, blocks: list[Block], points: bool) -> dict:
+    """Return the figure of the study ``head``; ``points``: of differences, not ratios."""
+    height = sum(block.height for block in blocks) + 0.45 + HEAD
     panel = Panel(partial(_draw, head, blocks, points), height, WIDTH)
-    heading = ", ".join(head)
-    alt = " ".join([f"Claims of {heading}.", *(block.spoken for block in blocks)])
-    return {"alt": alt, "svg": svg(f"claims-{head[0]}", panel)}
+    alt = " ".join([f"Claims tested by {head}.", *(block.spoken for block in blocks)])
+    return {"alt": alt, "svg": svg(f"claims-{head}", panel)}
 
 
 def key() -> dict:
@@ -109,36 +125,39 @@ def key() -> dict:
 # ---------------------------------------------------------------- what is drawn
 
 
-def _edges(block: Block, each: Comparison) -> list[float]:
-    """Return the values where the verdict changes."""
-    if each.boundaries:
-        return list(map(each.measured.shown, each.boundaries))
-    value = block.judged.claim.test.value
-    value = each.ratios[0].stated if value == "published" else value
-    return [] if value is None else [value]
+def _edges(line: Line) -> list[float]:
+    """Return the values where the direction changes."""
+    if line.each.boundaries:
+        return list(map(line.each.measured.shown, line.each.boundaries))
+    none = 0.0 if line.part.test.is_of_differences else 1.0
+    return [none] if line.part.test.op in (">", "<") else []
 
 
 def _limits(blocks: list[Block], points: bool) -> tuple[float, float]:
-    """Return the ends of the axis: it holds all points; bars may leave it."""
-    values = [0.0 if points else 1.0]
-    for block in blocks:
-        for each in (line.each for line in block.lines):
-            marks = (each.measured.mean, each.published, each.bound)
-            values += [*each.measured.points, *_edges(block, each), *filter(None, marks)]
+    """Return the ends of the axis: it holds all points; bars, and published numbers far beyond
+    everything else, may leave it."""
+    values, published = [0.0 if points else 1.0], []
+    for line in (line for block in blocks for line in block.lines):
+        marks = (line.each.measured.mean, line.each.bound)
+        values += [*line.each.measured.points, *_edges(line), *filter(None, marks)]
+        published += [each for each in line.each.published if isinstance(each, float | int)]
     low, high = min(values), max(values)
     if points:
+        low, high = min([low, *published]), max([high, *published])
         room = max(0.06 * (high - low), 0.002)
         return low - room, high + room
+    near = [each for each in published if low / BEYOND <= each <= high * BEYOND]
+    low, high = min([low, *near]), max([high, *near])
     room = max(1.04, (high / low) ** 0.06)
     return low / room, high * room
 
 
-def _draw(head: list[str], blocks: list[Block], points: bool, figure: Figure) -> None:
+def _draw(head: str, blocks: list[Block], points: bool, figure: Figure) -> None:
     from matplotlib.transforms import blended_transform_factory
 
     figure.set_layout_engine("none")  # columns have fixed positions
     height = figure.get_figheight()
-    top, bottom = (0.07 + HEAD * len(head)) / height, 0.38 / height
+    top, bottom = (0.07 + HEAD) / height, 0.38 / height
     box = (LEFT / WIDTH, bottom, (RIGHT - LEFT) / WIDTH, 1 - top - bottom)
     axes = figure.add_axes(box)
     low, high = _limits(blocks, points)
@@ -159,11 +178,9 @@ def _draw(head: list[str], blocks: list[Block], points: bool, figure: Figure) ->
     unit = "Difference (percentage points)" if points else "Ratio (logarithmic)"
     axes.set_xlabel(unit, fontsize=7)
     transform = blended_transform_factory(figure.dpi_scale_trans, axes.transData)
-    for x, text in ((0, head[0]), (SAYS, "Verdict")):
-        above = -0.06 - HEAD * (len(head) - 1)
-        axes.text(x, above, text, transform=transform, weight="bold", fontsize=8.5, va="bottom")
-    for index, text in enumerate(reversed(head[1:])):
-        axes.text(0, -0.06 - HEAD * index, text, transform=transform, fontsize=7, va="bottom")
+    for x, text in ((0, head), (SAYS, "Verdict")):
+        look = {"transform": transform, "weight": "bold", "fontsize": 8.5, "va": "bottom"}
+        axes.text(x, -0.06, text, **look)
     at = 0.0
     for block in blocks:
         if at:
@@ -180,28 +197,27 @@ def _draw_block(axes: Axes, block: Block, at: float, place) -> None:
     axes.text(0, at, "\n".join(claim), fontsize=7.5, linespacing=1.15, **look)
     below = at + LINE * len(claim)
     axes.text(0, below, "\n".join(test), fontsize=6.3, linespacing=1.2, **look)
-    verdict = f"{LOOKS[block.judged.verdict][0]} {block.judged.verdict}".strip()
-    verdict = verdict.replace("tested here", "tested") + ", firm" * block.judged.firm
-    for index, text in enumerate(textwrap.wrap(verdict, 15)):
+    for index, text in enumerate(block.verdict):
         y = at + ROW / 2 + LINE * index
         axes.text(SAYS, y, text, fontsize=7.5, weight="bold", **look | MIDDLE)
     for index, line in enumerate(block.lines):
         middle = at + ROW * (index + 0.5)
-        _draw_line(axes, block, line.each, middle)
+        _draw_line(axes, line, middle)
         small = {"transform": place} | MIDDLE
         axes.text(LABEL, middle, cut(line.label, 26), fontsize=6.5, ha="right", **small)
-        if sign := LOOKS[line.each.verdict][0] * (len(block.lines) > 1):
+        sign = f"{LOOKS[line.each.verdict][0]}{SIZE_SIGNS.get(line.each.size, '')}"
+        if sign:
             axes.text(RIGHT + 0.06, middle, sign, fontsize=7.5, weight="bold", **small)
 
 
-def _draw_line(axes: Axes, block: Block, each: Comparison, at: float) -> None:
-    op, edges = block.judged.claim.test.op, _edges(block, each)
+def _draw_line(axes: Axes, line: Line, at: float) -> None:
+    each, op, edges = line.each, line.part.test.op, _edges(line)
     ends, half = axes.get_xlim(), ROW / 2
-    if edges and each.verdict != words.UNTESTED:
+    if edges and each.is_judged:
         green = (ends[0] if op == "<" else edges[0], ends[1] if op == ">" else edges[-1])
         width = green[1] - green[0]
         axes.barh(at, width, left=green[0], height=ROW, color=GOOD, alpha=0.16, lw=0)
-    for edge in [1.0] if op == "equal" else edges:
+    for edge in edges:
         axes.plot([edge, edge], [at - half, at + half], color=INK, lw=0.9)
     measured, colour = each.measured, LOOKS[each.verdict][1]
     has_interval = measured.ci_low is not None
@@ -217,8 +233,16 @@ def _draw_line(axes: Axes, block: Block, each: Comparison, at: float) -> None:
             axes.plot(ends[end], at, marker, ms=3.5, color=colour, mew=0, clip_on=False)
     if each.bound is not None:
         axes.plot([each.bound] * 2, [at - half, at + half], color="#d0700d", lw=1.8)
-    if each.published is not None:
-        axes.plot(each.published, at, "D", ms=3.6, mfc="none", mec=INK, mew=0.9)
+    look = {"mfc": "none", "mec": INK, "mew": 0.9, "clip_on": False}
+    for number in each.published:
+        if ends[0] <= number <= ends[1]:
+            axes.plot(number, at, "D", ms=3.6, **look)
+        else:
+            end, marker, side = (1, ">", "right") if number > ends[1] else (0, "<", "left")
+            axes.plot(ends[end], at, marker, ms=4, **look)
+            small = {"fontsize": 5.5, "va": "center", "ha": side}
+            shift = (-5 if end else 5, 0)
+            axes.annotate(f"{number:g}", (ends[end], at), shift, "data", "offset points", **small)
 
 
 def _draw_key(figure: Figure) -> None:

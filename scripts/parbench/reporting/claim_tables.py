@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
-import string
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -26,42 +24,43 @@ from parbench.reporting.text import (
     hardware_text,
     label,
     listed,
-    mapping_text,
+    machine_text,
     ratio_text,
     spread_text,
 )
 from parbench.verdicts import audit, claims, words
-from parbench.verdicts.claims import Judged
+from parbench.verdicts.claims import Judged, JudgedPart
 from parbench.verdicts.comparisons import Comparison, Rebuilt
 from parbench.verdicts.groups import Group
 from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.series import Series
 
-TONES = {words.HOLDS: "good", words.FAILS: "bad"}
-OPS = {
-    ">": "more than {}",
-    "<": "less than {}",
-    "within_margin": "equal{}",
-    "report": "told, not judged",
-    "largest": "the largest is told, not judged",
-    "equal": "1, in every run",
+TONES = {
+    **dict.fromkeys((words.HOLDS, words.AS_CLAIMED, words.AS_PUBLISHED), "good"),
+    **dict.fromkeys((words.HOLDS_IN_DIRECTION, words.HOLDS_IN_PART), "warn"),
+    **dict.fromkeys((words.FAILS, words.IMPOSSIBLE, *words.REFUTED), "bad"),
 }
+OPS = {">": "above {}", "<": "below {}", "same": "the same{}", "report": "told, not judged"}
 LISTED = 4  # most lines of a file that a finding names
 DETAIL = "t-claims-each"
+IMPOSSIBLE_BUT = f"{words.IMPOSSIBLE}; here {{}}"
 POINTS = " points"
 
-Value = float | str | Series | None
+Value = float | tuple[float, ...] | str | Series | None
 Panels = dict[tuple[str, str], str | None]  # anchors, by study and group
 
 
-def section(studies: list[Study], claimed: Path | None, published: list[Path]) -> dict | None:
-    """Return the claims, their comparisons one by one, and the audit of the same sources.
+def section(
+    studies: list[Study], claimed: Path | None, published: list[Path]
+) -> tuple[dict | None, list[Judged]]:
+    """Return the claims, their comparisons one by one, and the audit of the same sources; and the
+    claims as records.
 
-    None without ``claimed``, ``published`` or a study that has a source or claims.
+    None, and no records, without ``claimed``, ``published`` or a study that has a source or claims.
     """
     relevant = [study for study in studies if study.has_source or study.study.get("claims")]
     if claimed is None or not published or not relevant:
-        return None
+        return None, []
     rows_by_path = {path: read_rows(path) for path in published}
     all_rows = list(itertools.chain.from_iterable(rows_by_path.values()))
     all_claims = read_claims(claimed)
@@ -75,55 +74,96 @@ def section(studies: list[Study], claimed: Path | None, published: list[Path]) -
             findings += [(path, finding)] if finding.study in sources else []
     judged = claims.judge(all_claims, rebuilt, [finding for _, finding in findings])
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
-    return {
+    made = {
         "sentence": _headline(judged),
+        "matrix": _matrix(judged, studies),
         **_first_page(dict(enumerate(judged, 1))),
         "detail": _one_by_one(judged, panels),
         "audit": _audit(findings, granted),
         "terminal": list(_on_a_terminal(judged)),
     }
+    return made, judged
 
 
 def _rebuilt(study: Study, published: list[Published]) -> Rebuilt:
     means = {key: row.mean for key, row in study.rows.items() if row.mean is not None}
     source = PublishedSource(study.study["published"], published)
-    definition, claimed = study.study, study.study.get("claims", ())
-    return Rebuilt(study.name, definition["tolerance"], source, tuple(study.groups), means, claimed)
+    return Rebuilt(study.name, study.study, source, tuple(study.groups), means)
 
 
 # ---------------------------------------------------------------- the first page
 
 
+def _matrix(judged: list[Judged], studies: list[Study]) -> dict | None:
+    """Return the table of claims by machine and grade, which a report on evidence begins with; None
+    for another report where all are of one."""
+    texts = {
+        run["environment"]["machine"]["fingerprint"]: machine_text(run["environment"]["machine"])
+        for study in studies
+        for run in study.runs.values()
+    }
+
+    def place(each: Judged) -> str:
+        machines = "; ".join(texts.get(name, name) for name in each.machines)
+        return f"{machines}: {each.grade}"
+
+    columns = sorted({place(each) for each in judged if each.machines})
+    if len(columns) < (1 if any(study.evidence for study in studies) else 2):
+        return None
+    fields: dict[str, dict[str, list[Judged]]] = {}
+    for each in judged:
+        fields.setdefault(each.name, {}).setdefault(place(each), []).append(each)
+    rows = []
+    for by_place in fields.values():
+        claim = next(iter(by_place.values()))[0].claim
+        row = [TableCell(printable(f"{claim.study}: {claim.claim}"))]
+        for column in columns:
+            if found := by_place.get(column):
+                text = "; ".join(dict.fromkeys(each.sentence for each in found))
+                row.append(_verdict(found[0].verdict, (), text))
+            else:
+                row.append(absent("not tested there"))
+        rows.append(row)
+    return make_table(
+        "t-matrix",
+        "Where it holds: claims by machine and grade",
+        [("", ["Claim"]), ("", columns)],
+        rows,
+        caption="Cells of two machines, or of two scales, are never judged together. Scaled copy: "
+        "smaller than what the source measured, or of other data; other hardware: the source's "
+        "work on other devices; same configuration: its work on its devices.",
+        empty="No claim.",
+    )
+
+
 def _first_page(numbered: dict[int, Judged]) -> dict:
-    """Return the figure, with parts per source for ratios and differences, and other claims."""
-    by_source: dict[tuple[str, bool], list[tuple[int, Judged]]] = {}
+    """Return the figure, with parts per study for ratios and differences, and other claims."""
+    by_study: dict[tuple[str, bool], list[tuple[int, Judged, list[JudgedPart]]]] = {}
     for number, each in numbered.items():
-        by_source.setdefault((each.claim.study, _is_of_points(each)), []).append((number, each))
-    numbers_drawn, parts = set(), []
-    sources = list(dict.fromkeys(source for source, _ in by_source))
-    ordered = sorted(by_source.items(), key=lambda item: (sources.index(item[0][0]), item[0][1]))
-    for (source, points), source_claims in ordered:
-        names = list(dict.fromkeys(c.study for _, each in source_claims for c in each.comparisons))
-        letters = dict(zip(names, string.ascii_uppercase, strict=False)) if len(names) > 1 else {}
-        blocks = [_block(number, each, letters, points) for number, each in source_claims]
-        blocks = [block for block in blocks if block.lines]
+        for points in (False, True):
+            own = [part for part in each.parts if part.test.is_of_differences == points]
+            if any(claim_figure.shown(c) for part in own for c in part.comparisons):
+                by_study.setdefault((each.study, points), []).append((number, each, own))
+    numbers_drawn, figures = set(), []
+    studies = list(dict.fromkeys(study for study, _ in by_study))
+    for (study, points), claims_of_it in sorted(
+        by_study.items(), key=lambda item: (studies.index(item[0][0]), item[0][1])
+    ):
+        blocks = [_block(number, each, own, points) for number, each, own in claims_of_it]
         numbers_drawn |= {block.number for block in blocks}
-        if blocks:
-            head = [source + ", scores" * points]
-            head += [f"{letter} {name}" for name, letter in letters.items()]
-            parts.append(claim_figure.part(head, blocks, points))
+        figures.append(claim_figure.part(study + ", scores" * points, blocks, points))
     return {
         "figure": {
             "id": "f-claims",
             "title": "What the sources claim, and what was found here",
             "caption": claim_figure.CAPTION,
             "columns": 1,
-            "parts": [claim_figure.key(), *parts] if parts else [],
+            "parts": [claim_figure.key(), *figures] if figures else [],
         },
         "table": make_table(
             "t-claims",
-            "Claims that no number answers",
-            [("", ["No.", "Source", "Claim"]), ("", ["What came out here", "Verdict"])],
+            "Claims of which no number was measured here",
+            [("", ["No.", "Study", "Claim"]), ("", ["What came out here", "Verdict"])],
             [_told_row(n, each) for n, each in numbered.items() if n not in numbers_drawn],
             empty="None.",
         ),
@@ -131,28 +171,51 @@ def _first_page(numbered: dict[int, Judged]) -> dict:
 
 
 def _headline(judged: list[Judged]) -> str:
-    """Count the claims by verdict; say what the others lack."""
+    """Count the claims by verdict, and those that rest on one measurement; say what is lacking."""
     if not judged:
         return "The sources of this report make no claim that is known."
     counts = Counter(each.verdict for each in judged)
     totals = [f"{n} {_says(word, n)}" for word in words.CLAIM_VERDICTS[:-1] if (n := counts[word])]
-    tested = len(judged) - counts[words.UNTESTED]
-    text = (
-        f"{tested} of {count(len(judged), 'claim')} can be tested here: {listed(totals) or 'none'}."
-    )
-    lacks = Counter(_lacks(each)[0] for each in judged if each.verdict == words.UNTESTED)
-    if lacks:
-        text += f" Of the others: {'; '.join(f'{why} ({n})' for why, n in lacks.items())}."
+    text = f"Of {count(len(judged), 'claim')}, {listed(totals) or 'none was tested here'}."
+    if untested := counts[words.NOT_TESTED]:
+        lacks = Counter(_lacks(each)[0] for each in judged if each.verdict == words.NOT_TESTED)
+        reasons = "; ".join(f"{why} ({n})" for why, n in lacks.items())
+        verb = "was" if untested == 1 else "were"
+        text += f" {untested} {verb} not tested here: {reasons}."
+    if parts := sum(len(each.parts) for each in judged):
+        measured = sum(bool(part.judged) for each in judged for part in each.parts)
+        text += f" {measured} of their {count(parts, 'part')} were measured."
+    if shared := _sharing(judged):
+        text += f" One measurement decides several: claims {'; '.join(shared)}."
     if any(comparison.scaled for each in judged for comparison in each.comparisons):
         text += " What is measured here is smaller than what the sources measured."
     return text
+
+
+def _sharing(judged: list[Judged]) -> list[str]:
+    """Return the numbers of claims that rest on the same pairs or seeds, or their reciprocal."""
+    by_measurement: dict[tuple, list[int]] = {}
+    for number, each in enumerate(judged, 1):
+        measured = {
+            frozenset((ratio.over.id, ratio.under.id))
+            for part in each.parts
+            for c in part.judged
+            for ratio in c.ratios
+        }
+        if measured:
+            metrics = frozenset(part.test.metric for part in each.parts)
+            by_measurement.setdefault((metrics, frozenset(measured)), []).append(number)
+    return [listed(list(map(str, each))) for each in by_measurement.values() if len(each) > 1]
 
 
 def _says(verdict: str, number: int) -> str:
     """Return the verb: ``holds`` for 1, ``hold`` for 2."""
     singular, plural = {
         words.HOLDS: ("holds", "hold"),
-        words.FAILS: ("does not", "do not"),
+        words.HOLDS_IN_DIRECTION: ("holds in direction alone", "hold in direction alone"),
+        words.HOLDS_IN_PART: ("holds in part", "hold in part"),
+        words.FAILS: ("does not hold", "do not hold"),
+        words.IMPOSSIBLE: ("is impossible as stated", "are impossible as stated"),
         words.UNDECIDED: ("is undecided", "are undecided"),
         words.REPORTED: ("is told and not judged", "are told and not judged"),
     }[verdict]
@@ -160,51 +223,59 @@ def _says(verdict: str, number: int) -> str:
 
 
 def _lacks(each: Judged) -> tuple[str, str]:
-    """Return what a claim that cannot be tested lacks, in short and in full."""
+    """Return what a claim that is not tested here lacks, in short and in full."""
     reasons = [r.removeprefix(f"{c.study} has ") for c in each.comparisons for r in c.reasons]
-    text = "; ".join(dict.fromkeys(reasons)) or each.reason
-    return re.split("[:;]", re.sub(r" \(.*?\)", "", text))[0], text
+    lacks = (lack for part in each.parts if not part.is_impossible for lack in part.lacks if lack)
+    lack = next(lacks, each.reason)
+    return lack, "; ".join(dict.fromkeys(reasons)) or each.reason
 
 
-def _block(number: int, each: Judged, letters: dict[str, str], points: bool) -> Block:
-    """Return a claim as drawn; ``letters`` mark the studies where there are several."""
-    lines = []
-    for study in dict.fromkeys(c.study for c in each.comparisons):
-        comparisons = [c for c in each.comparisons if c.study == study and claim_figure.shown(c)]
-        labels = (f"{letters.get(study, '')} {text}".strip() for text in _labels(comparisons))
-        lines += map(Line, labels, comparisons, [_spoken(c, points) for c in comparisons])
-    return Block(number, each, _test(each) if lines else "", tuple(lines))
+def _block(number: int, each: Judged, parts: list[JudgedPart], points: bool) -> Block:
+    """Return a claim as drawn, with the comparisons of ``parts`` that have numbers."""
+    drawn = [(part, c) for part in parts for c in part.comparisons if claim_figure.shown(c)]
+    labels = _labels([c for _, c in drawn])
+    lines = [
+        Line(label, part, c, _spoken(c, points))
+        for label, (part, c) in zip(labels, drawn, strict=True)
+    ]
+    return Block(number, each, _test(parts), tuple(lines))
 
 
 def _spoken(each: Comparison, points: bool) -> str:
-    text = f"{each.verdict}, {_text(each.measured.mean, points)}"
+    text = f"{_answers(each)}, {_text(each.measured.mean, points)}"
     interval = _interval(each.measured, points)
     text += f" ({interval.text})" if not interval.spoken else ""
-    return text + (
-        f", published {_text(each.published, points)}" if each.published is not None else ""
-    )
+    return text + (f", published {_text(each.published, points)}" if each.published else "")
 
 
-def _test(judged: Judged) -> str:
-    """Return the test in words: ``Training time, eager over horovod: more than 1``."""
-    test = judged.claim.test
+def _answers(each: Comparison) -> str:
+    """Return both answers: ``as claimed, smaller than published``."""
+    return ", ".join(filter(None, (each.verdict, each.size)))
+
+
+def _test(parts: list[JudgedPart]) -> str:
+    """Return what is tested in words: ``Training time, eager over horovod: above 1``."""
+    test = parts[0].test
+    metrics = " or ".join(dict.fromkeys(label(part.test.metric) for part in parts))
+    none = "0" if test.is_of_differences else "1"
     margin = f" within {test.margin:g}" if test.margin else ""
-    op = OPS[test.op].format(margin if test.op == "within_margin" else mapping_text(test.value))
-    if test.op == "equal":
-        return f"{label(test.metric)} over {label(test.against)}: {op}"
+    ops = dict.fromkeys(
+        OPS[part.test.op].format(margin if part.test.op == "same" else none) for part in parts
+    )
     sides = [
         " or ".join(
-            dict.fromkeys(pair[n].variant for c in judged.comparisons for pair in _sides(c))
+            dict.fromkeys(
+                pair[n].variant for part in parts for c in part.comparisons for pair in _sides(c)
+            )
         )
         for n in (0, 1)
     ]
-    selections = (test.numerator, test.denominator)
     names = (
         side if side.count(" or ") < 3 else str(selection)
-        for side, selection in zip(sides, selections, strict=True)
+        for side, selection in zip(sides, test.sides, strict=True)
     )
     separator = " less " if test.is_of_differences else " over "
-    return f"{label(test.metric)}, {separator.join(names)}: {op}"
+    return f"{metrics}, {separator.join(names)}: {' or '.join(ops)}"
 
 
 def _sides(each: Comparison) -> list[tuple[Group, Group]]:
@@ -212,19 +283,15 @@ def _sides(each: Comparison) -> list[tuple[Group, Group]]:
 
 
 def _told_row(number: int, each: Judged) -> list[TableCell]:
-    measured = [c for c in each.comparisons if c.measured is not None]
-    lacks = _lacks(each)[1] if each.verdict == words.UNTESTED else each.reason
+    measured = [c for c in each.comparisons if isinstance(c.measured, str)]
+    lacks = _lacks(each)[1] if each.verdict == words.NOT_TESTED else each.reason
     return [
         TableCell(str(number), sort=number),
-        TableCell(each.claim.study),
+        TableCell(each.study),
         TableCell(printable(each.claim.claim)),
         TableCell("; ".join(f"{_model(c)}: {c.measured}" for c in measured) or lacks),
-        _verdict(each.verdict, ()),
+        _verdict(each.verdict, (), each.sentence),
     ]
-
-
-def _is_of_points(each: Judged) -> bool:
-    return each.claim.test is not None and each.claim.test.is_of_differences
 
 
 def _text(value: Value, points: bool) -> str:
@@ -234,6 +301,8 @@ def _text(value: Value, points: bool) -> str:
     if isinstance(value, Series):
         spread = spread_text(value, 2 if points else _places(value), 100.0 if points else 1.0)
         return f"{spread}{POINTS * points} ({value.seeds})"
+    if isinstance(value, tuple):
+        return " to ".join(_text(end, points) for end in value)
     return f"{fixed(100 * value, 2)}{POINTS}" if points else ratio_text(value)
 
 
@@ -241,8 +310,10 @@ def _places(value: Series) -> int:
     return decimals([value.mean], "x", [value.std])
 
 
-def _verdict(verdict: str, marks: Sequence[str]) -> TableCell:
-    return TableCell(verdict, tone=TONES.get(verdict, "plain"), verdict=verdict, marks=marks)
+def _verdict(verdict: str, marks: Sequence[str], text: str = "") -> TableCell:
+    return TableCell(
+        text or verdict, tone=TONES.get(verdict, "plain"), verdict=verdict, marks=marks
+    )
 
 
 def _labels(comparisons: list[Comparison]) -> list[str]:
@@ -261,8 +332,6 @@ def _labels(comparisons: list[Comparison]) -> list[str]:
 def _model(each: Comparison) -> str:
     if each.group is not None:
         model = each.group.model
-        if isinstance(each.published, float):
-            return model
         return f"{model} on {hardware_text(each.group.hardware)}"  # the largest part depends on it
     return " over ".join(ratio.over.model for ratio in each.ratios)
 
@@ -284,16 +353,22 @@ def _compared(each: Comparison) -> str:
 
 
 def _on_a_terminal(judged: list[Judged]) -> Iterator[list[str]]:
-    """Yield a head, then the fields of each comparison."""
+    """Yield a head; of each claim its verdict, and the fields of each comparison with cells."""
     yield ["claim", "compared", "published", "here", "95 % interval", "bound", "verdict"]
     for claim in judged:
-        for each in claim.comparisons:
-            numbers = [cell.text for cell in _numbers(each, _is_of_points(claim))]
-            bound = ABSENT if each.bound is None else ratio_text(each.bound)
-            with_reason = each.verdict in (words.UNDECIDED, words.UNTESTED)
-            verdict = f"{each.verdict}: {each.reasons[-1]}" if with_reason else each.verdict
-            fields = [claim.name, _compared(each), *numbers, bound, verdict]
-            yield list(map(printable, fields))
+        reason = f": {claim.reason}" if claim.reason else ""
+        yield [claim.name, printable(f"{claim.sentence}{reason}")]
+        for part in claim.parts:
+            for each in part.comparisons:
+                if not (each.ratios or each.group):
+                    continue
+                numbers = [cell.text for cell in _numbers(each, part.test.is_of_differences)]
+                bound = ABSENT if each.bound is None else ratio_text(each.bound)
+                verdict = IMPOSSIBLE_BUT.format(_answers(each)) if part.is_impossible else ""
+                verdict = verdict or _answers(each)
+                if each.reasons and each.verdict not in (words.AS_CLAIMED, *words.REFUTED):
+                    verdict += f": {each.reasons[-1]}"
+                yield list(map(printable, ["", _compared(each), *numbers, bound, verdict]))
 
 
 # ---------------------------------------------------------------- one by one
@@ -302,47 +377,62 @@ def _on_a_terminal(judged: list[Judged]) -> Iterator[list[str]]:
 def _one_by_one(judged: list[Judged], panels: Panels) -> dict:
     notes = Notes()
     rows = [
-        _comparison_row(number, claim, comparison, panels, notes)
+        _comparison_row(number, claim, part, comparison, panels, notes)
         for number, claim in enumerate(judged, 1)
-        for comparison in claim.comparisons
-        if comparison.ratios or comparison.group
+        for part in claim.parts
+        for comparison in part.comparisons
     ]
-    columns = ["Published", "Reproduced", "95 % interval", "Published lies", "Verdict"]
+    columns = ["Published", "Reproduced", "95 % interval", "Direction", "Size"]
     return make_table(
         DETAIL,
         "What each verdict rests on",
         [("", ["No.", "Compared"]), ("", columns)],
         rows,
-        caption="Numbered as above: the claim's metric of the first side over that of the "
-        "second, by restart of pairs measured in turn, or by seed (their number in "
-        "brackets); for scores, the first minus the second. A claim holds if every "
-        "comparison that could be made holds, and does not hold if one of them is "
-        "clearly against it, or all are. Where the published number lies decides "
-        "nothing.",
+        caption="Numbered as above, a row for each comparison of each part of a claim: the metric "
+        "of the first side over that of the second, by restart of pairs measured in turn, or by "
+        "seed (their number in brackets); for scores, the first minus the second. Direction: "
+        "whether it is above or below, or the same, as claimed. Size: how large it is here; "
+        "smaller is closer to no effect than published.",
         notes=notes,
-        empty="No claim of these sources has a test.",
+        empty="No claim of these sources has a part that cells can measure.",
     )
 
 
 def _comparison_row(
-    number: int, judged: Judged, each: Comparison, panels: Panels, notes: Notes
+    number: int,
+    judged: Judged,
+    part: JudgedPart,
+    each: Comparison,
+    panels: Panels,
+    notes: Notes,
 ) -> list[TableCell]:
-    points, reasons = _is_of_points(judged), each.reasons
-    several = len({c.study for c in judged.comparisons}) > 1
-    compared = f"{each.study}, {_compared(each)}" if several else _compared(each)
-    row = [TableCell(str(number), sort=number), TableCell(compared), *_numbers(each, points)]
+    points, reasons = part.test.is_of_differences, each.reasons
+    compared = TableCell(f"{each.study}, {_who(part, each)}")
+    row = [TableCell(str(number), sort=number), compared, *_numbers(each, points)]
     if each.measured is not None:
         group = each.group or each.ratios[0].over
         row[3] = replace(row[3], link=panels[each.study, group.id])
-    row.append(TableCell(each.position) if each.position else absent("nothing to compare"))
-    if each.position == words.NOT_COMPARABLE:
-        reasons = (*reasons, each.says)
-    return [*row, _verdict(each.verdict, notes.mark(*reasons, printable(judged.claim.note or "")))]
+    told = (*reasons, printable(part.test.note or ""), printable(judged.claim.note or ""))
+    marks = notes.mark(*filter(None, told))
+    direction = IMPOSSIBLE_BUT.format(each.verdict) if part.is_impossible else each.verdict
+    size = _verdict(each.size, ()) if each.size else absent("no size to compare")
+    verdict = words.IMPOSSIBLE if part.is_impossible else each.verdict
+    return [*row, _verdict(verdict, marks, direction), size]
+
+
+def _who(part: JudgedPart, each: Comparison) -> str:
+    """Return what a comparison compares; without cells, what the part is about."""
+    if each.ratios or each.group:
+        return _compared(each)
+    test = part.test
+    about = f", {test.about}" if test.about else ""
+    sides = "" if test.op == "largest" else f", {test.numerator} over {test.denominator}"
+    return f"{label(test.metric)}{sides}{about}"
 
 
 def _numbers(each: Comparison, points: bool) -> list[TableCell]:
     """Return the published and measured values and the interval."""
-    published = absent("no number") if each.published is None else _cell(each.published, points)
+    published = _cell(each.published, points) if each.published else absent("no number")
     if each.measured is None:
         return [published, absent("nothing to compare"), absent("nothing to compare")]
     return [published, _cell(each.measured, points), _interval(each.measured, points)]
@@ -350,6 +440,7 @@ def _numbers(each: Comparison, points: bool) -> list[TableCell]:
 
 def _cell(value: Value, points: bool) -> TableCell:
     sort = value.mean if isinstance(value, Series) else value
+    sort = sort[0] if isinstance(sort, tuple) else sort
     return TableCell(_text(value, points), sort=None if isinstance(value, str) else sort)
 
 

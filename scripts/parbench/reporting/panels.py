@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from parbench.measure.metrics import METRICS, Run
 from parbench.printable import log_line
 from parbench.reporting import certificates
@@ -22,6 +24,7 @@ from parbench.reporting.text import (
     status_text,
 )
 from parbench.verdicts.groups import Group
+from parbench.verdicts.pairs import restart
 
 LOG_LINES = 20  # the last of a failed cell's log
 FACTS = (  # of a cell's environment, besides those shared with other cells
@@ -44,18 +47,22 @@ def environments(studies: list[Study]) -> Environments:
     """Return the studies' distinct environments, named E1, E2, ... as they appear."""
     by_pairs: Environments = {}
     for study in studies:
-        for run in study.runs.values():
-            pairs, name = _environment_pairs(run), f"E{len(by_pairs) + 1}"
+        for environment in map(environment_of, study.all_runs.values()):
+            pairs, name = _environment_pairs(environment), f"E{len(by_pairs) + 1}"
             by_pairs.setdefault(str(pairs), {"id": name.lower(), "name": name, "pairs": pairs})
     return by_pairs
 
 
-def _environment_of(run: Run, known: Environments) -> dict:
-    return known[str(_environment_pairs(run))]
+def environment_of(run: Run) -> dict:
+    """Return the environment of a cell, or of a restart of a pair: its first side's."""
+    return run["sides"][0]["environment"] if "sides" in run else run["environment"]
 
 
-def _environment_pairs(run: Run) -> list[list[str]]:
-    environment = run["environment"]
+def _known(run: Run, known: Environments) -> dict:
+    return known[str(_environment_pairs(environment_of(run)))]
+
+
+def _environment_pairs(environment: dict) -> list[list[str]]:
     machine = environment["machine"]
     packages = (f"{name} {version}" for name, version in sorted(environment["packages"].items()))
     cards = machine.get("accelerators") or []
@@ -82,8 +89,12 @@ def unfinished(studies: list[Study]) -> dict | None:
     """Return what an unfinished report (reporting/unfinished.py) lacks: failed cells with the ends
     of their logs, and how many are not trained yet. None for a complete report."""
     groups = {group.id: group for study in studies for group in study.own}.values()
-    failed = {failure["cell"]: failure for group in groups for failure in group.failed}
+    pairs = {pair["id"]: pair for study in studies for pair in study.pairs}.values()
+    failures = [failure for group in groups for failure in group.failed]
+    failures += [failure for pair in pairs for failure in pair.get("failed", ())]
+    failed = {failure["cell"]: failure for failure in failures}
     waiting = sum(group.waiting for group in groups)
+    waiting += sum(pair.get("waiting", 0) for pair in pairs)
     if not failed and not waiting:
         return None
     parts = [f"{count(len(failed), 'cell')} failed"] if failed else []
@@ -119,7 +130,7 @@ def cells_table(study: Study, known: Environments) -> dict:
 
 
 def _cell_row(study: Study, run: Run, known: Environments) -> list[TableCell]:
-    environment, cell = _environment_of(run, known), run["cell"]
+    environment, cell = _known(run, known), run["cell"]
     return [
         TableCell(cell["id"], link=study.cell_panel(cell["id"])),
         TableCell(status_text(run["status"]), tone="plain" if run["status"] == "ok" else "bad"),
@@ -129,6 +140,60 @@ def _cell_row(study: Study, run: Run, known: Environments) -> list[TableCell]:
         TableCell(moment(run["started"])),
         TableCell(environment["name"], link=environment["id"]),
         TableCell(run["environment"]["code_digest"][:8]),
+    ]
+
+
+def restarts_table(study: Study, known: Environments) -> dict | None:
+    """Return the table of all restarts of a study's pairs, which decide; None without any."""
+    if not study.pair_runs:
+        return None
+    columns = [
+        "Status",
+        "Ratio",
+        "Slices",
+        "Load of others",
+        "Started (UTC)",
+        "Finished (UTC)",
+        "Environment",
+        "Commit",
+        "Code",
+    ]
+    cell = next(iter(study.pair_runs))
+    command = study.cell_command(cell)
+    return make_table(
+        f"t-{study.name}-restarts",
+        "Restarts of pairs",
+        [("", ["Restart"]), ("", columns)],
+        [_restart_row(run, known) for run in study.pair_runs.values()],
+        caption="Every restart behind the ratios above. Ratio: how many times as fast the variant "
+        "is, with how many slices were disturbed. Load of others: the share of the time of its "
+        "cores that other programs and the hypervisor took, over all slices. The command that "
+        f"makes one again, by its name: {command}",
+    )
+
+
+def _restart_row(run: Run, known: Environments) -> list[TableCell]:
+    environment, details, cell = _known(run, known), environment_of(run), run["cell"]
+    is_ok, slices = run["status"] == "ok", run["slices"]
+    status = status_text(run["status"])
+    status += f": {run['reason']}" if run["reason"] else ""
+    ratio = math.exp(restart(run).value) if is_ok else None
+    disturbed = sum(each["disturbed"] for each in slices)
+    spent = sum(each["seconds"] for each in slices)
+    others = sum(each["others"] + each["steal"] for each in slices)
+    commit = (details.get("git_commit") or "unknown")[:12]
+    commit += " with uncommitted changes" * bool(details.get("git_dirty"))
+    return [
+        TableCell(cell["id"]),
+        TableCell(status, tone="plain" if is_ok else "bad"),
+        _number_cell(ratio, 3),
+        TableCell(f"{len(slices)}, {disturbed} disturbed", sort=len(slices)),
+        number(others / spent, f"{100 * others / spent:.1f} %") if spent else absent("no slice"),
+        TableCell(moment(run["started"])),
+        TableCell(moment(run["finished"])),
+        TableCell(environment["name"], link=environment["id"]),
+        TableCell(commit),
+        TableCell(details["code_digest"][:8]),
     ]
 
 
@@ -191,7 +256,7 @@ def _cell_panel(study: Study, cell: str, known: Environments) -> dict:
         "command": study.cell_command(cell),
         "numbers": _cell_numbers(run),
         "facts": [*_cell_facts(run), *certificates.fact(study.proofs, run)],
-        "environment": _environment_of(run, known)["name"],
+        "environment": _known(run, known)["name"],
         "folder": str(study.cells_folder / cell),
         "log": [] if run["status"] == "ok" else _end_of_log(study, cell),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from parbench.measure.metrics import TO_PUBLISHED, label
+from parbench.measure.metrics import METRICS, TO_PUBLISHED, label
 from parbench.plan.study import Table
 from parbench.reporting.study import ONCE, Study
 from parbench.reporting.table import (
@@ -32,12 +32,11 @@ KEYS = ["Model", "Variant", "Hardware"]
 VERDICT = "Verdict"
 FOUR = ["Published", "Reproduced", "Ratio", VERDICT]
 TONES = {
-    words.REPRODUCED: "good",
-    words.INSIDE: "good",
-    words.NOT_REPRODUCED: "bad",
-    words.SUSPICIOUS: "warn",
+    words.AS_PUBLISHED: "good",
+    words.SMALLER: "bad",
+    words.LARGER: "bad",
+    words.OPPOSITE: "bad",
 }
-JUDGED = {*TONES, words.UNDECIDED}
 APART = "not in turns"  # of a speedup that no pair of the study measures
 
 
@@ -61,6 +60,12 @@ def published_cell(row: Row | None, unit: str) -> TableCell:
     return number(value, short(value, unit))
 
 
+def is_clocked(metric: str) -> bool:
+    """Return whether a metric is a time, or a number per time, as a whole cell measures it."""
+    known = METRICS.get(metric)
+    return known is not None and known.depends_on_clock and known.kind == "absolute"
+
+
 def outcome_cell(
     study: Study, group: Group, row: Row | None, unit: str, metric: str, span: int | None = None
 ) -> TableCell:
@@ -72,6 +77,9 @@ def outcome_cell(
     if row is None and study.apart(group, metric):
         return TableCell(APART, tone="muted")
     if row is not None and row.mean is not None:
+        if group.shared and study.pairs and is_clocked(metric):
+            # Beside ratios that were measured apart, it would contradict them.
+            return TableCell(words.SHARED_CELL, tone="muted", link=link)
         value = convert(row.mean, row.unit, unit)
         return TableCell(study.reproduced(row, unit), sort=value, link=link)
     status, reason = group.short_status, row.reason if row else ""
@@ -104,7 +112,7 @@ def metric_cells(
     reason = row.reason if row else group.not_run or ""
     if VERDICT not in columns and (group.not_run or (row and row.mean is not None)):
         outcome = outcome.marked(notes.mark_all(reason))
-    ratio = row.ratio if row and row.verdict in JUDGED else None
+    ratio = row.ratio if row and row.verdict in words.JUDGED else None
     cells = {
         "Published": published_cell(row, unit),
         "Reproduced": outcome,
@@ -117,7 +125,7 @@ def metric_cells(
 def columns_of(study: Study, groups: list[Group], metric: str) -> list[str]:
     """Return a metric's columns: FOUR if a row is judged, else published (if any), reproduced."""
     rows = [row for group in groups if (row := study.row(group, metric))]
-    if any(row.verdict in JUDGED for row in rows):
+    if any(row.verdict in words.JUDGED for row in rows):
         return FOUR
     return FOUR[:2] if any(row.published is not None for row in rows) else FOUR[1:2]
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from parbench.files import read_record, write_atomically, write_json
 from parbench.reporting import certificates, claim_tables, panels, render, sections
 from parbench.reporting.study import Study
+from parbench.reporting.text import listed
+from parbench.verdicts import claims_json
 from parbench.verdicts.certificate import Certificates
 
 
@@ -24,7 +26,8 @@ def collect(
     claimed: Path | None = None,
     published: list[Path] | None = None,
 ) -> dict:
-    """Return all that the report shows, formatted, as JSON. ParbenchError for missing input.
+    """Return all that the report shows, formatted, as JSON, and results/claims.json as ``judged``;
+    ParbenchError for missing input.
 
     ``tables`` are in the order of ``plans``. Plans of evidence bring their own cells and
     certificates. Claims need ``claimed`` (claims.yaml) and ``published`` (CSV files).
@@ -33,23 +36,31 @@ def collect(
     pairs = zip(plans, tables, strict=True)
     studies = [Study(plan, table, cells, proofs) for plan, table in pairs]
     environments = panels.environments(studies)
+    claims, judged = claim_tables.section(studies, claimed, published or [])
     return {
-        "title": "parbench: published and reproduced",
+        "title": f"parbench: {_names(studies)}",
         "timestamp": timestamp(studies),
         "summary": sections.summary(studies),
-        "claims": claim_tables.section(studies, claimed, published or []),
+        "claims": claims,
         "studies": [sections.study_section(study, environments) for study in studies],
         "groups": panels.group_panels(studies, environments),
         "equivalence": certificates.section(studies),
         "environments": list(environments.values()),
         "unfinished": panels.unfinished(studies),
         "evidence": sections.evidence(studies),
+        "judged": claims_json.record(judged),
     }
+
+
+def _names(studies: list[Study]) -> str:
+    """Return the names of up to three studies, else their number."""
+    names = [study.name for study in studies]
+    return listed(names) if len(names) <= 3 else f"{len(names)} studies"
 
 
 def timestamp(studies: list[Study]) -> int:
     """Return the PDF's date: the last run's end in seconds since 1970; 0 without runs."""
-    ends = [run["finished"] for study in studies for run in study.runs.values()]
+    ends = [run["finished"] for study in studies for run in study.all_runs.values()]
     return int(datetime.fromisoformat(max(ends)).timestamp()) if ends else 0
 
 
@@ -77,7 +88,9 @@ def main(argv: list[str] | None = None) -> None:
     options = arguments(argv)
     if options.command == "collect":
         inputs = (options.plan, options.table, options.cells, options.certificate)
-        write_json(options.out, collect(*inputs, options.claims, options.published))
+        data = collect(*inputs, options.claims, options.published)
+        write_json(options.out.with_name("claims.json"), data.pop("judged"))
+        write_json(options.out, data)
     elif options.command == "html":
         write_atomically(
             options.out, render.render_html(read_record(options.data, "title", "studies"))

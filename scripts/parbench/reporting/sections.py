@@ -10,9 +10,8 @@ from parbench.reporting.curves import SPREAD
 from parbench.reporting.figures import figures
 from parbench.reporting.in_turns import in_turns_table
 from parbench.reporting.operators import operators_table, training_operators_table
-from parbench.reporting.panels import Environments, cells_table
+from parbench.reporting.panels import Environments, cells_table, environment_of, restarts_table
 from parbench.reporting.paper_tables import (
-    JUDGED,
     counted_verdicts,
     paper_table,
     time_to_accuracy,
@@ -33,7 +32,7 @@ from parbench.reporting.text import (
     settings_pairs,
 )
 from parbench.reporting.work import work_table
-from parbench.verdicts.words import NOT_COMPARABLE, NOT_MEASURED, NOT_RUN, VERDICTS
+from parbench.verdicts.words import JUDGED, NOT_COMPARABLE, NOT_MEASURED, NOT_RUN, VERDICTS
 
 LACKS = {
     NOT_COMPARABLE: "were published for other data, settings or hardware",
@@ -84,6 +83,7 @@ def study_section(study: Study, known: Environments) -> dict:
         "tables": tables,
         "figures": figures(study),
         "cells": cells_table(study, known),
+        "restarts": restarts_table(study, known),
     }
 
 
@@ -113,18 +113,23 @@ def _citation(citation: dict | None) -> dict | None:
 
 def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
     # By path: studies may share cells; each file of evidence has runs of its own.
-    runs = {study.cells_folder / cell: run for study in studies for cell, run in study.runs.items()}
+    runs = {
+        study.cells_folder / cell: run for study in studies for cell, run in study.all_runs.items()
+    }
+    restarts = sum("sides" in run for run in runs.values())
+    counts = [count(len(runs) - restarts, "cell")]
+    counts += [f"{count(restarts, 'restart')} of pairs"] if restarts else []
     started = min((run["started"] for run in runs.values()), default="")
     finished = max((run["finished"] for run in runs.values()), default="")
-    environments = [run["environment"] for run in runs.values()]
+    environments = list(map(environment_of, runs.values()))
     commits = (
-        (env["git_commit"] or "unknown")[:12]
-        + (" with uncommitted changes" if env["git_dirty"] else "")
+        (env.get("git_commit") or "unknown")[:12]
+        + (" with uncommitted changes" if env.get("git_dirty") else "")
         for env in environments
     )
     return [
         ["Groups", f"{states.total()}: {counted(states)}"],
-        ["Cells", str(len(runs))],
+        ["Measured", listed(counts)],
         ["Machine", _several(machine_text(env["machine"]) for env in environments)],
         ["Stack", _several(study.stack for study in studies)],
         ["Deployment", _several(deployment_text(study.deployment) for study in studies)],
@@ -190,5 +195,5 @@ def evidence(studies: list[Study]) -> dict | None:
 
 
 def _machines(study: Study) -> list[str]:
-    runs = study.runs.values()
-    return list(dict.fromkeys(machine_text(run["environment"]["machine"]) for run in runs))
+    environments = map(environment_of, study.all_runs.values())
+    return list(dict.fromkeys(machine_text(each["machine"]) for each in environments))

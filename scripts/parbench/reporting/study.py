@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from parbench.files import read_json
+from parbench.measure.metrics import Run
 from parbench.plan.study import Table
 from parbench.printable import printable
 from parbench.reporting.text import anchor, convert, decimals, spread_text
@@ -24,7 +25,8 @@ class Study:
     """One study's plan, table rows and metrics, checked against each other.
 
     ``study``: the plan's; ``groups``: all groups; ``own``: those with cells of their own; ``rows``:
-    the table's, by (group, metric); ``runs``: metrics.json by cell; ``proofs``: their certificates;
+    the table's, by (group, metric); ``runs``: metrics.json by cell; ``pairs``: the plan's, and
+    ``pair_runs``: metrics.json of their restarts, by cell; ``proofs``: their certificates;
     ``evidence``: what the plan says of the file it was unpacked from (scripts/evidence.py), which
     brings its own cells and certificates. ParbenchError if something is missing or broken.
     """
@@ -48,8 +50,9 @@ class Study:
         self.tables = list(map(Table.model_validate, self.study["tables"]))
         self.has_source = self.study["published"] is not None
         self.runs = printable(read_runs(plan, self.cells_folder))
-        pair_runs = printable(read_runs(plan, self.cells_folder, "pairs"))
-        self.by_id = groups_of(plan, self.runs | pair_runs)
+        self.pairs = plan.get("pairs", [])
+        self.pair_runs = printable(read_runs(plan, self.cells_folder, "pairs"))
+        self.by_id = groups_of(plan, self.runs | self.pair_runs)
         # Groups of several models together follow those with cells of their own.
         self.groups = list(self.by_id.values())
         self.own = self.groups[: len(plan["groups"])]
@@ -75,6 +78,11 @@ class Study:
     def cell_panel(self, cell: str) -> str:
         """Return the anchor of a cell's details; two studies may have the same cell."""
         return anchor("c", self.name, cell)
+
+    @property
+    def all_runs(self) -> dict[str, Run]:
+        """Metrics of cells and of restarts of pairs, by cell."""
+        return self.runs | self.pair_runs
 
     # ---------------------------------------------------------------- groups and rows
 

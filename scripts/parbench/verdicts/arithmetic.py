@@ -57,13 +57,15 @@ class Granted:
 
 @dataclass(frozen=True)
 class Contradiction:
-    """Numbers that cannot, or can hardly, all be true; ``lines``: their lines in the file."""
+    """Numbers that cannot, or can hardly, all be true; ``lines``: their lines in the file;
+    ``part``: the name of the claim that they contradict, and the number of its part."""
 
     check: str
     sure: Sure
     study: str
     says: str
     lines: tuple[int, ...]
+    part: tuple[str, int] | None = None
 
 
 def against(check: str, sure: Sure, rows: Iterable[Published], says: str) -> Contradiction:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from parbench.measure import metrics_json
 from parbench.plan import expansion, places, published
-from parbench.verdicts import claims
+from parbench.verdicts import audit, claims
 from parbench.verdicts.comparisons import Rebuilt
 from parbench.verdicts.groups import groups_of
 from parbench.verdicts.incomplete import cut
@@ -24,6 +24,9 @@ def judged(
         study_plan = cut(plan.studies[name].stated(), done, lambda group, left: {"cells": []})
         groups, study = tuple(groups_of(study_plan, runs).values()), study_plan["study"]
         source = PublishedSource.read(study["published"], places.published_files())
-        claim_names = study.get("claims", ())
-        rebuilt.append(Rebuilt(name, study["tolerance"], source, groups, {}, claim_names))
-    return claims.judge(published.claims(places.CLAIMS), rebuilt, [])
+        rebuilt.append(Rebuilt(name, study, source, groups, {}))
+    stated = published.claims(places.CLAIMS)
+    rows = [row for path in places.published_files() for row in published.rows(path)]
+    granted = audit.Granted()
+    found = [*audit.contradictions(rows, granted), *audit.of_claims(stated, rows, granted)]
+    return claims.judge(stated, rebuilt, found)

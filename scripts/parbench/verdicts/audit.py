@@ -13,14 +13,14 @@ import operator
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parbench.errors import ParbenchError
 from parbench.files import user_path
 from parbench.plan import published
 from parbench.plan.published import Claim, ClaimTest, Published, Selection
 from parbench.verdicts import arithmetic, printed_table, scores
-from parbench.verdicts.arithmetic import TIMES, Contradiction, Found, Granted, Rows, Sure, against
+from parbench.verdicts.arithmetic import Contradiction, Found, Granted, Rows, Sure, against
 from parbench.verdicts.selection import Configuration, across_models
 
 CHECKS = (
@@ -57,10 +57,11 @@ def of_claims(claims: Mapping[str, Claim], rows: Rows, granted: Granted) -> list
     findings = []
     for name, claim in claims.items():
         of_study = [row for row in rows if row.study == claim.study]
-        if of_study and claim.test and claim.test.numerator:
-            of_metric = arithmetic.of_metrics(of_study, claim.test.metric)
-            findings += denied_by_its_numbers(name, claim, of_metric, granted)
-            findings += promised_above_devices(name, claim, of_metric)
+        for number, test in enumerate(claim.tests if of_study else ()):
+            if test.numerator:
+                part, of_metric = (name, number), arithmetic.of_metrics(of_study, test.metric)
+                findings += denied_by_its_numbers(part, test, of_metric, granted)
+                findings += promised_above_devices(part, test, claim.study, of_metric)
     return findings
 
 
@@ -93,34 +94,34 @@ class OwnRatio:
         )
 
 
-def denied_by_its_numbers(name: str, claim: Claim, rows: Rows, granted: Granted) -> Found:
-    """Apply the claim's test to the source's own numbers; yield one finding of all failures."""
-    test = claim.test
-    value = test.value
-    if value is None or value == "published":  # no threshold, or the published number itself
+def denied_by_its_numbers(
+    part: tuple[str, int], test: ClaimTest, rows: Rows, granted: Granted
+) -> Found:
+    """Apply a part of a claim to the source's own numbers; yield one finding if all deny it."""
+    if test.op not in (">", "<"):
         return
-    denying_rows, messages = [], []
+    none = 0.0 if test.is_of_differences else 1.0
+    rows_of_all, messages, denied = [], [], []
     kind, between = ("difference", "less") if test.is_of_differences else ("ratio", "over")
     for ratio, *others in across_models(test, list(_own_ratios(test, rows))):
         granted.compares(*(side for each in (ratio, *others) for side in (each.over, each.under)))
         least, printed, most = ratio.ends
         for other in others:
             least, printed, most = map(ratio.by, (least, printed, most), reversed(other.ends))
-        if most <= value if test.op == ">" else least >= value:
-            beside = "".join(f", over that of {other.model}" for other in others)
-            messages.append(f"{printed:.3g} of {ratio.over} {between} {ratio.under}{beside}")
-            denying_rows += [
-                row for own_ratio in (ratio, *others) for row in (own_ratio.over, own_ratio.under)
-            ]
-    if messages:
+        denied.append(most <= none if test.op == ">" else least >= none)
+        beside = "".join(f", over that of {other.model}" for other in others)
+        messages.append(f"{printed:.3g} of {ratio.over} {between} {ratio.under}{beside}")
+        rows_of_all += [
+            row for own_ratio in (ratio, *others) for row in (own_ratio.over, own_ratio.under)
+        ]
+    if denied and all(denied):
         shown = "; ".join(messages[:3]) + ", and more" * (len(messages) > 3)
-        yield against(
-            "denied by its own numbers",
-            Sure.CERTAIN,
-            denying_rows,
-            f"{name} claims a {kind} of {test.metric} {test.op} {value:g}; the source's own "
-            f"numbers give {shown}",
+        says = (
+            f"{part[0]} claims a {kind} of {test.metric} {test.op} {none:g}; the source's own "
+            f"numbers give {shown}"
         )
+        found = against("denied by its own numbers", Sure.CERTAIN, rows_of_all, says)
+        yield replace(found, part=part)
 
 
 def _own_ratios(test: ClaimTest, rows: Rows) -> Iterator[OwnRatio]:
@@ -132,38 +133,28 @@ def _own_ratios(test: ClaimTest, rows: Rows) -> Iterator[OwnRatio]:
         return row.model, row.hardware, row.precision, batch, way
 
     by = operator.sub if test.is_of_differences else operator.truediv
-    overs, unders = ([row for row in rows if _chosen(row, side)] for side in test.sides)
+    overs, unders = ([row for row in rows if _is_side(row, side, test)] for side in test.sides)
     for over, under in itertools.product(overs, unders):
         if over.line != under.line and unnamed(over) == unnamed(under) and under.value:
             yield OwnRatio(over, under, by)
 
 
-def _chosen(row: Published, side: Selection) -> bool:
-    return Configuration.of_row(row).is_among(side)
+def _is_side(row: Published, side: Selection, test: ClaimTest) -> bool:
+    own = Configuration.of_row(row)
+    return own.is_among(side) and (test.about is None or own.is_among(test.about))
 
 
-def promised_above_devices(name: str, claim: Claim, rows: Rows) -> Found:
-    """Yield a claimed speedup above the number of devices, whoever measured it."""
-    test, over, under = claim.test, *claim.test.sides
-    alone = over.strategy == "eager" or (over.devices == 1 and over.nodes in (None, 1))
-    if test.metric not in TIMES or test.op != ">" or not alone or under.devices is None:
+def promised_above_devices(part: tuple[str, int], test: ClaimTest, study: str, rows: Rows) -> Found:
+    """Yield a claimed ratio beyond what the source's own devices can give, whoever measured it."""
+    sizes = [size if size >= 1 else 1 / size for size in test.sizes]
+    if test.is_of_differences or not sizes or min(sizes) <= test.most:
         return
-    devices = under.devices * (under.nodes or 1)
-    stated = claim.published if test.value == "published" else test.value
-    by_part = stated if isinstance(stated, Mapping) else {"": stated}
-    speedups = {part: value for part, value in by_part.items() if isinstance(value, int | float)}
-    above = [
-        f"{n:g} ({part})" if part else f"{n:g}" for part, n in speedups.items() if n >= devices
-    ]
-    if above:
-        yield Contradiction(
-            "promised above its devices",
-            Sure.LIKELY,
-            claim.study,
-            f"{name} asks for more than {', '.join(above)} times on {devices} devices, "
-            f"which make at most {devices}",
-            tuple(row.line for row in rows if _chosen(row, test.denominator)),
-        )
+    lines = tuple(row.line for row in rows if any(_is_side(row, side, test) for side in test.sides))
+    says = (
+        f"{part[0]}: a ratio of {test.metric} of {' to '.join(f'{size:g}' for size in test.sizes)} "
+        f"is claimed, and the source's own devices give at most {test.most:g}"
+    )
+    yield Contradiction("promised above its devices", Sure.LIKELY, study, says, lines, part)
 
 
 def coverage(rows: Rows, granted: Granted) -> str:

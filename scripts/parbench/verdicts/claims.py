@@ -1,38 +1,165 @@
-"""Judge what sources claim in words, by the cells at hand (docs/verdicts.md).
+"""Judge what sources claim in words, by the cells of one study (docs/verdicts.md).
 
-A claim's test divides a metric of one selection of groups by that of another. Each pair of groups
-that differ only in what the test names is a comparison with a verdict of its own; the claim's
-verdict follows from these.
+A claim has parts, each about the models, layouts and hardware that it names. A part rests on
+comparisons of two groups; it has a direction and, where the source states one, a size. Cells of two
+studies, and so of two machines or scales, are never judged together.
 """
 
 from __future__ import annotations
 
-import math
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
-from parbench.measure.metrics import METRICS, Metric
+from parbench.measure.metrics import Metric
 from parbench.plan.published import Claim, ClaimTest
-from parbench.verdicts import sequential, words
+from parbench.verdicts import judging, sequential, words
 from parbench.verdicts.arithmetic import Contradiction, Sure
-from parbench.verdicts.comparisons import Comparison, Rebuilt, of_two_groups, untested
+from parbench.verdicts.comparisons import (
+    Comparison,
+    Ratio,
+    Rebuilt,
+    of_two_groups,
+    untested,
+    vouching,
+)
+from parbench.verdicts.groups import Group
 from parbench.verdicts.selection import measuring
-from parbench.verdicts.series import Series
+from parbench.verdicts.sequential import ALPHA
 
-EXACT = 1e-6  # relative difference up to which two numbers are equal
+DENIED = "denied by its own numbers"  # the audit's check
+NO_CELLS = "no cells"  # of a study, that a part is about
+# Of a part's comparisons that are not judged, the word for the part is the first of these.
+GRAVEST = (words.FAILED_HERE, words.NO_PAIR, words.NOT_COMPARABLE, words.NOT_RUN)
+
+
+@dataclass(frozen=True)
+class JudgedPart:
+    """A part of a claim with its comparisons in one study, at least one."""
+
+    test: ClaimTest
+    comparisons: tuple[Comparison, ...]
+    denied: bool = False  # by the source's own numbers
+
+    @cached_property
+    def judged(self) -> list[Comparison]:
+        """The comparisons whose direction was measured."""
+        return [each for each in self.comparisons if each.is_judged]
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether the source's own devices cannot give what it states, or its own numbers deny it,
+        whatever is measured."""
+        if self.denied:
+            return True
+        sizes = [size if size >= 1 else 1 / size for size in self.test.sizes]
+        return bool(sizes) and not self.test.is_of_differences and min(sizes) > self.test.most
+
+    @property
+    def direction(self) -> str:
+        """The direction, or the word for why there is none."""
+        verdicts = [each.verdict for each in self.comparisons]
+        if words.REPORTED in verdicts:
+            return words.REPORTED
+        if not self.judged:
+            return next((word for word in GRAVEST if word in verdicts), words.NOT_MEASURED)
+        answer = sequential.of_claim([each.at for each in self.judged])
+        if answer == sequential.HOLDS:
+            return words.AS_CLAIMED
+        if answer == sequential.FAILS:
+            return next(each.verdict for each in self.judged if each.verdict in words.REFUTED)
+        return words.UNDECIDED
+
+    @property
+    def size(self) -> str:
+        """The size against the published one; empty if no comparison has both."""
+        sizes = {each.size for each in self.judged} - {""}
+        order = (words.SMALLER, words.LARGER, words.NOT_TOLD_APART, words.CANNOT_BE_SHOWN)
+        return next((word for word in (*order, words.AS_PUBLISHED) if word in sizes), "")
+
+    @property
+    def lacks(self) -> list[str]:
+        """What each comparison lacks to be measured, in a few words: ``needs 2x A100``; empty if
+        nothing. A part that is impossible as stated lacks that alone."""
+        return [words.IMPOSSIBLE] if self.is_impossible else list(map(_lack, self.comparisons))
+
+    @property
+    def lack(self) -> str:
+        """What it lacks if none of its comparisons was measured; empty if any was."""
+        found = [each for each in self.lacks if each]
+        return found[0] if len(found) == len(self.lacks) else ""
+
+
+def _lack(each: Comparison) -> str:
+    if each.is_judged or each.verdict == words.REPORTED:
+        return ""
+    if each.verdict == words.NOT_RUN:
+        return re.split(r" \(|[:;]", each.reasons[0])[0]
+    if each.verdict == words.FAILED_HERE:
+        return f"{each.verdict}: {each.reasons[0]}"
+    return each.verdict if each.ratios or each.group else NO_CELLS
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with its verdict, the reason in a sentence, and the comparisons it rests on."""
+    """A claim with the verdict that the cells of one ``study`` give it, and its parts.
+
+    ``grade``: how near its cells are to the source's (words.GRADES); ``machines``: the fingerprints
+    of those that ran them; ``firm``: the verdict would stand if all claims of the report were
+    judged as one, rests on pairs that are vouched for and mostly undisturbed, and is at the
+    source's own scale.
+    """
 
     name: str
     claim: Claim
+    study: str
+    parts: tuple[JudgedPart, ...]
     verdict: str
     reason: str
-    comparisons: tuple[Comparison, ...]
-    firm: bool = False  # also decided at ALPHA over the number of claims judged
+    grade: str
+    machines: tuple[str, ...]
+    firm: bool = False
+
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        """The comparisons of all parts."""
+        return [each for part in self.parts for each in part.comparisons]
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether the study has any cells that the claim is about."""
+        return any(each.ratios or each.group for each in self.comparisons)
+
+    @cached_property
+    def lacks(self) -> list[str]:
+        """What each comparison of each part lacks; empty if nothing."""
+        return [lack for part in self.parts for lack in part.lacks]
+
+    @property
+    def coverage(self) -> str:
+        """How many parts, or comparisons of parts with several, were measured and what the others
+        lack: ``2 of 4 parts; others: no pair 1, needs 2x A100 1``; empty where it is one alone."""
+        lacks = Counter(lack for lack in self.lacks if lack)
+        total, measured = len(self.lacks), len(self.lacks) - sum(lacks.values())
+        noun = "part" if total == len(self.parts) else "comparison"
+        if not lacks:
+            return f"all {measured} {noun}s" if measured > 1 else ""
+        rest = ", ".join(f"{lack} {number}" for lack, number in lacks.items())
+        return f"{measured} of {total} {noun}{'s' * (total != 1)}; others: {rest}"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with its scope: ``holds where tested (2 of 4 parts; others: no pair 2)``."""
+        counted = self.coverage
+        if self.verdict == words.HOLDS_IN_PART:
+            as_claimed = sum(part.direction == words.AS_CLAIMED for part in self.parts)
+            return f"{self.verdict} ({as_claimed} as claimed of {counted})"
+        if self.verdict in (words.NOT_TESTED, words.IMPOSSIBLE) or not counted:
+            return self.verdict
+        tested = " where tested" * (any(self.lacks) and self.verdict != words.UNDECIDED)
+        return f"{self.verdict}{tested} ({counted})"
 
 
 def judge(
@@ -40,40 +167,58 @@ def judge(
     studies: Collection[Rebuilt],
     found: Collection[Contradiction],
 ) -> list[Judged]:
-    """Judge every claim that ``studies`` test; ``found``: the audit's findings on their sources."""
-    judged = []
+    """Judge the claims that each of ``studies`` tests; ``found``: the audit's findings on them.
+
+    Several studies of one source divide its claims among them: each study has those that it has
+    cells for, and the first one those that none has cells for.
+    """
+    by_name, judged = {study.name: study for study in studies}, []
     for name, claim in claims.items():
-        testing = [
-            study for study in studies if study.source.name == claim.study or name in study.claims
-        ]
-        if not testing:
-            continue
-        comparisons = (
-            [comparison for study in testing for comparison in _comparisons(claim, study)]
-            if claim.test
-            else []
-        )
-        verdict, reason = _whole(comparisons) if claim.test else _by_audit(claim, found)
-        judged.append(Judged(name, claim, verdict, reason, tuple(comparisons)))
-    return [replace(each, firm=_is_firm(each, len(judged))) for each in judged]
+        asked = [study for study in studies if study.source.name == claim.study]
+        asked += [study for study in studies if name in study.claims and study not in asked]
+        of_claim = [_judged(name, claim, study, found) for study in asked]
+        judged += [each for each in of_claim if each.has_cells] or of_claim[:1]
+    order = list(by_name)
+    judged.sort(key=lambda each: order.index(each.study))
+    return [replace(each, firm=_is_firm(each, by_name[each.study], len(judged))) for each in judged]
 
 
-def _comparisons(claim: Claim, study: Rebuilt) -> list[Comparison]:
-    """Return a claim's comparisons in one study, at least one."""
-    test = claim.test
-    if test.op == "largest":
-        return _largest(test.metric, study)
-    return _equal(test, study) if test.op == "equal" else of_two_groups(claim, study)
+def _judged(name: str, claim: Claim, study: Rebuilt, found: Collection[Contradiction]) -> Judged:
+    denied = {each.part for each in found if each.check == DENIED}
+    parts = tuple(
+        JudgedPart(test, tuple(_comparisons(test, study)), (name, number) in denied)
+        for number, test in enumerate(claim.tests)
+    )
+    verdict, reason = _verdict(parts) if parts else _by_audit(claim, found)
+    comparisons = [each for part in parts for each in part.comparisons]
+    groups = [side for each in comparisons for side in (*each.sides, each.group) if side]
+    machines = tuple(dict.fromkeys(name for group in groups for name in group.machines()))
+    grade = _grade(groups or study.groups, study)
+    return Judged(name, claim, study.name, parts, verdict, reason, grade, machines)
+
+
+def _grade(groups: Collection[Group], study: Rebuilt) -> str:
+    """Return how near ``groups`` are to what the source measured."""
+    if any(group.differs or judging.scale_difference(group, study.about) for group in groups):
+        return words.SCALED_COPY
+    if all(study.source.is_on_its_hardware(group) for group in groups):
+        return words.SAME_CONFIGURATION
+    return words.OTHER_HARDWARE
+
+
+def _comparisons(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
+    return _largest(test, study) if test.op == "largest" else of_two_groups(test, study)
 
 
 # ---------------------------------------------------------------- of each group alone
 
 
-def _largest(metric: str, study: Rebuilt) -> list[Comparison]:
+def _largest(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
     """Return the largest part of a metric in each group, as measured and as published."""
+    metric = test.metric
     printed = {row.metric for row in study.source.rows if row.metric.startswith(f"{metric}:")}
     comparisons = []
-    for group in study.groups:
+    for group in measuring(study.groups, metric, test.about, instrumented=True):
         means = {
             name: mean for (group_id, name), mean in study.means.items() if group_id == group.id
         }
@@ -85,75 +230,101 @@ def _largest(metric: str, study: Rebuilt) -> list[Comparison]:
             for name in sorted(printed)
             if (published := study.source.find(group, Metric(name, name, "s", "absolute")))
         }
-        reason = group.not_run or (f"no cell measures {metric}" if group.runs else words.NO_VALUES)
-        verdict, reasons = (words.REPORTED, ()) if measured_parts else (words.UNTESTED, (reason,))
+        verdict, reasons, at = words.REPORTED, (), None
+        if not measured_parts:
+            verdict = words.NOT_RUN if group.not_run else words.NOT_MEASURED
+            no_part = f"no cell measures {metric}" if group.runs else words.NO_VALUES
+            reasons = (group.not_run or no_part,)
         # A part is named <metric>:<part>.
         published, measured = (
             max(by_part, key=by_part.get).partition(":")[2] if by_part else None
             for by_part in (printed_parts, measured_parts)
         )
-        if printed_parts or measured_parts:
-            fields = {"group": group, "published": published, "measured": measured}
+        if test.expected and measured:
+            is_expected = measured in test.expected
+            verdict = words.AS_CLAIMED if is_expected else words.DIFFERENT
+            at = partial(_always, sequential.HOLDS if is_expected else sequential.FAILS)
+        if printed_parts or measured_parts or group.not_run:
+            fields = {"group": group, "published": published or (), "measured": measured, "at": at}
             comparisons.append(Comparison(study.name, verdict, reasons, **fields))
     return comparisons or [untested(study, f"no cell of {study.name} measures {metric}")]
 
 
-def _equal(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
-    """Test in each group that the source has, too, whether two metrics are equal in every run."""
-    for name in (test.metric, test.against):
-        if name not in METRICS or METRICS[name].read is None:
-            return [untested(study, f"no cell measures {name}")]
-    metric, against = METRICS[test.metric], METRICS[test.against]
-    comparisons = []
-    for group in measuring(study.groups, test.metric):
-        printed = [study.source.find(group, each) for each in (metric, against)]
-        if None in printed or not printed[1].value:
-            continue
-        ratios = [metric.read(run) / value for run in group.ok if (value := against.read(run))]
-        measured, reasons = Series(dict(enumerate(ratios))) if ratios else None, ()
-        if ratios:
-            exact = all(math.isclose(ratio, 1, rel_tol=EXACT) for ratio in ratios)
-            verdict = words.HOLDS if exact else words.FAILS
-        else:
-            reason = "; ".join(group.failures()) or ("no score" if group.runs else words.NO_VALUES)
-            verdict, reasons = words.UNTESTED, (group.not_run or reason,)
-        published = printed[0].value / printed[1].value
-        fields = {"group": group, "published": published, "measured": measured}
-        comparisons.append(Comparison(study.name, verdict, reasons, **fields))
-    return comparisons or [untested(study, f"no cell of {study.name} has a score")]
+def _always(answer: str, alpha: float) -> str:
+    """Return ``answer`` whatever ``alpha`` is: no interval stands behind it."""
+    return answer
 
 
 # ---------------------------------------------------------------- verdicts
 
 
-def _is_firm(judged: Judged, claims: int) -> bool:
-    """Return whether a claim is also decided at ALPHA over the number of ``claims`` in a report."""
-    tested = [each.at for each in judged.comparisons if each.verdict != words.UNTESTED]
-    if not tested or None in tested:
+def _verdict(parts: Collection[JudgedPart]) -> tuple[str, str]:
+    """Return a claim's verdict by its parts, and what its undecided ones take."""
+    if all(part.is_impossible for part in parts):
+        if all(part.denied for part in parts):
+            return words.IMPOSSIBLE, "the source's own numbers deny it"
+        most = max(part.test.most for part in parts if not part.denied)
+        return words.IMPOSSIBLE, f"the source's own devices give at most {most:.3g} times"
+    parts = [part for part in parts if not part.is_impossible]
+    directions = [part.direction for part in parts]
+    judged = [part for part in parts if part.judged]
+    if not judged:
+        reasons = dict.fromkeys(part.lack for part in parts if part.lack)
+        word = words.REPORTED if words.REPORTED in directions else words.NOT_TESTED
+        return word, "; ".join(reasons)
+    outlooks = dict.fromkeys(
+        each.reasons[-1]
+        for part in judged
+        for each in part.judged
+        if each.verdict == words.UNDECIDED and each.reasons
+    )
+    answer = sequential.of_claim([each.at for part in judged for each in part.judged])
+    if answer == sequential.FAILS:
+        word = words.HOLDS_IN_PART if words.AS_CLAIMED in directions else words.FAILS
+        return word, "; ".join(outlooks)
+    if answer == words.UNDECIDED:
+        return words.UNDECIDED, "; ".join(outlooks) or _against(judged)
+    sizes = dict.fromkeys(part.size for part in judged)
+    others = [f"size {size}" for size in sizes if size not in ("", words.AS_PUBLISHED)]
+    return words.HOLDS_IN_DIRECTION if others else words.HOLDS, ", ".join(others)
+
+
+def _against(parts: Collection[JudgedPart]) -> str:
+    """Return what it takes until the comparisons that are against a claim refute it, each of which
+    might be so by chance among so many."""
+    comparisons = [each for part in parts for each in part.judged]
+    takes = [
+        each.measured.outlook(each.boundaries, ALPHA / len(comparisons))
+        for each in comparisons
+        if each.verdict in words.REFUTED and each.boundaries
+    ]
+    return f"too many comparisons for so little against it: {'; '.join(takes)}" if takes else ""
+
+
+def _is_firm(judged: Judged, study: Rebuilt, claims: int) -> bool:
+    """Return whether a claim's verdict is firm, among ``claims`` in a report."""
+    tested = [each for part in judged.parts for each in part.judged]
+    decided = (words.HOLDS, words.HOLDS_IN_DIRECTION, words.FAILS)
+    if not tested or judged.verdict not in decided or any(each.scaled for each in tested):
         return False
-    return sequential.of_claim(tested, sequential.ALPHA / claims) != words.UNDECIDED
+    ratios = [ratio for each in tested for ratio in each.ratios]
+    if not all(_is_vouched_for(ratio, study.groups) for ratio in ratios if ratio.pair):
+        return False
+    answer = sequential.of_claim([each.at for each in tested], ALPHA / claims)
+    return answer != words.UNDECIDED
 
 
-def _whole(comparisons: Collection[Comparison]) -> tuple[str, str]:
-    """Return a claim's verdict, and a sentence that counts its comparisons by verdict."""
-    counts = Counter(each.verdict for each in comparisons)
-    tested = [each for each in comparisons if each.verdict != words.UNTESTED]
-    if not tested:
-        missing = {reason for each in comparisons for reason in each.reasons}
-        return words.UNTESTED, "; ".join(sorted(missing))
-    tally = ", ".join(f"{name} {counts[name]}" for name in words.CLAIM_VERDICTS if counts[name])
-    studies = dict.fromkeys(each.study + " (scaled)" * each.scaled for each in tested)
-    gravest = (words.FAILS, words.UNDECIDED, words.HOLDS, words.REPORTED)
-    verdict = next(word for word in gravest if counts[word])
-    if verdict == words.FAILS:  # of many comparisons, one may fail by chance
-        verdict = sequential.of_claim([each.verdict_at for each in tested])
-    outlooks = {each.reasons[-1] for each in tested if each.at and each.verdict == words.UNDECIDED}
-    return verdict, "; ".join([f"comparisons: {tally}; on {', '.join(studies)}", *sorted(outlooks)])
+def _is_vouched_for(ratio: Ratio, groups: Iterable[Group]) -> bool:
+    """Return whether equal sides of a pair's kind were equal, and most of its pairs undisturbed."""
+    equal = [pair for _, pair in vouching(groups, ratio)]
+    restarts = ratio.pair.restarts
+    disturbed = sum(each.disturbed for each in restarts) / max(1, sum(r.pairs for r in restarts))
+    return bool(equal) and all(pair.is_equal for pair in equal) and disturbed < 0.5
 
 
 def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]:
     """Return verdict and reason of a claim without test, which only the audit can contradict."""
     sound = [finding for finding in found if finding.sure is not Sure.WEAK]
     if any((finding.study, finding.check) == (claim.study, claim.finding) for finding in sound):
-        return words.FAILS, f"by the published numbers alone ({claim.finding})"
-    return words.UNTESTED, "no cell measures what it is about"
+        return words.IMPOSSIBLE, f"its own numbers contradict it ({claim.finding})"
+    return words.NOT_TESTED, "no cell measures what it is about"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from parbench.measure.metrics import METRICS, Metric
-from parbench.plan.published import Claim, ClaimTest
+from parbench.plan.published import ClaimTest
 from parbench.verdicts import judging, sequential, words
 from parbench.verdicts.groups import Group, compared
 from parbench.verdicts.pairs import Compared
@@ -27,32 +27,42 @@ TURNS = {"train_seconds": "pairs", "total_seconds": "pairs", "inference_seconds"
 class Rebuilt:
     """A study of the report; it tests its source's claims and, by name, ``claims`` of others.
 
-    ``means``: those of its table by (group id, metric), for metrics named <metric>:<part>.
+    ``about``: the plan's study; ``means``: those of its table by (group id, metric), for metrics
+    named <metric>:<part>.
     """
 
     name: str
-    tolerance: Mapping[str, float]
+    about: Mapping
     source: PublishedSource
     groups: tuple[Group, ...]
     means: Mapping[tuple[str, str], float]
-    claims: Collection[str] = ()
+
+    @property
+    def tolerance(self) -> Mapping[str, float]:
+        """How far apart two equal numbers may be."""
+        return self.about["tolerance"]
+
+    @property
+    def claims(self) -> Collection[str]:
+        """Names of claims of other sources."""
+        return self.about.get("claims", ())
 
 
 @dataclass(frozen=True)
 class Ratio:
     """A metric of the group ``over`` divided by that of ``under``; of scores, the difference.
 
-    ``series``: its values, if any; ``missing``: why there are none, or none that are meaningful;
-    ``pair``: set if the groups took turns; ``stated``: the number in the claim; ``published``: the
-    same or, without it, what the source's own numbers give.
+    ``series``: its values, if any; ``lack``: the word for why they decide nothing, empty if they
+    do, and ``missing``: the reasons; ``pair``: set if the groups took turns; ``published``: what
+    the source's own numbers give.
     """
 
     over: Group
     under: Group
     series: Series | None
+    lack: str
     missing: tuple[str, ...]
     pair: Compared | None
-    stated: float | None
     published: float | None
 
     @property
@@ -76,13 +86,13 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One comparison of a claim and its verdict.
+    """One comparison of a part of a claim, with two answers.
 
-    ``ratios``: one, or two of different models, the first to be divided by the second; none if no
-    two groups could be compared. ``group``: set if it is about one group alone. ``published`` and
-    ``measured``: numbers, or a word. ``position``: where the published number is relative to the
-    measured interval, which decides nothing: INSIDE, ABOVE or BELOW (words.py), NOT_COMPARABLE for
-    the reason in ``says``, or empty.
+    ``verdict``: its direction (words.DIRECTIONS), REPORTED, or the word for why it decides nothing;
+    ``size``: how large it is against ``published`` (words.SIZES), empty if that is not judged;
+    ``reasons``: of both. ``ratios``: one, or two of different models, the first to be divided by
+    the second; none if no two groups could be compared. ``group``: set if it is about one group
+    alone. ``published``: a number, the two ends of a range, or a word; ``measured``: likewise.
     """
 
     study: str
@@ -90,12 +100,12 @@ class Comparison:
     reasons: tuple[str, ...]
     ratios: tuple[Ratio, ...] = ()
     group: Group | None = None
-    published: float | str | None = None
+    published: tuple[float, ...] | str = ()
     measured: Series | str | None = None
-    position: str = ""
-    says: str = ""
+    size: str = ""
+    size_boundaries: tuple[float, ...] = ()  # where the size changes, if it is not told apart
     bound: float | None = None  # the largest possible ratio here; for ``<``, the smallest
-    # The verdict as a function of alpha, and the thresholds between verdicts.
+    # What sequential.within says at an alpha, and the thresholds between directions.
     at: Callable[[float], str] | None = None
     boundaries: tuple[float, ...] = ()
 
@@ -112,53 +122,80 @@ class Comparison:
 
     @property
     def waits(self) -> bool:
-        """Whether it is untested only because results are missing."""
-        return self.verdict == words.UNTESTED and self.reasons == (words.NO_VALUES,)
+        """Whether it is not measured only because results are missing."""
+        return self.verdict == words.NOT_MEASURED and self.reasons == (words.NO_VALUES,)
 
-    def verdict_at(self, alpha: float) -> str:
-        """Return the verdict at ``alpha``; if it rests on no interval, the same for any alpha."""
-        return self.at(alpha) if self.at else self.verdict
+    @property
+    def is_judged(self) -> bool:
+        """Whether its direction was measured."""
+        return self.verdict in words.DIRECTIONS
 
 
 def untested(study: Rebuilt, why: str) -> Comparison:
     """Return a comparison that has no numbers, for the reason ``why``."""
-    return Comparison(study.name, words.UNTESTED, (why,))
+    return Comparison(study.name, words.NOT_MEASURED, (why,))
 
 
 # ---------------------------------------------------------------- what is compared with what
 
 
-def of_two_groups(claim: Claim, study: Rebuilt) -> list[Comparison]:
-    """Return a claim's comparisons in one study, at least one."""
-    test = claim.test
+def of_two_groups(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
+    """Return the comparisons of a part of a claim in one study, at least one."""
     groups = measuring(study.groups, test.metric)
-    ratios = [_ratio(claim, study, *pair) for pair in pairs(test, groups)]
-    # If any groups took turns, only these count.
-    ratios = [ratio for ratio in ratios if ratio.pair] or ratios
+    ratios = [_ratio(test, study, *pair) for pair in pairs(test, groups)]
     comparisons = [_compared(test, study, combined) for combined in across_models(test, ratios)]
     return comparisons or [untested(study, f"{study.name} has {lacks(test, groups)}")]
 
 
-def _ratio(claim: Claim, study: Rebuilt, over: Group, under: Group) -> Ratio:
-    metric, pair, series = METRICS.get(claim.test.metric), None, None
-    if metric is not None and metric.depends_on_clock:
+def _ratio(test: ClaimTest, study: Rebuilt, over: Group, under: Group) -> Ratio:
+    metric, pair, series = METRICS.get(test.metric), None, None
+    if metric is None or metric.read is None:
+        return Ratio(
+            over, under, None, words.NOT_MEASURED, (f"no cell measures {test.metric}",), None, None
+        )
+    if metric.depends_on_clock:
         pair, series = _in_turns(metric, over, under)
-    missing = [group.not_run for group in (over, under) if group.not_run]
-    if not missing and (metric is None or metric.read is None):
-        missing = [f"no cell measures {claim.test.metric}"]
-    elif not missing:
-        missing = _cautions(metric, over, under)
-        if not metric.depends_on_clock:
-            ignored = {"global_batch"} if claim.test.numerator.batch_size else set()
-            series = compared(metric, over, under, ignored)
-        if not missing and series is None:
-            missing = [judging.NO_PAIR]
-        elif not missing and not series.values:
-            missing = series.reasons or [words.NO_VALUES]
-    stated = _stated(claim, over, under)
-    printed = _printed(metric, over, under, study.source) if metric else None
-    rest = tuple(dict.fromkeys(missing)), pair, stated, printed if stated is None else stated
-    return Ratio(over, under, series, *rest)
+    else:
+        ignored = {"global_batch"} if "batch_size" in test.named else set()
+        series = compared(metric, over, under, ignored)
+    lack, missing = _lack(metric, over, under, pair, series)
+    published = _printed(metric, over, under, study.source)
+    return Ratio(over, under, series, lack, tuple(dict.fromkeys(missing)), pair, published)
+
+
+def _lack(
+    metric: Metric, over: Group, under: Group, pair: Compared | None, series: Series | None
+) -> tuple[str, list[str]]:
+    """Return the word for why two groups decide nothing, and the reasons; empty if they do."""
+    sides = (over, under)
+    if missing := [side.not_run for side in sides if side.not_run]:
+        return words.NOT_RUN, missing
+    if cautions := _cautions(metric, over, under):
+        return words.NOT_COMPARABLE, cautions
+    if differences := [side.differs for side in sides if side.differs]:
+        return words.NOT_COMPARABLE, [f"differs from the source: {each}" for each in differences]
+    if series is None:
+        return words.NO_PAIR, [judging.NO_PAIR]
+    if failed := _failures(pair, sides):
+        return words.FAILED_HERE, failed
+    if not series.values:
+        return words.NOT_MEASURED, [*series.reasons] or [words.NO_VALUES]
+    return "", []
+
+
+def _failures(pair: Compared | None, sides: Iterable[Group]) -> list[str]:
+    """Return the failures of a pair's restarts, or else of the seeds of its ``sides``: for example
+    ``out of memory in 2 of 5 restarts``."""
+    if pair is not None:
+        total = len(pair.restarts) + sum(pair.failed.values())
+        counts = [(word, number, f"{total} restarts") for word, number in pair.failed.items()]
+    else:
+        counts = [
+            (word, number, f"{len(side.runs)} seeds of {side.variant}")
+            for side in sides
+            for word, number in side.failed_runs().items()
+        ]
+    return [f"{word} in {number} of {of}" for word, number, of in counts]
 
 
 def _in_turns(metric: Metric, over: Group, under: Group) -> tuple[Compared | None, Series | None]:
@@ -185,15 +222,6 @@ def _cautions(metric: Metric, over: Group, under: Group) -> list[str]:
     return cautions
 
 
-def _stated(claim: Claim, over: Group, under: Group) -> float | None:
-    """Return the number that the claim states for all or this model, batch or strategy, or None."""
-    stated = claim.published
-    for key in (over.model, str(over.batch), under.strategy):
-        if isinstance(stated, Mapping):
-            stated = stated.get(key, stated)
-    return None if isinstance(stated, Mapping) else stated
-
-
 def _printed(metric: Metric, over: Group, under: Group, source: PublishedSource) -> float | None:
     """Return what the source's own two numbers give if they are of the same hardware, or None."""
     ours, theirs = (source.find(group, metric) for group in (over, under))
@@ -209,86 +237,114 @@ def _printed(metric: Metric, over: Group, under: Group, source: PublishedSource)
 
 def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Comparison:
     """Judge one ratio, or the first of two divided by the second."""
+    lack = next((ratio.lack for ratio in ratios if ratio.lack), "")
     missing = tuple(dict.fromkeys(reason for ratio in ratios for reason in ratio.missing))
     first, *others = ratios
     published, series = first.published, first.series
     for other in others:
-        series = series if missing else series.beside(other.series)
+        series = series if lack else series.beside(other.series)
         if published is None or other.published is None:
             published = None
         else:
             combine = operator.sub if test.is_of_differences else operator.truediv
             published = combine(published, other.published)
-    value = first.stated if test.value == "published" else test.value
-    if not missing and not series.values:
-        missing = (f"no {series.of.rstrip('s')} that all of them have",)
-    elif not missing and test.value == "published" and value is None:
-        missing = ("the claim states no number for this",)
-    result = Comparison(study.name, words.UNTESTED, missing, ratios, published=published)
-    is_one_ratio = series and series.logs and not others
-    bound, too_far = _reach(test, first, value) if is_one_ratio else (None, "")
-    if missing:
-        return replace(result, reasons=(too_far,)) if result.waits and too_far else result
-    result = replace(result, measured=series, bound=bound)
-    if first.pair and (void := _biased(study.groups, result.sides)):
-        return replace(result, reasons=(void,))
-    result = replace(result, **_beside(result))
-    return replace(result, reasons=(too_far,)) if too_far else _judged(result, test, study, value)
+    if published is not None and not test.sizes:
+        none = 0.0 if test.is_of_differences else 1.0
+        denied = {">": published <= none, "<": published >= none}.get(test.op, False)
+        published = None if denied else published  # the source's words say something else
+    sizes = test.sizes or (() if published is None else (published,))
+    if not lack and not series.values:
+        lack, missing = words.NOT_MEASURED, (f"no {series.of.rstrip('s')} that all of them have",)
+    result = Comparison(study.name, lack, missing, ratios, published=sizes)
+    if lack:
+        # What was measured is shown, though it decides nothing.
+        shown = series if series is not None and series.values and not others else None
+        return replace(result, measured=shown)
+    result = replace(result, measured=series, bound=_bound(test, ratios))
+    if first.pair and (void := _biased(study.groups, first)):
+        return replace(result, verdict=words.NOT_COMPARABLE, reasons=(void,))
+    return _sized(_directed(result, test, study), study)
 
 
-def _biased(groups: Iterable[Group], compared: Iterable[Group]) -> str:
-    """Return why pairs are void, because equal sides on as many devices differ; else empty."""
-    devices_compared = {(side.hardware.device, side.devices) for side in compared}
+def vouching(groups: Iterable[Group], ratio: Ratio) -> list[tuple[Group, Compared]]:
+    """Return the pairs of two equal sides (A/A) that vouch for a pair: of its own kind, which is
+    training or inference, the kind of device, and as many of them with as many threads and nodes
+    as one of its sides."""
+
+    def kind(group: Group) -> tuple:
+        hardware = group.hardware
+        return hardware.device, hardware.devices, hardware.threads, hardware.nodes
+
+    kinds = {kind(ratio.over), kind(ratio.under)}
+    predicting = ratio.pair in (*ratio.over.predicting.values(), *ratio.under.predicting.values())
+    found = []
     for group in groups:
-        pair = group.pairs.get(group.id)
-        if pair and pair.biased and (group.hardware.device, group.devices) in devices_compared:
-            return f"equal sides differ on {group.describe_hardware()}: {pair.equality}"
+        equal = (group.predicting if predicting else group.pairs).get(group.id)
+        if equal is not None and kind(group) in kinds:
+            found.append((group, equal))
+    return found
+
+
+def _biased(groups: Iterable[Group], ratio: Ratio) -> str:
+    """Return why a pair is void, because equal sides of its kind differ; else empty."""
+    for group, equal in vouching(groups, ratio):
+        if equal.biased:
+            return f"equal sides differ on {group.describe_hardware()}: {equal.equality}"
     return ""
 
 
-def _reach(test: ClaimTest, ratio: Ratio, value: float | None) -> tuple[float | None, str]:
-    """Return the largest possible ratio (for ``<`` the smallest), None without a bound; and why no
-    ratio can lie beyond ``value``, empty if one can."""
-    least, most = ratio.bounds
-    bound, factor = (least, 1 / least if least else math.inf) if test.op == "<" else (most, most)
-    if math.isinf(factor):
-        return None, ""
-    beyond = {"<": operator.le, ">": operator.ge}.get(test.op)
-    out_of_reach = beyond is not None and value is not None and beyond(value, bound)
-    return bound, f"at most {factor:.2f} times" if out_of_reach else ""
+def _bound(test: ClaimTest, ratios: tuple[Ratio, ...]) -> float | None:
+    """Return the largest possible ratio here (for ``<`` the smallest), None without a bound."""
+    if len(ratios) > 1:
+        return None
+    least, most = ratios[0].bounds
+    bound = least if test.op == "<" else most
+    return None if bound in (0.0, math.inf) else bound
 
 
-def _judged(made: Comparison, test: ClaimTest, study: Rebuilt, value: float | None) -> Comparison:
-    """Return ``made`` with its verdict by the one rule (sequential.py)."""
+def _directed(made: Comparison, test: ClaimTest, study: Rebuilt) -> Comparison:
+    """Return ``made`` with its direction by the one rule (sequential.py)."""
     series = made.measured
     if test.op == "report":
         reasons = tuple(filter(None, (*series.reasons, series.too_few)))
         return replace(made, verdict=words.REPORTED, reasons=reasons)
-    share = test.margin or study.tolerance["relative" if series.logs else "accuracy"]
-    threshold = math.log(value) if series.logs and value is not None else value
-    region_by_op = {">": (threshold, math.inf), "<": (-math.inf, threshold)}
-    region = region_by_op.get(test.op) or series.margin(share)
+    margin = series.margin(
+        test.margin or study.tolerance["relative" if series.logs else "accuracy"]
+    )
+    region = {">": (0.0, math.inf), "<": (-math.inf, 0.0)}.get(test.op, margin)
 
     def at(alpha: float) -> str:
-        return sequential.within(series.interval(alpha), region)
+        interval = series.interval(alpha)
+        answer = sequential.within(interval, region)
+        if answer == words.UNDECIDED and test.op != "same":
+            is_none = sequential.within(interval, margin) == sequential.HOLDS
+            answer = sequential.FAILS if is_none else answer
+        return answer
 
-    verdict, reasons, ends = at(sequential.ALPHA), series.reasons, filter(math.isfinite, region)
-    if verdict == words.UNDECIDED:
+    answer, reasons, ends = at(sequential.ALPHA), series.reasons, filter(math.isfinite, region)
+    verdict = words.UNDECIDED
+    if answer == sequential.HOLDS:
+        verdict = words.AS_CLAIMED
+    elif answer == sequential.FAILS:
+        crosses = sequential.within(series.interval(), margin) == sequential.HOLDS
+        verdict = words.NO_DIFFERENCE if crosses else words.OPPOSITE
+        verdict = words.DIFFERENT if test.op == "same" else verdict
+    else:
         reasons = (*reasons, series.outlook(region))
     return replace(made, verdict=verdict, reasons=reasons, at=at, boundaries=tuple(ends))
 
 
-def _beside(made: Comparison) -> dict[str, str]:
-    """Return the fields that relate the published number to the interval, if both are known."""
-    value, series = made.published, made.measured
-    if value is None or series.too_few:
-        return {}
-    reasons = [f"differs from the source: {side.differs}" for side in made.sides if side.differs]
+def _sized(made: Comparison, study: Rebuilt) -> Comparison:
+    """Return ``made`` with its size against the published one, where both are known."""
+    series = made.measured
+    if not made.published or series.too_few or made.verdict == words.REPORTED:
+        return made
     if len(made.ratios) == 1 and series.logs:
         least, most = made.ratios[0].bounds
-        reasons += judging.beyond(value, most, least)
-    if reasons:
-        printed = f"{value:.3g}" if series.logs else f"{100 * value:+.2f} points"
-        says = f"published {printed}: not comparable: {'; '.join(reasons)}"
-        return {"position": words.NOT_COMPARABLE, "says": says}
-    return {"position": judging.position(value, series)}
+        if beyond := judging.beyond(made.published[0], most, least):
+            reasons = (*made.reasons, *beyond)
+            return replace(made, size=words.CANNOT_BE_SHOWN, reasons=reasons)
+    share = study.tolerance["relative" if series.logs else "accuracy"]
+    size, boundaries = judging.size_of_effect(series, made.published, share)
+    reasons = (*made.reasons, f"size: {series.outlook(boundaries)}") if boundaries else made.reasons
+    return replace(made, size=size, size_boundaries=boundaries, reasons=reasons)

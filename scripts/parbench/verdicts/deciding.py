@@ -32,7 +32,17 @@ from parbench.verdicts.pairs import Compared
 from parbench.verdicts.sequential import Band
 from parbench.verdicts.series import Series
 from parbench.verdicts.terminal import aligned, say
-from parbench.verdicts.words import FAILS, FEWEST, UNDECIDED
+from parbench.verdicts.words import (
+    FAILS,
+    FEWEST,
+    HOLDS_IN_PART,
+    IMPOSSIBLE,
+    NOT_TOLD_APART,
+    REFUTED,
+    UNDECIDED,
+)
+
+AGAINST = (FAILS, HOLDS_IN_PART, IMPOSSIBLE, UNDECIDED)  # what `--check` fails for
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ def still_open(plan: expansion.Plan) -> Iterator[Open]:
     """Yield what is undecided in ``plan``: whether a pair's variant is faster, slower or equal, and
     claims that rest on pairs or on seeds."""
     for name, study in plan.studies.items():
-        undecided = [comparison for comparison in _claimed(name, plan) if comparison.boundaries]
+        undecided = [comparison for comparison in _claimed(name, plan) if _boundaries(comparison)]
         # Two names of several models together may compare the same cells.
         pairs_by_cells: dict[tuple[str, ...], list[PairGroup]] = {}
         for pair in study.pairs or ():
@@ -72,13 +82,32 @@ def still_open(plan: expansion.Plan) -> Iterator[Open]:
             series = _compared(pairs[0]).series
             boundaries = series.undecided(study.study.tolerance.relative)
             for comparison in undecided:
-                if any(ratio.pair and ratio.pair.cells == cells for ratio in comparison.ratios):
-                    boundaries += comparison.boundaries
+                # A boundary of a ratio of two models is none of either model's.
+                if len(comparison.ratios) == 1 and _rests_on(comparison, cells):
+                    boundaries += _boundaries(comparison)
             if boundaries:
                 yield Open.of(pairs, series, boundaries)
         for comparison in undecided:
             if not any(ratio.pair for ratio in comparison.ratios):
-                yield Open.of(_groups(comparison), comparison.measured, comparison.boundaries)
+                yield Open.of(_groups(comparison), comparison.measured, _boundaries(comparison))
+            elif len(comparison.ratios) > 1:
+                of_both = [
+                    pair
+                    for cells, pairs in pairs_by_cells.items()
+                    for pair in pairs
+                    if _rests_on(comparison, cells)
+                ]
+                yield Open.of(of_both, comparison.measured, _boundaries(comparison))
+
+
+def _rests_on(comparison: Comparison, cells: tuple[str, ...]) -> bool:
+    return any(ratio.pair and ratio.pair.cells == cells for ratio in comparison.ratios)
+
+
+def _boundaries(comparison: Comparison) -> tuple[float, ...]:
+    """Return what the interval has to leave for the direction or, if that is known, the size."""
+    is_open = comparison.verdict == UNDECIDED or not comparison.size_boundaries
+    return comparison.boundaries if is_open else comparison.size_boundaries
 
 
 def _groups(compared: Comparison) -> list[Group]:
@@ -96,15 +125,19 @@ def _compared(pair: PairGroup) -> Compared:
 
 
 def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:
-    """Return the comparisons of the study's claims that are undecided, or that fail although their
-    claim is undecided: not clearly enough for one of several."""
+    """Return the comparisons of the study's claims that are undecided, or of a size that is not
+    told apart from the published one, or against a claim that is undecided: not clearly enough for
+    one of several."""
     done = [cell for cell in plan.runnable(name) if state.state(cell, plan)[0] == "done"]
     return [
         comparison
         for claim in asked.judged(plan, [name], done)
-        for comparison in claim.comparisons
+        for part in claim.parts
+        if not part.is_impossible
+        for comparison in part.judged
         if comparison.verdict == UNDECIDED
-        or (claim.verdict, comparison.verdict) == (UNDECIDED, FAILS)
+        or comparison.size == NOT_TOLD_APART
+        or (claim.verdict == UNDECIDED and comparison.verdict in REFUTED)
     ]
 
 
@@ -124,6 +157,11 @@ def main() -> None:
         action="store_true",
         help="within `budget_minutes` of the configuration, and then write the report anew",
     )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="measure nothing; exit with 1 if a claim is refuted, impossible or undecided",
+    )
     options, others = parser.parse_known_args()
     if others and not options.report:
         parser.error(f"unknown words: {shlex.join(others)}")
@@ -137,6 +175,8 @@ def main() -> None:
         lacking = expansion.lacking_as_planned(config["studies"]) if options.report else None
         return expansion.plan(config, options.configfile, changes, lacking)
 
+    if options.check:
+        sys.exit(_checked(expansion.plan(config, options.configfile, changes)))
     if not options.report:
         software = deployment.CompletedSoftware(config)  # before anything is timed
         lacking = expansion.lacking_here(config, software)
@@ -148,6 +188,23 @@ def main() -> None:
     if pairing.added() != before:
         arguments = [word for word in sys.argv[1:] if word != "--report"]
         _snakemake("reports/final.html", "reports/final.pdf", *arguments)
+
+
+def _checked(plan: expansion.Plan) -> int:
+    """Print the claims that are refuted, impossible as stated or undecided; return 1 if any is."""
+    done = [
+        cell
+        for study in plan.studies
+        for cell in plan.runnable(study)
+        if state.state(cell, plan)[0] == "done"
+    ]
+    judged = asked.judged(plan, list(plan.studies), done)
+    against = [each for each in judged if each.verdict in AGAINST]
+    for each in against:
+        reason = f"; {each.reason}" if each.reason else ""
+        say(f"{each.name} ({each.study}): {each.sentence}{reason}")
+    say(f"{len(judged)} claims, {len(against)} of them refuted, impossible or undecided")
+    return 1 if against else 0
 
 
 def _check(plan: expansion.Plan) -> None:
@@ -189,8 +246,7 @@ def _decided(
 def _nearest(known: Iterable[Open], left: float) -> list[Open]:
     """Return what ``left`` seconds can decide one after the other, the soonest first; if nothing,
     the soonest alone, to bring it nearer to a verdict."""
-    patience = 60 * sequential.PATIENCE
-    able = [each for each in known if each.seconds <= patience and each.cost <= left]
+    able = [each for each in known if math.isfinite(each.seconds) and each.cost <= left]
     able.sort(key=lambda each: each.seconds)
     ends = accumulate(each.seconds for each in able)
     return [each for each, end in zip(able, ends, strict=True) if end <= left] or able[:1]

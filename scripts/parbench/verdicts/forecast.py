@@ -73,11 +73,16 @@ def _configuration(group: str) -> str:
 
 def _answers(plan: Plan) -> list[str]:
     """Return which claims can be tested once all is trained; existing results are not read."""
-    claims = [judged for judged in asked.judged(plan, plan.studies) if judged.claim.test]
+    claims = [judged for judged in asked.judged(plan, plan.studies) if judged.parts]
     testable = [
         judged.name
         for judged in claims
-        if any(comparison.waits for comparison in judged.comparisons)
+        if any(
+            comparison.waits
+            for part in judged.parts
+            if not part.is_impossible
+            for comparison in part.comparisons
+        )
     ]
     if not claims:
         return []

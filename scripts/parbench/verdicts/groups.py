@@ -48,7 +48,7 @@ class Group(study_plan.PlannedGroup):
         """The runs that ended well; only these are averaged."""
         return [run for run in self.runs if run["status"] == OK]
 
-    def _failed(self) -> dict[str, int]:
+    def failed_runs(self) -> dict[str, int]:
         """Return how many runs failed, by the word for the failure."""
         counts = Counter(run["status"] for run in self.runs)
         return {word: counts[status] for status, word in FAILURES.items() if counts[status]}
@@ -58,14 +58,17 @@ class Group(study_plan.PlannedGroup):
         """``ok``, ``not run`` or, for example, ``diverged 1 of 3``."""
         if self.not_run:
             return NOT_RUN
-        failed = (f"{word} {count} of {len(self.runs)}" for word, count in self._failed().items())
+        failed = (
+            f"{word} {count} of {len(self.runs)}" for word, count in self.failed_runs().items()
+        )
         return ", ".join(failed) or OK
 
     @property
     def short_status(self) -> str:
         """The status, but only ``diverged`` if all runs did."""
         return next(
-            (word for word, count in self._failed().items() if count == len(self.runs)), self.status
+            (word for word, count in self.failed_runs().items() if count == len(self.runs)),
+            self.status,
         )
 
     def failures(self) -> list[str]:

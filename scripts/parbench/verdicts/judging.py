@@ -10,6 +10,7 @@ from parbench.plan.published import Published
 from parbench.verdicts import sequential, words
 from parbench.verdicts.groups import Group, few_steps
 from parbench.verdicts.published import described_hardware, has_hardware, has_layout
+from parbench.verdicts.sequential import Band
 from parbench.verdicts.series import Series
 
 NO_PAIR = "no pair (`pairs`) compares them in turns"
@@ -39,36 +40,58 @@ def verdict(
     if series.too_few:
         value_range = f" ({series.min:.4g} to {series.max:.4g})" if series.values else ""
         return words.UNDECIDED, [series.too_few + value_range, *caveats]
+    tolerance = study["tolerance"]
+    share = tolerance["accuracy" if metric.is_score else "relative"]
     if metric.kind == "ratio":
-        return position(published.value, series), caveats
-    word, reasons = _near(metric, series, published.value, study["tolerance"])
-    return word, [*reasons, *caveats]
+        word, boundaries = size_of_effect(series, (published.value,), share)
+        outlook = [series.outlook(boundaries)] if boundaries else []
+        opposed = opposite(series, published.value)
+        return (words.OPPOSITE if opposed else word), [*outlook, *caveats]
+    margin = series.margin(share)[1] if metric.is_score else share * abs(published.value)
+    ends = published.value - margin, published.value + margin
+    difference = series.interval().mean - published.value
+    reasons = [f"differs by {difference:+.2g} (tolerance {margin:.2g})"]
+    word, boundaries = _size(series, (published.value, published.value), ends)
+    outlook = [series.outlook(boundaries)] if boundaries else []
+    return word, [*reasons, *outlook, *caveats]
 
 
-def _near(
-    metric: Metric, series: Series, published: float, tolerance: Mapping
-) -> tuple[str, list[str]]:
-    """Return the verdict by the tolerance around the published value, and the reasons."""
-    if metric.is_score:
-        margin = series.margin(tolerance["accuracy"])[1]
-    else:
-        margin = tolerance["relative"] * abs(published)
-    interval, region = series.interval(), (published - margin, published + margin)
-    reasons = [f"differs by {interval.mean - published:+.2g} (tolerance {margin:.2g})"]
-    word = sequential.within(interval, region)
-    if word == words.HOLDS:
-        return words.REPRODUCED, reasons
-    if word == words.FAILS:
-        better = (interval.mean > published) == metric.higher_is_better
-        return (words.SUSPICIOUS if better else words.NOT_REPRODUCED), reasons
-    return word, [*reasons, series.outlook(region)]
+def size_of_effect(
+    series: Series, published: tuple[float, ...], share: float
+) -> tuple[str, tuple[float, ...]]:
+    """Return how the ratio, or difference, of a ``series`` compares with the ``published`` one, or
+    with a range of two; and the boundaries that its interval has to leave, if it is not known.
+
+    ``share``: the tolerance, of a ratio or as a difference. Smaller is closer to no effect.
+    """
+    first, last = min(published), max(published)
+    low, high = (math.log(first), math.log(last)) if series.logs else (first, last)
+    margin = series.margin(share)
+    region = low + margin[0], high + margin[1]
+    word, boundaries = _size(series, (low, high), region)
+    if high < 0:  # smaller is closer to no effect
+        word = {words.SMALLER: words.LARGER, words.LARGER: words.SMALLER}.get(word, word)
+    return word, boundaries
 
 
-def position(published: float, found: Series) -> str:
-    """Return where a published ratio or difference lies relative to the interval of ``found``."""
-    if published > found.ci_high:
-        return words.ABOVE
-    return words.BELOW if published < found.ci_low else words.INSIDE
+def _size(series: Series, ends: Band, region: Band) -> tuple[str, tuple[float, ...]]:
+    """Return the word for the size of ``series``, published as ``ends``, by the tolerated
+    ``region``; and the boundaries that its interval has to leave, if it is not known."""
+    interval = series.interval()
+    if sequential.within(interval, region) == sequential.HOLDS:
+        return words.AS_PUBLISHED, ()
+    if interval.high < ends[0]:
+        return words.SMALLER, ()
+    if interval.low > ends[1]:
+        return words.LARGER, ()
+    return words.NOT_TOLD_APART, (*ends, *region)
+
+
+def opposite(series: Series, published: float) -> bool:
+    """Return whether the whole interval of a ratio or difference lies beyond no effect, seen from
+    the ``published`` one."""
+    interval, effect = series.interval(), math.log(published) if series.logs else published
+    return (effect > 0 and interval.high < 0) or (effect < 0 and interval.low > 0)
 
 
 def beyond(published: float, most: float, least: float = 0.0) -> list[str]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from parbench.measure.metrics import Run, seconds
 from parbench.verdicts import sequential
+from parbench.verdicts.sequential import HOLDS
 from parbench.verdicts.series import Series
-from parbench.verdicts.words import HOLDS, OK, SHARED_NODES
+from parbench.verdicts.words import FAILURES, OK, SHARED_NODES
 
 LEAST_PAIRS = 2  # undisturbed ones in a restart; if there are fewer, all pairs count
 BIASED = 0.01  # alpha of the test whether equal sides differ
@@ -88,12 +90,13 @@ class Compared:
     """A variant compared with its baseline, by restart.
 
     ``reasons``: why some restarts gave no value, made each turn a run of its own, or may have been
-    disturbed by other jobs.
+    disturbed by other jobs; ``failed``: how many restarts failed, by the word for it.
     """
 
     restarts: tuple[Restart, ...]
     reasons: tuple[str, ...]
     cells: tuple[str, ...]
+    failed: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entry: Mapping, runs: Mapping[str, Run]) -> Compared:
@@ -105,7 +108,8 @@ class Compared:
         good = list(filter(_ok, own_runs))
         shared = SHARED_NODES if any("shared" in run for run in good) else None
         reasons = filter(None, [entry["not_run"], *failures, shared])
-        return cls(tuple(map(restart, good)), tuple(reasons), tuple(entry["cells"]))
+        failed = Counter(FAILURES[run["status"]] for run in own_runs if not _ok(run))
+        return cls(tuple(map(restart, good)), tuple(reasons), tuple(entry["cells"]), failed)
 
     @cached_property
     def series(self) -> Series:
@@ -136,14 +140,18 @@ class Compared:
         return interval is not None and (interval.low > 0 or interval.high < 0)
 
     @property
+    def is_equal(self) -> bool:
+        """Whether equal sides are shown to be equal."""
+        return sequential.within(self.series.interval(), self.series.margin(EQUAL)) == HOLDS
+
+    @property
     def equality(self) -> str:
         """For example ``1.002 [0.990, 1.014] of 4 restarts: equal within 5 %``."""
         series, interval = self.series, self.series.interval()
         if interval is None:
             return f"not checked: {series.too_few}"
         ends = f"{series.mean:.3f} [{series.ci_low:.3f}, {series.ci_high:.3f}]"
-        is_equal = sequential.within(interval, series.margin(EQUAL)) == HOLDS
-        word = f"equal within {EQUAL:.0%}" if is_equal else "not checked: too wide"
+        word = f"equal within {EQUAL:.0%}" if self.is_equal else "not checked: too wide"
         word = "biased: what it is to tell is void" if self.biased else word
         return f"{ends} of {series.seeds} restarts: {word}"
 

@@ -36,11 +36,11 @@ def has_hardware(value: Published, group: Group) -> bool:
         same_model = value.hardware.lower() == "cpu"
     else:
         names = group.accelerators()
-        same_model = bool(names) and all(_names_model(name, value.hardware) for name in names)
+        same_model = bool(names) and all(names_model(name, value.hardware) for name in names)
     return same_model and has_layout(value, group)
 
 
-def _names_model(name: str, model: str) -> bool:
+def names_model(name: str, model: str) -> bool:
     """Return whether ``NVIDIA A100-SXM4-80GB`` has ``A100`` as a whole word: an A1000 has not."""
     name, model = (re.sub(r"[\W_]", " ", f" {text.lower()} ") for text in (name, model))
     return model in name
@@ -124,6 +124,10 @@ class PublishedSource:
         tables = ", ".join(dict.fromkeys((base.table, own.table)))
         changes = {"value": base.value / own.value, "unit": "x", "table": tables}
         return own.model_copy(update=changes), ""
+
+    def is_on_its_hardware(self, group: Group) -> bool:
+        """Return whether the group used the devices of the rows that it stands for, if of any."""
+        return any(has_hardware(row, group) for row in self._selected(group))
 
     def _selected(self, group: Group) -> list[Published]:
         """Return the rows that the group's ``published`` selects."""

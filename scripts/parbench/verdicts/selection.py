@@ -10,9 +10,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from parbench import strategies
 from parbench.measure.metrics import METRICS
 from parbench.plan.published import ClaimTest, Published, Selection
 from parbench.verdicts.groups import Group
+from parbench.verdicts.published import names_model
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,23 @@ class Configuration:
     devices: int  # on each node
     nodes: int
     batch_size: int | str
+    cores: int | None  # of a CPU device; a published row does not say
+    gpu: str
 
     @classmethod
     def of_group(cls, group: Group) -> Configuration:
         """Return the configuration of a group."""
         device = "cpu" if group.hardware.device == "cpu" else "gpu"
-        options = {key: _option(value) for key, value in group.options.items()}
-        layout = group.hardware.devices, group.hardware.nodes
-        return cls(group.model, group.strategy, options, device, *layout, group.batch)
+        implied = {
+            key: option["default"]
+            for key, option in strategies.load(group.strategy).OPTIONS.items()
+            if option.get("implied")
+        }
+        options = {key: _option(value) for key, value in (implied | group.options).items()}
+        hardware, cores = group.hardware, None if device == "gpu" else group.hardware.threads
+        gpu = " ".join(group.accelerators()) if device == "gpu" else ""
+        layout = hardware.devices, hardware.nodes, group.batch
+        return cls(group.model, group.strategy, options, device, *layout, cores, gpu)
 
     @classmethod
     def of_row(cls, row: Published) -> Configuration:
@@ -42,15 +53,18 @@ class Configuration:
         options = {key: text for key, _, text in (part.partition("=") for part in parts)}
         device = "cpu" if row.hardware.upper() == "CPU" else "gpu"
         layout = row.devices_per_node, row.nodes
-        return cls(row.model, row.strategy, options, device, *layout, row.batch_size)
+        batch_size, gpu = row.batch_size, "" if device == "cpu" else row.hardware
+        return cls(row.model, row.strategy, options, device, *layout, batch_size, None, gpu)
 
     def is_among(self, cells: Selection) -> bool:
         """Return whether it has all that ``cells`` states; of several strategies, one is enough."""
         stated = cells.stated()
         options = stated.pop("options", {})
         strategies = stated.pop("strategy", self.strategy)
+        gpu = stated.pop("gpu", None)
         return (
             self.strategy in ([strategies] if isinstance(strategies, str) else strategies)
+            and (gpu is None or names_model(self.gpu, gpu))
             and all(self.options.get(key) == _option(value) for key, value in options.items())
             and all(str(getattr(self, key)) == str(value) for key, value in stated.items())
         )
@@ -74,14 +88,26 @@ def across_models(test: ClaimTest, ratios: Collection) -> list[tuple]:
 # ---------------------------------------------------------------- what is compared with what
 
 
-def measuring(groups: Iterable[Group], name: str) -> list[Group]:
+def measuring(
+    groups: Iterable[Group],
+    name: str,
+    about: Selection | None = None,
+    *,
+    instrumented: bool = False,
+) -> list[Group]:
     """Return the groups, of one model or of several together, that the metric ``name`` applies to.
 
-    Leaves out instrumented groups, which run slower and apart and, for scores, groups that do only
-    a few steps of an epoch, which have none. If METRICS lacks ``name``, it applies to all others.
+    Leaves out groups that are not ``about`` what is stated, instrumented groups, which run slower
+    and apart, unless these alone measure it and, for scores, groups that do only a few steps of an
+    epoch, which have none. If METRICS lacks ``name``, it applies to all others.
     """
     metric = METRICS.get(name)
-    kept = [group for group in groups if group.training.profile == "none"]
+    kept = [
+        group
+        for group in groups
+        if (instrumented or group.training.profile == "none")
+        and (about is None or Configuration.of_group(group).is_among(about))
+    ]
     if metric is not None:
         kept = [group for group in kept if group.measures(metric)]
         if metric.is_score:
@@ -93,32 +119,34 @@ def lacks(test: ClaimTest, groups: Collection[Group]) -> str:
     """Return why a test compares none of ``groups``, which measure its metric."""
     if not groups:
         return f"no cell that measures {test.metric}"
+    about = f", {test.about}" if test.about else ""
     for side in test.sides:
-        if not any(Configuration.of_group(group).is_among(side) for group in groups):
-            return f"no cell with {side}"
+        if not any(_is_side(group, side, test) for group in groups):
+            return f"no cell with {side}{about}"
     return "no two cells that differ in this alone"
+
+
+def _is_side(group: Group, side: Selection, test: ClaimTest) -> bool:
+    own = Configuration.of_group(group)
+    return own.is_among(side) and (test.about is None or own.is_among(test.about))
 
 
 def pairs(test: ClaimTest, groups: Collection[Group]) -> Iterator[tuple[Group, Group]]:
     """Yield the pairs of groups that a test compares, models and variants in the study's order.
 
     Of several with the same models and batches, only those with the most groups that have published
-    rows count: the source's own configuration, not the variants beside it. A pair that was not run
-    displaces no other, but is yielded where it would have counted, to be reported.
+    rows count: the source's own configuration, not the variants beside it. Where that was not run,
+    no other stands in for it.
     """
     alike = defaultdict(list)
-    sides = (
-        [group for group in groups if Configuration.of_group(group).is_among(side)]
-        for side in test.sides
-    )
+    sides = ([group for group in groups if _is_side(group, side, test)] for side in test.sides)
     for over, under in itertools.product(*sides):
         if over is not under and _alike(over, under, test):
             alike[over.model, over.batch, under.model, under.batch].append((over, under))
     for rivals in alike.values():
         row_counts = [sum(group.published is not None for group in pair) for pair in rivals]
-        ran = [not any(group.not_run for group in pair) for pair in rivals]
-        least = max(itertools.compress(row_counts, ran), default=max(row_counts))
-        yield from (pair for pair, count in zip(rivals, row_counts, strict=True) if count >= least)
+        most = max(row_counts)
+        yield from (pair for pair, count in zip(rivals, row_counts, strict=True) if count == most)
 
 
 def _alike(over: Group, under: Group, test: ClaimTest) -> bool:
@@ -139,8 +167,12 @@ def _unnamed(group: Group, test: ClaimTest) -> dict[str, Any]:
     del training["min_tail"]  # follows the batch
     if "batch_size" in test.named:
         del training["global_batch"]
+    if test.named & {"device", "gpu"}:
+        del hardware["gpu_model"]
     if "device" in test.named:
-        del hardware["device"], hardware["gpu_model"], hardware["threads"]
+        del hardware["device"]
+    if test.named & {"device", "cores"}:
+        del hardware["threads"]
     if test.is_of_layouts:
         del hardware["devices"], hardware["nodes"]
     options = {key: v for key, v in group.options.items() if key not in test.named_options}

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize, stats
 
-from parbench.verdicts.words import FAILS, FEWEST, HOLDS, TOO_CLOSE, UNDECIDED
+from parbench.verdicts.words import FEWEST, TOO_CLOSE, UNDECIDED
 
 ALPHA = 0.05
+HOLDS, FAILS = "holds", "fails"  # or UNDECIDED: what an interval says of a region
 MOST = 10_000  # values; beyond that there is no forecast
-PATIENCE = 50  # minutes
 Band = tuple[float, float]
 
 
@@ -128,14 +128,21 @@ def needed(found: Interval, boundaries: Iterable[float], alpha: float = ALPHA) -
     return int(enough[0]) if len(enough) else None
 
 
-def outlook(found: Interval, boundaries: Iterable[float], seconds: float, unit: str) -> str:
+def outlook(
+    found: Interval,
+    boundaries: Iterable[float],
+    seconds: float,
+    unit: str,
+    alpha: float = ALPHA,
+) -> str:
     """Say what an undecided comparison takes to decide; ``seconds``: the cost of one value."""
-    n = needed(found, boundaries)
-    if n is None or (n - found.n) * seconds > 60 * PATIENCE:
+    n = needed(found, boundaries, alpha)
+    if n is None:
         return TOO_CLOSE
     minutes = math.ceil((n - found.n) * seconds / 60)
+    duration = (minutes, "minute") if minutes <= 120 else (math.ceil(minutes / 60), "hour")
     time, more = (
-        f"{number} {unit}" + "s" * (number != 1)
-        for number, unit in ((minutes, "minute"), (n - found.n, unit))
+        f"{number:,} {unit}" + "s" * (number != 1)
+        for number, unit in (duration, (n - found.n, unit))
     )
     return f"some {time} more ({more}) if the estimate stays"

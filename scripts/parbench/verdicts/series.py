@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from parbench.verdicts import sequential
-from parbench.verdicts.sequential import ALPHA, Band, Interval
-from parbench.verdicts.words import HOLDS, UNDECIDED, too_few
+from parbench.verdicts.sequential import ALPHA, HOLDS, Band, Interval
+from parbench.verdicts.words import UNDECIDED, too_few
 
 IMAGES = 3  # of the test set; scores within so many are always equal
 
@@ -137,11 +137,12 @@ class Series:
             return ()
         return margin if interval and abs(interval.mean) < margin[1] / 2 else (0.0,)
 
-    def outlook(self, boundaries: tuple[float, ...]) -> str:
+    def outlook(self, boundaries: tuple[float, ...], alpha: float = ALPHA) -> str:
         """Return what it takes for the interval to exclude ``boundaries``."""
         if few := self.too_few:
             return few
-        return sequential.outlook(self.interval(), boundaries, self.cost, self.of.rstrip("s"))
+        unit = self.of.rstrip("s")
+        return sequential.outlook(self.interval(), boundaries, self.cost, unit, alpha)
 
 
 def numbered(values: Iterable[float]) -> Series:

@@ -33,7 +33,7 @@ from parbench.verdicts.pairs import lengths_of
 from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.rows import NUMBERS, Row, write_rows
 from parbench.verdicts.series import Series
-from parbench.verdicts.words import NOT_REACHED, SHARED
+from parbench.verdicts.words import NOT_REACHED, OK, SHARED
 
 
 def _rates(group: Group, baseline: Group) -> float:
@@ -191,11 +191,11 @@ class Measured:
 def time_to(accuracy: float, group: Group, reasons: list[str]) -> Series:
     """Return the seconds of training to the first epoch with a test accuracy of ``accuracy``.
 
-    Includes the good runs that measured it. If one never got there, there is no mean, as it would
-    leave out the slowest: only minimum and maximum of those that did, and a reason that counts the
-    others.
+    Includes the good runs that measured it, and those that failed: these never got there. If one
+    never did, there is no mean, as it would leave out the slowest: only minimum and maximum of
+    those that did, and a reason that counts the others.
     """
-    scored = {}
+    scored: dict[int, float | None] = {seed(run): None for run in group.runs if run["status"] != OK}
     for run in group.ok:
         epochs = [epoch for epoch in run["history"] if epoch["test_accuracy"] is not None]
         # The last digits of a float must not decide.

@@ -22,13 +22,12 @@ JUDGED = {
 }
 # Most important to a reader first.
 GRAVITY = (
-    words.SUSPICIOUS,
-    words.NOT_REPRODUCED,
+    words.OPPOSITE,
+    words.SMALLER,
+    words.LARGER,
     words.UNDECIDED,
-    words.ABOVE,
-    words.BELOW,
-    words.INSIDE,
-    words.REPRODUCED,
+    words.NOT_TOLD_APART,
+    words.AS_PUBLISHED,
     words.NOT_COMPARABLE,
     words.NOT_MEASURED,
     words.NO_PUBLISHED_VALUE,

@@ -1,42 +1,66 @@
-"""The words for statuses and verdicts, and how many values those take (docs/verdicts.md)."""
+"""The words for statuses and verdicts, of numbers and of claims alike, and how many values those
+take (docs/verdicts.md)."""
 
 from __future__ import annotations
 
 OK = "ok"
-NOT_RUN = "not run"
 # What a failed run is called in the status column and in sentences.
 FAILURES = {"out_of_memory": "out of memory", "diverged": "diverged"}
 
-REPRODUCED = "reproduced"
-NOT_REPRODUCED = "not reproduced"
-SUSPICIOUS = "better than published (suspicious)"
-NOT_COMPARABLE = "not comparable"
-# Where a published ratio lies.
-INSIDE, ABOVE, BELOW = "inside the interval", "above the interval", "below the interval"
+# Size: how what was measured here compares with the published number. Of a ratio, or difference,
+# "smaller" is closer to no effect.
+AS_PUBLISHED = "as published"
+SMALLER, LARGER = "smaller than published", "larger than published"
+NOT_TOLD_APART = "not told apart from published"
+SIZES = (AS_PUBLISHED, SMALLER, LARGER, NOT_TOLD_APART)
+CANNOT_BE_SHOWN = "cannot be shown here"  # beyond what the devices here can give
+
+# Direction: how what was measured here compares with what is claimed of it.
+AS_CLAIMED = "as claimed"
+OPPOSITE = "opposite"
+NO_DIFFERENCE = "no difference"
+DIFFERENT = "different"  # of what is claimed to be the same
+REFUTED = (OPPOSITE, NO_DIFFERENCE, DIFFERENT)
 UNDECIDED = "undecided"
+DIRECTIONS = (AS_CLAIMED, *REFUTED, UNDECIDED)
+
+# Why nothing is judged.
+REPORTED = "reported"  # the source asks, and claims nothing
+IMPOSSIBLE = "impossible as stated"
+FAILED_HERE = "failed here"
+NO_PAIR = "no pair"
+NOT_COMPARABLE = "not comparable"
+NOT_RUN = "not run"
 NOT_MEASURED = "not measured"
 NO_PUBLISHED_VALUE = "no published value"
-# In the order of a report's summary.
-VERDICTS = (
-    REPRODUCED,
-    INSIDE,
-    ABOVE,
-    BELOW,
-    NOT_REPRODUCED,
-    SUSPICIOUS,
-    NOT_COMPARABLE,
+UNJUDGED = (FAILED_HERE, NO_PAIR, NOT_COMPARABLE, NOT_RUN, NOT_MEASURED)
+
+# Of a table's numbers, in the order of a report's summary.
+VERDICTS = (*SIZES, OPPOSITE, UNDECIDED, NOT_COMPARABLE, NOT_RUN, NOT_MEASURED, NO_PUBLISHED_VALUE)
+JUDGED = (*SIZES, OPPOSITE, UNDECIDED)
+
+# Of a claim.
+HOLDS = "holds"
+HOLDS_IN_DIRECTION = "holds in direction"
+HOLDS_IN_PART = "holds in part"
+FAILS = "does not hold"
+NOT_TESTED = "not tested here"
+CLAIM_VERDICTS = (
+    HOLDS,
+    HOLDS_IN_DIRECTION,
+    HOLDS_IN_PART,
+    FAILS,
+    IMPOSSIBLE,
     UNDECIDED,
-    NOT_RUN,
-    NOT_MEASURED,
-    NO_PUBLISHED_VALUE,
+    REPORTED,
+    NOT_TESTED,
 )
 
-# Verdicts on claims.
-HOLDS = "holds"
-FAILS = "does not hold"
-REPORTED = "reported"
-UNTESTED = "cannot be tested here"
-CLAIM_VERDICTS = (HOLDS, FAILS, UNDECIDED, REPORTED, UNTESTED)
+# How near what was measured is to what the source measured.
+SAME_CONFIGURATION = "same configuration"
+OTHER_HARDWARE = "other hardware"
+SCALED_COPY = "scaled copy"
+GRADES = (SAME_CONFIGURATION, OTHER_HARDWARE, SCALED_COPY)
 
 TOO_CLOSE = "too close to call"  # said if a verdict would take too long
 
@@ -45,6 +69,7 @@ EQUAL, DIFFERS = "equal", "differs"
 
 FEWEST = 4  # seeds or restarts; of fewer only the range is shown, and they decide nothing
 SHARED = "shared: other cells ran at the same time on such a machine"
+SHARED_CELL = "shared its machine"
 SHARED_NODES = "shared: others' jobs may have run on its nodes at the same time"
 NO_VALUES = "no seed or restart that both have"
 NOT_REACHED = "not reached"  # begins the reason about seeds below the published accuracy

@@ -1,0 +1,153 @@
+"""results/claims.json: every claim, part and comparison with its verdict, as numbers and words.
+
+rules/schemas/judged.schema.yaml describes every key. The terminal (scripts/claims.py) and JUnit
+read it; the report's pages are made from the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from xml.etree import ElementTree
+
+from parbench.verdicts import words
+from parbench.verdicts.claims import Judged, JudgedPart
+from parbench.verdicts.comparisons import Comparison
+from parbench.verdicts.series import Series
+
+SCHEMA_VERSION = 1
+FAILED = (words.FAILS, words.IMPOSSIBLE)
+
+
+def record(judged: Collection[Judged]) -> dict:
+    """Return the content of results/claims.json for ``judged``."""
+    return {"schema_version": SCHEMA_VERSION, "claims": list(map(_claim, judged))}
+
+
+def _claim(judged: Judged) -> dict:
+    return {
+        "name": judged.name,
+        "source": judged.claim.study,
+        "study": judged.study,
+        "claim": judged.claim.claim,
+        "verdict": judged.verdict,
+        "sentence": judged.sentence,
+        "reason": judged.reason,
+        "firm": judged.firm,
+        "grade": judged.grade,
+        "machines": list(judged.machines),
+        "parts": [_part(part) for part in judged.parts],
+    }
+
+
+def _part(part: JudgedPart) -> dict:
+    test = part.test
+    sides = {"numerator": test.numerator, "denominator": test.denominator, "about": test.about}
+    return {
+        "metric": test.metric,
+        **{key: side and side.stated() for key, side in sides.items()},
+        "models": test.models,
+        "op": test.op,
+        "direction": part.direction,
+        "size": part.size or None,
+        "impossible": part.is_impossible,
+        "lacks": [lack for lack in part.lacks if lack],
+        "comparisons": [_comparison(each) for each in part.comparisons],
+    }
+
+
+def _comparison(each: Comparison) -> dict:
+    measured = each.measured
+    groups = [[ratio.over.id, ratio.under.id] for ratio in each.ratios]
+    return {
+        "groups": groups or ([[each.group.id]] if each.group else []),
+        "cells": sorted({cell for ratio in each.ratios if ratio.pair for cell in ratio.pair.cells}),
+        "direction": each.verdict,
+        "size": each.size or None,
+        "published": each.published if isinstance(each.published, str) else list(each.published),
+        "measured": _series(measured) if isinstance(measured, Series) else measured,
+        "bound": each.bound,
+        "reasons": list(each.reasons),
+    }
+
+
+def _series(measured: Series) -> dict:
+    return {
+        "of": measured.of,
+        "values": dict(zip(map(str, measured.values), measured.points, strict=True)),
+        "mean": measured.mean,
+        "low": measured.ci_low,
+        "high": measured.ci_high,
+    }
+
+
+def junit(made: dict) -> str:
+    """Return ``made``, the content of results/claims.json, as JUnit XML: what holds has passed,
+    what does not hold or is impossible has failed, and all else is skipped with its reason."""
+    claims = made["claims"]
+    failed = sum(claim["verdict"] in FAILED for claim in claims)
+    passed = sum(claim["verdict"] == words.HOLDS for claim in claims)
+    suite = ElementTree.Element(
+        "testsuite",
+        name="claims",
+        tests=str(len(claims)),
+        failures=str(failed),
+        skipped=str(len(claims) - failed - passed),
+    )
+    for claim in claims:
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=claim["study"], name=claim["name"]
+        )
+        message = "; ".join(filter(None, (claim["sentence"], claim["reason"])))
+        if claim["verdict"] in FAILED:
+            ElementTree.SubElement(case, "failure", message=message)
+        elif claim["verdict"] != words.HOLDS:
+            ElementTree.SubElement(case, "skipped", message=message)
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def shown(claim: dict) -> list[str]:
+    """Return a claim of results/claims.json as lines of text that fill a screen at most."""
+    firm = ", firm" * claim["firm"]
+    machines = ", ".join(claim["machines"]) or "no machine"
+    lines = [
+        f"{claim['name']} (of {claim['source']}): {claim['claim']}",
+        f"  {claim['sentence']}{firm}: tested by {claim['study']}, {claim['grade']}, {machines}",
+    ]
+    lines += [f"  {claim['reason']}"] if claim["reason"] else []
+    for part in claim["parts"]:
+        sides = (part["about"], part["numerator"], part["denominator"])
+        about, over, under = (
+            ", ".join(f"{k} {v}" for k, v in (side or {}).items()) for side in sides
+        )
+        named = f"{over} over {under}" if over else ""
+        impossible = f"{words.IMPOSSIBLE}; here " * part["impossible"]
+        answer = ", ".join(filter(None, (part["direction"], part["size"])))
+        head = "; ".join(filter(None, (part["metric"], about, named)))
+        lines.append(f"  - {head}: {impossible}{answer}")
+        for each in part["comparisons"]:
+            lines += [f"      {_numbers(each)}{_because(each)}"]
+    return lines
+
+
+def _numbers(each: dict) -> str:
+    groups = ", over ".join(" over ".join(pair) for pair in each["groups"]) or "no cells"
+    measured, published = each["measured"], each["published"]
+    text = f"{groups}: "
+    if isinstance(measured, dict):
+        text += f"{measured['mean']:.3g}" if measured["mean"] is not None else "no mean"
+        if measured["low"] is not None:
+            text += f" ({measured['low']:.3g} to {measured['high']:.3g})"
+        text += f" of {len(measured['values'])} {measured['of']}"
+    elif measured:
+        text += measured
+    else:
+        text += "not measured"
+    if published:
+        ends = [published] if isinstance(published, str) else [f"{p:g}" for p in published]
+        text += f", published {' to '.join(ends)}"
+    return text
+
+
+def _because(each: dict) -> str:
+    return f"; {each['reasons'][-1]}" if each["reasons"] else ""
