@@ -31,7 +31,7 @@ def test_every_cell_learns(quickstart, metrics):
     assert all(group["strategy"] == "horovod" for group in groups if group["not_run"])
     for cell, values in metrics.items():
         assert values["status"] == "ok", cell
-        assert "slices" in values or values["test_accuracy"] >= 0.70, cell
+        assert "slices" in values or values["test_accuracy"] >= 0.60, cell
 
 
 def test_every_cell_saw_the_same_work(metrics):

@@ -161,10 +161,7 @@ TAKES = "undecided: some 24 hours more (1,397 restarts) if the estimate stays"
         ((1.6, 1.61, 1.59, 1.6), "faster"),
         ((1.9, 2.0, 2.1, 2.1), "faster"),  # only its mean is above the bound
         ((2.6, 2.61, 2.59, 2.6), "above the bound: suspect the clock"),
-        (
-            (0.7, 1.4, 1.1, 1.0),
-            "undecided: some 12 hours more (671 restarts) if the estimate stays",
-        ),
+        ((0.7, 1.4, 1.1, 1.0), TAKES),
         ((1.6, 1.6, 1.6), "undecided: 3 restarts, and 4 are the fewest"),
     ],
 )
