@@ -117,8 +117,15 @@ def _matrix(judged: list[Judged], studies: list[Study]) -> dict | None:
     for by_place in fields.values():
         claim = next(iter(by_place.values()))[0].claim
         row = [TableCell(printable(f"{claim.study}: {claim.claim}"))]
+        # What only the audit judges is of no machine.
+        anywhere = [
+            each
+            for group in by_place.values()
+            for each in group
+            if not each.machines and each.verdict == words.IMPOSSIBLE
+        ]
         for column in columns:
-            if found := by_place.get(column):
+            if found := by_place.get(column, anywhere):
                 text = "; ".join(dict.fromkeys(each.sentence for each in found))
                 row.append(_verdict(found[0].verdict, (), text))
             else:
