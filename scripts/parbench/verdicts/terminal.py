@@ -110,7 +110,7 @@ def _line(rows: Mapping[str, Row]) -> list[str]:
 
 
 def _gravest(rows: Mapping[str, Row]) -> str:
-    """Return the gravest verdict and what it is about: ``smaller than published: accuracy, time``."""
+    """Return the gravest verdict and what it is about: ``opposite: speedup``."""
     verdicts = {JUDGED[name]: rows[name].verdict for name in JUDGED if name in rows}
     gravest = min(verdicts.values(), key=GRAVITY.index, default=words.NO_PUBLISHED_VALUE)
     if GRAVITY.index(gravest) >= GRAVITY.index(words.NOT_COMPARABLE):
