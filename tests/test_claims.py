@@ -270,7 +270,7 @@ LACKING = two("d", 60, not_run="needs 2x A100")
         ("acd", "holds in part (1 as claimed of 2 of 3 parts; others: needs 2x A100 1)"),
         ("bc", "does not hold (all 2 parts)"),
         ("cd", "does not hold where tested (1 of 2 parts; others: needs 2x A100 1)"),
-        ("d", "not tested here"),
+        ("d", "not tested here (needs 2x A100 1)"),
         ("ae", "holds where tested (1 of 2 parts; others: no cells 1)"),
     ],
 )

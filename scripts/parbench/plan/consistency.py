@@ -8,8 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from parbench import models, packages, strategies
 from parbench.cell import Cell, Training
 from parbench.errors import ParbenchError
+from parbench.plan import places, published
 from parbench.plan.options import all_options, starts_published
 from parbench.plan.study import Study, VariantPair
+from parbench.plan.study_plan import PlannedGroup
+from parbench.plan.yaml_file import words_of
 from parbench.software import Software
 from parbench.strategies._base import Strategy
 from parbench.words import brief, nearest
@@ -61,6 +64,30 @@ def check_names(study: Study, where: str) -> None:
             )
     for entry in study.pairs.compare if study.pairs else ():
         _check_comparison(study, entry, where)
+
+
+def check_selections(
+    study: Study, groups: Mapping[tuple[str, str], PlannedGroup], where: str
+) -> None:
+    """Check that each variant's `published` selects a row of the source for some model; ``groups``
+    are by model and variant."""
+    if study.published is None:
+        return
+    rows = [row for path in places.published_files() for row in published.rows(path)]
+    own = [row for row in rows if row.study == study.published]
+    for variant, entry in study.variants.items():
+        selections = [
+            group.published
+            for (_, name), group in groups.items()
+            if name == variant and group.published is not None
+        ]
+        found = any(row.is_one_of(each) for row in own for each in selections)
+        if own and selections and not found:
+            stated = words_of(entry.published)
+            raise ParbenchError(
+                f"{where}: variants.{variant}.published: {stated} selects no row of "
+                f"{study.published!r} for any of its models; correct it, or remove it"
+            )
 
 
 def _check_other(study: Study, variant: str, key: str, where: str) -> None:

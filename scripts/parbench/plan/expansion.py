@@ -191,6 +191,7 @@ class Expansion:
                 differs=entry.differs,
                 scaled=about.differences(cell, model_name, variant, self.study, source_study),
             )
+        consistency.check_selections(self.study, groups, self.where)
         pairs = list(pairing.pairs(self.study, templates, groups, self.where))
         for pair, cells in pairs:
             self._keep(cells, pair.not_run)

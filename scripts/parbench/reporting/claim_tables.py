@@ -30,7 +30,7 @@ from parbench.reporting.text import (
 )
 from parbench.verdicts import audit, claims, words
 from parbench.verdicts.claims import Judged, JudgedPart
-from parbench.verdicts.comparisons import Comparison, Rebuilt
+from parbench.verdicts.comparisons import Comparison, Ratio, Rebuilt
 from parbench.verdicts.groups import Group
 from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.series import Series
@@ -45,6 +45,7 @@ LISTED = 4  # most lines of a file that a finding names
 DETAIL = "t-claims-each"
 IMPOSSIBLE_BUT = f"{words.IMPOSSIBLE}; here {{}}"
 POINTS = " points"
+MOST_PLACES = 5
 
 Value = float | tuple[float, ...] | str | Series | None
 Panels = dict[tuple[str, str], str | None]  # anchors, by study and group
@@ -129,7 +130,7 @@ def _matrix(judged: list[Judged], studies: list[Study]) -> dict | None:
                 text = "; ".join(dict.fromkeys(each.sentence for each in found))
                 row.append(_verdict(found[0].verdict, (), text))
             else:
-                row.append(absent("not tested there"))
+                row.append(absent("no cells of it there"))
         rows.append(row)
     return make_table(
         "t-matrix",
@@ -169,7 +170,7 @@ def _first_page(numbered: dict[int, Judged]) -> dict:
         },
         "table": make_table(
             "t-claims",
-            "Claims of which no number was measured here",
+            "Claims without a measured number to draw",
             [("", ["No.", "Study", "Claim"]), ("", ["What came out here", "Verdict"])],
             [_told_row(n, each) for n, each in numbered.items() if n not in numbers_drawn],
             empty="None.",
@@ -183,7 +184,9 @@ def _headline(judged: list[Judged]) -> str:
         return "The sources of this report make no claim that is known."
     counts = Counter(each.verdict for each in judged)
     totals = [f"{n} {_says(word, n)}" for word in words.CLAIM_VERDICTS[:-1] if (n := counts[word])]
-    text = f"Of {count(len(judged), 'claim')}, {listed(totals) or 'none was tested here'}."
+    names = len({each.name for each in judged})
+    of = f"{len(judged)} verdicts on " if names != len(judged) else ""
+    text = f"Of {of}{count(names, 'claim')}, {listed(totals) or 'none was tested here'}."
     if untested := counts[words.NOT_TESTED]:
         lacks = Counter(_lacks(each)[0] for each in judged if each.verdict == words.NOT_TESTED)
         reasons = "; ".join(f"{why} ({n})" for why, n in lacks.items())
@@ -191,9 +194,14 @@ def _headline(judged: list[Judged]) -> str:
         text += f" {untested} {verb} not tested here: {reasons}."
     if parts := sum(len(each.parts) for each in judged):
         measured = sum(bool(part.judged) for each in judged for part in each.parts)
-        text += f" {measured} of their {count(parts, 'part')} were measured."
+        different = {each for claim in judged for each in _measurements(claim)}
+        text += f" {measured} of their {count(parts, 'part')} were measured"
+        text += f", by {count(len(different), 'comparison')}." if different else "."
     if shared := _sharing(judged):
-        text += f" One measurement decides several: claims {'; '.join(shared)}."
+        text += f" On the same comparisons rest claims {'; '.join(shared)}."
+    if any(part.judged for each in judged for part in each.parts):
+        firm = sum(each.firm for each in judged)
+        text += f" {firm or 'None'} of the verdicts {'are' if firm > 1 else 'is'} firm."
     if any(comparison.scaled for each in judged for comparison in each.comparisons):
         text += " What is measured here is smaller than what the sources measured."
     return text
@@ -201,18 +209,26 @@ def _headline(judged: list[Judged]) -> str:
 
 def _sharing(judged: list[Judged]) -> list[str]:
     """Return the numbers of claims that rest on the same pairs or seeds, or their reciprocal."""
-    by_measurement: dict[tuple, list[int]] = {}
+    by_measurement: dict[frozenset, list[int]] = {}
     for number, each in enumerate(judged, 1):
-        measured = {
-            frozenset((ratio.over.id, ratio.under.id))
-            for part in each.parts
-            for c in part.judged
-            for ratio in c.ratios
-        }
-        if measured:
-            metrics = frozenset(part.test.metric for part in each.parts)
-            by_measurement.setdefault((metrics, frozenset(measured)), []).append(number)
+        if measured := _measurements(each):
+            by_measurement.setdefault(measured, []).append(number)
     return [listed(list(map(str, each))) for each in by_measurement.values() if len(each) > 1]
+
+
+def _measurements(judged: Judged) -> frozenset:
+    """Return what tells the measurements apart that a claim rests on: metric and cells."""
+    return frozenset(
+        (
+            part.test.metric,
+            frozenset(cell for side in c.sides for cell in side.cells)
+            if any(ratio.pair is None for ratio in c.ratios)
+            else frozenset(cell for ratio in c.ratios for cell in ratio.pair.cells),
+        )
+        for part in judged.parts
+        for c in part.judged
+        if c.ratios
+    )
 
 
 def _says(verdict: str, number: int) -> str:
@@ -224,7 +240,7 @@ def _says(verdict: str, number: int) -> str:
         words.FAILS: ("does not hold", "do not hold"),
         words.IMPOSSIBLE: ("is impossible as stated", "are impossible as stated"),
         words.UNDECIDED: ("is undecided", "are undecided"),
-        words.REPORTED: ("is told and not judged", "are told and not judged"),
+        words.REPORTED: ("is reported and not judged", "are reported and not judged"),
     }[verdict]
     return singular if number == 1 else plural
 
@@ -314,7 +330,12 @@ def _text(value: Value, points: bool) -> str:
 
 
 def _places(value: Series) -> int:
-    return decimals([value.mean], "x", [value.std])
+    """Return the decimals of a ratio: enough that no end of its interval is rounded to 1."""
+    places = decimals([value.mean], "x", [value.std])
+    ends = [end for end in (value.ci_low, value.ci_high) if end is not None and end != 1]
+    while places < MOST_PLACES and any(round(end, places) == 1 for end in ends):
+        places += 1
+    return places
 
 
 def _verdict(verdict: str, marks: Sequence[str], text: str = "") -> TableCell:
@@ -353,10 +374,13 @@ def _compared(each: Comparison) -> str:
     """Return the sides in words: ``swin: eager over ddp``."""
     if each.group is not None:
         return f"{_model(each)}, {each.group.variant}"
-    return ", over ".join(
-        f"{ratio.over.model}: {ratio.over.variant} over {ratio.under.variant}"
-        for ratio in each.ratios
-    )
+    return ", against ".join(map(_sides_of, each.ratios))
+
+
+def _sides_of(ratio: Ratio) -> str:
+    over, under = ratio.over, ratio.under
+    other = f"{under.model} " * (over.model != under.model)
+    return f"{over.model}: {over.variant} over {other}{under.variant}"
 
 
 def _on_a_terminal(judged: list[Judged]) -> Iterator[list[str]]:

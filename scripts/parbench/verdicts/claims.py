@@ -141,13 +141,16 @@ class Judged:
     def coverage(self) -> str:
         """How many parts, or comparisons of parts with several, were measured and what the others
         lack: ``2 of 4 parts; others: no pair 1, needs 2x A100 1``; empty where it is one alone."""
-        lacks = Counter(lack for lack in self.lacks if lack)
-        total, measured = len(self.lacks), len(self.lacks) - sum(lacks.values())
+        total, measured = len(self.lacks), sum(not lack for lack in self.lacks)
         noun = "part" if total == len(self.parts) else "comparison"
-        if not lacks:
+        if measured == total:
             return f"all {measured} {noun}s" if measured > 1 else ""
-        rest = ", ".join(f"{lack} {number}" for lack, number in lacks.items())
-        return f"{measured} of {total} {noun}{'s' * (total != 1)}; others: {rest}"
+        return f"{measured} of {total} {noun}{'s' * (total != 1)}; others: {self._others}"
+
+    @property
+    def _others(self) -> str:
+        lacks = Counter(lack for lack in self.lacks if lack)
+        return ", ".join(f"{lack} {number}" for lack, number in lacks.items())
 
     @property
     def sentence(self) -> str:
@@ -156,7 +159,11 @@ class Judged:
         if self.verdict == words.HOLDS_IN_PART:
             as_claimed = sum(part.direction == words.AS_CLAIMED for part in self.parts)
             return f"{self.verdict} ({as_claimed} as claimed of {counted})"
-        if self.verdict in (words.NOT_TESTED, words.IMPOSSIBLE) or not counted:
+        if self.verdict == words.IMPOSSIBLE:
+            return f"{self.verdict} ({self.reason})"
+        if self.verdict == words.NOT_TESTED and self.parts:
+            return f"{self.verdict} ({self._others})"
+        if not counted:
             return self.verdict
         tested = " where tested" * (any(self.lacks) and self.verdict != words.UNDECIDED)
         return f"{self.verdict}{tested} ({counted})"
@@ -326,5 +333,5 @@ def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]
     """Return verdict and reason of a claim without test, which only the audit can contradict."""
     sound = [finding for finding in found if finding.sure is not Sure.WEAK]
     if any((finding.study, finding.check) == (claim.study, claim.finding) for finding in sound):
-        return words.IMPOSSIBLE, f"its own numbers contradict it ({claim.finding})"
+        return words.IMPOSSIBLE, f"its own numbers contradict it: {claim.finding}"
     return words.NOT_TESTED, "no cell measures what it is about"

@@ -337,11 +337,15 @@ def _directed(made: Comparison, test: ClaimTest, study: Rebuilt) -> Comparison:
 def _sized(made: Comparison, study: Rebuilt) -> Comparison:
     """Return ``made`` with its size against the published one, where both are known."""
     series = made.measured
-    if not made.published or series.too_few or made.verdict == words.REPORTED:
+    silent = (words.REPORTED, words.OPPOSITE)  # an opposite effect has no size of the published one
+    if not made.published or series.too_few or made.verdict in silent:
         return made
     if len(made.ratios) == 1 and series.logs:
         least, most = made.ratios[0].bounds
-        if beyond := judging.beyond(made.published[0], most, least):
+        beyond = judging.beyond(made.published[0], most, least)
+        # The bound of models side by side is measured, too.
+        reached = series.ci_low <= made.published[0] <= series.ci_high
+        if beyond and not reached:
             reasons = (*made.reasons, *beyond)
             return replace(made, size=words.CANNOT_BE_SHOWN, reasons=reasons)
     share = study.tolerance["relative" if series.logs else "accuracy"]
