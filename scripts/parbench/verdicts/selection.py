@@ -37,7 +37,7 @@ class Configuration:
         device = "cpu" if group.hardware.device == "cpu" else "gpu"
         implied = {
             key: option["default"]
-            for key, option in strategies.load(group.strategy).OPTIONS.items()
+            for key, option in _options_of(group.strategy).items()
             if option.get("implied")
         }
         options = {key: _option(value) for key, value in (implied | group.options).items()}
@@ -68,6 +68,11 @@ class Configuration:
             and all(self.options.get(key) == _option(value) for key, value in options.items())
             and all(str(getattr(self, key)) == str(value) for key, value in stated.items())
         )
+
+
+def _options_of(strategy: str) -> Mapping[str, Any]:
+    """Return the options of a strategy; none of one that only another's evidence knows."""
+    return strategies.load(strategy).OPTIONS if strategy in strategies.names() else {}
 
 
 def _option(value: Any) -> str:
