@@ -90,7 +90,7 @@ def test_a_file_of_a_spreadsheet_is_a_table_too(tmp_path, separator):
         (("1,234", "1,234,567"), [1234, 1234567]),
         (("1,234", "0,5"), [1.234, 0.5]),
         (("1.234,5", "1 234", "1'234", "1\u2009234.5"), [1234.5, 1234, 1234, 1234.5]),
-        (("12 s", "12s", "3 ± 1 s", "3 +/- 1"), [12, 12, 3, 3]),
+        (("12 s", "12s", "3 ± 1 s", "3 +/- 1", "0.91 ± 1e-2"), [12, 12, 3, 3, 0.91]),
     ],
 )
 def test_numbers_are_read_as_they_are_meant(tmp_path, values, expected):
@@ -103,6 +103,8 @@ def test_numbers_are_read_as_they_are_meant(tmp_path, values, expected):
         (("1,234", "5"), "line 2: column 'Time (s)': '1,234' may be 1234 or 1.234; write one"),
         (("1.234", "0,5"), "line 2: column 'Time (s)': '1.234' may be 1234 or 1.234; write one"),
         (("0.5", "1,5"), "line 3: column 'Time (s)': '1,5' is not clear; write a decimal point"),
+        (("1e999",), "line 2: column 'Time (s)': '1e999' is too large; write a finite number"),
+        (("1 ± 1e999",), "line 2: column 'Time (s)': '1 ± 1e999' is too large; write a finite"),
         *(
             ((value,), f"line 2: column 'Time (s)': '{value}' is not one number")
             for value in ("1.5.3", "4:30", "1 2", "~3", "> 5", "1-2", "0.9 (0.1)", "1 ± 2 ± 3")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -280,11 +281,14 @@ class _Column:
         if found is None or len(spread) > 1 or (spread and more is None):
             fix = "; write the number, with its unit if you like, or a dash"
             raise self._refuse(line, text, f"is not one number{fix}")
-        digits = found["sign"].replace("−", "-") + self._plain(line, text, found["digits"])
-        digits += found["power"] or ""
-        value, exact = float(digits), digits
+        exact = found["sign"].replace("−", "-") + self._plain(line, text, found["digits"])
+        exact += found["power"] or ""
+        value, beside = float(exact), 0.0
         if more is not None:
-            exact = _coarse(value, digits, float(self._plain(line, text, more["digits"])))
+            beside = float(self._plain(line, text, more["digits"]) + (more["power"] or ""))
+            exact = _coarse(value, exact, beside) if math.isfinite(value + beside) else exact
+        if not math.isfinite(value + beside):
+            raise self._refuse(line, text, "is too large; write a finite number")
         unit = (more and more["unit"]) or found["unit"] or ""
         return _Number(value, exact, unit.strip())
 
