@@ -387,7 +387,8 @@ def _on_a_terminal(judged: list[Judged]) -> Iterator[list[str]]:
     """Yield a head; of each claim its verdict, and the fields of each comparison with cells."""
     yield ["claim", "compared", "published", "here", "95 % interval", "bound", "verdict"]
     for claim in judged:
-        reason = f": {claim.reason}" if claim.reason else ""
+        told = claim.verdict in (words.IMPOSSIBLE, words.NOT_TESTED) or not claim.reason
+        reason = "" if told else f": {claim.reason}"
         yield [claim.name, printable(f"{claim.sentence}{reason}")]
         for part in claim.parts:
             for each in part.comparisons:

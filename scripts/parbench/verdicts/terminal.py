@@ -103,10 +103,16 @@ def _line(rows: Mapping[str, Row]) -> list[str]:
     return [
         *line,
         spread(accuracy, 100, ".1f", " %") if accuracy else "",
-        spread(time, 1, ".1f", " s") if time else "",
+        _time(time) if time else "",
         spread(speedup, 1, ".2f", "*" * _is_warned_of(speedup)) if speedup else "",
         status + _gravest(rows),
     ]
+
+
+def _time(time: Row) -> str:
+    """Return a training time; none of cells that shared their machine, since it would stand beside
+    speedups that were measured apart."""
+    return "shared" if words.SHARED in time.reason else spread(time, 1, ".1f", " s")
 
 
 def _gravest(rows: Mapping[str, Row]) -> str:
