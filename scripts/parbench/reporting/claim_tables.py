@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,18 +11,16 @@ from parbench.plan.published import Published
 from parbench.plan.published import claims as read_claims
 from parbench.plan.published import rows as read_rows
 from parbench.printable import printable
-from parbench.reporting import claim_figure
+from parbench.reporting import claim_figure, claim_headline
 from parbench.reporting.claim_figure import Block, Line
 from parbench.reporting.study import Study
 from parbench.reporting.table import Notes, TableCell, absent, interval_cell, make_table
 from parbench.reporting.text import (
     ABSENT,
-    count,
     decimals,
     fixed,
     hardware_text,
     label,
-    listed,
     machine_text,
     ratio_text,
     spread_text,
@@ -76,7 +73,7 @@ def section(
     judged = claims.judge(all_claims, rebuilt, [finding for _, finding in findings])
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
     made = {
-        "sentence": _headline(judged),
+        "sentence": claim_headline.headline(judged),
         "matrix": _matrix(judged, studies),
         **_first_page(dict(enumerate(judged, 1))),
         "detail": _one_by_one(judged, panels),
@@ -178,81 +175,6 @@ def _first_page(numbered: dict[int, Judged]) -> dict:
     }
 
 
-def _headline(judged: list[Judged]) -> str:
-    """Count the claims by verdict, and those that rest on one measurement; say what is lacking."""
-    if not judged:
-        return "The sources of this report make no claim that is known."
-    counts = Counter(each.verdict for each in judged)
-    totals = [f"{n} {_says(word, n)}" for word in words.CLAIM_VERDICTS[:-1] if (n := counts[word])]
-    names = len({each.name for each in judged})
-    of = f"{len(judged)} verdicts on " if names != len(judged) else ""
-    text = f"Of {of}{count(names, 'claim')}, {listed(totals) or 'none was tested here'}."
-    if untested := counts[words.NOT_TESTED]:
-        lacks = Counter(_lacks(each)[0] for each in judged if each.verdict == words.NOT_TESTED)
-        reasons = "; ".join(f"{why} ({n})" for why, n in lacks.items())
-        verb = "was" if untested == 1 else "were"
-        text += f" {untested} {verb} not tested here: {reasons}."
-    if parts := sum(len(each.parts) for each in judged):
-        measured = sum(bool(part.judged) for each in judged for part in each.parts)
-        different = {each for claim in judged for each in _measurements(claim)}
-        text += f" {measured} of their {count(parts, 'part')} were measured"
-        text += f", by {count(len(different), 'comparison')}." if different else "."
-    if shared := _sharing(judged):
-        text += f" On the same comparisons rest claims {'; '.join(shared)}."
-    if any(part.judged for each in judged for part in each.parts):
-        firm = sum(each.firm for each in judged)
-        text += f" {firm or 'None'} of the verdicts {'are' if firm > 1 else 'is'} firm."
-    if any(comparison.scaled for each in judged for comparison in each.comparisons):
-        text += " What is measured here is smaller than what the sources measured."
-    return text
-
-
-def _sharing(judged: list[Judged]) -> list[str]:
-    """Return the numbers of claims that rest on the same pairs or seeds, or their reciprocal."""
-    by_measurement: dict[frozenset, list[int]] = {}
-    for number, each in enumerate(judged, 1):
-        if measured := _measurements(each):
-            by_measurement.setdefault(measured, []).append(number)
-    return [listed(list(map(str, each))) for each in by_measurement.values() if len(each) > 1]
-
-
-def _measurements(judged: Judged) -> frozenset:
-    """Return what tells the measurements apart that a claim rests on: metric and cells."""
-    return frozenset(
-        (
-            part.test.metric,
-            frozenset(cell for side in c.sides for cell in side.cells)
-            if any(ratio.pair is None for ratio in c.ratios)
-            else frozenset(cell for ratio in c.ratios for cell in ratio.pair.cells),
-        )
-        for part in judged.parts
-        for c in part.judged
-        if c.ratios
-    )
-
-
-def _says(verdict: str, number: int) -> str:
-    """Return the verb: ``holds`` for 1, ``hold`` for 2."""
-    singular, plural = {
-        words.HOLDS: ("holds", "hold"),
-        words.HOLDS_IN_DIRECTION: ("holds in direction alone", "hold in direction alone"),
-        words.HOLDS_IN_PART: ("holds in part", "hold in part"),
-        words.FAILS: ("does not hold", "do not hold"),
-        words.IMPOSSIBLE: ("is impossible as stated", "are impossible as stated"),
-        words.UNDECIDED: ("is undecided", "are undecided"),
-        words.REPORTED: ("is reported and not judged", "are reported and not judged"),
-    }[verdict]
-    return singular if number == 1 else plural
-
-
-def _lacks(each: Judged) -> tuple[str, str]:
-    """Return what a claim that is not tested here lacks, in short and in full."""
-    reasons = [r.removeprefix(f"{c.study} has ") for c in each.comparisons for r in c.reasons]
-    lacks = (lack for part in each.parts if not part.is_impossible for lack in part.lacks if lack)
-    lack = next(lacks, each.reason)
-    return lack, "; ".join(dict.fromkeys(reasons)) or each.reason
-
-
 def _block(number: int, each: Judged, parts: list[JudgedPart], points: bool) -> Block:
     """Return a claim as drawn, with the comparisons of ``parts`` that have numbers."""
     drawn = [(part, c) for part in parts for c in part.comparisons if claim_figure.shown(c)]
@@ -307,7 +229,7 @@ def _sides(each: Comparison) -> list[tuple[Group, Group]]:
 
 def _told_row(number: int, each: Judged) -> list[TableCell]:
     measured = [c for c in each.comparisons if isinstance(c.measured, str)]
-    lacks = _lacks(each)[1] if each.verdict == words.NOT_TESTED else each.reason
+    lacks = claim_headline.lacks(each)[1] if each.verdict == words.NOT_TESTED else each.reason
     return [
         TableCell(str(number), sort=number),
         TableCell(each.study),

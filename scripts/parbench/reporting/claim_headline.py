@@ -1,0 +1,84 @@
+"""The first page's sentence on claims: verdicts, coverage, and what the untested ones lack."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from parbench.reporting.text import count, listed
+from parbench.verdicts import words
+from parbench.verdicts.claims import Judged
+
+
+def headline(judged: list[Judged]) -> str:
+    """Count the claims by verdict, and those that rest on one measurement; say what is lacking."""
+    if not judged:
+        return "The sources of this report make no claim that is known."
+    counts = Counter(each.verdict for each in judged)
+    totals = [f"{n} {_says(word, n)}" for word in words.CLAIM_VERDICTS[:-1] if (n := counts[word])]
+    names = len({each.name for each in judged})
+    of = f"{len(judged)} verdicts on " if names != len(judged) else ""
+    text = f"Of {of}{count(names, 'claim')}, {listed(totals) or 'none was tested here'}."
+    if untested := counts[words.NOT_TESTED]:
+        reasons = Counter(lacks(each)[0] for each in judged if each.verdict == words.NOT_TESTED)
+        counted = "; ".join(f"{why} ({n})" for why, n in reasons.items())
+        verb = "was" if untested == 1 else "were"
+        text += f" {untested} {verb} not tested here: {counted}."
+    if parts := sum(len(each.parts) for each in judged):
+        measured = sum(bool(part.judged) for each in judged for part in each.parts)
+        different = {each for claim in judged for each in _measurements(claim)}
+        text += f" {measured} of their {count(parts, 'part')} were measured"
+        text += f", by {count(len(different), 'comparison')}." if different else "."
+    if shared := _sharing(judged):
+        text += f" On the same comparisons rest claims {'; '.join(shared)}."
+    if any(part.judged for each in judged for part in each.parts):
+        firm = sum(each.firm for each in judged)
+        text += f" {firm or 'None'} of the verdicts {'are' if firm > 1 else 'is'} firm."
+    if any(comparison.scaled for each in judged for comparison in each.comparisons):
+        text += " What is measured here is smaller than what the sources measured."
+    return text
+
+
+def _sharing(judged: list[Judged]) -> list[str]:
+    """Return the numbers of claims that rest on the same pairs or seeds, or their reciprocal."""
+    by_measurement: dict[frozenset, list[int]] = {}
+    for number, each in enumerate(judged, 1):
+        if measured := _measurements(each):
+            by_measurement.setdefault(measured, []).append(number)
+    return [listed(list(map(str, each))) for each in by_measurement.values() if len(each) > 1]
+
+
+def _measurements(judged: Judged) -> frozenset:
+    """Return what tells the measurements apart that a claim rests on: metric and cells."""
+    return frozenset(
+        (
+            part.test.metric,
+            frozenset(cell for side in c.sides for cell in side.cells)
+            if any(ratio.pair is None for ratio in c.ratios)
+            else frozenset(cell for ratio in c.ratios for cell in ratio.pair.cells),
+        )
+        for part in judged.parts
+        for c in part.judged
+        if c.ratios
+    )
+
+
+def _says(verdict: str, number: int) -> str:
+    """Return the verb: ``holds`` for 1, ``hold`` for 2."""
+    singular, plural = {
+        words.HOLDS: ("holds", "hold"),
+        words.HOLDS_IN_DIRECTION: ("holds in direction alone", "hold in direction alone"),
+        words.HOLDS_IN_PART: ("holds in part", "hold in part"),
+        words.FAILS: ("does not hold", "do not hold"),
+        words.IMPOSSIBLE: ("is impossible as stated", "are impossible as stated"),
+        words.UNDECIDED: ("is undecided", "are undecided"),
+        words.REPORTED: ("is reported and not judged", "are reported and not judged"),
+    }[verdict]
+    return singular if number == 1 else plural
+
+
+def lacks(each: Judged) -> tuple[str, str]:
+    """Return what a claim that is not tested here lacks, in short and in full."""
+    reasons = [r.removeprefix(f"{c.study} has ") for c in each.comparisons for r in c.reasons]
+    found = (lack for part in each.parts if not part.is_impossible for lack in part.lacks if lack)
+    lack = next(found, each.reason)
+    return lack, "; ".join(dict.fromkeys(reasons)) or each.reason
