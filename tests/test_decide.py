@@ -122,7 +122,7 @@ def test_a_check_fails_where_a_claim_is_refuted_or_undecided(work):
         (published / "claims.yaml").write_text(json.dumps({"it-is": claim}))
         done = work.run("scripts/decide.py", "--check", check=False)
         assert done.returncode == status, done.stderr
-        refuted = "it-is (decided): impossible as stated; the source's own devices give at most 2"
+        refuted = "it-is (decided): impossible as stated (the source's own devices give at most 2"
         assert (refuted in done.stdout) == bool(status)
         assert f"1 claims, {status} of them refuted" in done.stdout
 
