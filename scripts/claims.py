@@ -11,6 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from parbench import by_schema
 from parbench.errors import ParbenchError, run_main
 from parbench.files import read_record, user_path
 from parbench.plan import places
@@ -35,6 +36,7 @@ def main() -> int:
     if not options.data.exists():
         raise ParbenchError(f"{options.data}: no such file; make report writes it")
     made = read_record(options.data, "claims")
+    by_schema.check(made, "judged", str(options.data), "make report writes it anew")
     if options.action == "junit":
         sys.stdout.write(claims_json.junit(made))
     elif options.action == "list":

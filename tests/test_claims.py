@@ -630,7 +630,7 @@ JUNIT = {words.HOLDS: [], words.FAILS: ["failure"], words.IMPOSSIBLE: ["failure"
 
 @pytest.mark.parametrize("verdict", words.CLAIM_VERDICTS)
 def test_in_junit_only_what_holds_has_passed(verdict):
-    claim = {"name": "a", "study": "s", "verdict": verdict, "sentence": verdict, "reason": "so"}
+    claim = {"name": "a", "study": "s", "verdict": verdict, "told": f"{verdict}; so"}
     (case,) = ElementTree.fromstring(claims_json.junit({"claims": [claim]}))
     assert [each.tag for each in case] == JUNIT.get(verdict, ["skipped"])
     assert all(each.get("message") == f"{verdict}; so" for each in case)

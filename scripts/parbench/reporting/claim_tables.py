@@ -67,8 +67,7 @@ def section(
     granted = audit.Granted()
     findings = []
     for path, rows in rows_by_path.items():
-        of_claims = audit.of_claims(all_claims, rows, granted)
-        for finding in (*audit.contradictions(rows, granted), *of_claims):
+        for finding in audit.findings(rows, all_claims, granted):
             findings += [(path, finding)] if finding.study in sources else []
     judged = claims.judge(all_claims, rebuilt, [finding for _, finding in findings])
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
@@ -309,9 +308,7 @@ def _on_a_terminal(judged: list[Judged]) -> Iterator[list[str]]:
     """Yield a head; of each claim its verdict, and the fields of each comparison with cells."""
     yield ["claim", "compared", "published", "here", "95 % interval", "bound", "verdict"]
     for claim in judged:
-        told = claim.verdict in (words.IMPOSSIBLE, words.NOT_TESTED) or not claim.reason
-        reason = "" if told else f": {claim.reason}"
-        yield [claim.name, printable(f"{claim.sentence}{reason}")]
+        yield [claim.name, printable(claim.told)]
         for part in claim.parts:
             for each in part.comparisons:
                 if not (each.ratios or each.group):

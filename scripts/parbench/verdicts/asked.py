@@ -27,6 +27,4 @@ def judged(
         rebuilt.append(Rebuilt(name, study, source, groups, {}))
     stated = published.claims(places.CLAIMS)
     rows = [row for path in places.published_files() for row in published.rows(path)]
-    granted = audit.Granted()
-    found = [*audit.contradictions(rows, granted), *audit.of_claims(stated, rows, granted)]
-    return claims.judge(stated, rebuilt, found)
+    return claims.judge(stated, rebuilt, audit.findings(rows, stated, audit.Granted()))

@@ -49,6 +49,11 @@ def contradictions(rows: Rows, granted: Granted) -> list[Contradiction]:
     return sorted(findings, key=lambda finding: (finding.lines[0], finding.check))
 
 
+def findings(rows: Rows, claims: Mapping[str, Claim], granted: Granted) -> list[Contradiction]:
+    """Return what ``rows`` contradict: each other, then ``claims`` of their sources."""
+    return [*contradictions(rows, granted), *of_claims(claims, rows, granted)]
+
+
 # ---------------------------------------------------------------- what a source says in words
 
 
@@ -226,16 +231,14 @@ def main(arguments: list[str] | None = None) -> None:
         printed = printed_table.read(options.file, *words)
     else:
         printed = printed_table.Printed(published.rows(options.file))
-    rows, claims = printed.rows, options.file.with_name("claims.yaml")
-    findings = contradictions(rows, granted)
-    if claims.is_file():
-        findings += of_claims(published.claims(claims), rows, granted)
-    if findings:
-        print(show(findings))
-    count_by_sure = Counter(finding.sure for finding in findings)
+    rows, path = printed.rows, options.file.with_name("claims.yaml")
+    found = findings(rows, published.claims(path) if path.is_file() else {}, granted)
+    if found:
+        print(show(found))
+    count_by_sure = Counter(finding.sure for finding in found)
     counts = ", ".join(f"{count_by_sure[word]} {word}" for word in Sure)
     balance = "balanced" if granted.balanced else "not balanced"
-    print(f"{len(rows)} values, {len(findings)} findings: {counts}")
+    print(f"{len(rows)} values, {len(found)} findings: {counts}")
     print(textwrap.fill(coverage(rows, granted), 100))
     for note in printed.notes:
         print(note)

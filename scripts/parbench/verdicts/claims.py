@@ -168,6 +168,12 @@ class Judged:
         tested = " where tested" * (any(self.lacks) and self.verdict != words.UNDECIDED)
         return f"{self.verdict}{tested} ({counted})"
 
+    @property
+    def told(self) -> str:
+        """The sentence, and the reason where the sentence does not hold it."""
+        within = self.verdict in (words.IMPOSSIBLE, words.NOT_TESTED) or not self.reason
+        return self.sentence if within else f"{self.sentence}: {self.reason}"
+
 
 def judge(
     claims: Mapping[str, Claim],

@@ -31,6 +31,7 @@ def _claim(judged: Judged) -> dict:
         "claim": judged.claim.claim,
         "verdict": judged.verdict,
         "sentence": judged.sentence,
+        "told": judged.told,
         "reason": judged.reason,
         "firm": judged.firm,
         "grade": judged.grade,
@@ -97,7 +98,7 @@ def junit(made: dict) -> str:
         case = ElementTree.SubElement(
             suite, "testcase", classname=claim["study"], name=claim["name"]
         )
-        message = "; ".join(filter(None, (claim["sentence"], claim["reason"])))
+        message = claim["told"]
         if claim["verdict"] in FAILED:
             ElementTree.SubElement(case, "failure", message=message)
         elif claim["verdict"] != words.HOLDS:
@@ -112,9 +113,9 @@ def shown(claim: dict) -> list[str]:
     machines = ", ".join(claim["machines"]) or "no machine"
     lines = [
         f"{claim['name']} (of {claim['source']}): {claim['claim']}",
-        f"  {claim['sentence']}{firm}: tested by {claim['study']}, {claim['grade']}, {machines}",
+        f"  {claim['told']}{firm}",
+        f"  tested by {claim['study']}, {claim['grade']}, {machines}",
     ]
-    lines += [f"  {claim['reason']}"] if claim["reason"] else []
     for part in claim["parts"]:
         sides = (part["about"], part["numerator"], part["denominator"])
         about, over, under = (

@@ -201,8 +201,7 @@ def _checked(plan: expansion.Plan) -> int:
     judged = asked.judged(plan, list(plan.studies), done)
     against = [each for each in judged if each.verdict in AGAINST]
     for each in against:
-        reason = f"; {each.reason}" if each.reason and each.verdict != IMPOSSIBLE else ""
-        say(f"{each.name} ({each.study}): {each.sentence}{reason}")
+        say(f"{each.name} ({each.study}): {each.told}")
     say(f"{len(judged)} claims, {len(against)} of them refuted, impossible or undecided")
     return 1 if against else 0
 
