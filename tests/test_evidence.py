@@ -231,6 +231,39 @@ def test_one_report_holds_a_study_of_two_machines(tmp_path):
     assert "Second<b>CPU" in pdf
 
 
+def test_the_same_cells_on_two_machines_stand_side_by_side(tmp_path):
+    (tmp_path / "published.csv").write_text(constructed.published_csv({"published": None}, []))
+    outs = []
+    for name, ratios, shift in (
+        ("one", (1.5, 1.51, 1.5, 1.5), 0.0),
+        ("two", (0.8, 0.81, 0.8, 0.8), 0.02),
+    ):
+
+        def change(metrics, name=name, shift=shift):
+            metrics["environment"]["machine"] |= {"cpu": name, "fingerprint": name * 4}
+            metrics["test_accuracy"] += shift
+            if metrics["cell"]["seed"] == 0:
+                metrics["weights_sha256"] = "0f" * 32 if shift else "1f" * 32
+            return metrics
+
+        groups = [Group("resnet18", "eager", CPU1), Group("resnet18", "ddp", CPU2, turns=ratios)]
+        groups += [Group(f"net-{name}", "eager", CPU1)]  # only there
+        results = measured(tmp_path / name, groups, change, published=None)
+        outs.append(evidence.unpack(wrote(tmp_path / "evidence", results), tmp_path / "out"))
+    assert collected(outs[0])["machines"] is None
+    data = collected(*outs)
+    rows = [[cell["text"] for cell in row] for row in data["machines"]["rows"]]
+    names = [out.name for out in outs]
+    trained = ["3 of 4", "2.00", "higher on B"]
+    eager, ddp = rows
+    assert eager == [*names, "resnet18", "eager", *trained, *["–"] * 5]
+    assert ddp == [*names, "resnet18", "ddp", *trained, "eager", "1.50", ddp[9], "0.80", ddp[11]]
+    assert (ddp[9], ddp[11]) == ("1.48 to 1.52", "0.79 to 0.82")
+    assert 'id="t-machines"' in report.render.render_html(data)
+    pdf = squeezed(pdf_text(report.render.render_pdf(data)))
+    assert squeezed(data["machines"]["title"]) in pdf
+
+
 def test_the_workflow_renders_evidence_without_training(tmp_path):
     work = Workspace(tmp_path / "a work folder")
     none = work.snakemake("-n", "reports/evidence.html", check=False)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from parbench.files import read_record, write_atomically, write_json
 from parbench.reporting import certificates, claim_tables, panels, render, sections
+from parbench.reporting.same_cells import same_cells
 from parbench.reporting.study import Study
 from parbench.reporting.text import listed
 from parbench.verdicts import claims_json
@@ -44,6 +45,7 @@ def collect(
         "claims": claims,
         "studies": [sections.study_section(study, environments) for study in studies],
         "groups": panels.group_panels(studies, environments),
+        "machines": same_cells(studies),
         "equivalence": certificates.section(studies),
         "environments": list(environments.values()),
         "unfinished": panels.unfinished(studies),

@@ -1,0 +1,94 @@
+"""The table of the same cells on two machines: their weights, accuracies and ratios of pairs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from parbench.measure.metrics import METRICS
+from parbench.reporting.study import Study
+from parbench.reporting.table import TableCell, absent, interval_cell, make_table, number
+from parbench.reporting.text import fixed, ratio_text
+from parbench.verdicts.groups import Group, compared, seed
+from parbench.verdicts.series import Series
+from parbench.verdicts.words import NOT_MEASURED
+
+ACCURACY = METRICS["test_accuracy"]
+CAPTION = (
+    "Cells with the same settings, seed by seed, that both machines ran. Same weights: of how many "
+    "seeds the trained weights are equal to the last bit. Accuracy: B's less A's, and whether the "
+    "two are equal by the rule of every verdict. Ratios are of pairs on one machine each; times of "
+    "two machines are not divided, since these take no turns."
+)
+
+
+def same_cells(studies: list[Study]) -> dict | None:
+    """Return the table of the cells that two machines ran alike; None if there are none."""
+    pairs = [
+        (a, b)
+        for a, b in itertools.combinations(studies, 2)
+        if not _fingerprints(a) & _fingerprints(b)
+    ]
+    rows = [row for a, b in pairs for row in _rows(a, b)]
+    if not rows:
+        return None
+    return make_table(
+        "t-machines",
+        "The same cells on two machines",
+        [
+            ("", ["A", "B", "Model", "Variant"]),
+            ("", ["Same weights"]),
+            ("Accuracy (points)", ["B less A", "Reading"]),
+            ("Times as fast", ["Against", "A", "95 % interval of A", "B", "95 % interval of B"]),
+        ],
+        rows,
+        caption=CAPTION,
+    )
+
+
+def _fingerprints(study: Study) -> set[str]:
+    return {name for group in study.own for name in group.machines()}
+
+
+def _rows(a: Study, b: Study) -> Iterator[list[TableCell]]:
+    for group in a.own:
+        other = b.by_id.get(group.id)
+        if other is None or not set(group.cells) & set(other.cells) or not (group.ok and other.ok):
+            continue
+        keys = [TableCell(name) for name in (a.name, b.name, group.model, group.variant)]
+        head = [*keys, *_trained(group, other, a.study["tolerance"]["accuracy"])]
+        shared = [name for name in group.pairs if name in other.pairs]
+        for baseline in shared or [None]:
+            ratios = [] if baseline is None else [g.pairs[baseline].series for g in (group, other)]
+            against = a.by_id[baseline].variant if baseline else None
+            yield [*head, *_in_turns(against, ratios)]
+
+
+def _trained(ours: Group, theirs: Group, share: float) -> list[TableCell]:
+    """Return how many weights are equal, and B's accuracy less A's with what it says."""
+    weights = [{seed(run): run["weights_sha256"] for run in group.ok} for group in (ours, theirs)]
+    seeds = [number for number in weights[0] if number in weights[1]]
+    equal = sum(weights[0][number] == weights[1][number] for number in seeds)
+    difference = compared(ACCURACY, theirs, ours)
+    points = (
+        number(difference.mean, fixed(100 * difference.mean, 2))
+        if difference.values
+        else absent("; ".join(difference.reasons) or NOT_MEASURED)
+    )
+    reading = difference.reading(share, "higher on B", "lower on B") if difference.values else ""
+    return [
+        TableCell(f"{equal} of {len(seeds)}", sort=equal),
+        points,
+        TableCell(reading) if reading else absent(NOT_MEASURED),
+    ]
+
+
+def _in_turns(against: str | None, ratios: list[Series]) -> list[TableCell]:
+    if against is None:
+        return [absent("no pair that both measured")] * 5
+    cells = [TableCell(against)]
+    for series in ratios:
+        has_value = bool(series.values)
+        mean = number(series.mean, ratio_text(series.mean)) if has_value else absent(NOT_MEASURED)
+        cells += [mean, interval_cell(series, 2)]
+    return cells
