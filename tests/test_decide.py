@@ -77,19 +77,32 @@ HEAD = "study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,
 ROW = "somebody,Table 1,simple_cnn,eager,CPU,1,1,test_accuracy,0.5,fraction"
 
 
-def test_seeds_are_added_to_what_a_claim_about_scores_compares(work):
-    half = "half: {strategy: eager, hardware: cpu1, settings: {global_batch: 16}}"
-    study = STUDY.replace("tables:", f"  {half}\npublished: somebody\ntables:")
+def seeds_added(work, study: str, claims: str) -> list[int]:
+    """Return how many seeds each group has after a round, in which only new seeds are trained."""
     (work.folder / "studies" / "decided.yaml").write_text(study)
     published = work.folder / "studies/published"
     (published / "somebody.csv").write_text(f"{HEAD}\n{ROW}\n")
-    (published / "claims.yaml").write_text(CLAIM)
+    (published / "claims.yaml").write_text(claims)
     work.snakemake("results/tables/decided.csv", "--quiet", "all")
     cost(work, "*", 0)  # a seed that costs nothing is always tried
     work.run("scripts/decide.py", "--minutes", "0.05")  # one round
-    one, other = json.loads((work.folder / "results/restarts.json").read_text()).values()
-    assert one == other > 1
     assert "train" not in work.jobs()  # the new seeds are in the plan and done
+    return list(json.loads((work.folder / "results/restarts.json").read_text()).values())
+
+
+def test_seeds_are_added_to_what_a_claim_about_scores_compares(work):
+    half = "half: {strategy: eager, hardware: cpu1, settings: {global_batch: 16}}"
+    study = STUDY.replace("tables:", f"  {half}\npublished: somebody\ntables:")
+    one, other = seeds_added(work, study, CLAIM)
+    assert one == other > 1
+
+
+def test_seeds_are_added_to_a_number_beside_its_published_value(work):
+    selects = "eager: {strategy: eager, hardware: cpu1, published: {strategy: eager}}"
+    study = small_study("Decided", "simple_cnn: {}", selects)
+    study = study.replace("tables:", "published: somebody\ntables:")
+    (seeds,) = seeds_added(work, study, "{}")
+    assert seeds > 1
 
 
 def test_make_report_spends_no_more_than_its_budget(work):

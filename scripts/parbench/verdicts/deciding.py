@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from parbench.arguments import duration, of_snakemake
@@ -24,7 +24,7 @@ from parbench.files import user_path, write_json
 from parbench.measure import metrics_json
 from parbench.plan import config as configuration
 from parbench.plan import expansion, pairing, places, state
-from parbench.plan.study_plan import PairGroup
+from parbench.plan.study_plan import PairGroup, PlannedGroup
 from parbench.verdicts import asked, sequential
 from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.groups import Group
@@ -50,13 +50,15 @@ class Open:
     """A comparison that is undecided with ``n`` values; one more is a cell of each of ``parts`` and
     takes ``cost`` seconds. ``needed``: how many values decide it, None if too many."""
 
-    parts: tuple[PairGroup | Group, ...]
+    parts: tuple[PairGroup | PlannedGroup, ...]
     n: int
     cost: float
     needed: int | None
 
     @classmethod
-    def of(cls, parts: Iterable[PairGroup | Group], series: Series, boundaries: Band) -> Open:
+    def of(
+        cls, parts: Iterable[PairGroup | PlannedGroup], series: Series, boundaries: Band
+    ) -> Open:
         """Return the comparison of ``series``, decided once its interval excludes a boundary."""
         interval = series.interval()
         needed = FEWEST if interval is None else sequential.needed(interval, boundaries)
@@ -69,39 +71,60 @@ class Open:
 
 
 def still_open(plan: expansion.Plan) -> Iterator[Open]:
-    """Yield what is undecided in ``plan``: whether a pair's variant is faster, slower or equal, and
-    claims that rest on pairs or on seeds."""
-    for name, study in plan.studies.items():
-        undecided = [comparison for comparison in _claimed(name, plan) if _boundaries(comparison)]
-        # Two names of several models together may compare the same cells.
-        pairs_by_cells: dict[tuple[str, ...], list[PairGroup]] = {}
-        for pair in study.pairs or ():
-            if pair.not_run is None:
-                pairs_by_cells.setdefault(tuple(pair.cells), []).append(pair)
-        for cells, pairs in pairs_by_cells.items():
-            series = _compared(pairs[0]).series
-            boundaries = series.undecided(study.study.tolerance.relative)
-            for comparison in undecided:
-                # A boundary of a ratio of two models is none of either model's.
-                if len(comparison.ratios) == 1 and _rests_on(comparison, cells):
-                    boundaries += _boundaries(comparison)
-            if boundaries:
-                yield Open.of(pairs, series, boundaries)
-        for comparison in undecided:
-            if not any(ratio.pair for ratio in comparison.ratios):
-                yield Open.of(_groups(comparison), comparison.measured, _boundaries(comparison))
-            elif len(comparison.ratios) > 1:
-                of_both = [
-                    pair
-                    for cells, pairs in pairs_by_cells.items()
-                    for pair in pairs
-                    if _rests_on(comparison, cells)
-                ]
-                yield Open.of(of_both, comparison.measured, _boundaries(comparison))
+    """Yield what is undecided in ``plan``: whether a pair's variant is faster, slower or equal,
+    claims, and numbers beside their published values; of several questions to the same cells, the
+    one that is answered first."""
+    for name in plan.studies:
+        soonest: dict[tuple[str, ...], Open] = {}
+        for question in (*_of_pairs(name, plan), *_of_claims(name, plan), *_of_numbers(name, plan)):
+            # Two names of several models together may compare the same cells.
+            cells = tuple(sorted({cell for part in question.parts for cell in part.cells}))
+            known = soonest.setdefault(cells, question)
+            ids = {part.id: part for part in (*known.parts, *question.parts)}
+            nearest = min(known, question, key=lambda each: each.seconds)
+            soonest[cells] = replace(nearest, parts=tuple(ids.values()))
+        yield from soonest.values()
 
 
-def _rests_on(comparison: Comparison, cells: tuple[str, ...]) -> bool:
-    return any(ratio.pair and ratio.pair.cells == cells for ratio in comparison.ratios)
+def _of_pairs(name: str, plan: expansion.Plan) -> Iterator[Open]:
+    share = plan.studies[name].study.tolerance.relative
+    for pair in plan.studies[name].pairs:
+        if pair.not_run is None:
+            series = _compared(pair).series
+            if boundaries := series.undecided(share):
+                yield Open.of([pair], series, boundaries)
+
+
+def _of_claims(name: str, plan: expansion.Plan) -> Iterator[Open]:
+    for comparison in _claimed(name, plan):
+        pairs = [ratio.pair for ratio in comparison.ratios if ratio.pair]
+        parts = _pairs_of(pairs, name, plan) if pairs else _groups(comparison)
+        if boundaries := _boundaries(comparison):
+            yield Open.of(parts, comparison.measured, boundaries)
+
+
+def _of_numbers(name: str, plan: expansion.Plan) -> Iterator[Open]:
+    measured = asked.measured(plan, name, _done(name, plan))
+    planned = {group.id: group for group in plan.studies[name].groups}
+    for group in measured.groups.values():
+        for metric in measured.metrics(group):
+            verdict = measured.verdict(metric, group)
+            series = measured.series(metric, group)
+            if verdict.word not in (UNDECIDED, NOT_TOLD_APART) or not series.values:
+                continue
+            pair = group.pairs.get(group.baseline) if metric.kind == "ratio" else None
+            parts = [planned[each] for each in group.members or [group.id]]
+            parts = _pairs_of([pair], name, plan) if pair else parts
+            yield Open.of(parts, series, verdict.boundaries)
+
+
+def _pairs_of(compared: Iterable[Compared], name: str, plan: expansion.Plan) -> list[PairGroup]:
+    cells = [each.cells for each in compared]
+    return [pair for pair in plan.studies[name].pairs if tuple(pair.cells) in cells]
+
+
+def _done(name: str, plan: expansion.Plan) -> list[str]:
+    return [cell for cell in plan.runnable(name) if state.state(cell, plan)[0] == "done"]
 
 
 def _boundaries(comparison: Comparison) -> tuple[float, ...]:
@@ -128,10 +151,9 @@ def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:
     """Return the comparisons of the study's claims that are undecided, or of a size that is not
     told apart from the published one, or against a claim that is undecided: not clearly enough for
     one of several."""
-    done = [cell for cell in plan.runnable(name) if state.state(cell, plan)[0] == "done"]
     return [
         comparison
-        for claim in asked.judged(plan, [name], done)
+        for claim in asked.judged(plan, [name], _done(name, plan))
         for part in claim.parts
         if not part.is_impossible
         for comparison in part.judged
@@ -192,12 +214,7 @@ def main() -> None:
 
 def _checked(plan: expansion.Plan) -> int:
     """Print the claims that are refuted, impossible as stated or undecided; return 1 if any is."""
-    done = [
-        cell
-        for study in plan.studies
-        for cell in plan.runnable(study)
-        if state.state(cell, plan)[0] == "done"
-    ]
+    done = [cell for study in plan.studies for cell in _done(study, plan)]
     judged = asked.judged(plan, list(plan.studies), done)
     against = [each for each in judged if each.verdict in AGAINST]
     for each in against:
@@ -255,7 +272,7 @@ def _measure(plan: expansion.Plan, others: Sequence[str]) -> None:
     """Have Snakemake run the pairs that are not done, and the seeds that were added here."""
     for study in plan.studies.values():
         entries = [
-            *(study.pairs or ()),
+            *study.pairs,
             *(entry for entry in study.groups if entry.id in pairing.added()),
         ]
         cells = [cell for entry in entries if not entry.not_run for cell in entry.cells]
@@ -276,7 +293,7 @@ def _told(plan: expansion.Plan) -> list[str]:
     """Return a table of all comparisons of times, then a line for each undecided one by seeds."""
     lines = [["study", "model", "variant", "baseline", "times as fast", "restarts", "reading"]]
     for name, study in plan.studies.items():
-        for pair in study.pairs or ():
+        for pair in study.pairs:
             compared = _compared(pair)
             measured = compared.series
             too_few = measured.too_few

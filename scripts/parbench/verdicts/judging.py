@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from parbench.measure.metrics import Metric, is_operator
 from parbench.plan.published import Published
@@ -16,6 +17,16 @@ from parbench.verdicts.series import Series
 NO_PAIR = "no pair (`pairs`) compares them in turns"
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on one number, with its reasons; ``boundaries``: what its interval has to leave
+    until the verdict is known."""
+
+    word: str
+    reasons: list[str]
+    boundaries: tuple[float, ...] = ()
+
+
 def verdict(
     metric: Metric,
     group: Group,
@@ -23,37 +34,38 @@ def verdict(
     series: Series,
     published: Published | None,
     bound: float = math.inf,
-) -> tuple[str, list[str]]:
-    """Return the verdict on one number of ``group``, and why; ``study``: as the plan has it.
+) -> Verdict:
+    """Return the verdict on one number of ``group``; ``study``: as the plan has it.
 
     ``series``: the number's values; ``bound``: the upper bound on a ratio.
     """
     if group.not_run:
-        return words.NOT_RUN, []
+        return Verdict(words.NOT_RUN, [])
     if why := _why_not_measured(metric, group, series):
-        return words.NOT_MEASURED, [why]
+        return Verdict(words.NOT_MEASURED, [why])
     if published is None:
-        return words.NO_PUBLISHED_VALUE, []
+        return Verdict(words.NO_PUBLISHED_VALUE, [])
     forbidding, caveats = _differences(metric, group, study, published)
     if forbidding := [*forbidding, *beyond(published.value, bound)]:
-        return words.NOT_COMPARABLE, forbidding
+        return Verdict(words.NOT_COMPARABLE, forbidding)
     if series.too_few:
         value_range = f" ({series.min:.4g} to {series.max:.4g})" if series.values else ""
-        return words.UNDECIDED, [series.too_few + value_range, *caveats]
+        return Verdict(words.UNDECIDED, [series.too_few + value_range, *caveats])
     tolerance = study["tolerance"]
     share = tolerance["accuracy" if metric.is_score else "relative"]
     if metric.kind == "ratio":
         word, boundaries = size_of_effect(series, (published.value,), share)
         outlook = [series.outlook(boundaries)] if boundaries else []
         opposed = opposite(series, published.value)
-        return (words.OPPOSITE if opposed else word), [*outlook, *caveats]
+        word, boundaries = (words.OPPOSITE, ()) if opposed else (word, boundaries)
+        return Verdict(word, [*outlook, *caveats], boundaries)
     margin = series.margin(share)[1] if metric.is_score else share * abs(published.value)
     ends = published.value - margin, published.value + margin
     difference = series.interval().mean - published.value
     reasons = [f"differs by {difference:+.2g} (tolerance {margin:.2g})"]
     word, boundaries = _size(series, (published.value, published.value), ends)
     outlook = [series.outlook(boundaries)] if boundaries else []
-    return word, [*reasons, *outlook, *caveats]
+    return Verdict(word, [*reasons, *outlook, *caveats], boundaries)
 
 
 def size_of_effect(
@@ -118,8 +130,8 @@ def _differences(
 ) -> tuple[list[str], list[str]]:
     """Return what forbids comparing the metric with its published value, and mere caveats."""
     forbidding = group.cautions(metric)
-    if group.differs:
-        forbidding.append(f"differs from the source: {group.differs}")
+    if difference := group.difference(metric):
+        forbidding.append(f"differs from the source: {difference}")
     assumed, hardware = ", ".join(study["assumed"]), []
     caveats = [f"not stated by the source, assumed: {assumed}"] if assumed else []
     if not has_hardware(published, group):

@@ -10,7 +10,7 @@ import argparse
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from parbench import files
@@ -27,25 +27,17 @@ from parbench.measure.metrics import (
 from parbench.plan.published import Published
 from parbench.plan.study import Table
 from parbench.verdicts.certificate import Certificates
-from parbench.verdicts.groups import Group, compared, groups_of, read_runs, seed
-from parbench.verdicts.judging import scale_difference, verdict
-from parbench.verdicts.pairs import lengths_of
+from parbench.verdicts.groups import Group, compared, groups_of, rates, read_runs, seed
+from parbench.verdicts.judging import Verdict, scale_difference, verdict
 from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.rows import NUMBERS, Row, write_rows
 from parbench.verdicts.series import Series
 from parbench.verdicts.words import NOT_REACHED, OK, SHARED
 
-
-def _rates(group: Group, baseline: Group) -> float:
-    """Return the factor that turns a speedup, of all epochs, into a ratio of samples per second."""
-    ours, theirs = lengths_of(asdict(side.training) for side in (group, baseline))
-    return ours / theirs
-
-
 # Ratios that pairs measure, with the factor between each and the speedup.
 IN_TURNS = {
     "speedup": lambda group, baseline: 1.0,
-    "throughput_ratio": _rates,
+    "throughput_ratio": rates,
     "parallel_efficiency": lambda group, baseline: baseline.devices / group.devices,
 }
 SHOWN_OPERATORS = 5  # those with the largest self time, besides the published ones
@@ -125,6 +117,13 @@ class Measured:
             return self.source.speedup(group, self.baseline(group))
         return self.source.find(group, metric), ""
 
+    def verdict(self, metric: Metric, group: Group) -> Verdict:
+        """Return the verdict on a number by its published value."""
+        is_speedup = metric.name == "speedup" and not group.not_run
+        bound = group.at_most_faster(self.baseline(group)) if is_speedup else math.inf
+        series, (published, _) = self.series(metric, group), self.published(metric, group)
+        return verdict(metric, group, self.plan["study"], series, published, bound)
+
     def rows(self, group: Group, uncertified: list[str]) -> Iterator[Row]:
         """Yield the rows of one group; ``uncertified``: what certificates do not cover of it."""
         for metric in self.metrics(group):
@@ -132,9 +131,7 @@ class Measured:
             if metric.optional and not series.values and not group.not_run:
                 continue
             published, why = self.published(metric, group)
-            is_speedup = metric.name == "speedup" and not group.not_run
-            bound = group.at_most_faster(self.baseline(group)) if is_speedup else math.inf
-            word, whys = verdict(metric, group, self.plan["study"], series, published, bound)
+            judged = self.verdict(metric, group)
             clocked = metric.depends_on_clock and metric.kind == "absolute"
             reasons = [
                 group.not_run,
@@ -144,7 +141,7 @@ class Measured:
                 SHARED if group.shared and clocked and series.values else "",
                 *series.reasons,
                 self._reading(series) if metric.name == "accuracy_difference" else "",
-                *whys,
+                *judged.reasons,
                 why,
                 group.note,
             ]
@@ -174,7 +171,7 @@ class Measured:
                 published_unit=published.unit if published else "",
                 published_table=published.table if published else "",
                 ratio=series.mean / published.value if has_ratio else None,
-                verdict=word,
+                verdict=judged.word,
                 # Each sentence once: the note may be the stated reason, and seeds may fail alike.
                 reason="; ".join(dict.fromkeys(filter(None, reasons))),
                 cells=" ".join(group.cells),
