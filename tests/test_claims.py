@@ -10,6 +10,7 @@ import math
 import re
 import shutil
 import tempfile
+from datetime import datetime, timedelta
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -162,9 +163,11 @@ def test_what_is_lacking_is_said():
     assert made.comparisons[0].reasons == ("paper-cpu has no two cells that differ in this alone",)
     alone = judged(FASTER, EAGER, group("ddp", CPU2))
     assert (alone.verdict, alone.reason) == (words.NOT_TESTED, words.NO_PAIR)
-    unknown = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="wishes")
-    (one,) = judged(unknown, EAGER, group("ddp", CPU2)).comparisons
-    assert one.reasons == ("no cell measures wishes",)
+    derived = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="speedup")
+    (one,) = judged(derived, EAGER, group("ddp", CPU2)).comparisons
+    assert one.reasons == ("no cell measures speedup",)
+    untested = judged({"needs": "a meter of what is sent"}, EAGER)
+    assert untested.sentence == "not tested here (a meter of what is sent)"
 
 
 @pytest.mark.parametrize("failed", [1, 4])
@@ -311,6 +314,14 @@ def test_groups_that_differ_from_the_source_decide_nothing():
     assert made.comparisons[0].measured.seeds == 4  # and are shown
 
 
+def test_what_differs_in_scores_alone_is_still_told_apart_by_all_else():
+    groups = [GOOD[0], GOOD[1].model_copy(update={"scores_differ": "its images are not shuffled"})]
+    assert judged(SMALLER, *groups).verdict == words.HOLDS
+    scored = ratio({"strategy": "eager"}, {"strategy": "ddp"}, "same", "test_accuracy")
+    made = judged(scored, *groups)
+    assert (made.verdict, made.reason) == (words.NOT_TESTED, words.NOT_COMPARABLE)
+
+
 def test_studies_are_judged_each_for_itself():
     """Such as those of two machines."""
     source = PublishedSource("paper", [])
@@ -398,8 +409,9 @@ def test_another_machines_file_changes_no_verdict(named, here, there):
 
 def turns(own: Group, baseline: Group, *ratios: float, bound=math.inf, failed=0, disturbed=0):
     """Return ``own``, measured to be ``ratios`` times as fast as ``baseline``, by restart."""
+    ends = datetime(2030, 1, 1, 8), datetime(2030, 1, 1, 8, 0, 20)
     made = [
-        Restart(n, math.log(ratio), 0.0, (), 4, disturbed, bound, 20.0)
+        Restart(n, math.log(ratio), 0.0, (), 4, disturbed, bound, *ends)
         for n, ratio in enumerate(ratios)
     ]
     cells = tuple(f"{own.id}.r{each.number}" for each in made)
@@ -435,6 +447,61 @@ def test_predicting_is_told_by_pairs_of_predicting():
     assert judged(claim, EAGER, trained).reason == words.NO_PAIR
     predicted = DDP.model_copy(update={"predicting": turns(DDP, EAGER, *SLOW).pairs})
     assert judged(claim, EAGER, predicted).verdict == words.FAILS
+
+
+@pytest.mark.parametrize(
+    ("metric", "mean"),
+    [("samples_per_second", 1.5), ("epoch_seconds", 1 / 1.5), ("train_seconds", 1 / 1.5)],
+)
+def test_pairs_answer_whatever_is_made_of_their_times(metric, mean):
+    """The pair measures how many times as fast ddp is: 1.5."""
+    claim = ratio({"strategy": "ddp"}, {"strategy": "eager"}, "report", metric)
+    (one,) = judged(claim, EAGER, turns(DDP, EAGER, *FAST)).comparisons
+    assert one.measured.mean == pytest.approx(mean, rel=0.01)
+
+
+def test_a_rate_cannot_grow_by_more_than_the_devices_give():
+    claim = ratio({"strategy": "ddp"}, {"strategy": "eager"}, ">", "samples_per_second", size=3.0)
+    made = judged(claim, EAGER, turns(DDP, EAGER, *FAST))
+    assert answers(made) == [(words.AS_CLAIMED, words.CANNOT_BE_SHOWN)]
+    devices = {"strategy": "ddp", "devices": 2}
+    claim = ratio(devices, {"strategy": "eager"}, ">", "samples_per_second", size=3.0)
+    assert judged(claim, EAGER, turns(DDP, EAGER, *FAST)).verdict == words.IMPOSSIBLE
+
+
+def test_the_gain_of_one_choice_is_told_apart_from_that_of_another():
+    def gains(choices: list[dict]) -> list[Group]:
+        """Return two groups for each choice, the second of two devices; the first gains."""
+        made = []
+        for ratios, own in zip((FAST, SLOW), choices, strict=True):
+            one, wide = (group(f"horovod-{n}", make_hardware(devices=n), **own) for n in (1, 2))
+            made += [one, turns(wide, one, *ratios)]
+        return made
+
+    sides = {"strategy": "horovod", "devices": 1}, {"strategy": "horovod", "devices": 2}
+    for choices in (
+        [{"model": "a"}, {"model": "b"}],
+        [{"options": {"backend": "gloo"}}, {"options": {"backend": "mpi"}}],
+    ):
+        (one,) = judged(ratio(*sides, contrast=choices), *gains(choices)).comparisons
+        assert one.verdict == words.AS_CLAIMED
+        assert one.measured.mean == pytest.approx(1.5 / 0.8, rel=0.01)
+
+
+def test_restarts_tell_over_how_many_sessions_and_days_they_are_spread():
+    def at(*hours: float) -> Compared:
+        starts = [datetime(2030, 1, 1) + timedelta(hours=hour) for hour in hours]
+        ends = [start + timedelta(minutes=2) for start in starts]
+        restarts = (
+            Restart(n, 0.0, 0.0, (), 4, 0, math.inf, *both)
+            for n, both in enumerate(zip(starts, ends, strict=True))
+        )
+        return Compared(tuple(restarts), (), ())
+
+    assert at().spread == ""
+    assert at(8, 8.5, 9).spread == "1 session of 62 min"
+    assert at(8, 20).spread == "2 sessions over 1 day"
+    assert at(30, 8, 8.1, 54.0).spread == "3 sessions over 3 days"
 
 
 def test_a_pair_that_failed_in_any_restart_is_not_measured():
@@ -536,7 +603,8 @@ def test_a_restart_is_what_its_undisturbed_pairs_say():
         for pair, row in enumerate(seconds)
         for side in range(3)
     ]
-    cell = {"seed": 5, "variants": 1, "sides": [{"training": {"epochs": 2}}] * 3}
+    cell = {"seed": 5, "variants": 1, "inference": False}
+    cell |= {"sides": [{"training": {"epochs": 2}}] * 3}
     ends = {"started": "2026-11-22T10:00:00Z", "finished": "2026-11-22T10:00:30Z"}
     found = restart({"cell": cell, "slices": slices, **ends})
     assert math.exp(found.value) == pytest.approx(1.5)

@@ -31,7 +31,7 @@ from parbench.errors import ParbenchError
 from parbench.launch import run_lock, slurm, slurm_cluster
 from parbench.measure import provenance
 from parbench.plan import config as configuration
-from parbench.plan import expansion, places, published, state, writing
+from parbench.plan import consistency, expansion, state, writing
 from parbench.plan.places import ROOT, folder
 from parbench.printable import printable
 from parbench.reporting import unfinished
@@ -187,7 +187,7 @@ class WorkflowRun:
         else:
             lacking = expansion.lacking_as_planned(config["studies"])
         # Only the report needs claims, after hours of training: find a typo now.
-        published.claims(places.CLAIMS)
+        consistency.stated_claims()
         return expansion.plan(config, called.configfiles, called.changes, lacking)
 
     @property

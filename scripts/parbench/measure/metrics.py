@@ -222,7 +222,8 @@ _ALL = (
 METRICS = {metric.name: metric for metric in _ALL}
 DEFAULT_METRICS = ("test_accuracy", "train_seconds", "speedup")
 
-_OPERATOR = {"operator_self_seconds": "Self time", "operator_total_seconds": "Total time"}
+# Metrics of single operators, without the operator's name.
+OPERATOR_METRICS = {"operator_self_seconds": "Self time", "operator_total_seconds": "Total time"}
 
 
 def is_operator(metric: str) -> bool:
@@ -249,5 +250,5 @@ def label(metric: str) -> str:
     if metric in METRICS:
         return METRICS[metric].label
     quantity, _, operator = metric.partition(":")
-    phrase = _OPERATOR.get(quantity, quantity.replace("_", " "))
+    phrase = OPERATOR_METRICS.get(quantity, quantity.replace("_", " "))
     return f"{phrase} of {operator}" if operator else phrase

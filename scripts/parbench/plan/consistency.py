@@ -10,6 +10,7 @@ from parbench.cell import Cell, Training
 from parbench.errors import ParbenchError
 from parbench.plan import places, published
 from parbench.plan.options import all_options, starts_published
+from parbench.plan.published import Claim, Published
 from parbench.plan.study import Study, VariantPair
 from parbench.plan.study_plan import PlannedGroup
 from parbench.plan.yaml_file import words_of
@@ -66,6 +67,26 @@ def check_names(study: Study, where: str) -> None:
         _check_comparison(study, entry, where)
 
 
+def stated_claims() -> tuple[dict[str, Claim], list[Published]]:
+    """Return the claims of studies/published/claims.yaml, by name, and all published values; check
+    that the claims' sources and strategies exist."""
+    rows, claims = published_rows(), published.claims(places.CLAIMS)
+    sources = {row.study for row in rows}
+    for name, claim in claims.items():
+        known(f"{name}.study", claim.study, sources, str(places.CLAIMS))
+        for test in claim.tests:
+            selections = (test.about, test.numerator, test.denominator, *(test.contrast or ()))
+            for chosen in (cells.strategy for cells in selections if cells and cells.strategy):
+                for strategy in [chosen] if isinstance(chosen, str) else chosen:
+                    known(f"{name}: strategy", strategy, strategies.names(), str(places.CLAIMS))
+    return claims, rows
+
+
+def published_rows() -> list[Published]:
+    """Return all published values."""
+    return [row for path in places.published_files() for row in published.rows(path)]
+
+
 def check_selections(
     study: Study, groups: Mapping[tuple[str, str], PlannedGroup], where: str
 ) -> None:
@@ -73,8 +94,7 @@ def check_selections(
     are by model and variant."""
     if study.published is None:
         return
-    rows = [row for path in places.published_files() for row in published.rows(path)]
-    own = [row for row in rows if row.study == study.published]
+    own = [row for row in published_rows() if row.study == study.published]
     for variant, entry in study.variants.items():
         selections = [
             group.published

@@ -189,6 +189,7 @@ class Expansion:
                 baseline=baseline,
                 published=selection,
                 differs=entry.differs,
+                scores_differ=entry.scores_differ,
                 scaled=about.differences(cell, model_name, variant, self.study, source_study),
             )
         consistency.check_selections(self.study, groups, self.where)

@@ -13,10 +13,9 @@ import pydantic
 from pydantic import ConfigDict, Field, RootModel, model_validator
 from pydantic_core import PydanticCustomError
 
-from parbench.measure.metrics import METRICS
+from parbench.measure.metrics import METRICS, OPERATOR_METRICS
 from parbench.plan.csv_file import read_csv
 from parbench.plan.model import (
-    Distinct,
     Model,
     Names,
     Number,
@@ -28,7 +27,7 @@ from parbench.plan.model import (
     validated,
     wrong,
 )
-from parbench.words import brief
+from parbench.words import brief, nearest
 
 
 def _bare(text: Any) -> Any:
@@ -201,9 +200,10 @@ class ClaimTest(Model):
     )
     numerator: Selection | None = Field(None, description="the cells of the numerator")
     denominator: Selection | None = Field(None, description="the cells of the denominator")
-    models: Annotated[list[str], Field(min_length=2, max_length=2), Distinct] | None = Field(
+    contrast: Annotated[list[Selection], Field(min_length=2, max_length=2)] | None = Field(
         None,
-        description="two models: the first one's ratio over the second one's is judged",
+        description="two choices of cells, such as two models: the ratio among the first over that "
+        "among the second is judged (of scores, the difference less that one)",
     )
     op: Literal[">", "<", "same", "report", "largest"] = Field(
         description="the claimed direction: the ratio is above (>) or below (<) 1, the difference "
@@ -240,7 +240,7 @@ class ClaimTest(Model):
         for key in ("numerator", "denominator"):
             if of_two and getattr(self, key) is None:
                 raise self.lacking(key)
-        allowed = {"numerator": of_two, "denominator": of_two, "models": of_two, "size": of_two}
+        allowed = {"numerator": of_two, "denominator": of_two, "contrast": of_two, "size": of_two}
         allowed |= {"margin": self.op == "same", "bound": self.op in (">", "<")}
         allowed |= {"expected": not of_two}
         for key, is_allowed in allowed.items():
@@ -252,6 +252,12 @@ class ClaimTest(Model):
                 raise wrong(["size"], f"value {size} {problem}")
             if not self.is_of_differences and size <= 0:
                 raise wrong(["size"], f"value {size} is no ratio; write one above 0")
+        metrics = METRICS if of_two else OPERATOR_METRICS
+        if self.metric not in metrics:
+            problem = f"is no metric{nearest(self.metric, metrics)}"
+            raise wrong(["metric"], f"value {brief(self.metric)!r} {problem}")
+        if self.contrast and self.contrast[0] == self.contrast[1]:
+            raise wrong(["contrast"], "names the same cells twice; name two choices of cells")
         return self
 
     @property
@@ -293,7 +299,7 @@ class ClaimTest(Model):
         claim does not say on how many devices the two sides are."""
         if self.bound is not None:
             return self.bound
-        if self.op not in (">", "<") or self.metric not in CLOCKED or self.models:
+        if self.op not in (">", "<") or self.metric not in CLOCKED or self.contrast:
             return math.inf
         over, under = (_devices(side, self.about) for side in self.sides)
         if over is None or under is None or over == under:
@@ -302,7 +308,10 @@ class ClaimTest(Model):
 
 
 # Metrics that more devices can improve by their number at most.
-CLOCKED = ("train_seconds", "total_seconds", "epoch_seconds", "inference_seconds")
+CLOCKED = (
+    *("train_seconds", "total_seconds", "epoch_seconds", "inference_seconds"),
+    *("samples_per_second", "inference_samples_per_second"),
+)
 
 
 def _devices(side: Selection, about: Selection | None) -> int | None:
@@ -331,6 +340,9 @@ class Claim(Model):
         None,
         description="for a claim without test: the check of scripts/audit.py that contradicts it",
     )
+    needs: str | None = Field(
+        None, description="for a claim without test: what a test would need that parbench lacks"
+    )
     note: str | None = Field(None, description="what a reader must know about the claim")
     _tests: tuple[ClaimTest, ...] = ()
 
@@ -346,8 +358,11 @@ class Claim(Model):
             except pydantic.ValidationError as error:
                 mistake = problem(ClaimTest, stated, error)
                 raise wrong([*where, *mistake.keys], mistake.said, mistake.last) from None
-        if tests and self.finding:
-            raise self.unwanted("finding")
+        for key in ("finding", "needs"):
+            if tests and getattr(self, key):
+                raise self.unwanted(key)
+        if not (tests or self.finding or self.needs):
+            raise self.lacking("test")
         self._tests = tuple(tests)
         return self
 

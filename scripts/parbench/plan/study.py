@@ -73,6 +73,11 @@ class Variant(Model):
         description="what it does otherwise than the source, in a sentence: its numbers are then "
         "not comparable",
     )
+    scores_differ: Annotated[str, Field(min_length=1)] | None = Field(
+        None,
+        description="like `differs`, for what changes its scores alone: its times and memory stay "
+        "comparable",
+    )
     published: Selection | None = Field(
         None,
         description="its rows among the published values: column = value, or one of several values",

@@ -57,6 +57,7 @@ class PlannedGroup(Model):
     baseline: str | None = Field(description="id of the group that speedups are measured against")
     published: dict[str, Any] | None = Field(description="its published rows: column = value")
     differs: str | None = Field(None, description="what it does otherwise than the source")
+    scores_differ: str | None = Field(None, description="the same, of what changes scores alone")
     scaled: list[str] = Field(
         description="how it is smaller than the source, a phrase for each difference"
     )

@@ -124,7 +124,8 @@ def _matrix(judged: list[Judged], studies: list[Study]) -> dict | None:
         for column in columns:
             if found := by_place.get(column, anywhere):
                 text = "; ".join(dict.fromkeys(each.sentence for each in found))
-                row.append(_verdict(found[0].verdict, (), text))
+                verdicts = {each.verdict for each in found}
+                row.append(_verdict(verdicts.pop() if len(verdicts) == 1 else "", (), text))
             else:
                 row.append(absent("no cells of it there"))
         rows.append(row)
@@ -282,7 +283,7 @@ def _model(each: Comparison) -> str:
     if each.group is not None:
         model = each.group.model
         return f"{model} on {hardware_text(each.group.hardware)}"  # the largest part depends on it
-    return " over ".join(ratio.over.model for ratio in each.ratios)
+    return " over ".join(dict.fromkeys(ratio.over.model for ratio in each.ratios))
 
 
 def _variant(each: Comparison, side: int) -> str:

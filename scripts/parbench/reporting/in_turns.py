@@ -20,7 +20,7 @@ from parbench.verdicts.pairs import Compared
 from parbench.verdicts.scaling import Scaled, several
 
 KEYS = ["Model", "Variant", "Against"]
-COLUMNS = ["Times as fast", "Restarts", "Pairs", "Bound"]
+COLUMNS = ["Times as fast", "Restarts", "Spread over", "Pairs", "Bound"]
 PIPELINE_BOUND = (
     "The bound of a pipeline of n devices that fills and drains with each batch of "
     "m equal micro-batches is m·n/(m + n − 1) times the speed of one device."
@@ -58,9 +58,10 @@ def in_turns_table(study: Study) -> dict | None:
         "each of several restarts. A pair of slices counts as disturbed if other "
         "programs, or the hypervisor, took more than 5 % of its time; it is left out "
         "(if two others remain) and measured again. In brackets: the ratio with "
-        "disturbed pairs, and the 95 % interval. The bound of a speedup is the ratio of "
-        "cores or GPUs; there is none for the same number of devices, another precision "
-        "or a compiled side." + f" {PIPELINE_BOUND}" * pipelines,
+        "disturbed pairs, and the 95 % interval. Restarts of one session, with no hour "
+        "between two of them, tell of this machine on that day. The bound of a speedup is the "
+        "ratio of cores or GPUs; there is none for the same number of devices, another "
+        "precision or a compiled side." + f" {PIPELINE_BOUND}" * pipelines,
         context=context(groups),
         notes=notes,
     )
@@ -97,6 +98,7 @@ def _row(
         *keys,
         TableCell(f"{ratio_text(series.mean)} ({interval})", series.mean, link=study.panel(group)),
         TableCell(", ".join(ratio_text(math.exp(restart.value)) for restart in restarts)),
+        TableCell(compared.spread, sort=compared.sessions),
         TableCell(f"{pairs}{disturbed_text}", sort=pairs),
         absent("no bound") if math.isinf(bound) else _bound_cell(group, bound),
         *([_serial_cell(serial.get(group.id) if is_speedup else None)] if serial else []),

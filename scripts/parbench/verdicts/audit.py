@@ -21,7 +21,7 @@ from parbench.plan import published
 from parbench.plan.published import Claim, ClaimTest, Published, Selection
 from parbench.verdicts import arithmetic, printed_table, scores
 from parbench.verdicts.arithmetic import Contradiction, Found, Granted, Rows, Sure, against
-from parbench.verdicts.selection import Configuration, across_models
+from parbench.verdicts.selection import Configuration, contrasted
 
 CHECKS = (
     arithmetic.faster_than_its_devices,
@@ -86,17 +86,9 @@ class OwnRatio:
         return tuple(self.by(*pair) for pair in pairs)
 
     @property
-    def model(self) -> str:
-        """The model that is trained."""
-        return self.over.model
-
-    @property
-    def place(self) -> tuple:
-        """The settings that tell it from others of the same model."""
-        return tuple(
-            (*side.way, side.devices_per_node, side.hardware, side.precision, side.batch_size)
-            for side in (self.over, self.under)
-        )
+    def configurations(self) -> tuple[Configuration, Configuration]:
+        """Those of its sides."""
+        return Configuration.of_row(self.over), Configuration.of_row(self.under)
 
 
 def denied_by_its_numbers(
@@ -108,13 +100,13 @@ def denied_by_its_numbers(
     none = 0.0 if test.is_of_differences else 1.0
     rows_of_all, messages, denied = [], [], []
     kind, between = ("difference", "less") if test.is_of_differences else ("ratio", "over")
-    for ratio, *others in across_models(test, list(_own_ratios(test, rows))):
+    for ratio, *others in contrasted(test, list(_own_ratios(test, rows))):
         granted.compares(*(side for each in (ratio, *others) for side in (each.over, each.under)))
         least, printed, most = ratio.ends
         for other in others:
             least, printed, most = map(ratio.by, (least, printed, most), reversed(other.ends))
         denied.append(most <= none if test.op == ">" else least >= none)
-        beside = "".join(f", over that of {other.model}" for other in others)
+        beside = "".join(f", over that of {other.over.model}" for other in others)
         messages.append(f"{printed:.3g} of {ratio.over} {between} {ratio.under}{beside}")
         rows_of_all += [
             row for own_ratio in (ratio, *others) for row in (own_ratio.over, own_ratio.under)

@@ -174,7 +174,11 @@ class Certificates:
         return list(dict.fromkeys(filter(None, map(self.problem, runs))))
 
     def problem(self, run: Mapping) -> str | None:
-        """Return why the mathematics of a run (metrics.json) is not certified; None if it is."""
+        """Return why the mathematics of a run (metrics.json) is not certified, or how its method
+        deviates from eager training's on purpose; None if it is certified."""
+        strategy = run["cell"]["strategy"]
+        if lossy := strategies.load(strategy["name"]).lossy(strategy["options"]):
+            return f"⚠ approximate by design: {lossy}"
         why = self._why_not(run)
         return why and f"⚠ not certified: {why}"
 
@@ -184,8 +188,6 @@ class Certificates:
         if "trained_by" in cell:
             return None  # it only predicts; what trained its weights has a certificate
         strategy = strategies.load(cell["strategy"]["name"])
-        if lossy := strategy.lossy(cell["strategy"]["options"]):
-            return lossy
         if place not in self.all:
             return f"nothing of {place} is"
         if training["profile"] != "none":

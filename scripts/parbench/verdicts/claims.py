@@ -257,6 +257,7 @@ def _largest(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
             is_expected = measured in test.expected
             verdict = words.AS_CLAIMED if is_expected else words.DIFFERENT
             at = partial(_always, sequential.HOLDS if is_expected else sequential.FAILS)
+            reasons = ("told by the mean of all seeds, without an interval",)
         if printed_parts or measured_parts or group.not_run:
             fields = {"group": group, "published": published or (), "measured": measured, "at": at}
             comparisons.append(Comparison(study.name, verdict, reasons, **fields))
@@ -277,7 +278,10 @@ def _verdict(parts: Collection[JudgedPart]) -> tuple[str, str]:
         if all(part.denied for part in parts):
             return words.IMPOSSIBLE, "the source's own numbers deny it"
         most = max(part.test.most for part in parts if not part.denied)
-        return words.IMPOSSIBLE, f"the source's own devices give at most {most:.3g} times"
+        return (
+            words.IMPOSSIBLE,
+            f"the source's own devices give at most {most:.3g} times for the same work",
+        )
     parts = [part for part in parts if not part.is_impossible]
     directions = [part.direction for part in parts]
     judged = [part for part in parts if part.judged]
@@ -320,6 +324,8 @@ def _is_firm(judged: Judged, study: Rebuilt, claims: int) -> bool:
     decided = (words.HOLDS, words.HOLDS_IN_DIRECTION, words.FAILS)
     if not tested or judged.verdict not in decided or any(each.scaled for each in tested):
         return False
+    if not all(each.ratios for each in tested):  # no interval stands behind the largest part
+        return False
     ratios = [ratio for each in tested for ratio in each.ratios]
     if not all(_is_vouched_for(ratio, study.groups) for ratio in ratios if ratio.pair):
         return False
@@ -336,8 +342,8 @@ def _is_vouched_for(ratio: Ratio, groups: Iterable[Group]) -> bool:
 
 
 def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]:
-    """Return verdict and reason of a claim without test, which only the audit can contradict."""
+    """Return verdict and reason of a claim without test, which only the audit may contradict."""
     sound = [finding for finding in found if finding.sure is not Sure.WEAK]
     if any((finding.study, finding.check) == (claim.study, claim.finding) for finding in sound):
         return words.IMPOSSIBLE, f"its own numbers contradict it: {claim.finding}"
-    return words.NOT_TESTED, "no cell measures what it is about"
+    return words.NOT_TESTED, claim.needs or "its own numbers do not contradict it"

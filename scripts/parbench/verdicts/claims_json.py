@@ -46,7 +46,7 @@ def _part(part: JudgedPart) -> dict:
     return {
         "metric": test.metric,
         **{key: side and side.stated() for key, side in sides.items()},
-        "models": test.models,
+        "contrast": test.contrast and [cells.stated() for cells in test.contrast],
         "op": test.op,
         "direction": part.direction,
         "size": part.size or None,
@@ -62,6 +62,7 @@ def _comparison(each: Comparison) -> dict:
     return {
         "groups": groups or ([[each.group.id]] if each.group else []),
         "cells": sorted({cell for ratio in each.ratios if ratio.pair for cell in ratio.pair.cells}),
+        "spread": [ratio.pair.spread for ratio in each.ratios if ratio.pair],
         "direction": each.verdict,
         "size": each.size or None,
         "published": each.published if isinstance(each.published, str) else list(each.published),
@@ -140,6 +141,7 @@ def _numbers(each: dict) -> str:
         if measured["low"] is not None:
             text += f" ({measured['low']:.3g} to {measured['high']:.3g})"
         text += f" of {len(measured['values'])} {measured['of']}"
+        text += "".join(f", {spread}" for spread in dict.fromkeys(each["spread"]) if spread)
     elif measured:
         text += measured
     else:

@@ -13,14 +13,20 @@ from dataclasses import dataclass, replace
 from parbench.measure.metrics import METRICS, Metric
 from parbench.plan.published import ClaimTest
 from parbench.verdicts import judging, sequential, words
-from parbench.verdicts.groups import Group, compared
+from parbench.verdicts.groups import Group, compared, rates
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.published import PublishedSource
-from parbench.verdicts.selection import across_models, lacks, measuring, pairs
+from parbench.verdicts.selection import Configuration, contrasted, lacks, measuring, pairs
 from parbench.verdicts.series import Series
 
 # The attribute of a group that holds the pairs for a metric.
-TURNS = {"train_seconds": "pairs", "total_seconds": "pairs", "inference_seconds": "predicting"}
+TURNS = {
+    **dict.fromkeys(("train_seconds", "total_seconds"), "pairs"),
+    **dict.fromkeys(("epoch_seconds", "samples_per_second"), "pairs"),
+    **dict.fromkeys(("inference_seconds", "inference_samples_per_second"), "predicting"),
+}
+# Those of them that are of a sample or an epoch: how many epochs are trained does not matter.
+PER_SAMPLE = ("epoch_seconds", "samples_per_second")
 
 
 @dataclass(frozen=True)
@@ -50,13 +56,14 @@ class Rebuilt:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A metric of the group ``over`` divided by that of ``under``; of scores, the difference.
+    """``metric`` of the group ``over`` divided by that of ``under``; of scores, the difference.
 
     ``series``: its values, if any; ``lack``: the word for why they decide nothing, empty if they
     do, and ``missing``: the reasons; ``pair``: set if the groups took turns; ``published``: what
     the source's own numbers give.
     """
 
+    metric: str
     over: Group
     under: Group
     series: Series | None
@@ -66,22 +73,21 @@ class Ratio:
     published: float | None
 
     @property
-    def model(self) -> str:
-        """The model that is trained."""
-        return self.over.model
-
-    @property
-    def place(self) -> tuple:
-        """The settings that tell it from others of the same model."""
-        sides = (self.over, self.under)
-        return tuple((side.batch, side.strategy, side.hardware.name) for side in sides)
+    def configurations(self) -> tuple[Configuration, Configuration]:
+        """Those of its sides."""
+        return Configuration.of_group(self.over), Configuration.of_group(self.under)
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The smallest and largest possible ratio of times: 0 and infinity without a bound."""
+        """The smallest and largest possible ratio, by pairs: 0 and infinity without a bound."""
         if not self.pair:
             return 0.0, math.inf
-        return 1 / self.over.at_most_faster(self.under), self.under.at_most_faster(self.over)
+        by_over, by_under = (
+            self.over.at_most_faster(self.under),
+            self.under.at_most_faster(self.over),
+        )
+        is_rate = METRICS[self.metric].higher_is_better
+        return (1 / by_under, by_over) if is_rate else (1 / by_over, by_under)
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ class Comparison:
 
     ``verdict``: its direction (words.DIRECTIONS), REPORTED, or the word for why it decides nothing;
     ``size``: how large it is against ``published`` (words.SIZES), empty if that is not judged;
-    ``reasons``: of both. ``ratios``: one, or two of different models, the first to be divided by
+    ``reasons``: of both. ``ratios``: one, or two that are contrasted, the first to be divided by
     the second; none if no two groups could be compared. ``group``: set if it is about one group
     alone. ``published``: a number, the two ends of a range, or a word; ``measured``: likewise.
     """
@@ -143,16 +149,15 @@ def of_two_groups(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
     """Return the comparisons of a part of a claim in one study, at least one."""
     groups = measuring(study.groups, test.metric)
     ratios = [_ratio(test, study, *pair) for pair in pairs(test, groups)]
-    comparisons = [_compared(test, study, combined) for combined in across_models(test, ratios)]
+    comparisons = [_compared(test, study, combined) for combined in contrasted(test, ratios)]
     return comparisons or [untested(study, f"{study.name} has {lacks(test, groups)}")]
 
 
 def _ratio(test: ClaimTest, study: Rebuilt, over: Group, under: Group) -> Ratio:
-    metric, pair, series = METRICS.get(test.metric), None, None
-    if metric is None or metric.read is None:
-        return Ratio(
-            over, under, None, words.NOT_MEASURED, (f"no cell measures {test.metric}",), None, None
-        )
+    metric, pair, series = METRICS[test.metric], None, None
+    if metric.read is None:
+        no_cell = (f"no cell measures {test.metric}",)
+        return Ratio(test.metric, over, under, None, words.NOT_MEASURED, no_cell, None, None)
     if metric.depends_on_clock:
         pair, series = _in_turns(metric, over, under)
     else:
@@ -160,7 +165,8 @@ def _ratio(test: ClaimTest, study: Rebuilt, over: Group, under: Group) -> Ratio:
         series = compared(metric, over, under, ignored)
     lack, missing = _lack(metric, over, under, pair, series)
     published = _printed(metric, over, under, study.source)
-    return Ratio(over, under, series, lack, tuple(dict.fromkeys(missing)), pair, published)
+    reasons = tuple(dict.fromkeys(missing))
+    return Ratio(test.metric, over, under, series, lack, reasons, pair, published)
 
 
 def _lack(
@@ -172,7 +178,7 @@ def _lack(
         return words.NOT_RUN, missing
     if cautions := _cautions(metric, over, under):
         return words.NOT_COMPARABLE, cautions
-    if differences := [side.differs for side in sides if side.differs]:
+    if differences := list(filter(None, (side.difference(metric) for side in sides))):
         return words.NOT_COMPARABLE, [f"differs from the source: {each}" for each in differences]
     if series is None:
         return words.NO_PAIR, [judging.NO_PAIR]
@@ -199,12 +205,15 @@ def _failures(pair: Compared | None, sides: Iterable[Group]) -> list[str]:
 
 
 def _in_turns(metric: Metric, over: Group, under: Group) -> tuple[Compared | None, Series | None]:
-    """Return the pair of two groups and the ratio of their times, ``over`` divided by ``under``
-    (the pair's own is baseline over variant); None and None if they took no turns."""
+    """Return the pair of two groups and the ratio of their times or rates, ``over`` divided by
+    ``under``; None and None if they took no turns."""
     attribute = TURNS.get(metric.name)
     for variant, baseline in ((over, under), (under, over)) if attribute else ():
         if pair := getattr(variant, attribute).get(baseline.id):
-            return pair, pair.series.inverse() if variant is over else pair.series
+            gain = pair.series if variant is over else pair.series.inverse()
+            if metric.name in PER_SAMPLE:
+                gain = gain.times(rates(over, under))
+            return pair, gain if metric.higher_is_better else gain.inverse()
     return None, None
 
 

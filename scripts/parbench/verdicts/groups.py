@@ -7,6 +7,7 @@ import shlex
 import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
 from parbench.measure.metrics import Metric, Run, seconds
 from parbench.plan import study_plan
-from parbench.verdicts.pairs import Compared
+from parbench.verdicts.pairs import Compared, lengths_of
 from parbench.verdicts.series import Series
 from parbench.verdicts.words import FAILURES, NOT_RUN, OK
 
@@ -98,6 +99,10 @@ class Group(study_plan.PlannedGroup):
             cautions.append("an instrumented run is not for timing")
         return cautions
 
+    def difference(self, metric: Metric) -> str:
+        """Return what it does otherwise than the source that changes ``metric``; else empty."""
+        return self.differs or (metric.is_score and self.scores_differ) or ""
+
     def machines(self) -> list[str]:
         """Return the fingerprints of the machines that ran it."""
         return list(dict.fromkeys(name for run in self.runs for name in fingerprints(run)))
@@ -174,6 +179,12 @@ class Group(study_plan.PlannedGroup):
     def batch(self) -> int:
         """The samples in a global batch."""
         return self.training.global_batch
+
+
+def rates(group: Group, baseline: Group) -> float:
+    """Return the factor that turns a speedup, of all epochs, into a ratio of samples per second."""
+    ours, theirs = lengths_of(asdict(side.training) for side in (group, baseline))
+    return ours / theirs
 
 
 def on_nodes(nodes: int, devices: str) -> str:

@@ -6,11 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
-from parbench.measure.metrics import Run, seconds
+from parbench.measure.metrics import Run
 from parbench.verdicts import sequential
 from parbench.verdicts.sequential import HOLDS
 from parbench.verdicts.series import Series
@@ -19,6 +21,7 @@ from parbench.verdicts.words import FAILURES, OK, SHARED_NODES
 LEAST_PAIRS = 2  # undisturbed ones in a restart; if there are fewer, all pairs count
 BIASED = 0.01  # alpha of the test whether equal sides differ
 EQUAL = 0.05  # the margin within which equal sides must agree
+PAUSE = timedelta(hours=1)  # between two restarts; a longer one begins another session
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Restart:
     ``value``: the log of the baseline's time over the variant's, estimated from the undisturbed
     pairs (from all, if fewer than 2 are undisturbed); ``of_all``: the same from all pairs;
     ``log_ratios``: those behind ``value``; ``pairs`` and ``disturbed``: their numbers; ``bound``:
-    the sum of the baseline models' times over the longest; ``seconds``: from start to end.
+    the sum of the baseline models' times over the longest; ``started``, ``finished``: in UTC.
     """
 
     number: int
@@ -38,7 +41,13 @@ class Restart:
     pairs: int
     disturbed: int
     bound: float
-    seconds: float
+    started: datetime
+    finished: datetime
+
+    @property
+    def seconds(self) -> float:
+        """The seconds from start to end."""
+        return (self.finished - self.started).total_seconds()
 
 
 def lengths_of(trainings: Iterable[Mapping]) -> list[int]:
@@ -52,7 +61,8 @@ def lengths_of(trainings: Iterable[Mapping]) -> list[int]:
 def restart(run: Run) -> Restart:
     """Return the restart that metrics.json of a pair describes, which ended well."""
     cell = run["cell"]
-    lengths = lengths_of(side["training"] for side in cell["sides"])
+    trainings = [side["training"] for side in cell["sides"]]
+    lengths = [1] * len(trainings) if cell["inference"] else lengths_of(trainings)
     times: dict[int, dict[int, float]] = {}
     disturbed = {entry["pair"] for entry in run["slices"] if entry["disturbed"]}
     for entry in run["slices"]:
@@ -81,7 +91,7 @@ def restart(run: Run) -> Restart:
         len(ratios),
         len(disturbed),
         sum(medians) / max(medians),
-        seconds(run),
+        *(datetime.fromisoformat(run[key]) for key in ("started", "finished")),
     )
 
 
@@ -126,6 +136,30 @@ class Compared:
     def bound(self) -> float:
         """The upper bound on the gain of models side by side: their total time over the longest."""
         return max((each.bound for each in self.restarts), default=math.inf)
+
+    @cached_property
+    def sessions(self) -> int:
+        """The number of sessions, between which the pair rested for more than PAUSE."""
+        in_order = sorted(self.restarts, key=lambda each: each.started)
+        return bool(in_order) + sum(
+            later.started - earlier.finished > PAUSE for earlier, later in pairwise(in_order)
+        )
+
+    @cached_property
+    def days(self) -> int:
+        """The number of days, by UTC, on which a restart began."""
+        return len({each.started.date() for each in self.restarts})
+
+    @property
+    def spread(self) -> str:
+        """Over how long the restarts are spread: ``3 sessions over 2 days``, ``1 session of 12
+        min``; empty without any."""
+        if not self.restarts:
+            return ""
+        if self.sessions > 1:
+            return f"{self.sessions} sessions over {self.days} day{'s' * (self.days > 1)}"
+        ends = max(r.finished for r in self.restarts) - min(r.started for r in self.restarts)
+        return f"1 session of {math.ceil(ends.total_seconds() / 60)} min"
 
     def reading(self, share: float) -> str:
         """Return if it is faster, slower or equal within ``share``; if undecided, what it takes."""

@@ -30,6 +30,7 @@ class Configuration:
     batch_size: int | str
     cores: int | None  # of a CPU device; a published row does not say
     gpu: str
+    precision: str  # empty for a published row that does not say
 
     @classmethod
     def of_group(cls, group: Group) -> Configuration:
@@ -44,7 +45,8 @@ class Configuration:
         hardware, cores = group.hardware, None if device == "gpu" else group.hardware.threads
         gpu = " ".join(group.accelerators()) if device == "gpu" else ""
         layout = hardware.devices, hardware.nodes, group.batch
-        return cls(group.model, group.strategy, options, device, *layout, cores, gpu)
+        precision = group.training.precision
+        return cls(group.model, group.strategy, options, device, *layout, cores, gpu, precision)
 
     @classmethod
     def of_row(cls, row: Published) -> Configuration:
@@ -54,7 +56,8 @@ class Configuration:
         device = "cpu" if row.hardware.upper() == "CPU" else "gpu"
         layout = row.devices_per_node, row.nodes
         batch_size, gpu = row.batch_size, "" if device == "cpu" else row.hardware
-        return cls(row.model, row.strategy, options, device, *layout, batch_size, None, gpu)
+        last = batch_size, None, gpu, row.precision
+        return cls(row.model, row.strategy, options, device, *layout, *last)
 
     def is_among(self, cells: Selection) -> bool:
         """Return whether it has all that ``cells`` states; of several strategies, one is enough."""
@@ -79,15 +82,30 @@ def _option(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
-def across_models(test: ClaimTest, ratios: Collection) -> list[tuple]:
-    """Return each ratio alone or, if the test names two models, one of each with the same place.
-
-    Each has a ``model`` and a ``place``, which tells it from others of that model.
-    """
-    if not test.models:
+def contrasted(test: ClaimTest, ratios: Collection) -> list[tuple]:
+    """Return each ratio alone or, if the test contrasts two selections, one of each: those that
+    agree in everything that these do not name. Each has ``configurations``, those of its sides."""
+    if not test.contrast:
         return [(ratio,) for ratio in ratios]
-    first, second = ([ratio for ratio in ratios if ratio.model == model] for model in test.models)
-    return [(one, other) for one in first for other in second if one.place == other.place]
+    first, second = (
+        [ratio for ratio in ratios if all(each.is_among(cells) for each in ratio.configurations)]
+        for cells in test.contrast
+    )
+    named = {key for cells in test.contrast for key in cells.model_fields_set}
+    named |= {"gpu", "cores"} if "device" in named else set()
+    named_options = {key for cells in test.contrast for key in cells.options or {}}
+
+    def rest(each: Configuration) -> dict[str, Any]:
+        fields = {key: value for key, value in asdict(each).items() if key not in named}
+        # One strategy's options mean nothing to another.
+        options = {} if "strategy" in named else each.options
+        fields["options"] = {k: value for k, value in options.items() if k not in named_options}
+        return fields
+
+    def rests(ratio: Any) -> list[dict]:
+        return list(map(rest, ratio.configurations))
+
+    return [(one, other) for one in first for other in second if rests(one) == rests(other)]
 
 
 # ---------------------------------------------------------------- what is compared with what
