@@ -15,8 +15,8 @@ from parbench import by_schema
 from parbench.errors import ParbenchError, run_main
 from parbench.files import read_record, user_path
 from parbench.plan import places
+from parbench.terminal import say
 from parbench.verdicts import claims_json
-from parbench.verdicts.terminal import say
 from parbench.words import nearest
 
 

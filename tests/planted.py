@@ -14,11 +14,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 import torch
 
+from parbench.equivalence import certify, trials
 from parbench.errors import run_main
 from parbench.strategies import _stages as stages
 from parbench.strategies import ddp, gpipe
 from parbench.training import loop
-from parbench.verdicts import equivalence, trials
 
 PLANTED = {"nothing": contextlib.nullcontext}
 
@@ -101,4 +101,4 @@ def plant():
 
 if __name__ == "__main__":
     with plant():
-        run_main(equivalence.main)
+        run_main(certify.main)

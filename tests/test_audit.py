@@ -6,25 +6,25 @@ import csv
 
 import pytest
 
+from parbench.audit import checks
 from parbench.errors import ParbenchError
 from parbench.plan.published import Claims
 from parbench.plan.published import rows as rows_of
-from parbench.verdicts import audit
 from workspace import ROOT
 
 HEAD = (
     "study,table,model,strategy,hardware,nodes,devices_per_node,"
     "metric,value,unit,published_value,note"
 )
-GRANTED = audit.Granted()
+GRANTED = checks.Granted()
 
 
-def found(tmp_path, *rows: str, granted=GRANTED) -> dict[str, list[audit.Contradiction]]:
+def found(tmp_path, *rows: str, granted=GRANTED) -> dict[str, list[checks.Contradiction]]:
     """Return the findings in a file of ``rows``, by check. Rows begin at column ``strategy``."""
     path = tmp_path / "published.csv"
     path.write_text("\n".join([HEAD, *(f"paper,Table 1,net,{row}" for row in rows)]))
-    by: dict[str, list[audit.Contradiction]] = {}
-    for finding in audit.contradictions(rows_of(path), granted):
+    by: dict[str, list[checks.Contradiction]] = {}
+    for finding in checks.contradictions(rows_of(path), granted):
         by.setdefault(finding.check, []).append(finding)
     return by
 
@@ -38,7 +38,7 @@ def test_each_planted_contradiction_is_found_and_nothing_else(name):
     path = ROOT / "tests" / "audit" / f"{name}.csv"
     with open(path, newline="") as file:
         wanted = {n: row.get("finds") for n, row in enumerate(csv.DictReader(file), start=2)}
-    made = audit.contradictions(rows_of(path), GRANTED)
+    made = checks.contradictions(rows_of(path), GRANTED)
     assert [each.lines[0] for each in made] == [line for line, finds in wanted.items() if finds]
     for each in made:
         kind, _, words = wanted[each.lines[0]].partition(": ")
@@ -127,12 +127,12 @@ def test_what_is_taken_for_granted_can_be_stated(tmp_path):
         "ddp,X,1,2,test_accuracy,0.81,fraction,0.81,",
         "ddp,X,1,2,test_recall_macro,0.83,fraction,0.83,",
     ]
-    assert found(tmp_path, *rows, granted=audit.Granted(balanced=False)) == {}
+    assert found(tmp_path, *rows, granted=checks.Granted(balanced=False)) == {}
     rows = [
         "ddp,X,1,2,test_recall_macro,0.82,fraction,0.82,",
         "ddp,X,1,2,test_specificity_macro,0.94,fraction,0.94,",
     ]
-    assert found(tmp_path, *rows, granted=audit.Granted(classes=4)) == {}
+    assert found(tmp_path, *rows, granted=checks.Granted(classes=4)) == {}
 
 
 def claim(over, under, op=">", **more):
@@ -167,6 +167,6 @@ def test_what_a_source_says_is_held_against_its_numbers(tmp_path, claims, second
     path = tmp_path / "published.csv"
     rows = [ONE, f"ddp,X,1,2,train_seconds,{seconds},s,{seconds},"]
     path.write_text("\n".join([HEAD, *(f"paper,Table 1,net,{row}" for row in rows)]))
-    made = audit.of_claims(Claims(claims).root, rows_of(path), audit.Granted())
+    made = checks.of_claims(Claims(claims).root, rows_of(path), checks.Granted())
     assert [finding.check for finding in made] == checks
     assert all(finding.part == ("mine", 0) and finding.lines for finding in made)

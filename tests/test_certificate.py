@@ -7,9 +7,9 @@ import json
 import pytest
 
 import constructed
+from parbench.equivalence import certificate
+from parbench.equivalence.certificate import DIFFERS, EQUAL
 from parbench.errors import ParbenchError
-from parbench.verdicts import certificate
-from parbench.verdicts.words import DIFFERS, EQUAL
 from shown import collect, render
 
 CODE = "c0de" * 16  # of constructed runs

@@ -24,11 +24,11 @@ import claims as claims_program
 import constructed
 from constructed import CPU1, CPU2, make_hardware
 from parbench import by_schema
+from parbench.audit.arithmetic import Contradiction, Sure
 from parbench.errors import ParbenchError
 from parbench.plan.published import Claim
 from parbench.plan.published import rows as rows_of
 from parbench.verdicts import claims, claims_json, words
-from parbench.verdicts.arithmetic import Contradiction, Sure
 from parbench.verdicts.comparisons import Rebuilt
 from parbench.verdicts.groups import Group, groups_of
 from parbench.verdicts.pairs import Compared, Restart, restart

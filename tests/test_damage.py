@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 import constructed
 from constructed import CPU1, CPU2, Group
 from parbench import files
+from parbench.audit import checks
+from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.plan import config, expansion, published
-from parbench.verdicts import audit, certificate, evidence
+from parbench.verdicts import evidence
 from workspace import ROOT
 
 # The same examples each time: no landing may depend on luck.
@@ -135,7 +137,7 @@ def test_damaged_claims(folder, damage):
     def check(drawn: Any) -> None:
         path.write_bytes(drawn if isinstance(drawn, bytes) else yaml.safe_dump(drawn).encode())
         read_or_refused(
-            lambda: list(audit.of_claims(published.claims(path), rows, audit.Granted()))
+            lambda: list(checks.of_claims(published.claims(path), rows, checks.Granted()))
         )
 
     check()
@@ -157,7 +159,7 @@ def test_damaged_published_values(folder, damage):
             with open(path, "w", newline="") as file:
                 rows = [row if isinstance(row, list) else [row] for row in drawn]
                 csv.writer(file).writerows(rows)
-        read_or_refused(lambda: audit.main([str(path)]))
+        read_or_refused(lambda: checks.main([str(path)]))
 
     check()
 

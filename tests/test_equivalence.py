@@ -9,9 +9,9 @@ import pytest
 
 import planted
 from parbench import strategies
-from parbench.verdicts import equivalence
-from parbench.verdicts import trials as trials_room
-from parbench.verdicts.words import DIFFERS, EQUAL
+from parbench.equivalence import certify
+from parbench.equivalence import trials as trials_room
+from parbench.equivalence.certificate import DIFFERS, EQUAL
 from require import required
 from workspace import ROOT
 
@@ -63,8 +63,8 @@ def few():
 
 
 def test_every_strategy_computes_what_eager_training_does():
-    rows = equivalence.certify(thinned() if required("whole") else few())
-    print(equivalence.shown(rows))
+    rows = certify.certify(thinned() if required("whole") else few())
+    print(certify.shown(rows))
     assert [row for row in rows if row["verdict"] == DIFFERS] == []
     assert "ddp" in {row["strategy"] for row in rows if row["batch_norm"] == "synchronized"}
 
@@ -79,7 +79,7 @@ def erring(trial, error):
 
 def certified_with(todo, error):
     with planted.plant():
-        return equivalence.certify([erring(trial, error) for trial in todo])
+        return certify.certify([erring(trial, error) for trial in todo])
 
 
 def test_planted_errors_of_ranks_are_caught():
@@ -87,7 +87,7 @@ def test_planted_errors_of_ranks_are_caught():
     errors = ["nothing", "summed", "other_weights", "uneven_mean"]
     (trial,) = trials("swin", "ddp", 2, precisions=())
     todo = [erring(trial, error) for error in errors]
-    rows = equivalence.certify(todo, ROOT / "tests" / "planted.py")
+    rows = certify.certify(todo, ROOT / "tests" / "planted.py")
     verdicts = {
         error: errors_by_quantity(rows[3 * i : 3 * i + 3]) for i, error in enumerate(errors)
     }
@@ -119,10 +119,10 @@ def test_autocast_that_does_not_reach_the_stages_is_caught(error):
 
 def test_what_cannot_run_is_no_certificate():
     todo = trials("swin", "gpipe", 5, precisions=(), balance=[1] * 5)
-    (row,) = equivalence.certify(todo)
+    (row,) = certify.certify(todo)
     assert row["verdict"] == DIFFERS
     assert "cannot be cut into 5 stages" in row["reason"]
-    (other,) = equivalence.certify(trials("swin", "ddp", 2, precisions=(), backend="nccl"))
+    (other,) = certify.certify(trials("swin", "ddp", 2, precisions=(), backend="nccl"))
     assert other["verdict"] == DIFFERS
     assert other["reason"]
 

@@ -12,9 +12,10 @@ import pytest
 import constructed
 from constructed import CPU1, CPU2, Group
 from parbench import files
+from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.reporting import report
-from parbench.verdicts import certificate, evidence
+from parbench.verdicts import evidence
 from shown import pdf_text, squeezed
 from workspace import Workspace
 

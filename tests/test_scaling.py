@@ -10,7 +10,7 @@ import pytest
 import constructed
 from constructed import CPU1, CPU2, Group
 from parbench.reporting.phases import PHASES
-from parbench.verdicts.scaling import gustafson, karp_flatt
+from parbench.reporting.scaling import gustafson, karp_flatt
 from shown import collect, pdf_text, render, squeezed
 
 CPU4, CPU8 = (constructed.make_hardware(devices=n) for n in (4, 8))

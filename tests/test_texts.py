@@ -14,9 +14,9 @@ import training
 from launched import Launched
 from parbench import models
 from parbench.data import dataset, loader, source, texts, tokens
+from parbench.equivalence import certify, trials
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
-from parbench.verdicts import equivalence, trials
 from parbench.verdicts.words import EQUAL
 from require import require_package
 
@@ -276,8 +276,8 @@ def test_strategies_compute_what_eager_training_does():
     ):
         cell = trials.cell_of(name, strategy, devices, options)
         todo += trials.trials_of(cell, ("bf16",), False)
-    rows = equivalence.certify(todo)
-    print(equivalence.shown(rows))
+    rows = certify.certify(todo)
+    print(certify.shown(rows))
     assert {row["verdict"] for row in rows} == {EQUAL}
 
 

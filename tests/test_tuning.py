@@ -8,12 +8,12 @@ import pytest
 
 from parbench import strategies
 from parbench.cell import Model
+from parbench.equivalence import certify, trials
 from parbench.measure import metrics_json
 from parbench.plan import consistency
 from parbench.software import Software
 from parbench.training import train
 from parbench.training.progress import Heartbeat
-from parbench.verdicts import equivalence, trials
 from parbench.verdicts.words import EQUAL
 from require import required
 from training import altered, cell, learned
@@ -33,8 +33,8 @@ def test_they_compute_what_eager_training_does():
     if required("whole"):
         todo += trials_of("simple_cnn", "ddp", 2, ["bf16"], {**LAST, "compile": "default"})
     todo += trials_of("deep_cnn", "gpipe", 2, ["fp32"], LAST, balance=[1, 1], chunks=4)
-    rows = equivalence.certify(todo)
-    assert {row["verdict"] for row in rows} == {EQUAL}, equivalence.shown(rows)
+    rows = certify.certify(todo)
+    assert {row["verdict"] for row in rows} == {EQUAL}, certify.shown(rows)
     assert next(row["tuned"] for row in rows if row["strategy"] == "gpipe") == LAST
 
 

@@ -27,6 +27,7 @@ from parbench.cache import say
 from parbench.cell import Cell, Pair
 from parbench.data import pretrained, source
 from parbench.deploy import deployment, images
+from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.launch import run_lock, slurm, slurm_cluster
 from parbench.measure import provenance
@@ -35,7 +36,6 @@ from parbench.plan import consistency, expansion, state, writing
 from parbench.plan.places import ROOT, folder
 from parbench.printable import printable
 from parbench.reporting import unfinished
-from parbench.verdicts import certificate
 from parbench.words import nearest
 
 # By which Snakemake finds that a result is stale: a rule's settings and code are parameters here.

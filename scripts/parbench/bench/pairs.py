@@ -12,8 +12,7 @@ from parbench.bench.turns import BenchRow
 from parbench.files import read_json
 from parbench.verdicts import sequential
 from parbench.verdicts.pairs import restart
-from parbench.verdicts.sequential import FAILS, HOLDS
-from parbench.verdicts.series import Series
+from parbench.verdicts.sequential import FAILS, HOLDS, Series
 
 EQUAL = 0.05  # the margin within which sides count as equal
 

@@ -1,4 +1,4 @@
 """The report: turns plans, tables, metrics and certificates into report.json, HTML and PDF.
 
-scripts/report.py, closing.py and the rules call it. report.py shows which section is where.
+scripts/report.py and the rules call it. report.py shows which section is where.
 """

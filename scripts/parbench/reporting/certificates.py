@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from parbench.equivalence.certificate import DIFFERS, EQUAL, QUANTITIES, Certificates, summary
 from parbench.reporting.study import Study
 from parbench.reporting.table import TableCell, make_table, whole
-from parbench.verdicts.certificate import QUANTITIES, Certificates, summary
-from parbench.verdicts.words import DIFFERS, EQUAL
 
 CAPTION = (
     "Each strategy is compared with eager training on one batch with an uneven "

@@ -12,7 +12,7 @@ from parbench.reporting.text import cut
 from parbench.verdicts import words
 from parbench.verdicts.claims import Judged, JudgedPart
 from parbench.verdicts.comparisons import Comparison
-from parbench.verdicts.series import Series
+from parbench.verdicts.sequential import Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

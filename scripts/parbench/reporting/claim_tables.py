@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from parbench.audit import checks
 from parbench.plan.published import Published
 from parbench.plan.published import claims as read_claims
 from parbench.plan.published import rows as read_rows
@@ -25,12 +26,12 @@ from parbench.reporting.text import (
     ratio_text,
     spread_text,
 )
-from parbench.verdicts import audit, claims, words
+from parbench.verdicts import claims, words
 from parbench.verdicts.claims import Judged, JudgedPart
 from parbench.verdicts.comparisons import Comparison, Ratio, Rebuilt
 from parbench.verdicts.groups import Group
 from parbench.verdicts.published import PublishedSource
-from parbench.verdicts.series import Series
+from parbench.verdicts.sequential import Series
 
 TONES = {
     **dict.fromkeys((words.HOLDS, words.AS_CLAIMED, words.AS_PUBLISHED), "good"),
@@ -64,10 +65,10 @@ def section(
     all_claims = read_claims(claimed)
     rebuilt = [_rebuilt(study, all_rows) for study in relevant]
     sources = {each.source.name for each in rebuilt}
-    granted = audit.Granted()
+    granted = checks.Granted()
     findings = []
     for path, rows in rows_by_path.items():
-        for finding in audit.findings(rows, all_claims, granted):
+        for finding in checks.findings(rows, all_claims, granted):
             findings += [(path, finding)] if finding.study in sources else []
     judged = claims.judge(all_claims, rebuilt, [finding for _, finding in findings])
     panels = {(s.name, group.id): s.panel(group) for s in studies for group in s.groups}
@@ -405,7 +406,7 @@ def _interval(measured: Series | str, points: bool) -> TableCell:
 # ---------------------------------------------------------------- published alone
 
 
-def _audit(found: list[tuple[Path, audit.Contradiction]], granted: audit.Granted) -> dict:
+def _audit(found: list[tuple[Path, checks.Contradiction]], granted: checks.Granted) -> dict:
     rows = [
         [
             TableCell(printable(finding.study)),

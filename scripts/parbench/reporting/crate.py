@@ -22,13 +22,13 @@ from rocrate.rocrate import ROCrate
 
 from parbench.data import kept
 from parbench.deploy import deployment
+from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.files import make_folder, read_record, rename_durably, sha256_file, user_path
 from parbench.measure import metrics_json
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places, state
-from parbench.reporting.closing import REPORTS
-from parbench.verdicts import certificate
+from parbench.verdicts.closing import REPORTS
 
 VERSION = "1.1"  # of RO-Crate, required by the profiles
 PROFILES = {

@@ -12,12 +12,12 @@ from parbench.reporting.paper_tables import (
     published_cell,
     verdict_cell,
 )
+from parbench.reporting.scaling import Scaled, several
 from parbench.reporting.study import ONCE, Study
 from parbench.reporting.table import Notes, TableCell, absent, interval_cell, make_table, number
 from parbench.reporting.text import fixed, ratio_text
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared
-from parbench.verdicts.scaling import Scaled, several
 
 KEYS = ["Model", "Variant", "Against"]
 COLUMNS = ["Times as fast", "Restarts", "Spread over", "Pairs", "Bound"]

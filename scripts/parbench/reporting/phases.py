@@ -14,7 +14,7 @@ from parbench.reporting.study import Study
 from parbench.reporting.table import TableCell, absent, make_table, number
 from parbench.reporting.text import cut, decimals, fixed, spread_text
 from parbench.verdicts.groups import Group
-from parbench.verdicts.series import numbered
+from parbench.verdicts.sequential import numbered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,13 +10,13 @@ import argparse
 from datetime import datetime
 from pathlib import Path
 
+from parbench.equivalence.certificate import Certificates
 from parbench.files import read_record, write_atomically, write_json
 from parbench.reporting import certificates, claim_tables, panels, render, sections
 from parbench.reporting.same_cells import same_cells
 from parbench.reporting.study import Study
 from parbench.reporting.text import listed
 from parbench.verdicts import claims_json
-from parbench.verdicts.certificate import Certificates
 
 
 def collect(

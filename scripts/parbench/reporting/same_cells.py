@@ -10,7 +10,7 @@ from parbench.reporting.study import Study
 from parbench.reporting.table import TableCell, absent, interval_cell, make_table, number
 from parbench.reporting.text import fixed, ratio_text
 from parbench.verdicts.groups import Group, compared, seed
-from parbench.verdicts.series import Series
+from parbench.verdicts.sequential import Series
 from parbench.verdicts.words import NOT_MEASURED
 
 ACCURACY = METRICS["test_accuracy"]

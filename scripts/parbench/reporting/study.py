@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from parbench.equivalence.certificate import Certificates
 from parbench.files import read_json
 from parbench.measure.metrics import Run
 from parbench.plan.study import Table
 from parbench.printable import printable
 from parbench.reporting.text import anchor, convert, decimals, spread_text
-from parbench.verdicts.certificate import Certificates
 from parbench.verdicts.groups import Group, groups_of, read_runs
 from parbench.verdicts.rows import Row, read_rows
 from parbench.verdicts.tables import IN_TURNS

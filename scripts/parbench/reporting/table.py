@@ -9,7 +9,7 @@ from typing import Any
 
 from parbench.reporting.text import ABSENT, anchor, fixed
 from parbench.verdicts.rows import Row
-from parbench.verdicts.series import Series
+from parbench.verdicts.sequential import Series
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from parbench.cell import Hardware
 from parbench.errors import ParbenchError
 from parbench.measure.metrics import label
 from parbench.verdicts.rows import Row
-from parbench.verdicts.series import Series
+from parbench.verdicts.sequential import Series
 
 ABSENT = "–"
 

@@ -13,12 +13,12 @@ import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.files import read_record, write_json
 from parbench.plan import places, state
 from parbench.plan.expansion import Plan
 from parbench.printable import printable
-from parbench.verdicts import certificate
 from parbench.verdicts.incomplete import cut
 
 REPORT = Path("reports/unfinished.html")

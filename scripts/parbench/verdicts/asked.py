@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from parbench.audit import checks
 from parbench.measure import metrics_json
 from parbench.plan import consistency, expansion, places
-from parbench.verdicts import audit, claims
+from parbench.verdicts import claims
 from parbench.verdicts.comparisons import Rebuilt
 from parbench.verdicts.groups import groups_of
 from parbench.verdicts.incomplete import cut
@@ -39,4 +40,4 @@ def judged(
         groups, study = tuple(made.groups.values()), made.plan["study"]
         rebuilt.append(Rebuilt(name, study, made.source, groups, {}))
     stated, rows = consistency.stated_claims()
-    return claims.judge(stated, rebuilt, audit.findings(rows, stated, audit.Granted()))
+    return claims.judge(stated, rebuilt, checks.findings(rows, stated, checks.Granted()))

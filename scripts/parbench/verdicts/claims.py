@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+from parbench.audit.arithmetic import Contradiction, Sure
 from parbench.measure.metrics import Metric
 from parbench.plan.published import Claim, ClaimTest
 from parbench.verdicts import judging, sequential, words
-from parbench.verdicts.arithmetic import Contradiction, Sure
 from parbench.verdicts.comparisons import (
     Comparison,
     Ratio,

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from parbench.verdicts import words
 from parbench.verdicts.claims import Judged, JudgedPart
 from parbench.verdicts.comparisons import Comparison
-from parbench.verdicts.series import Series
+from parbench.verdicts.sequential import Series
 
 SCHEMA_VERSION = 1
 FAILED = (words.FAILS, words.IMPOSSIBLE)

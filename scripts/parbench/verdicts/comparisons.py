@@ -5,19 +5,22 @@ Scores are compared by their difference, everything else by the ratio.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from parbench.measure.metrics import METRICS, Metric
-from parbench.plan.published import ClaimTest
+from parbench.plan.published import ClaimTest, Selection
+from parbench.plan.selection import Configuration, contrasted
 from parbench.verdicts import judging, sequential, words
 from parbench.verdicts.groups import Group, compared, rates
 from parbench.verdicts.pairs import Compared
 from parbench.verdicts.published import PublishedSource
-from parbench.verdicts.selection import Configuration, contrasted, lacks, measuring, pairs
-from parbench.verdicts.series import Series
+from parbench.verdicts.sequential import Series
 
 # The attribute of a group that holds the pairs for a metric.
 TURNS = {
@@ -75,7 +78,7 @@ class Ratio:
     @property
     def configurations(self) -> tuple[Configuration, Configuration]:
         """Those of its sides."""
-        return Configuration.of_group(self.over), Configuration.of_group(self.under)
+        return self.over.configuration, self.under.configuration
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -143,6 +146,97 @@ def untested(study: Rebuilt, why: str) -> Comparison:
 
 
 # ---------------------------------------------------------------- what is compared with what
+
+
+def measuring(
+    groups: Iterable[Group],
+    name: str,
+    about: Selection | None = None,
+    *,
+    instrumented: bool = False,
+) -> list[Group]:
+    """Return the groups, of one model or of several together, that the metric ``name`` applies to.
+
+    Leaves out groups that are not ``about`` what is stated, instrumented groups, which run slower
+    and apart, unless these alone measure it and, for scores, groups that do only a few steps of an
+    epoch, which have none. If METRICS lacks ``name``, it applies to all others.
+    """
+    metric = METRICS.get(name)
+    kept = [
+        group
+        for group in groups
+        if (instrumented or group.training.profile == "none")
+        and (about is None or group.configuration.is_among(about))
+    ]
+    if metric is not None:
+        kept = [group for group in kept if group.measures(metric)]
+        if metric.is_score:
+            kept = [group for group in kept if group.training.steps is None]
+    return kept
+
+
+def lacks(test: ClaimTest, groups: Collection[Group]) -> str:
+    """Return why a test compares none of ``groups``, which measure its metric."""
+    if not groups:
+        return f"no cell that measures {test.metric}"
+    about = f", {test.about}" if test.about else ""
+    for side in test.sides:
+        if not any(group.configuration.is_side(side, test) for group in groups):
+            return f"no cell with {side}{about}"
+    return "no two cells that differ in this alone"
+
+
+def pairs(test: ClaimTest, groups: Collection[Group]) -> Iterator[tuple[Group, Group]]:
+    """Yield the pairs of groups that a test compares, models and variants in the study's order.
+
+    Of several with the same models and batches, only those with the most groups that have published
+    rows count: the source's own configuration, not the variants beside it. Where that was not run,
+    no other stands in for it.
+    """
+    alike = defaultdict(list)
+    sides = (
+        [group for group in groups if group.configuration.is_side(side, test)]
+        for side in test.sides
+    )
+    for over, under in itertools.product(*sides):
+        if over is not under and _alike(over, under, test):
+            alike[over.model, over.batch, under.model, under.batch].append((over, under))
+    for rivals in alike.values():
+        row_counts = [sum(group.published is not None for group in pair) for pair in rivals]
+        most = max(row_counts)
+        yield from (pair for pair, count in zip(rivals, row_counts, strict=True) if count == most)
+
+
+def _alike(over: Group, under: Group, test: ClaimTest) -> bool:
+    """Return whether two groups agree in everything that the test does not name."""
+    ours, theirs = (_unnamed(group, test) for group in (over, under))
+    if over.strategy != under.strategy:
+        # More devices need another strategy; and one strategy's options mean nothing to another.
+        if not test.named & {"strategy", "devices", "nodes"}:
+            return False
+        del ours["options"], theirs["options"]
+    return ours == theirs
+
+
+def _unnamed(group: Group, test: ClaimTest) -> dict[str, Any]:
+    """Return everything about a group, except its strategy, that the test does not name."""
+    hardware, training = asdict(group.hardware), asdict(group.training)
+    del hardware["name"]
+    del training["min_tail"]  # follows the batch
+    if "batch_size" in test.named:
+        del training["global_batch"]
+    if test.named & {"device", "gpu"}:
+        del hardware["gpu_model"]
+    if "device" in test.named:
+        del hardware["device"]
+    if test.named & {"device", "cores"}:
+        del hardware["threads"]
+    if test.is_of_layouts:
+        del hardware["devices"], hardware["nodes"]
+    options = {key: v for key, v in group.options.items() if key not in test.named_options}
+    model = None if "model" in test.named else group.model
+    about = {"options": options, "dataset": group.dataset, "model": model}
+    return about | {"training": training, "hardware": hardware}
 
 
 def of_two_groups(test: ClaimTest, study: Rebuilt) -> list[Comparison]:

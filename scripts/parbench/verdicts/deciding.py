@@ -25,13 +25,12 @@ from parbench.measure import metrics_json
 from parbench.plan import config as configuration
 from parbench.plan import expansion, pairing, places, state
 from parbench.plan.study_plan import PairGroup, PlannedGroup
+from parbench.terminal import aligned, say
 from parbench.verdicts import asked, sequential
 from parbench.verdicts.comparisons import Comparison
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import Compared
-from parbench.verdicts.sequential import Band
-from parbench.verdicts.series import Series
-from parbench.verdicts.terminal import aligned, say
+from parbench.verdicts.sequential import Band, Series
 from parbench.verdicts.words import (
     FAILS,
     FEWEST,

@@ -21,11 +21,11 @@ from typing import Any
 
 from parbench import by_schema, files, machine
 from parbench import cell as cells
+from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
 from parbench.plan.model import validated
 from parbench.plan.study_plan import StudyPlan
-from parbench.verdicts import certificate
 from parbench.verdicts.incomplete import cut
 from parbench.verdicts.words import NOT_MEASURED
 

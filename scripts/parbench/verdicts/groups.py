@@ -8,6 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
 from parbench.measure.metrics import Metric, Run, seconds
 from parbench.plan import study_plan
+from parbench.plan.selection import Configuration
 from parbench.verdicts.pairs import Compared, lengths_of
-from parbench.verdicts.series import Series
+from parbench.verdicts.sequential import Series
 from parbench.verdicts.words import FAILURES, NOT_RUN, OK
 
 
@@ -112,6 +114,11 @@ class Group(study_plan.PlannedGroup):
         machines = (run["environment"]["machine"] for run in self.runs)
         names = {card["name"] for machine in machines for card in machine["accelerators"]}
         return sorted(names) or list(filter(None, [self.hardware.gpu_model]))
+
+    @cached_property
+    def configuration(self) -> Configuration:
+        """What a claim's test may name of it."""
+        return Configuration.of_group(self, self.accelerators())
 
     def describe_hardware(self) -> str:
         """Return, for example, ``2 CPU cores`` or ``2x NVIDIA H200``."""

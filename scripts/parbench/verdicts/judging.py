@@ -11,8 +11,7 @@ from parbench.plan.published import Published
 from parbench.verdicts import sequential, words
 from parbench.verdicts.groups import Group, few_steps
 from parbench.verdicts.published import described_hardware, has_hardware, has_layout
-from parbench.verdicts.sequential import Band
-from parbench.verdicts.series import Series
+from parbench.verdicts.sequential import Band, Series
 
 NO_PAIR = "no pair (`pairs`) compares them in turns"
 

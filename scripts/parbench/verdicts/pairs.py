@@ -14,8 +14,7 @@ import numpy as np
 
 from parbench.measure.metrics import Run
 from parbench.verdicts import sequential
-from parbench.verdicts.sequential import HOLDS
-from parbench.verdicts.series import Series
+from parbench.verdicts.sequential import HOLDS, Series
 from parbench.verdicts.words import FAILURES, OK, SHARED_NODES
 
 LEAST_PAIRS = 2  # undisturbed ones in a restart; if there are fewer, all pairs count

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from parbench.errors import ParbenchError
 from parbench.measure.metrics import METRICS, Metric, is_operator
 from parbench.plan.published import Published, rows
+from parbench.plan.selection import names_model
 from parbench.verdicts.groups import Group, on_nodes
 
 # From spellings of published values to ours.
@@ -38,12 +38,6 @@ def has_hardware(value: Published, group: Group) -> bool:
         names = group.accelerators()
         same_model = bool(names) and all(names_model(name, value.hardware) for name in names)
     return same_model and has_layout(value, group)
-
-
-def names_model(name: str, model: str) -> bool:
-    """Return whether ``NVIDIA A100-SXM4-80GB`` has ``A100`` as a whole word: an A1000 has not."""
-    name, model = (re.sub(r"[\W_]", " ", f" {text.lower()} ") for text in (name, model))
-    return model in name
 
 
 class PublishedSource:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parbench import files
+from parbench.equivalence.certificate import Certificates
 from parbench.measure.metrics import (
     DEFAULT_METRICS,
     METRICS,
@@ -26,12 +27,11 @@ from parbench.measure.metrics import (
 )
 from parbench.plan.published import Published
 from parbench.plan.study import Table
-from parbench.verdicts.certificate import Certificates
 from parbench.verdicts.groups import Group, compared, groups_of, rates, read_runs, seed
 from parbench.verdicts.judging import Verdict, scale_difference, verdict
 from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.rows import NUMBERS, Row, write_rows
-from parbench.verdicts.series import Series
+from parbench.verdicts.sequential import Series
 from parbench.verdicts.words import NOT_REACHED, OK, SHARED
 
 # Ratios that pairs measure, with the factor between each and the speedup.

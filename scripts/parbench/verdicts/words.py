@@ -64,9 +64,6 @@ GRADES = (SAME_CONFIGURATION, OTHER_HARDWARE, SCALED_COPY)
 
 TOO_CLOSE = "too close to call"  # said if a verdict would take too long
 
-# Verdicts of certificates.
-EQUAL, DIFFERS = "equal", "differs"
-
 FEWEST = 4  # seeds or restarts; of fewer only the range is shown, and they decide nothing
 SHARED = "shared: other cells ran at the same time on such a machine"
 SHARED_CELL = "shared its machine"

@@ -7,8 +7,7 @@ import math
 import re
 from collections import defaultdict
 
-from parbench.plan.published import Published
-from parbench.verdicts.arithmetic import (
+from parbench.audit.arithmetic import (
     RATE,
     SCORES,
     TIMES,
@@ -21,6 +20,7 @@ from parbench.verdicts.arithmetic import (
     grouped,
     of_metrics,
 )
+from parbench.plan.published import Published
 
 DIGITS = 3  # with fewer, two values are sometimes equal by chance
 SPREAD = 0.01  # the least range assumed of one model: of scores, or as a share of times

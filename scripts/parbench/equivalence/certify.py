@@ -21,14 +21,14 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from parbench import files, machine, models, packages, strategies
+from parbench import files, machine, models, packages, strategies, terminal
+from parbench.equivalence import certificate, trials
+from parbench.equivalence.certificate import DIFFERS, EQUAL
+from parbench.equivalence.trials import Trial
 from parbench.launch import outcome, ranks
 from parbench.measure import provenance
 from parbench.software import Software
 from parbench.training import launched
-from parbench.verdicts import certificate, terminal, trials
-from parbench.verdicts.trials import Trial
-from parbench.verdicts.words import DIFFERS, EQUAL
 
 LIMIT_SECONDS = 600  # for all ranks of one launch together
 PROGRAM = provenance.SCRIPTS / "equivalence.py"

@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from parbench.audit import arithmetic, printed_table, score_rules
+from parbench.audit.arithmetic import Contradiction, Found, Granted, Rows, Sure, against
 from parbench.errors import ParbenchError
 from parbench.files import user_path
 from parbench.plan import published
-from parbench.plan.published import Claim, ClaimTest, Published, Selection
-from parbench.verdicts import arithmetic, printed_table, scores
-from parbench.verdicts.arithmetic import Contradiction, Found, Granted, Rows, Sure, against
-from parbench.verdicts.selection import Configuration, contrasted
+from parbench.plan.published import Claim, ClaimTest, Published
+from parbench.plan.selection import Configuration, contrasted
 
 CHECKS = (
     arithmetic.faster_than_its_devices,
@@ -32,11 +32,11 @@ CHECKS = (
     arithmetic.ratio_of_its_numbers,
     arithmetic.efficiency,
     arithmetic.stated_epochs,
-    scores.two_values,
-    scores.equal_values,
-    scores.balanced,
-    scores.f1,
-    scores.operators,
+    score_rules.two_values,
+    score_rules.equal_values,
+    score_rules.balanced,
+    score_rules.f1,
+    score_rules.operators,
 )
 
 
@@ -130,15 +130,13 @@ def _own_ratios(test: ClaimTest, rows: Rows) -> Iterator[OwnRatio]:
         return row.model, row.hardware, row.precision, batch, way
 
     by = operator.sub if test.is_of_differences else operator.truediv
-    overs, unders = ([row for row in rows if _is_side(row, side, test)] for side in test.sides)
+    overs, unders = (
+        [row for row in rows if Configuration.of_row(row).is_side(side, test)]
+        for side in test.sides
+    )
     for over, under in itertools.product(overs, unders):
         if over.line != under.line and unnamed(over) == unnamed(under) and under.value:
             yield OwnRatio(over, under, by)
-
-
-def _is_side(row: Published, side: Selection, test: ClaimTest) -> bool:
-    own = Configuration.of_row(row)
-    return own.is_among(side) and (test.about is None or own.is_among(test.about))
 
 
 def promised_above_devices(part: tuple[str, int], test: ClaimTest, study: str, rows: Rows) -> Found:
@@ -146,7 +144,11 @@ def promised_above_devices(part: tuple[str, int], test: ClaimTest, study: str, r
     sizes = [size if size >= 1 else 1 / size for size in test.sizes]
     if test.is_of_differences or not sizes or min(sizes) <= test.most:
         return
-    lines = tuple(row.line for row in rows if any(_is_side(row, side, test) for side in test.sides))
+    lines = tuple(
+        row.line
+        for row in rows
+        if any(Configuration.of_row(row).is_side(side, test) for side in test.sides)
+    )
     says = (
         f"{part[0]}: a ratio of {test.metric} of {' to '.join(f'{size:g}' for size in test.sizes)} "
         f"is claimed, and the source's own devices give at most {test.most:g}"

@@ -24,11 +24,11 @@ from torch.nn.modules.conv import _ConvNd
 from parbench import files, models, strategies
 from parbench.cell import TUNING, Cell, Dataset, Hardware, Model, RunSettings, Strategy, Training
 from parbench.data.tokens import Vocabulary
+from parbench.equivalence.certificate import ALSO_IN, FROZEN, IN_HALF, SYNCHRONIZED
 from parbench.strategies import _base
 from parbench.strategies import _stages as stages
 from parbench.training import loop, set_up
 from parbench.training.progress import Heartbeat
-from parbench.verdicts.certificate import ALSO_IN, FROZEN, IN_HALF, SYNCHRONIZED
 
 BATCH, TAIL = 23, 3  # no number of ranks or micro-batches divides it; some ranks have no tail
 # The batch, its tail, the batch again; with synchronized BatchNorm only the first: in the tail a

@@ -17,11 +17,11 @@ from parbench import cache, files, machine, packages, strategies
 from parbench.cell import TUNING, Training
 from parbench.errors import ParbenchError
 from parbench.measure import provenance
-from parbench.verdicts.words import DIFFERS, EQUAL
 
 SCHEMA_VERSION = 1
 FOLDER = Path("results/certificates")
 MOST_DEVICES = 8  # run as that many processes on one machine, however few its cores
+EQUAL, DIFFERS = "equal", "differs"
 HOST = "host"  # in place of an image's label
 # By precision: the arithmetic in which a cell is certified besides its strategy's EXACT one.
 ALSO_IN = {"fp32": "float32", "bf16": "bfloat16"}
@@ -77,7 +77,7 @@ def code(todo: Iterable[Mapping]) -> str:
     """Return the digest of the code that certifies ``todo``, which is from `wanted`."""
     modules = {f"parbench.strategies.{entry['strategy']}" for entry in todo}
     modules |= {f"parbench.models.{entry['model']}" for entry in todo}
-    return provenance.combined(provenance.closure("parbench.verdicts.equivalence", *modules))
+    return provenance.combined(provenance.closure("parbench.equivalence.certify", *modules))
 
 
 def make(plans: list[Path], place: str, out: Path) -> None:

@@ -1,18 +1,16 @@
-"""Tables on a terminal, and the closing table of a run."""
+"""The summary at the end of a run: results of the report's studies, claims and files."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from parbench.printable import printable
+from parbench.files import read_record
+from parbench.terminal import aligned, say
 from parbench.verdicts import words
+from parbench.verdicts.rows import Row, read_rows
 
-if TYPE_CHECKING:  # certificates are made where there is no pandas
-    from parbench.verdicts.rows import Row
-    from parbench.verdicts.series import Series
-
+REPORTS = (Path("reports/final.html"), Path("reports/final.pdf"))
 HEAD = ["model", "strategy", "hardware", "accuracy", "train time", "speedup", "verdict"]
 JUDGED = {
     "test_accuracy": "accuracy",
@@ -34,31 +32,7 @@ GRAVITY = (
 )
 
 
-def say(text: str) -> None:
-    """Print ``text``, even on a terminal that cannot show ±."""
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")
-    print(printable(text))
-
-
-def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines as columns two spaces apart, the first line as their head.
-
-    The last field of a line with fewer fields runs into the next columns.
-    """
-    columns = len(lines[0])
-    widths = [
-        max(len(line[i]) for line in lines if i < len(line) - 1 or len(line) == columns)
-        for i in range(columns)
-    ]
-    padded = []
-    for line in lines:
-        fields = [field.ljust(width) for field, width in zip(line[:-1], widths, strict=False)]
-        padded.append("  ".join([*fields, line[-1]]).rstrip())
-    return [padded[0], "-" * max(map(len, padded)), *padded[1:]]
-
-
-def spread(found: Series | Row, factor: float, form: str, unit: str = "") -> str:
+def spread(found: Row, factor: float, form: str, unit: str = "") -> str:
     """Return mean ± standard deviation (``93.00 ± 0.20``), the range of too few seeds, or empty."""
     if not found.seeds or found.mean is None:
         return ""
@@ -122,3 +96,21 @@ def _gravest(rows: Mapping[str, Row]) -> str:
     if GRAVITY.index(gravest) >= GRAVITY.index(words.NOT_COMPARABLE):
         return gravest
     return f"{gravest}: {', '.join(name for name in verdicts if verdicts[name] == gravest)}"
+
+
+def main() -> None:
+    """Print the table of every study in the report, the claims' verdicts and its files."""
+    source = Path("results/report.json")
+    report = (
+        read_record(source, "studies", "claims")
+        if source.exists()
+        else {"studies": [], "claims": None}
+    )
+    for study in report["studies"]:
+        table = Path(f"results/tables/{study['name']}.csv")
+        if table.exists():
+            say(f"{closing(read_rows(table))}\n")
+    if claims := report["claims"]:
+        say("\n".join([claims["sentence"], *aligned(claims["terminal"]), ""]))
+    for path in filter(Path.exists, REPORTS):
+        print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")

@@ -1,0 +1,1 @@
+"""What published numbers say against themselves and their source's claims."""

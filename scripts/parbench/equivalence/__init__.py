@@ -1,0 +1,1 @@
+"""Proof that every strategy computes what eager training does."""

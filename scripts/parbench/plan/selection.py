@@ -1,0 +1,114 @@
+"""Find the configurations, measured or published, that a claim of a source is about."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from parbench import strategies
+from parbench.plan.published import ClaimTest, Published, Selection
+from parbench.plan.study_plan import PlannedGroup
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A group of cells, or a published row, in the keys that a claim's test may name."""
+
+    model: str
+    strategy: str
+    options: Mapping[str, str]
+    device: str  # cpu or gpu
+    devices: int  # on each node
+    nodes: int
+    batch_size: int | str
+    cores: int | None  # of a CPU device; a published row does not say
+    gpu: str
+    precision: str  # empty for a published row that does not say
+
+    @classmethod
+    def of_group(cls, group: PlannedGroup, gpus: Iterable[str]) -> Configuration:
+        """Return the configuration of a group, measured on ``gpus`` if on any."""
+        device = "cpu" if group.hardware.device == "cpu" else "gpu"
+        implied = {
+            key: option["default"]
+            for key, option in _options_of(group.strategy).items()
+            if option.get("implied")
+        }
+        options = {key: _option(value) for key, value in (implied | group.options).items()}
+        hardware, cores = group.hardware, None if device == "gpu" else group.hardware.threads
+        gpu, training = " ".join(gpus) if device == "gpu" else "", group.training
+        layout = hardware.devices, hardware.nodes, training.global_batch
+        last = cores, gpu, training.precision
+        return cls(group.model, group.strategy, options, device, *layout, *last)
+
+    @classmethod
+    def of_row(cls, row: Published) -> Configuration:
+        """Return that of a published row, whose options are text like "balance=[1,1], chunks=4"."""
+        parts = re.split(r"[,;](?![^\[]*\])", row.options.replace(" ", ""))
+        options = {key: text for key, _, text in (part.partition("=") for part in parts)}
+        device = "cpu" if row.hardware.upper() == "CPU" else "gpu"
+        layout = row.devices_per_node, row.nodes
+        batch_size, gpu = row.batch_size, "" if device == "cpu" else row.hardware
+        last = batch_size, None, gpu, row.precision
+        return cls(row.model, row.strategy, options, device, *layout, *last)
+
+    def is_among(self, cells: Selection) -> bool:
+        """Return whether it has all that ``cells`` states; of several strategies, one is enough."""
+        stated = cells.stated()
+        options = stated.pop("options", {})
+        strategies = stated.pop("strategy", self.strategy)
+        gpu = stated.pop("gpu", None)
+        return (
+            self.strategy in ([strategies] if isinstance(strategies, str) else strategies)
+            and (gpu is None or names_model(self.gpu, gpu))
+            and all(self.options.get(key) == _option(value) for key, value in options.items())
+            and all(str(getattr(self, key)) == str(value) for key, value in stated.items())
+        )
+
+    def is_side(self, side: Selection, test: ClaimTest) -> bool:
+        """Return whether it is among the cells of one ``side`` of ``test``."""
+        return self.is_among(side) and (test.about is None or self.is_among(test.about))
+
+
+def names_model(name: str, model: str) -> bool:
+    """Return whether ``NVIDIA A100-SXM4-80GB`` has ``A100`` as a whole word: an A1000 has not."""
+    name, model = (re.sub(r"[\W_]", " ", f" {text.lower()} ") for text in (name, model))
+    return model in name
+
+
+def _options_of(strategy: str) -> Mapping[str, Any]:
+    """Return the options of a strategy; none of one that only another's evidence knows."""
+    return strategies.load(strategy).OPTIONS if strategy in strategies.names() else {}
+
+
+def _option(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def contrasted(test: ClaimTest, ratios: Collection) -> list[tuple]:
+    """Return each ratio alone or, if the test contrasts two selections, one of each: those that
+    agree in everything that these do not name. Each has ``configurations``, those of its sides."""
+    if not test.contrast:
+        return [(ratio,) for ratio in ratios]
+    first, second = (
+        [ratio for ratio in ratios if all(each.is_among(cells) for each in ratio.configurations)]
+        for cells in test.contrast
+    )
+    named = {key for cells in test.contrast for key in cells.model_fields_set}
+    named |= {"gpu", "cores"} if "device" in named else set()
+    named_options = {key for cells in test.contrast for key in cells.options or {}}
+
+    def rest(each: Configuration) -> dict[str, Any]:
+        fields = {key: value for key, value in asdict(each).items() if key not in named}
+        # One strategy's options mean nothing to another.
+        options = {} if "strategy" in named else each.options
+        fields["options"] = {k: value for k, value in options.items() if k not in named_options}
+        return fields
+
+    def rests(ratio: Any) -> list[dict]:
+        return list(map(rest, ratio.configurations))
+
+    return [(one, other) for one in first for other in second if rests(one) == rests(other)]
