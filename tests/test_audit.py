@@ -145,7 +145,7 @@ PROMISED = "promised above its devices"
 
 
 @pytest.mark.parametrize(
-    ("claims", "seconds", "checks"),
+    ("claims", "seconds", "finds"),
     [
         (claim(*FASTER), 80, []),
         (claim(*FASTER), 100, []),  # rounded to seconds: the ratio may be 1.01
@@ -159,14 +159,14 @@ PROMISED = "promised above its devices"
         (claim(*FASTER, size=1.5), 80, []),
         (claim(*FASTER, size=1.5, bound=1.25), 80, [PROMISED]),
         (claim(FASTER[1], FASTER[0], op="<", size=0.3), 80, [PROMISED]),
-        ({"mine": {"study": "paper", "claim": "It is so."}}, 80, []),
-        ({"mine": {"study": "paper", "claim": "It is so.", "test": None}}, 80, []),
+        ({"mine": {"study": "paper", "claim": "It is so.", "needs": "a meter"}}, 80, []),
+        ({"mine": {"study": "paper", "claim": "So.", "needs": "x", "test": None}}, 80, []),
     ],
 )
-def test_what_a_source_says_is_held_against_its_numbers(tmp_path, claims, seconds, checks):
+def test_what_a_source_says_is_held_against_its_numbers(tmp_path, claims, seconds, finds):
     path = tmp_path / "published.csv"
     rows = [ONE, f"ddp,X,1,2,train_seconds,{seconds},s,{seconds},"]
     path.write_text("\n".join([HEAD, *(f"paper,Table 1,net,{row}" for row in rows)]))
     made = checks.of_claims(Claims(claims).root, rows_of(path), checks.Granted())
-    assert [finding.check for finding in made] == checks
+    assert [finding.check for finding in made] == finds
     assert all(finding.part == ("mine", 0) and finding.lines for finding in made)

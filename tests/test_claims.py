@@ -28,6 +28,7 @@ from parbench.audit.arithmetic import Contradiction, Sure
 from parbench.errors import ParbenchError
 from parbench.plan.published import Claim
 from parbench.plan.published import rows as rows_of
+from parbench.plan.study_plan import About, StudyPlan
 from parbench.verdicts import claims, claims_json, words
 from parbench.verdicts.comparisons import Rebuilt
 from parbench.verdicts.groups import Group, groups_of
@@ -43,7 +44,7 @@ HEAD = (
 )
 
 
-ABOUT = constructed.usual_study("paper")
+ABOUT = About.model_validate(constructed.usual_study("paper"))
 
 
 # ---------------------------------------------------------------- groups
@@ -76,7 +77,7 @@ def group(
     own = constructed.Group(model, variant, hardware, measured=measured, **changes)
     runs = {own.cell_id(seed): constructed.metrics_json(own, seed) for seed in seeds}
     plan = constructed.plan_json(constructed.usual_study(), [own])
-    return groups_of(plan, runs)[own.id]
+    return groups_of(StudyPlan.of(plan, "plan"), runs)[own.id]
 
 
 def judged(claim: dict, *groups: Group, rows=(), found=()):
@@ -167,7 +168,7 @@ def test_what_is_lacking_is_said():
     (one,) = judged(derived, EAGER, group("ddp", CPU2)).comparisons
     assert one.reasons == ("no cell measures speedup",)
     untested = judged({"needs": "a meter of what is sent"}, EAGER)
-    assert untested.sentence == "not tested here (a meter of what is sent)"
+    assert untested.told == "not tested here: needs a meter of what is sent"
 
 
 @pytest.mark.parametrize("failed", [1, 4])

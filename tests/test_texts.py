@@ -15,9 +15,9 @@ from launched import Launched
 from parbench import models
 from parbench.data import dataset, loader, source, texts, tokens
 from parbench.equivalence import certify, trials
+from parbench.equivalence.certificate import EQUAL
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
-from parbench.verdicts.words import EQUAL
 from require import require_package
 
 GRAMMAR = {"kind": "grammar", "train_samples": 240, "test_samples": 60, "seed": 0}

@@ -80,7 +80,11 @@ def test_every_strategy_has_a_case():
     require_package("deepspeed", "deepspeed")  # else its case is left out silently
 
 
-@pytest.mark.parametrize("name", CASES)
+# DeepSpeed compiles for a minute.
+SLOW = {name: pytest.param(name, marks=pytest.mark.whole) for name in ("deepspeed",)}
+
+
+@pytest.mark.parametrize("name", [SLOW.get(name, name) for name in CASES])
 def test_every_strategy_computes_what_eager_does(runs, name):
     """Same weights, samples, order and loss: with LayerNorm only, the losses agree to rounding."""
     metrics, alone = runs(name), runs("eager")

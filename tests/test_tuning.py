@@ -9,12 +9,12 @@ import pytest
 from parbench import strategies
 from parbench.cell import Model
 from parbench.equivalence import certify, trials
+from parbench.equivalence.certificate import EQUAL
 from parbench.measure import metrics_json
 from parbench.plan import consistency
 from parbench.software import Software
 from parbench.training import train
 from parbench.training.progress import Heartbeat
-from parbench.verdicts.words import EQUAL
 from require import required
 from training import altered, cell, learned
 

@@ -34,6 +34,10 @@ class Tolerance(Model):
     relative: Positive = Field(0.05, description="share of the published value")
     accuracy: Positive = Field(0.01, description="absolute difference of scores")
 
+    def share(self, of_ratios: bool) -> float:
+        """Return that of ratios, or that of scores."""
+        return self.relative if of_ratios else self.accuracy
+
 
 class ModelEntry(Model):
     """A model of the grid."""

@@ -6,6 +6,7 @@ Nothing here imports torch, pandas or a strategy.
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer
@@ -13,7 +14,7 @@ from pydantic import Field, PlainSerializer
 from parbench.cell import Dataset, Hardware, Training
 from parbench.files import FILE_NAME
 from parbench.plan.configuration import Override
-from parbench.plan.model import Model, Number
+from parbench.plan.model import Model, Number, validated
 from parbench.plan.study import Citation, Table, Tolerance
 
 SCHEMA_VERSION = 1
@@ -38,7 +39,24 @@ class Work(Model):
     pipeline_bound: Number | None = Field(description="upper bound on a pipeline's speedup")
 
 
-class PlannedGroup(Model):
+class FailedCell(Model):
+    """A cell that failed, as reports/unfinished.html shows it."""
+
+    cell: str
+    sentence: str
+    lines: list[str] = Field(description="the end of its log")
+    log: str = Field(description="path of its log")
+
+
+class Partial(Model):
+    """What a plan that is only partly done says of a group or a pair."""
+
+    note: str | None = Field(None, description="what to say beside its numbers")
+    failed: list[FailedCell] = Field([], description="its cells that failed")
+    waiting: int = Field(0, description="number of its cells that are not trained yet")
+
+
+class PlannedGroup(Partial):
     """A configuration with all its seeds, or several models together without cells of its own."""
 
     id: str
@@ -67,13 +85,9 @@ class PlannedGroup(Model):
         None, description="id of the group whose weights it predicts with; it does not train"
     )
     members: list[str] = Field([], description="for models together: ids of their groups")
-    # For plans that are only partly done.
-    note: str | None = Field(None, description="what to say beside its numbers")
-    failed: list[dict[str, Any]] = Field([], description="its cells that failed, with the reasons")
-    waiting: int = Field(0, description="number of its cells that are not trained yet")
 
 
-class PairGroup(Model):
+class PairGroup(Partial):
     """A pair of variants that take turns on the same devices, with all restarts."""
 
     id: str
@@ -107,6 +121,16 @@ class About(Model):
     tables: list[Table]
 
 
+class Evidence(Model):
+    """The file of evidence that a plan was unpacked from."""
+
+    file: str
+    study: str
+    machine: str
+    date: str
+    digest: str
+
+
 class StudyPlan(Model):
     """Everything that the tables and the report know of a study before any cell is trained."""
 
@@ -118,6 +142,13 @@ class StudyPlan(Model):
     together: list[PlannedGroup]
     arguments: list[str] = Field(description="Snakemake's arguments that plan it again")
     pairs: list[PairGroup] = Field([], description="pairs whose times are compared")
+    evidence: Evidence | None = Field(None, description="set if it was unpacked from evidence")
+
+    @classmethod
+    def of(cls, content: Any, where: str | Path) -> StudyPlan:
+        """Return the plan with the ``content`` of a plan's file, of any version. Raises
+        ParbenchError, which begins with ``where``, if it is none."""
+        return validated(cls, content, str(where), of_any_version=True)
 
     @property
     def measured(self) -> list[PlannedGroup | PairGroup]:

@@ -52,7 +52,7 @@ def section(studies: list[Study]) -> dict | None:
 
 def _where(place: str, study: Study) -> str:
     """Return an image's label or the host; of evidence, also the machine."""
-    return place if study.evidence is None else f"{place}, {study.evidence['machine']}"
+    return place if study.evidence is None else f"{place}, {study.evidence.machine}"
 
 
 def _row(where: str, texts: list[str]) -> list[TableCell]:

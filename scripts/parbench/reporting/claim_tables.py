@@ -57,7 +57,7 @@ def section(
 
     None, and no records, without ``claimed``, ``published`` or a study that has a source or claims.
     """
-    relevant = [study for study in studies if study.has_source or study.study.get("claims")]
+    relevant = [study for study in studies if study.has_source or study.study.claims]
     if claimed is None or not published or not relevant:
         return None, []
     rows_by_path = {path: read_rows(path) for path in published}
@@ -85,7 +85,7 @@ def section(
 
 def _rebuilt(study: Study, published: list[Published]) -> Rebuilt:
     means = {key: row.mean for key, row in study.rows.items() if row.mean is not None}
-    source = PublishedSource(study.study["published"], published)
+    source = PublishedSource(study.study.published, published)
     return Rebuilt(study.name, study.study, source, tuple(study.groups), means)
 
 

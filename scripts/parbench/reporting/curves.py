@@ -1,62 +1,31 @@
 """Curves of metrics over a setting that varies: batch size, image size or training samples.
 
-One figure per setting; scaling.py and streams.py share the drawing of lines.
+One figure per setting, and one of streams, whose rate varies.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from parbench.files import canonical_json
 from parbench.measure.metrics import METRICS, Metric
 from parbench.reporting.drawing import COLOURS, WIDTH, Panel, figure_json
+from parbench.reporting.lines import SPREAD, Line, by_doubling, draw_line, seeds_line
 from parbench.reporting.scaling import scaled
 from parbench.reporting.study import Study
-from parbench.reporting.text import cut, decimals, fixed, hardware_text, unit_text
+from parbench.reporting.text import cut, unit_text
 from parbench.verdicts.groups import Group
-from parbench.verdicts.words import FEWEST
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SPREAD = f"± standard deviation, or the range of fewer than {FEWEST}"
-MOST_TICKS = 5
 MEMORY = ("peak_memory_device_mib", "peak_memory_process_mib")
-
-
-@dataclass(frozen=True)
-class Point:
-    """A point with the ends of its error bar."""
-
-    x: float
-    y: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Line:
-    """A curve; ``failed``: by x, why cells ended without a number."""
-
-    label: str
-    points: list[Point]
-    failed: Mapping[float, str] = field(default_factory=dict)
-
-    def words(self, unit: str) -> str:
-        """Return the curve in words."""
-        places = decimals([point.y for point in self.points], unit)
-        text_by_x = dict(self.failed)
-        for point in self.points:
-            ends = dict.fromkeys(fixed(end, places) for end in (point.low, point.high))
-            range_ = f" ({' to '.join(ends)})" if len(ends) > 1 else ""
-            text_by_x[point.x] = f"{fixed(point.y, places)}{range_}"
-        return f"{self.label}: " + ", ".join(f"at {x:g} {text_by_x[x]}" for x in sorted(text_by_x))
 
 
 @dataclass(frozen=True)
@@ -158,44 +127,7 @@ def _spoken(lines: Iterable[Line], metric: Metric) -> str:
     return "; ".join(line.words(metric.unit) for line in lines if line.points)
 
 
-def seeds_line(groups: Mapping[float, Group], metric: Metric, label: str = "") -> Line:
-    """Return the line of a metric, from ``groups`` by x: means over seeds."""
-    points, failed, first = [], {}, next(iter(groups.values()))
-    for x, group in sorted(groups.items()):
-        series = group.series(metric)
-        if group.runs and not group.ok:
-            failed[x] = group.short_status
-        elif series.mean is not None:
-            spread = (series.min, series.max)
-            if not series.too_few:
-                spread = (series.mean - series.std, series.mean + series.std)
-            points.append(Point(x, series.mean, *spread))
-    return Line(label or f"{first.strategy}, {hardware_text(first.hardware)}", points, failed)
-
-
 # ---------------------------------------------------------------- drawing
-
-
-def draw_line(axes: Axes, line: Line, colour: str, **look: object) -> None:
-    """Draw a line with error bars, and a cross where a cell ended without a number."""
-    xs, ys = [point.x for point in line.points], [point.y for point in line.points]
-    errors = [[p.y - p.low for p in line.points], [p.high - p.y for p in line.points]]
-    style = {"color": colour, "marker": "o", "lw": 1.3, "ms": 3, "capsize": 2, "elinewidth": 0.8}
-    axes.errorbar(xs, ys, yerr=errors, label=cut(line.label, 36), **style | look)
-    for x, reason in line.failed.items():
-        common = {"transform": axes.get_xaxis_transform(), "color": colour, "clip_on": False}
-        axes.plot(x, 0.03, "x", ms=5, mew=1.4, **common)
-        axes.text(x, 0.1, f"{reason} ", rotation=90, fontsize=6, ha="right", va="bottom", **common)
-
-
-def by_doubling(axes: Axes, places: Iterable[float]) -> None:
-    """Make the x axis log2, with ticks at ``places``, thinned to MOST_TICKS."""
-    axes.set_xscale("log", base=2)
-    ticks = sorted(set(places))
-    ticks = ticks[:: math.ceil(len(ticks) / MOST_TICKS)]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=7)
-    axes.minorticks_off()
-    axes.grid(visible=True)
 
 
 def _draw(model: str, axis: str, parts: list[tuple[Metric, list[Line]]], figure: Figure) -> None:

@@ -99,7 +99,7 @@ def _draw_curves(study: Study, model: str, curves: list[Curve], figure: Figure) 
 def second_device_figure(study: Study) -> dict | None:
     """Return the figure of measured pairs with a baseline; None without any, or if the study names
     no variant with a second device."""
-    second = study.study.get("second_device")
+    second = study.study.second_device
     by_baseline: dict[str, list[Group]] = {}  # by their baseline
     for group in study.own if second else ():
         pair = group.pairs.get(group.baseline)
@@ -132,7 +132,7 @@ def _name(baseline: Group, models: list[str]) -> str:
 
 def _draw_second(study: Study, name: str, groups: list[Group], figure: Figure) -> None:
     """Draw a row per variant; the second device comes last."""
-    second = study.study["second_device"]
+    second = study.study.second_device
     rows = sorted(groups, key=lambda group: group.variant == second)
     axes = figure.subplots()
     for position, group in enumerate(rows):

@@ -126,4 +126,4 @@ def _reading(study: Study, group: Group, compared: Compared, most: float) -> str
         return compared.equality.partition(": ")[2]
     if (compared.series.ci_low or 0) > most:
         return "above the bound: suspect the clock"
-    return compared.reading(study.study["tolerance"]["relative"])
+    return compared.reading(study.study.tolerance.relative)

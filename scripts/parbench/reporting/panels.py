@@ -89,18 +89,15 @@ def unfinished(studies: list[Study]) -> dict | None:
     """Return what an unfinished report (reporting/unfinished.py) lacks: failed cells with the ends
     of their logs, and how many are not trained yet. None for a complete report."""
     groups = {group.id: group for study in studies for group in study.own}.values()
-    pairs = {pair["id"]: pair for study in studies for pair in study.pairs}.values()
-    failures = [failure for group in groups for failure in group.failed]
-    failures += [failure for pair in pairs for failure in pair.get("failed", ())]
-    failed = {failure["cell"]: failure for failure in failures}
-    waiting = sum(group.waiting for group in groups)
-    waiting += sum(pair.get("waiting", 0) for pair in pairs)
+    pairs = {pair.id: pair for study in studies for pair in study.pairs}.values()
+    failed = {failure.cell: failure for part in (*groups, *pairs) for failure in part.failed}
+    waiting = sum(part.waiting for part in (*groups, *pairs))
     if not failed and not waiting:
         return None
     parts = [f"{count(len(failed), 'cell')} failed"] if failed else []
     parts += [f"{count(waiting, 'cell')} not trained yet"] if waiting else []
     failures = [
-        {**failure, "lines": [log_line(line) for line in failure["lines"]]}
+        {**failure.stated(), "lines": [log_line(line) for line in failure.lines]}
         for failure in failed.values()
     ]
     return {"sentence": f"This report is not finished: {listed(parts)}.", "failed": failures}

@@ -56,7 +56,7 @@ def _rows(a: Study, b: Study) -> Iterator[list[TableCell]]:
         if other is None or not set(group.cells) & set(other.cells) or not (group.ok and other.ok):
             continue
         keys = [TableCell(name) for name in (a.name, b.name, group.model, group.variant)]
-        head = [*keys, *_trained(group, other, a.study["tolerance"]["accuracy"])]
+        head = [*keys, *_trained(group, other, a.study.tolerance.accuracy)]
         shared = [name for name in group.pairs if name in other.pairs]
         for baseline in shared or [None]:
             ratios = [] if baseline is None else [g.pairs[baseline].series for g in (group, other)]

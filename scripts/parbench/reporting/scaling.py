@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from parbench.reporting.curves import Line, Point, by_doubling, draw_line
 from parbench.reporting.drawing import COLOURS, INK, WIDTH, Panel, figure_json
+from parbench.reporting.lines import Line, Point, by_doubling, draw_line
 from parbench.reporting.study import Study
 from parbench.reporting.text import cut
 from parbench.verdicts.groups import Group

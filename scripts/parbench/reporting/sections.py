@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from parbench.reporting.curves import SPREAD
 from parbench.reporting.figures import figures
 from parbench.reporting.in_turns import in_turns_table
+from parbench.reporting.lines import SPREAD
 from parbench.reporting.operators import operators_table, training_operators_table
 from parbench.reporting.panels import Environments, cells_table, environment_of, restarts_table
 from parbench.reporting.paper_tables import (
@@ -53,7 +53,7 @@ def summary(studies: list[Study]) -> dict:
 
 def study_section(study: Study, known: Environments) -> dict:
     """Return the report's section on a study; ``known``: the report's environments."""
-    entry = study.study
+    about = study.study
     tables = [paper_table(study, index, table) for index, table in enumerate(study.tables, 1)]
     makers = (in_turns_table, time_to_accuracy, operators_table, training_operators_table)
     tables += filter(None, (make(study) for make in (*makers, phases_table)))
@@ -62,22 +62,26 @@ def study_section(study: Study, known: Environments) -> dict:
     return {
         "id": anchor("study", study.name),
         "name": study.name,
-        "title": entry["title"],
-        "description": entry.get("description") or "",
-        "citation": _citation(entry.get("citation")),
+        "title": about.title,
+        "description": about.description,
+        "citation": about.citation and {"text": about.citation.text, "url": about.citation.url},
         "facts": [
-            ["Dataset", str(entry["dataset"])],
+            ["Dataset", about.dataset],
             ["Groups", f"{len(study.groups)}: {counted(states)}" if study.groups else "none"],
             ["Machine", _several(_machines(study))],
             ["Software", f"stack {study.stack}, in {deployment_text(study.deployment)}"],
             ["Reproduced", f"mean {SPREAD} (how many)"],
             ["All numbers", str(study.table_path)],
             *(
-                [name, _settings(entry[name.lower()])]
-                for name in ("Settings", "Assumed")
-                if entry[name.lower()]
+                [name, _settings(settings)]
+                for name, settings in (("Settings", about.settings), ("Assumed", about.assumed))
+                if settings
             ),
-            *([["Tolerance", mapping_text(entry["tolerance"])]] if study.has_source else []),
+            *(
+                [["Tolerance", mapping_text(about.tolerance.model_dump())]]
+                if study.has_source
+                else []
+            ),
         ],
         "differences": study.differences() if study.has_source else [],
         "tables": tables,
@@ -100,15 +104,6 @@ def _settings(settings: Mapping[str, Any]) -> str:
         f"{setting} ({', '.join(variants)})" if variants else setting
         for setting, variants in variants_by_setting.items()
     )
-
-
-def _citation(citation: dict | None) -> dict | None:
-    """Return the text, and the URL if a browser may safely open it."""
-    if citation is None:
-        return None
-    url = citation.get("url") or ""
-    is_web = url.startswith(("https://", "http://"))
-    return {"text": citation["text"], "url": url if is_web else None}
 
 
 def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
@@ -165,9 +160,13 @@ def _study_table(studies: list[Study]) -> dict:
     has_evidence = any(study.evidence for study in studies)
     rows = []
     for study, verdicts in zip(studies, counts, strict=True):
-        file = study.evidence or {"file": study.name, "digest": ABSENT}
-        name_cell = TableCell(file["file"], link=anchor("study", study.name))
-        digest_cells = [TableCell(file["digest"][:12])] if has_evidence else []
+        file, digest = (
+            (study.evidence.file, study.evidence.digest[:12])
+            if study.evidence
+            else (study.name, ABSENT)
+        )
+        name_cell = TableCell(file, link=anchor("study", study.name))
+        digest_cells = [TableCell(digest)] if has_evidence else []
         count_cells = (whole(verdicts[name]) for name in names)
         rows.append([name_cell, *digest_cells, whole(len(study.runs)), *count_cells])
     columns = [*(["Digest of evidence"] if has_evidence else []), "Cells", *names]
@@ -184,7 +183,7 @@ def evidence(studies: list[Study]) -> dict | None:
     kept = [study for study in studies if study.evidence is not None]
     if not kept:
         return None
-    dates = sorted({study.evidence["date"] for study in kept})
+    dates = sorted({study.evidence.date for study in kept})
     machines = list(dict.fromkeys(name for study in kept for name in _machines(study)))
     period = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     stacks = list(dict.fromkeys(study.stack for study in kept))

@@ -10,6 +10,7 @@ from parbench.equivalence.certificate import Certificates
 from parbench.files import read_json
 from parbench.measure.metrics import Run
 from parbench.plan.study import Table
+from parbench.plan.study_plan import StudyPlan
 from parbench.printable import printable
 from parbench.reporting.text import anchor, convert, decimals, spread_text
 from parbench.verdicts.groups import Group, groups_of, read_runs
@@ -39,23 +40,22 @@ class Study:
         proofs: Certificates | None = None,
     ):
         self.table_path, self.cells_folder, self.proofs = table_path, cells_folder, proofs
-        plan = printable(read_json(plan_path))
-        self.evidence = plan.get("evidence")
+        plan = StudyPlan.of(printable(read_json(plan_path)), plan_path)
+        self.evidence = plan.evidence
         if self.evidence is not None:
             home = plan_path.parent.parent
             self.cells_folder = home / "cells"
             self.proofs = Certificates(sorted((home / "certificates").glob("*.json")))
-        self.study, self.stack, self.deployment = plan["study"], plan["stack"], plan["deployment"]
-        self.arguments, self.name = plan["arguments"], self.study["name"]
-        self.tables = list(map(Table.model_validate, self.study["tables"]))
-        self.has_source = self.study["published"] is not None
-        self.runs = printable(read_runs(plan, self.cells_folder))
-        self.pairs = plan.get("pairs", [])
-        self.pair_runs = printable(read_runs(plan, self.cells_folder, "pairs"))
+        self.study, self.stack, self.deployment = plan.study, plan.stack, plan.deployment
+        self.arguments, self.name, self.tables = plan.arguments, plan.study.name, plan.study.tables
+        self.has_source = plan.study.published is not None
+        self.runs = printable(read_runs(plan, self.cells_folder, plan.groups))
+        self.pairs = plan.pairs
+        self.pair_runs = printable(read_runs(plan, self.cells_folder, plan.pairs))
         self.by_id = groups_of(plan, self.runs | self.pair_runs)
         # Groups of several models together follow those with cells of their own.
         self.groups = list(self.by_id.values())
-        self.own = self.groups[: len(plan["groups"])]
+        self.own = self.groups[: len(plan.groups)]
         rows = read_rows(table_path, f"rebuild it: {self.command(table_path)} --force")
         self.rows = {(row.group, row.metric): row for row in rows}
 
@@ -116,8 +116,8 @@ class Study:
             if texts := [text for text in self._of_model(groups) if text not in shared]:
                 sentences.append(f"{model}: {', '.join(texts)}")
         reasons = [reason for row in self.rows.values() for reason in row.reason.split("; ")]
-        assumed = [f"not stated, hence assumed: {', '.join(self.study['assumed'])}"]
-        sentences += assumed if self.study["assumed"] else []
+        assumed = [f"not stated, hence assumed: {', '.join(self.study.assumed)}"]
+        sentences += assumed if self.study.assumed else []
         return sentences + sorted({reason for reason in reasons if reason.startswith(ELSEWHERE)})
 
     def own_scale(self, group: Group) -> str:

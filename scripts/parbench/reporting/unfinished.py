@@ -10,7 +10,7 @@ import functools
 import shlex
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 from parbench.equivalence import certificate
@@ -18,6 +18,7 @@ from parbench.errors import ParbenchError
 from parbench.files import read_record, write_json
 from parbench.plan import places, state
 from parbench.plan.expansion import Plan
+from parbench.plan.study_plan import FailedCell, PairGroup, PlannedGroup
 from parbench.printable import printable
 from parbench.verdicts.incomplete import cut
 
@@ -37,9 +38,9 @@ def tell(plan: Plan, failed: Collection[str], inside: str = "") -> None:
     print(f"{len(failed)} of {runnable} cells failed:", file=sys.stderr)
     for cell in sorted(failed)[:SHOWN]:
         failure = _failure(cell)
-        sentence = printable(failure["sentence"]).partition("\n")[0]
+        sentence = printable(failure.sentence).partition("\n")[0]
         print(f"  {cell}: {sentence}", file=sys.stderr)
-        print(f"    log: {failure['log']}", file=sys.stderr)
+        print(f"    log: {failure.log}", file=sys.stderr)
     try:
         write(plan, failed, inside)
     except (ParbenchError, OSError) as error:  # a full disk
@@ -57,7 +58,8 @@ def write(plan: Plan, failed: Collection[str], inside: str = "") -> None:
         done_cells = {cell for cell in plan.runnable(name) if state.state(cell, plan)[0] == "done"}
         plans.append(FOLDER / "plan" / f"{name}.json")
         tables.append(FOLDER / "tables" / f"{name}.csv")
-        write_json(plans[-1], cut(study.stated(), done_cells, functools.partial(_lost, failed)))
+        shown = cut(study, done_cells, functools.partial(_lost, failed))
+        write_json(plans[-1], shown.stated())
         options = ["--published", *places.published_files(), "--out", tables[-1]]
         _run(*python, "scripts/tables.py", "--plan", plans[-1], *shared_options, *options)
     options = ["--plan", *plans, "--table", *tables, *shared_options, "--out", DATA]
@@ -73,14 +75,14 @@ def _run(*words: str | Path) -> None:
         raise ParbenchError(f"{REPORT} could not be made: {last_line}")
 
 
-def _lost(failed: Collection[str], group: Mapping, left: list[str]) -> dict:
+def _lost(failed: Collection[str], group: PlannedGroup | PairGroup, left: list[str]) -> dict:
     """Return the plan's entries on the cells ``left`` undone in a group."""
     failures = [_failure(cell) for cell in left if cell in failed]
-    reason = f"failed: {failures[0]['sentence']}" if failures else "not trained yet"
+    reason = f"failed: {failures[0].sentence}" if failures else "not trained yet"
     return {"not_run": reason, "failed": failures, "waiting": len(left) - len(failures)}
 
 
-def _failure(cell: str) -> dict:
+def _failure(cell: str) -> FailedCell:
     """Return why a cell failed, for the report, from its launcher's failed.json if any."""
     folder = places.folder(cell)
     try:
@@ -89,4 +91,5 @@ def _failure(cell: str) -> dict:
         failure = {}
     sentence = failure.get("sentence", "its job ended without a word")
     log = failure.get("log") or str(folder / "log.txt")
-    return {"cell": cell, "sentence": sentence, "lines": failure.get("lines", []), "log": log}
+    lines = failure.get("lines", [])
+    return FailedCell(cell=cell, sentence=sentence, lines=lines, log=log)

@@ -1,4 +1,4 @@
-"""From plans and metrics.json to tables, claims, the audit, evidence and certificates.
+"""From plans and metrics.json to tables, claims and evidence.
 
 Called by programs in scripts/ and by `reporting`; it knows nothing of how a report looks.
 """

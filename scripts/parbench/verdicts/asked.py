@@ -18,15 +18,10 @@ from parbench.verdicts.tables import Measured
 def measured(plan: expansion.Plan, name: str, done: Collection[str] = ()) -> Measured:
     """Return what the study ``name`` measured; ``done``: the cells that count."""
     # A group with none of these cells has no runs, and no reason is given.
-    study_plan = cut(plan.studies[name].stated(), done, lambda group, left: {"cells": []})
-    cells = {
-        cell
-        for part in ("groups", "pairs")
-        for e in study_plan.get(part, [])
-        for cell in e["cells"]
-    }
+    study_plan = cut(plan.studies[name], done, lambda group, left: {"cells": []})
+    cells = [cell for group in study_plan.measured for cell in group.cells]
     runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in cells}
-    source = PublishedSource.read(study_plan["study"]["published"], places.published_files())
+    source = PublishedSource.read(study_plan.study.published, places.published_files())
     return Measured(study_plan, groups_of(study_plan, runs), source)
 
 
@@ -37,7 +32,7 @@ def judged(
     rebuilt = []
     for name in studies:
         made = measured(plan, name, done)
-        groups, study = tuple(made.groups.values()), made.plan["study"]
+        groups, study = tuple(made.groups.values()), made.plan.study
         rebuilt.append(Rebuilt(name, study, made.source, groups, {}))
     stated, rows = consistency.stated_claims()
     return claims.judge(stated, rebuilt, checks.findings(rows, stated, checks.Granted()))

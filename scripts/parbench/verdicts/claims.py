@@ -21,12 +21,12 @@ from parbench.verdicts.comparisons import (
     Comparison,
     Ratio,
     Rebuilt,
+    measuring,
     of_two_groups,
     untested,
     vouching,
 )
 from parbench.verdicts.groups import Group
-from parbench.verdicts.selection import measuring
 from parbench.verdicts.sequential import ALPHA
 
 DENIED = "denied by its own numbers"  # the audit's check
@@ -171,8 +171,8 @@ class Judged:
     @property
     def told(self) -> str:
         """The sentence, and the reason where the sentence does not hold it."""
-        within = self.verdict in (words.IMPOSSIBLE, words.NOT_TESTED) or not self.reason
-        return self.sentence if within else f"{self.sentence}: {self.reason}"
+        within = "(" in self.sentence and self.verdict in (words.IMPOSSIBLE, words.NOT_TESTED)
+        return self.sentence if within or not self.reason else f"{self.sentence}: {self.reason}"
 
 
 def judge(
@@ -346,4 +346,5 @@ def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]
     sound = [finding for finding in found if finding.sure is not Sure.WEAK]
     if any((finding.study, finding.check) == (claim.study, claim.finding) for finding in sound):
         return words.IMPOSSIBLE, f"its own numbers contradict it: {claim.finding}"
-    return words.NOT_TESTED, claim.needs or "its own numbers do not contradict it"
+    needs = f"needs {claim.needs}" if claim.needs else "its own numbers do not contradict it"
+    return words.NOT_TESTED, needs

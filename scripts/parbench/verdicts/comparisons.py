@@ -16,6 +16,8 @@ from typing import Any
 from parbench.measure.metrics import METRICS, Metric
 from parbench.plan.published import ClaimTest, Selection
 from parbench.plan.selection import Configuration, contrasted
+from parbench.plan.study import Tolerance
+from parbench.plan.study_plan import About
 from parbench.verdicts import judging, sequential, words
 from parbench.verdicts.groups import Group, compared, rates
 from parbench.verdicts.pairs import Compared
@@ -41,20 +43,20 @@ class Rebuilt:
     """
 
     name: str
-    about: Mapping
+    about: About
     source: PublishedSource
     groups: tuple[Group, ...]
     means: Mapping[tuple[str, str], float]
 
     @property
-    def tolerance(self) -> Mapping[str, float]:
+    def tolerance(self) -> Tolerance:
         """How far apart two equal numbers may be."""
-        return self.about["tolerance"]
+        return self.about.tolerance
 
     @property
     def claims(self) -> Collection[str]:
         """Names of claims of other sources."""
-        return self.about.get("claims", ())
+        return self.about.claims
 
 
 @dataclass(frozen=True)
@@ -411,9 +413,7 @@ def _directed(made: Comparison, test: ClaimTest, study: Rebuilt) -> Comparison:
     if test.op == "report":
         reasons = tuple(filter(None, (*series.reasons, series.too_few)))
         return replace(made, verdict=words.REPORTED, reasons=reasons)
-    margin = series.margin(
-        test.margin or study.tolerance["relative" if series.logs else "accuracy"]
-    )
+    margin = series.margin(test.margin or study.tolerance.share(series.logs))
     region = {">": (0.0, math.inf), "<": (-math.inf, 0.0)}.get(test.op, margin)
 
     def at(alpha: float) -> str:
@@ -451,7 +451,7 @@ def _sized(made: Comparison, study: Rebuilt) -> Comparison:
         if beyond and not reached:
             reasons = (*made.reasons, *beyond)
             return replace(made, size=words.CANNOT_BE_SHOWN, reasons=reasons)
-    share = study.tolerance["relative" if series.logs else "accuracy"]
+    share = study.tolerance.share(series.logs)
     size, boundaries = judging.size_of_effect(series, made.published, share)
     reasons = (*made.reasons, f"size: {series.outlook(boundaries)}") if boundaries else made.reasons
     return replace(made, size=size, size_boundaries=boundaries, reasons=reasons)

@@ -143,7 +143,7 @@ def _compares(compared: Comparison) -> str:
 def _compared(pair: PairGroup) -> Compared:
     paths = {cell: places.folder(cell) / "metrics.json" for cell in pair.cells}
     runs = {cell: metrics_json.read(path) for cell, path in paths.items() if path.exists()}
-    return Compared.of(pair.stated(), runs)
+    return Compared.of(pair, runs)
 
 
 def _claimed(name: str, plan: expansion.Plan) -> list[Comparison]:

@@ -24,8 +24,7 @@ from parbench import cell as cells
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
-from parbench.plan.model import validated
-from parbench.plan.study_plan import StudyPlan
+from parbench.plan.study_plan import Evidence, PairGroup, PlannedGroup, StudyPlan
 from parbench.verdicts.incomplete import cut
 from parbench.verdicts.words import NOT_MEASURED
 
@@ -192,7 +191,7 @@ def read(path: Path) -> dict:
             f"{path}: its content does not match its digest, so it was changed or damaged; "
             f"{GET_AGAIN}"
         )
-    validated(StudyPlan, evidence["plan"], f"{path}: plan", of_any_version=True)
+    StudyPlan.of(evidence["plan"], f"{path}: plan")
     groups = {group["id"] for group in evidence["plan"]["groups"]}
     for group in evidence["plan"]["together"]:
         if not group["members"] or not groups.issuperset(group["members"]):
@@ -221,16 +220,16 @@ def _whole(made: Mapping, place: int) -> dict:
     return {**environment, "code": made["code"][environment["code_digest"]]}
 
 
-def plan(made: Mapping) -> dict:
+def plan(made: Mapping) -> StudyPlan:
     """Return the plan of the evidence ``made``, with its missing cells marked as such."""
-    return cut(made["plan"], made["cells"], _lost)
+    return cut(StudyPlan.of(made["plan"], "plan"), made["cells"], _lost)
 
 
-def _lost(group: Mapping, left: list[str]) -> dict:
+def _lost(group: PlannedGroup | PairGroup, left: list[str]) -> dict:
     """Return what the plan says of a group whose cells ``left`` are missing."""
-    notes = [group.get("note")]
-    if len(left) < len(group["cells"]):
-        notes.append(f"{len(left)} of {len(group['cells'])} cells {NOT_MEASURED}")
+    notes = [group.note]
+    if len(left) < len(group.cells):
+        notes.append(f"{len(left)} of {len(group.cells)} cells {NOT_MEASURED}")
     note = "; ".join(filter(None, notes)) or None
     return {"not_run": NOT_MEASURED, "note": note, "waiting": len(left)}
 
@@ -248,10 +247,11 @@ def unpack(path: Path, folder: Path) -> Path:
         )
     evidence, out = read(path), folder / path.stem
     study_plan = plan(evidence)
-    title = f"{study_plan['study']['title']} ({evidence['machine']}, {evidence['date']})"
-    study_plan["study"] = {**study_plan["study"], "name": path.stem, "title": title}
+    title = f"{study_plan.study.title} ({evidence['machine']}, {evidence['date']})"
     keys = ("study", "machine", "date", "digest")
-    study_plan["evidence"] = {"file": path.name, **{key: evidence[key] for key in keys}}
+    kept = Evidence(file=path.name, **{key: evidence[key] for key in keys})
+    study = study_plan.study.model_copy(update={"name": path.stem, "title": title})
+    study_plan = study_plan.model_copy(update={"study": study, "evidence": kept})
     for part in ("cells", "certificates"):
         shutil.rmtree(out / part, ignore_errors=True)
         (out / part).mkdir(parents=True)
@@ -259,7 +259,7 @@ def unpack(path: Path, folder: Path) -> Path:
         files.write_json(out / "cells" / cell / "metrics.json", run)
     for proof in evidence["certificates"]:
         files.write_json(out / "certificates" / certificate.path(proof["place"]).name, proof)
-    files.write_json(out / "plan" / f"{path.stem}.json", study_plan)
+    files.write_json(out / "plan" / f"{path.stem}.json", study_plan.stated())
     return out
 
 

@@ -15,14 +15,14 @@ from typing import Any
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
 from parbench.measure.metrics import Metric, Run, seconds
-from parbench.plan import study_plan
 from parbench.plan.selection import Configuration
+from parbench.plan.study_plan import PairGroup, PlannedGroup, StudyPlan
 from parbench.verdicts.pairs import Compared, lengths_of
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.words import FAILURES, NOT_RUN, OK
 
 
-class Group(study_plan.PlannedGroup):
+class Group(PlannedGroup):
     """A planned group together with the measurements of its cells. Compared by identity.
 
     ``runs``: metrics.json of its cells or, for several models trained together (a group with
@@ -39,12 +39,11 @@ class Group(study_plan.PlannedGroup):
 
     @classmethod
     def of(
-        cls, entry: Mapping, runs: Iterable[Run], cell_runs: Iterable[Run], **found: Any
+        cls, planned: PlannedGroup, runs: Iterable[Run], cell_runs: Iterable[Run], **found: Any
     ) -> Group:
-        """Return the group of a plan's ``entry``, of any version; ``found``: its other fields."""
-        plan = study_plan.PlannedGroup.model_validate(entry, strict=False, extra="ignore")
+        """Return the group as ``planned``, with its runs; ``found``: its other fields."""
         measured = {"runs": tuple(runs), "cell_runs": tuple(cell_runs)}
-        return cls.model_construct(**dict(plan), **measured, **found)
+        return cls.model_construct(**dict(planned), **measured, **found)
 
     @property
     def ok(self) -> list[Run]:
@@ -210,27 +209,27 @@ def seed(run: Run) -> int:
     return run["cell"]["seed"]
 
 
-def groups_of(plan: Mapping, runs: Mapping[str, Run]) -> dict[str, Group]:
+def groups_of(plan: StudyPlan, runs: Mapping[str, Run]) -> dict[str, Group]:
     """Return the plan's groups with their runs, by id; those of several models together last.
 
     ``runs`` maps ids of cells and pairs to the contents of metrics.json.
     """
     pairs_by_group = _turns(plan, runs)
-    trained = {cell for entry in plan["groups"] if not entry["not_run"] for cell in entry["cells"]}
+    trained = {cell for group in plan.groups if not group.not_run for cell in group.cells}
     overlapping, groups = _beside_others(runs[cell] for cell in trained), {}
-    for entry in plan["groups"] + plan["together"]:
-        if entry["not_run"]:
+    for planned in plan.groups + plan.together:
+        if planned.not_run:
             own_runs = cell_runs = []
-        elif members := [groups[name] for name in entry.get("members", [])]:
+        elif members := [groups[name] for name in planned.members]:
             own_runs, cell_runs = (
                 _together(members),
                 [run for member in members for run in member.runs],
             )
         else:
-            own_runs = cell_runs = [runs[cell] for cell in entry["cells"]]
+            own_runs = cell_runs = [runs[cell] for cell in planned.cells]
         shared = any(run["cell"]["id"] in overlapping for run in cell_runs)
-        own_pairs = pairs_by_group.get(entry["id"], {})
-        groups[entry["id"]] = Group.of(entry, own_runs, cell_runs, shared=shared, **own_pairs)
+        own_pairs = pairs_by_group.get(planned.id, {})
+        groups[planned.id] = Group.of(planned, own_runs, cell_runs, shared=shared, **own_pairs)
     return groups
 
 
@@ -247,17 +246,16 @@ def _beside_others(runs: Iterable[Run]) -> set[str]:
     return overlapping
 
 
-def _turns(plan: Mapping, runs: Mapping[str, Run]) -> dict[str, dict[str, dict[str, Compared]]]:
+def _turns(plan: StudyPlan, runs: Mapping[str, Run]) -> dict[str, dict[str, dict[str, Compared]]]:
     """Return a plan's pairs by the id of the variant's group: ``pairs`` (of training) and
     ``predicting``, each by the id of the baseline's group."""
-    groups = [*plan["groups"], *plan["together"]]
-    ids = {(entry["model"], entry["variant"]): entry["id"] for entry in groups}
+    ids = {(group.model, group.variant): group.id for group in plan.groups + plan.together}
     pairs_by_group: dict[str, dict[str, dict[str, Compared]]] = {}
-    for entry in plan.get("pairs", []):
-        variant, baseline = (ids[entry["model"], entry[key]] for key in ("variant", "baseline"))
-        kind = "predicting" if entry["inference"] else "pairs"
+    for pair in plan.pairs:
+        variant, baseline = (ids[pair.model, name] for name in (pair.variant, pair.baseline))
+        kind = "predicting" if pair.inference else "pairs"
         by_kind = pairs_by_group.setdefault(variant, {"pairs": {}, "predicting": {}})
-        by_kind[kind][baseline] = Compared.of(entry, runs)
+        by_kind[kind][baseline] = Compared.of(pair, runs)
     return pairs_by_group
 
 
@@ -304,15 +302,17 @@ def _seconds_in_turn(runs: list[Run]) -> float:
     return total
 
 
-def read_runs(plan: Mapping, folder: str | Path, kind: str = "groups") -> dict[str, Run]:
-    """Read ``folder``/<cell>/metrics.json of every cell that runs, of the plan's groups or pairs
-    (``kind``); ParbenchError if one is missing."""
+def read_runs(
+    plan: StudyPlan, folder: str | Path, of: Iterable[PlannedGroup | PairGroup]
+) -> dict[str, Run]:
+    """Read ``folder``/<cell>/metrics.json of every cell that runs, of some of the plan's groups or
+    pairs; ParbenchError if one is missing."""
     runs = {}
-    for group in plan.get(kind, []):
-        for cell in [] if group["not_run"] else group["cells"]:
+    for group in of:
+        for cell in [] if group.not_run else group.cells:
             path = Path(folder) / cell / "metrics.json"
             if not path.exists():
-                command = shlex.join(["snakemake", str(path), *plan["arguments"]])
+                command = shlex.join(["snakemake", str(path), *plan.arguments])
                 raise ParbenchError(f"{path}: no such file; make it with: {command}")
             runs[cell] = metrics_json.read(path)
     return runs

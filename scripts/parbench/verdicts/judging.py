@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from parbench.measure.metrics import Metric, is_operator
 from parbench.plan.published import Published
+from parbench.plan.study_plan import About
 from parbench.verdicts import sequential, words
 from parbench.verdicts.groups import Group, few_steps
 from parbench.verdicts.published import described_hardware, has_hardware, has_layout
@@ -29,7 +29,7 @@ class Verdict:
 def verdict(
     metric: Metric,
     group: Group,
-    study: Mapping,
+    study: About,
     series: Series,
     published: Published | None,
     bound: float = math.inf,
@@ -50,8 +50,7 @@ def verdict(
     if series.too_few:
         value_range = f" ({series.min:.4g} to {series.max:.4g})" if series.values else ""
         return Verdict(words.UNDECIDED, [series.too_few + value_range, *caveats])
-    tolerance = study["tolerance"]
-    share = tolerance["accuracy" if metric.is_score else "relative"]
+    share = study.tolerance.share(not metric.is_score)
     if metric.kind == "ratio":
         word, boundaries = size_of_effect(series, (published.value,), share)
         outlook = [series.outlook(boundaries)] if boundaries else []
@@ -125,13 +124,13 @@ def _why_not_measured(metric: Metric, group: Group, series: Series) -> str:
 
 
 def _differences(
-    metric: Metric, group: Group, study: Mapping, published: Published
+    metric: Metric, group: Group, study: About, published: Published
 ) -> tuple[list[str], list[str]]:
     """Return what forbids comparing the metric with its published value, and mere caveats."""
     forbidding = group.cautions(metric)
     if difference := group.difference(metric):
         forbidding.append(f"differs from the source: {difference}")
-    assumed, hardware = ", ".join(study["assumed"]), []
+    assumed, hardware = ", ".join(study.assumed), []
     caveats = [f"not stated by the source, assumed: {assumed}"] if assumed else []
     if not has_hardware(published, group):
         here = group.describe_hardware()
@@ -145,14 +144,14 @@ def _differences(
     return [*forbidding, *scale], caveats
 
 
-def scale_difference(group: Group, study: Mapping) -> list[str]:
+def scale_difference(group: Group, study: About) -> list[str]:
     """Return how the group differs from the published scale and the source's dataset."""
     changed = group.scaled or [
-        f"{key} {value} by config.yaml"
-        for key, value in (study.get("override") or {}).get("settings", {}).items()
+        f"{key} {value} by config.yaml" for key, value in study.override.settings.items()
     ]
     reasons = [f"scaled: {', '.join(changed)}"] if changed else []
-    source = study.get("source_dataset") or study["dataset"]
-    if group.dataset.name != source:
-        reasons.append(f"published on the dataset {source}, here on {group.dataset.name}")
+    if group.dataset.name != study.source_dataset:
+        reasons.append(
+            f"published on the dataset {study.source_dataset}, here on {group.dataset.name}"
+        )
     return reasons

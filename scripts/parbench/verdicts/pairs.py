@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from parbench.measure.metrics import Run
+from parbench.plan.study_plan import PairGroup
 from parbench.verdicts import sequential
 from parbench.verdicts.sequential import HOLDS, Series
 from parbench.verdicts.words import FAILURES, OK, SHARED_NODES
@@ -108,17 +109,17 @@ class Compared:
     failed: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, entry: Mapping, runs: Mapping[str, Run]) -> Compared:
-        """Return the comparison of a plan's pair ``entry``; ``runs``: metrics.json by cell."""
-        own_runs = [runs[cell] for cell in entry["cells"] if cell in runs]
+    def of(cls, pair: PairGroup, runs: Mapping[str, Run]) -> Compared:
+        """Return the comparison of a planned pair; ``runs``: metrics.json by cell."""
+        own_runs = [runs[cell] for cell in pair.cells if cell in runs]
         failures = (
             f"restart {run['cell']['seed']}: {run['reason']}" for run in own_runs if run["reason"]
         )
         good = list(filter(_ok, own_runs))
         shared = SHARED_NODES if any("shared" in run for run in good) else None
-        reasons = filter(None, [entry["not_run"], *failures, shared])
+        reasons = filter(None, [pair.not_run, *failures, shared])
         failed = Counter(FAILURES[run["status"]] for run in own_runs if not _ok(run))
-        return cls(tuple(map(restart, good)), tuple(reasons), tuple(entry["cells"]), failed)
+        return cls(tuple(map(restart, good)), tuple(reasons), tuple(pair.cells), failed)
 
     @cached_property
     def series(self) -> Series:

@@ -26,7 +26,7 @@ from parbench.measure.metrics import (
     self_seconds,
 )
 from parbench.plan.published import Published
-from parbench.plan.study import Table
+from parbench.plan.study_plan import StudyPlan
 from parbench.verdicts.groups import Group, compared, groups_of, rates, read_runs, seed
 from parbench.verdicts.judging import Verdict, scale_difference, verdict
 from parbench.verdicts.published import PublishedSource
@@ -47,7 +47,7 @@ SHOWN_OPERATORS = 5  # those with the largest self time, besides the published o
 class Measured:
     """The data that rows are made of: a plan, its groups with their runs, the source's values."""
 
-    plan: Mapping
+    plan: StudyPlan
     groups: Mapping[str, Group]
     source: PublishedSource
 
@@ -63,10 +63,9 @@ class Measured:
             possible[name] = group.baseline and (group.baseline in group.pairs or expected)
         goal = self.source.find(group, METRICS["test_accuracy"])
         possible[TO_PUBLISHED.name] = goal is not None
-        tables = map(Table.model_validate, self.plan["study"]["tables"])
         own_tables = (
             table
-            for table in tables
+            for table in self.plan.study.tables
             if table.holds(group.model, group.variant, bool(group.members))
         )
         named = {name for table in own_tables for name in table.metrics}
@@ -108,7 +107,7 @@ class Measured:
         if metric is TO_PUBLISHED:
             goal = self.source.find(group, METRICS["test_accuracy"])
             # The accuracy may have been published for other work.
-            return time_to(goal.value, group, scale_difference(group, self.plan["study"]))
+            return time_to(goal.value, group, scale_difference(group, self.plan.study))
         return group.series(metric)
 
     def published(self, metric: Metric, group: Group) -> tuple[Published | None, str]:
@@ -122,7 +121,7 @@ class Measured:
         is_speedup = metric.name == "speedup" and not group.not_run
         bound = group.at_most_faster(self.baseline(group)) if is_speedup else math.inf
         series, (published, _) = self.series(metric, group), self.published(metric, group)
-        return verdict(metric, group, self.plan["study"], series, published, bound)
+        return verdict(metric, group, self.plan.study, series, published, bound)
 
     def rows(self, group: Group, uncertified: list[str]) -> Iterator[Row]:
         """Yield the rows of one group; ``uncertified``: what certificates do not cover of it."""
@@ -147,7 +146,7 @@ class Measured:
             ]
             has_ratio = series.mean is not None and published and published.value
             yield Row(
-                study=self.plan["study"]["name"],
+                study=self.plan.study.name,
                 group=group.id,
                 model=group.model,
                 variant=group.variant,
@@ -158,8 +157,8 @@ class Measured:
                 devices=group.hardware.devices,
                 nodes=group.hardware.nodes,
                 dataset=group.dataset.name,
-                stack=self.plan["stack"],
-                deployment=self.plan["deployment"],
+                stack=self.plan.stack,
+                deployment=self.plan.deployment,
                 machine=" ".join(group.machines()),
                 status=group.status,
                 metric=metric.name,
@@ -181,7 +180,7 @@ class Measured:
         """Return how the accuracies compare with the baseline's; empty without values."""
         if not differences.values:
             return ""
-        share = self.plan["study"]["tolerance"]["accuracy"]
+        share = self.plan.study.tolerance.accuracy
         return differences.reading(share, "higher than the baseline's", "lower than the baseline's")
 
 
@@ -221,10 +220,10 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--out", **required, help="CSV to write")
     options = parser.parse_args(arguments)
-    plan = files.read_json(options.plan)
+    plan = StudyPlan.of(files.read_json(options.plan), options.plan)
     certificates = None if options.certificate is None else Certificates(options.certificate)
-    source = PublishedSource.read(plan["study"]["published"], options.published)
-    runs = read_runs(plan, options.cells) | read_runs(plan, options.cells, "pairs")
+    source = PublishedSource.read(plan.study.published, options.published)
+    runs = read_runs(plan, options.cells, plan.measured)
     measured, rows = Measured(plan, groups_of(plan, runs), source), []
     for group in measured.groups.values():
         rows += measured.rows(group, certificates.problems(group.cell_runs) if certificates else [])
