@@ -500,9 +500,10 @@ def test_restarts_tell_over_how_many_sessions_and_days_they_are_spread():
         return Compared(tuple(restarts), (), ())
 
     assert at().spread == ""
-    assert at(8, 8.5, 9).spread == "1 session of 62 min"
-    assert at(8, 20).spread == "2 sessions over 1 day"
-    assert at(30, 8, 8.1, 54.0).spread == "3 sessions over 3 days"
+    assert at(8, 8.5, 9).spread == "62 min"
+    assert at(8, 13).spread == "5.0 h"
+    assert at(8, 20).spread == "2 sessions, 1 day"
+    assert at(30, 8, 8.1, 54.0).spread == "3 sessions, 3 days"
 
 
 def test_a_pair_that_failed_in_any_restart_is_not_measured():

@@ -304,8 +304,8 @@ def test_every_restart_that_decides_is_in_the_report(tmp_path):
     table = data["studies"][0]["restarts"]
     for cell, row in zip(ddp.pairs(), table["rows"], strict=True):
         texts = [each["text"] for each in row]
-        assert texts[:2] == [cell, "ok"]
-        assert texts[3:7] == ["4, 2 disturbed", "5.0 %", "2030-01-01 07:00", "2030-01-01 07:01"]
+        assert texts[:3] == [cell, "ddp with eager", "ok"]
+        assert texts[4:8] == ["4, 2 disturbed", "5.0 %", "2030-01-01 07:00 to 07:01", "E1"]
         assert cell in html
         assert squeezed(cell) in squeezed(pdf_text(pdf))
     assert "snakemake " in table["caption"]

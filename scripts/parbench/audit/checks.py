@@ -150,8 +150,8 @@ def promised_above_devices(part: tuple[str, int], test: ClaimTest, study: str, r
         if any(Configuration.of_row(row).is_side(side, test) for side in test.sides)
     )
     says = (
-        f"{part[0]}: a ratio of {test.metric} of {' to '.join(f'{size:g}' for size in test.sizes)} "
-        f"is claimed, and the source's own devices give at most {test.most:g}"
+        f"{part[0]}: by {test.metric}, {' to '.join(f'{size:.3g}' for size in sorted(sizes))} "
+        f"times are claimed, and the source's own devices give at most {test.most:g} times"
     )
     yield Contradiction("promised above its devices", Sure.LIKELY, study, says, lines, part)
 

@@ -47,9 +47,11 @@ CAPTION = (
     "the direction is as claimed (✓) if the whole bar lies in the green area, and is not (✗) if it "
     "lies outside or within the margin of no difference; the size is as published (=), smaller "
     "(<), that is closer to no effect, larger (>), or not told apart (~). A thin line is the range "
-    "of values that are too few for an interval; what leaves the axis ends in an arrow. Firm: the "
-    "verdict would stand even if all claims of this report were tested as one, at the source's own "
-    "scale, with equal sides shown to be equal."
+    "of values that are too few for an interval; what leaves the axis ends in an arrow. The "
+    "interval holds after any number of values and is therefore wider than a t-interval. What "
+    "overturns a verdict: more values that move it out of its area, equal sides that differ, or a "
+    "restart or seed that fails. Firm: the verdict would stand even if all claims of this report "
+    "were tested as one, at the source's own scale, with equal sides shown to be equal."
 )
 
 

@@ -29,33 +29,40 @@ def headline(judged: list[Judged]) -> str:
         text += f" {measured} of their {count(parts, 'part')} were measured"
         text += f", by {count(len(different), 'comparison')}." if different else "."
     if shared := _sharing(judged):
-        text += f" On the same comparisons rest claims {'; '.join(shared)}."
+        text += f" Comparisons are shared by claims {'; '.join(shared)}."
     if any(part.judged for each in judged for part in each.parts):
         firm = sum(each.firm for each in judged)
         text += f" {firm or 'None'} of the verdicts {'are' if firm > 1 else 'is'} firm."
     if any(comparison.scaled for each in judged for comparison in each.comparisons):
-        text += " What is measured here is smaller than what the sources measured."
+        text += " The models, data and trainings here are smaller than the sources'."
     return text
 
 
 def _sharing(judged: list[Judged]) -> list[str]:
-    """Return the numbers of claims that rest on the same pairs or seeds, or their reciprocal."""
-    by_measurement: dict[frozenset, list[int]] = {}
+    """Return the numbers of claims that share a comparison, by pairs or seeds, or its reciprocal,
+    directly or by way of another claim."""
+    clusters: list[tuple[set[int], set]] = []
     for number, each in enumerate(judged, 1):
-        if measured := _measurements(each):
-            by_measurement.setdefault(measured, []).append(number)
-    return [listed(list(map(str, each))) for each in by_measurement.values() if len(each) > 1]
+        numbers, measured = {number}, set(_measurements(each))
+        apart = []
+        for cluster in clusters:
+            if cluster[1] & measured:
+                numbers |= cluster[0]
+                measured |= cluster[1]
+            else:
+                apart.append(cluster)
+        clusters = [*apart, (numbers, measured)]
+    shared = sorted(sorted(numbers) for numbers, _ in clusters if len(numbers) > 1)
+    return [listed(list(map(str, numbers))) for numbers in shared]
 
 
 def _measurements(judged: Judged) -> frozenset:
-    """Return what tells the measurements apart that a claim rests on: metric and cells."""
+    """Return what tells the measurements apart that a claim rests on: the cells of pairs, or a
+    metric and the cells of groups."""
     return frozenset(
-        (
-            part.test.metric,
-            frozenset(cell for side in c.sides for cell in side.cells)
-            if any(ratio.pair is None for ratio in c.ratios)
-            else frozenset(cell for ratio in c.ratios for cell in ratio.pair.cells),
-        )
+        (part.test.metric, frozenset(cell for side in c.sides for cell in side.cells))
+        if any(ratio.pair is None for ratio in c.ratios)
+        else frozenset(cell for ratio in c.ratios for cell in ratio.pair.cells)
         for part in judged.parts
         for c in part.judged
         if c.ratios

@@ -39,6 +39,7 @@ TONES = {
     **dict.fromkeys((words.FAILS, words.IMPOSSIBLE, *words.REFUTED), "bad"),
 }
 OPS = {">": "above {}", "<": "below {}", "same": "the same{}", "report": "told, not judged"}
+SHORT = (words.UNDECIDED, words.REPORTED)  # of these a sentence is enough in the matrix
 LISTED = 4  # most lines of a file that a finding names
 DETAIL = "t-claims-each"
 IMPOSSIBLE_BUT = f"{words.IMPOSSIBLE}; here {{}}"
@@ -115,20 +116,16 @@ def _matrix(judged: list[Judged], studies: list[Study]) -> dict | None:
     for by_place in fields.values():
         claim = next(iter(by_place.values()))[0].claim
         row = [TableCell(printable(f"{claim.study}: {claim.claim}"))]
-        # What only the audit judges is of no machine.
-        anywhere = [
-            each
-            for group in by_place.values()
-            for each in group
-            if not each.machines and each.verdict == words.IMPOSSIBLE
-        ]
+        # What only the audit judges, or no cell could answer, is of no machine.
+        anywhere = [each for group in by_place.values() for each in group if not each.machines]
         for column in columns:
             if found := by_place.get(column, anywhere):
-                text = "; ".join(dict.fromkeys(each.sentence for each in found))
+                texts = (e.sentence if e.verdict in SHORT else e.told for e in found)
+                text = "; ".join(dict.fromkeys(texts))
                 verdicts = {each.verdict for each in found}
                 row.append(_verdict(verdicts.pop() if len(verdicts) == 1 else "", (), text))
             else:
-                row.append(absent("no cells of it there"))
+                row.append(TableCell("no cells", tone="muted"))
         rows.append(row)
     return make_table(
         "t-matrix",
@@ -273,6 +270,7 @@ def _labels(comparisons: list[Comparison]) -> list[str]:
         _model,
         lambda each: f"{_model(each)} {_variant(each, 0)}",
         lambda each: f"{_model(each)} {_variant(each, 1)}",
+        lambda each: f"{_metric(each)}, {_variant(each, 0)}",
         lambda each: f"{_model(each)} {_variant(each, 0)} over {_variant(each, 1)}",
         lambda each: f"{each.study}: {_compared(each)}",
     ]
@@ -285,6 +283,10 @@ def _model(each: Comparison) -> str:
         model = each.group.model
         return f"{model} on {hardware_text(each.group.hardware)}"  # the largest part depends on it
     return " over ".join(dict.fromkeys(ratio.over.model for ratio in each.ratios))
+
+
+def _metric(each: Comparison) -> str:
+    return label(each.ratios[0].metric) if each.ratios else ""
 
 
 def _variant(each: Comparison, side: int) -> str:
@@ -360,7 +362,7 @@ def _comparison_row(
     notes: Notes,
 ) -> list[TableCell]:
     points, reasons = part.test.is_of_differences, each.reasons
-    compared = TableCell(f"{each.study}, {_who(part, each)}")
+    compared = TableCell(f"{each.study}, {_who(judged, part, each)}")
     row = [TableCell(str(number), sort=number), compared, *_numbers(each, points)]
     if each.measured is not None:
         group = each.group or each.ratios[0].over
@@ -373,11 +375,13 @@ def _comparison_row(
     return [*row, _verdict(verdict, marks, direction), size]
 
 
-def _who(part: JudgedPart, each: Comparison) -> str:
-    """Return what a comparison compares; without cells, what the part is about."""
-    if each.ratios or each.group:
-        return _compared(each)
+def _who(judged: Judged, part: JudgedPart, each: Comparison) -> str:
+    """Return what a comparison compares, and by what if its claim has several metrics; without
+    cells, what the part is about."""
     test = part.test
+    if each.ratios or each.group:
+        metrics = {other.metric for other in judged.claim.tests}
+        return f"{label(test.metric)}, {_compared(each)}" if len(metrics) > 1 else _compared(each)
     about = f", {test.about}" if test.about else ""
     sides = "" if test.op == "largest" else f", {test.numerator} over {test.denominator}"
     return f"{label(test.metric)}{sides}{about}"

@@ -109,6 +109,10 @@ def _figure(study: Study, sweep: Sweep) -> dict | None:
             draw = partial(_draw, model, sweep.axis, parts)
             panels[model] = Panel(draw, height, WIDTH, words)
     caption = f"{sweep.caption} Means over seeds, {SPREAD}; ×: why a cell ended without a number."
+    if any(
+        group.shared for own in models.values() for by_x in own.values() for group in by_x.values()
+    ):
+        caption += " Some cells ran while others did on the same machine, which slows both."
     return figure_json(study, sweep.setting, sweep.title, caption, panels) if panels else None
 
 

@@ -58,9 +58,10 @@ def in_turns_table(study: Study) -> dict | None:
         "each of several restarts. A pair of slices counts as disturbed if other "
         "programs, or the hypervisor, took more than 5 % of its time; it is left out "
         "(if two others remain) and measured again. In brackets: the ratio with "
-        "disturbed pairs, and the 95 % interval. Restarts of one session, with no hour "
-        "between two of them, tell of this machine on that day. The bound of a speedup is the "
-        "ratio of cores or GPUs; there is none for the same number of devices, another "
+        "disturbed pairs, and the 95 % interval, which holds after any number of "
+        "restarts and is therefore wider than a t-interval. Restarts of one session, with no six "
+        "hours between two of them, tell of this machine on that day. The bound of a speedup is "
+        "the ratio of cores or GPUs; there is none for the same number of devices, another "
         "precision or a compiled side." + f" {PIPELINE_BOUND}" * pipelines,
         context=context(groups),
         notes=notes,
@@ -100,16 +101,19 @@ def _row(
         TableCell(", ".join(ratio_text(math.exp(restart.value)) for restart in restarts)),
         TableCell(compared.spread, sort=compared.sessions),
         TableCell(f"{pairs}{disturbed_text}", sort=pairs),
-        absent("no bound") if math.isinf(bound) else _bound_cell(group, bound),
+        absent("no bound") if math.isinf(bound) else _bound_cell(group, bound, compared),
         *([_serial_cell(serial.get(group.id) if is_speedup else None)] if serial else []),
         *(cells[column] for column in judged),
         TableCell(_reading(study, group, compared, bound)).marked(marks),
     ]
 
 
-def _bound_cell(group: Group, most: float) -> TableCell:
+def _bound_cell(group: Group, most: float, compared: Compared) -> TableCell:
     pipeline = group.work.pipeline_bound
-    return number(most, f"{most:g}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else ""))
+    text = f"{most:g}×" + (f", pipeline {ratio_text(pipeline)}×" if pipeline else "")
+    # Of models side by side also their times' sum over the longest.
+    text += f", by their times {ratio_text(compared.bound)}×" if group.members else ""
+    return number(most, text)
 
 
 def _serial_cell(scaled: Scaled | None) -> TableCell:

@@ -20,6 +20,7 @@ from parbench.reporting.text import (
     machine_text,
     mapping_text,
     moment,
+    period,
     settings_pairs,
     status_text,
 )
@@ -149,19 +150,21 @@ def restarts_table(study: Study, known: Environments) -> dict | None:
         "Ratio",
         "Slices",
         "Load of others",
-        "Started (UTC)",
-        "Finished (UTC)",
+        "Ran (UTC)",
         "Environment",
         "Commit",
         "Code",
     ]
     cell = next(iter(study.pair_runs))
+    of_cell = {
+        cell: f"{pair.variant} with {pair.baseline}" for pair in study.pairs for cell in pair.cells
+    }
     command = study.cell_command(cell)
     return make_table(
         f"t-{study.name}-restarts",
         "Restarts of pairs",
-        [("", ["Restart"]), ("", columns)],
-        [_restart_row(run, known) for run in study.pair_runs.values()],
+        [("", ["Restart", "Compares"]), ("", columns)],
+        [_restart_row(run, of_cell[cell], known) for cell, run in study.pair_runs.items()],
         caption="Every restart behind the ratios above. Ratio: how many times as fast the variant "
         "is, with how many slices were disturbed. Load of others: the share of the time of its "
         "cores that other programs and the hypervisor took, over all slices. The command that "
@@ -169,7 +172,7 @@ def restarts_table(study: Study, known: Environments) -> dict | None:
     )
 
 
-def _restart_row(run: Run, known: Environments) -> list[TableCell]:
+def _restart_row(run: Run, compares: str, known: Environments) -> list[TableCell]:
     environment, details, cell = _known(run, known), environment_of(run), run["cell"]
     is_ok, slices = run["status"] == "ok", run["slices"]
     status = status_text(run["status"])
@@ -182,12 +185,12 @@ def _restart_row(run: Run, known: Environments) -> list[TableCell]:
     commit += " with uncommitted changes" * bool(details.get("git_dirty"))
     return [
         TableCell(cell["id"]),
+        TableCell(compares),
         TableCell(status, tone="plain" if is_ok else "bad"),
         _number_cell(ratio, 3),
         TableCell(f"{len(slices)}, {disturbed} disturbed", sort=len(slices)),
         number(others / spent, f"{100 * others / spent:.1f} %") if spent else absent("no slice"),
-        TableCell(moment(run["started"])),
-        TableCell(moment(run["finished"])),
+        TableCell(period(run["started"], run["finished"])),
         TableCell(environment["name"], link=environment["id"]),
         TableCell(commit),
         TableCell(details["code_digest"][:8]),

@@ -126,6 +126,12 @@ def moment(stamp: str) -> str:
     return stamp[:16].replace("T", " ")
 
 
+def period(started: str, finished: str) -> str:
+    """Turn two stamps into ``2024-01-31 07:00 to 07:09``; the second day only if it is another."""
+    begin, end = moment(started), moment(finished)
+    return f"{begin} to {end[11:] if end[:10] == begin[:10] else end}"
+
+
 # ---------------------------------------------------------------- names
 
 

@@ -290,10 +290,10 @@ def _verdict(parts: Collection[JudgedPart]) -> tuple[str, str]:
         word = words.REPORTED if words.REPORTED in directions else words.NOT_TESTED
         return word, "; ".join(reasons)
     outlooks = dict.fromkeys(
-        each.reasons[-1]
+        each.measured.outlook(each.boundaries)
         for part in judged
         for each in part.judged
-        if each.verdict == words.UNDECIDED and each.reasons
+        if each.verdict == words.UNDECIDED
     )
     answer = sequential.of_claim([each.at for part in judged for each in part.judged])
     if answer == sequential.FAILS:
@@ -343,8 +343,10 @@ def _is_vouched_for(ratio: Ratio, groups: Iterable[Group]) -> bool:
 
 def _by_audit(claim: Claim, found: Collection[Contradiction]) -> tuple[str, str]:
     """Return verdict and reason of a claim without test, which only the audit may contradict."""
-    sound = [finding for finding in found if finding.sure is not Sure.WEAK]
-    if any((finding.study, finding.check) == (claim.study, claim.finding) for finding in sound):
+    own = [each for each in found if (each.study, each.check) == (claim.study, claim.finding)]
+    if any(each.sure is Sure.CERTAIN for each in own):
         return words.IMPOSSIBLE, f"its own numbers contradict it: {claim.finding}"
+    if any(each.sure is Sure.LIKELY for each in own):
+        return words.NOT_TESTED, f"its own numbers are likely to contradict it: {claim.finding}"
     needs = f"needs {claim.needs}" if claim.needs else "its own numbers do not contradict it"
     return words.NOT_TESTED, needs

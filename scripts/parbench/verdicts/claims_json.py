@@ -141,7 +141,7 @@ def _numbers(each: dict) -> str:
         if measured["low"] is not None:
             text += f" ({measured['low']:.3g} to {measured['high']:.3g})"
         text += f" of {len(measured['values'])} {measured['of']}"
-        text += "".join(f", {spread}" for spread in dict.fromkeys(each["spread"]) if spread)
+        text += "".join(f" over {spread}" for spread in dict.fromkeys(each["spread"]) if spread)
     elif measured:
         text += measured
     else:

@@ -445,10 +445,7 @@ def _sized(made: Comparison, study: Rebuilt) -> Comparison:
         return made
     if len(made.ratios) == 1 and series.logs:
         least, most = made.ratios[0].bounds
-        beyond = judging.beyond(made.published[0], most, least)
-        # The bound of models side by side is measured, too.
-        reached = series.ci_low <= made.published[0] <= series.ci_high
-        if beyond and not reached:
+        if beyond := judging.beyond(series, made.published[0], most, least):
             reasons = (*made.reasons, *beyond)
             return replace(made, size=words.CANNOT_BE_SHOWN, reasons=reasons)
     share = study.tolerance.share(series.logs)

@@ -45,7 +45,7 @@ def verdict(
     if published is None:
         return Verdict(words.NO_PUBLISHED_VALUE, [])
     forbidding, caveats = _differences(metric, group, study, published)
-    if forbidding := [*forbidding, *beyond(published.value, bound)]:
+    if forbidding := [*forbidding, *beyond(series, published.value, bound)]:
         return Verdict(words.NOT_COMPARABLE, forbidding)
     if series.too_few:
         value_range = f" ({series.min:.4g} to {series.max:.4g})" if series.values else ""
@@ -104,8 +104,11 @@ def opposite(series: Series, published: float) -> bool:
     return (effect > 0 and interval.high < 0) or (effect < 0 and interval.low > 0)
 
 
-def beyond(published: float, most: float, least: float = 0.0) -> list[str]:
-    """Return why a published ratio cannot be reached here; empty if it can."""
+def beyond(series: Series, published: float, most: float, least: float = 0.0) -> list[str]:
+    """Return why a published ratio cannot be reached here; empty if it can, or if the interval of
+    ``series`` does: the bound of models side by side is measured, too."""
+    if not series.too_few and series.ci_low <= published <= series.ci_high:
+        return []
     opening = f"published {published:.3g}, beyond what can be reached here: "
     if published > most:
         return [f"{opening}at most {most:.2f}"]

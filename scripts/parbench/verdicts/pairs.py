@@ -21,7 +21,7 @@ from parbench.verdicts.words import FAILURES, OK, SHARED_NODES
 LEAST_PAIRS = 2  # undisturbed ones in a restart; if there are fewer, all pairs count
 BIASED = 0.01  # alpha of the test whether equal sides differ
 EQUAL = 0.05  # the margin within which equal sides must agree
-PAUSE = timedelta(hours=1)  # between two restarts; a longer one begins another session
+PAUSE = timedelta(hours=6)  # between two restarts; a longer one begins another session
 
 
 @dataclass(frozen=True)
@@ -152,14 +152,15 @@ class Compared:
 
     @property
     def spread(self) -> str:
-        """Over how long the restarts are spread: ``3 sessions over 2 days``, ``1 session of 12
-        min``; empty without any."""
+        """Over how long the restarts are spread: ``3 sessions, 2 days``, ``12 min``, ``4.8
+        h``; empty without any."""
         if not self.restarts:
             return ""
         if self.sessions > 1:
-            return f"{self.sessions} sessions over {self.days} day{'s' * (self.days > 1)}"
+            return f"{self.sessions} sessions, {self.days} day{'s' * (self.days > 1)}"
         ends = max(r.finished for r in self.restarts) - min(r.started for r in self.restarts)
-        return f"1 session of {math.ceil(ends.total_seconds() / 60)} min"
+        minutes = math.ceil(ends.total_seconds() / 60)
+        return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
     def reading(self, share: float) -> str:
         """Return if it is faster, slower or equal within ``share``; if undecided, what it takes."""
