@@ -71,6 +71,18 @@ def watched(tmp_path_factory):
     return work.folder
 
 
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """Return a copy of the project in which a step of Swin takes a second, and of others seven."""
+    work = Workspace(tmp_path_factory.mktemp("told") / "work")
+    work.edit("scripts/parbench/launch/turns.py", "PAIRS = 4", "PAIRS = 1")
+    seconds = 'steps * (1.0 if strategy.model.name == "swin" else 7.0)'
+    work.edit(
+        "scripts/parbench/training/turns.py", '"seconds": watch.seconds', f'"seconds": {seconds}'
+    )
+    return work.folder
+
+
 @pytest.fixture
 def launch(tmp_path, digits):
     """Yield a function that makes a pair to launch; fail if a process is left."""
@@ -239,3 +251,17 @@ def test_equal_sides_and_a_slow_one_are_measured(tmp_path, monkeypatch):
     assert slowed.what == "slowed by 100 %"
     assert equal.what == "A/A"
     assert len(equal.values) == len(slowed.values) == 1
+
+
+def test_beside_another_model_the_time_of_a_model_is_its_own(launch, told):
+    """Of both together it is that of the slower one."""
+    both = training.cell("concurrent", 2, beside={"simple_cnn": {}})
+    swin, cnn = training.cell(), training.cell(model="simple_cnn")
+    for sides, steps_take in (((both, swin), [1.0, 1.0]), ((both, swin, cnn), [7.0, 1.0, 7.0])):
+        it = launch(*sides, root=told)
+        made = measured(it)
+        steps = [side["steps"] for side in made["sides"]]
+        found = {each["side"]: each["seconds"] / steps[each["side"]] for each in made["slices"]}
+        assert [found[side] for side in sorted(found)] == steps_take
+        shutil.rmtree(it.folder)
+        shutil.rmtree(it.temporary)

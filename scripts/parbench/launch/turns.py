@@ -45,7 +45,8 @@ class Side(Ranks):
 
 @dataclass(frozen=True)
 class Slice:
-    """One turn of a side: ``samples`` of all ranks, ``seconds`` of the slowest rank.
+    """One turn of a side: ``samples`` of all ranks, ``seconds`` of the slowest rank that trains a
+    model which the pair compares.
 
     ``others``: core seconds that other programs used; ``steal``: that the hypervisor took away;
     ``waited``: seconds in which some program waited for a core, None if the kernel does not tell.
@@ -163,7 +164,7 @@ class _Lead:
             pair,
             number,
             rows[0]["samples"],
-            max(row["seconds"] for row in rows),
+            max(row["seconds"] for row in rows if row["compared"]),
             max(0.0, busy - own),
             sum(row["steal"] for row in nodes),
             None if None in waited else sum(waited),

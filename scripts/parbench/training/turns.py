@@ -49,6 +49,8 @@ def take_turns(
     else:
         step = _training(run)
     identity = {"rank": int(os.environ["RANK"]), "node": node(), "pids": [os.getpid(), *helpers]}
+    # A model that trains beside one that is compared alone only takes its share of the machine.
+    identity["compared"] = run.cell.model.name in {side.model.name for side in pair.sides}
     report = identity
     while True:
         print(f"{launched.MARK}{json.dumps(report)}", flush=True)
