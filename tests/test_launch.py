@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -425,3 +427,16 @@ def test_a_finished_result_that_nobody_took_is_taken(launch):
     kept["environment"]["dataset_digest"] = "1" * 64
     files.write_json(it.folder / "finished.json", kept)
     assert taken not in it.run()[1]
+
+
+def test_the_time_left_is_told_by_the_ends_of_cells(launch):
+    """An hour before the first end, such as of building images, is no measure of a cell."""
+    one, other = launch("ok"), launch("ok", name="-b")
+    cells = [one.folder.name, other.folder.name, "a-third"]
+    begun = {"started": time.time() - 3600, "cells": cells}
+    files.write_json(one.folder.parents[1] / "plan/progress.json", begun)
+    _, said, _ = one.run()
+    assert "[1/3] " in said
+    assert "left)" not in said
+    _, said, _ = other.run()
+    assert re.search(r"\[2/3\] .* \(about \S+ left\)", said)

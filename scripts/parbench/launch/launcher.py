@@ -134,19 +134,23 @@ def _silent(job: Job | None) -> str:
 
 
 def _progress(task: Task) -> tuple[str, str]:
-    """Return "[12/30] " and " (about 02:10 left)" for the Snakemake run that trains this cell.
+    """Return "[12/30] " and " (about 02:10 left)" for the Snakemake run that trains this cell, by
+    the time between its cells' ends: what a run does before, such as building images, is no cell.
 
-    Both are empty for a cell that results/plan/progress.json, written by that run, does not list.
+    Both are empty for a cell that results/plan/progress.json, written by that run, does not list,
+    and the second before two cells have ended.
     """
     path = task.results / "plan" / "progress.json"
     progress = read_record(path, "started", "cells") if path.exists() else {"cells": []}
     if task.cell.id not in progress["cells"]:
         return "", ""
     paths = (task.results / "cells" / name / "metrics.json" for name in progress["cells"])
-    finished = sum(path.exists() and path.stat().st_mtime >= progress["started"] for path in paths)
-    total = len(progress["cells"])
-    seconds = (time.time() - progress["started"]) * (total - finished) / max(1, finished)
-    time_left = f" (about {outcome.duration(seconds)} left)" if finished < total else ""
+    stamps = (path.stat().st_mtime for path in paths if path.exists())
+    ends = sorted(stamp for stamp in stamps if stamp >= progress["started"])
+    finished, total, time_left = len(ends), len(progress["cells"]), ""
+    if 1 < finished < total:
+        seconds = (ends[-1] - ends[0]) / (finished - 1) * (total - finished)
+        time_left = f" (about {outcome.duration(seconds)} left)"
     return f"[{finished}/{total}] ", time_left
 
 
