@@ -14,7 +14,10 @@ LOCKS = Path(__file__).resolve().parents[2] / "containers" / "locks"
 # Packages whose version can change a measurement.
 PACKAGES = (
     *("torch", "torchvision", "timm", "torchgpipe", "horovod"),
+    *("deepspeed", "pyspark", "pyarrow", "triton"),
     *("numpy", "scikit-learn", "safetensors", "transformers"),
+    # What torch brings for NVIDIA's devices; cu12 and cu13 are other packages.
+    *("nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
 )
 
 
