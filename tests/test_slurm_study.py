@@ -13,7 +13,7 @@ import pytest
 
 from parbench.errors import ParbenchError
 from parbench.launch import slurm_cluster
-from workspace import Workspace, small_study
+from workspace import HANG_SECONDS, Workspace, small_study
 
 STUDY = small_study(
     "Some cells",
@@ -149,15 +149,19 @@ def test_a_dry_run_tells_of_a_job_that_was_left_behind_and_writes_nothing(work, 
     logs = work.folder / f".snakemake/slurm_logs/rule_train_and_keep/{name}"
     logs.mkdir(parents=True)
     comment = f"--comment=rule_train_and_keep_wildcards_{name}"
-    left = [
-        left_behind(work, cluster, [comment]),
-        left_behind(work, cluster, [f"--output={logs}/%j.log", "--comment=project|\nof a site"]),
-    ]
-    elsewhere = left_behind(work, cluster, [comment], folder="/")
-    dry = snakemake(work, "-n", "--force", target).stdout
+    try:
+        left = [
+            left_behind(work, cluster, [comment]),
+            left_behind(
+                work, cluster, [f"--output={logs}/%j.log", "--comment=project|\nof a site"]
+            ),
+        ]
+        left_behind(work, cluster, [comment], folder="/")
+        dry = snakemake(work, "-n", "--force", target).stdout
+    finally:
+        cluster.run("scancel", "--me")
     assert f"--dependency=afterany:{':'.join(left)}," in dry
     assert "parbench: 1 cell to train" in dry
-    cluster.run("scancel", *left, elsewhere)
     assert "dependency" not in snakemake(work, "-n", "--force", target).stdout
 
 
@@ -192,7 +196,7 @@ def trained(work, cluster):
         time.sleep(0.1)
         assert second.poll() is None, (work.folder / "second.txt").read_text()
     cluster.run("scontrol", "update", "PartitionName=main", "State=UP")
-    status, said = second.wait(), (work.folder / "second.txt").read_text()
+    status, said = second.wait(HANG_SECONDS), (work.folder / "second.txt").read_text()
     assert status == 0, said
     return eager, two, left, said
 

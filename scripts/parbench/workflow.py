@@ -391,7 +391,8 @@ class WorkflowRun:
         try:
             lines = forecast(self.plan, trained) or ["no cell is to be trained"]
         except ParbenchError as error:  # evidence of an earlier run; training does not need it
-            lines = [f"{len(trained)} cells to train; no forecast: {printable(str(error))}"]
+            count = f"{len(trained)} cell{'s' * (len(trained) != 1)} to train"
+            lines = [f"{count}; no forecast: {printable(str(error))}"]
         for line in lines:
             print(f"parbench: {line}")
 

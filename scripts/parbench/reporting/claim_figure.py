@@ -91,7 +91,7 @@ class Block:
         """The wrapped lines of the verdict, with its scope."""
         sign = LOOKS[self.judged.verdict][0]
         text = f"{sign} {self.judged.sentence}".strip() + ", firm" * self.judged.firm
-        return textwrap.wrap(text, 16)
+        return textwrap.wrap(text, 15)
 
     @property
     def spoken(self) -> str:
@@ -201,7 +201,7 @@ def _draw_block(axes: Axes, block: Block, at: float, place) -> None:
     axes.text(0, below, "\n".join(test), fontsize=6.3, linespacing=1.2, **look)
     for index, text in enumerate(block.verdict):
         y = at + ROW / 2 + LINE * index
-        axes.text(SAYS, y, text, fontsize=7.5, weight="bold", **look | MIDDLE)
+        axes.text(SAYS, y, text, fontsize=6.5, weight="bold", **look | MIDDLE)
     for index, line in enumerate(block.lines):
         middle = at + ROW * (index + 0.5)
         _draw_line(axes, line, middle)

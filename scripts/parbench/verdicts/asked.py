@@ -19,7 +19,7 @@ def measured(plan: expansion.Plan, name: str, done: Collection[str] = ()) -> Mea
     """Return what the study ``name`` measured; ``done``: the cells that count."""
     # A group with none of these cells has no runs, and no reason is given.
     study_plan = cut(plan.studies[name], done, lambda group, left: {"cells": []})
-    cells = [cell for group in study_plan.measured for cell in group.cells]
+    cells = [cell for cell in study_plan.runnable() if cell in done]
     runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in cells}
     source = PublishedSource.read(study_plan.study.published, places.published_files())
     return Measured(study_plan, groups_of(study_plan, runs), source)
