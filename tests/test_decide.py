@@ -77,32 +77,24 @@ HEAD = "study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,
 ROW = "somebody,Table 1,simple_cnn,eager,CPU,1,1,test_accuracy,0.5,fraction"
 
 
-def seeds_added(work, study: str, claims: str) -> list[int]:
-    """Return how many seeds each group has after a round, in which only new seeds are trained."""
+def test_seeds_are_added_to_what_claims_and_published_numbers_compare(work):
+    """A claim about scores compares two batches; a number stands beside its published value."""
+    half = "half: {strategy: eager, hardware: cpu1, settings: {global_batch: 16}}"
+    longer = (
+        "longer: {strategy: eager, hardware: cpu1, settings: {epochs: 2}, published: {nodes: 1}}"
+    )
+    study = STUDY.replace("tables:", f"  {half}\n  {longer}\npublished: somebody\ntables:")
     (work.folder / "studies" / "decided.yaml").write_text(study)
     published = work.folder / "studies/published"
     (published / "somebody.csv").write_text(f"{HEAD}\n{ROW}\n")
-    (published / "claims.yaml").write_text(claims)
+    (published / "claims.yaml").write_text(CLAIM)
     work.snakemake("results/tables/decided.csv", "--quiet", "all")
     cost(work, "*", 0)  # a seed that costs nothing is always tried
     work.run("scripts/decide.py", "--minutes", "0.05")  # one round
+    seeds = json.loads((work.folder / "results/restarts.json").read_text())
+    assert len(seeds) == 3
+    assert all(number > 1 for number in seeds.values())
     assert "train" not in work.jobs()  # the new seeds are in the plan and done
-    return list(json.loads((work.folder / "results/restarts.json").read_text()).values())
-
-
-def test_seeds_are_added_to_what_a_claim_about_scores_compares(work):
-    half = "half: {strategy: eager, hardware: cpu1, settings: {global_batch: 16}}"
-    study = STUDY.replace("tables:", f"  {half}\npublished: somebody\ntables:")
-    one, other = seeds_added(work, study, CLAIM)
-    assert one == other > 1
-
-
-def test_seeds_are_added_to_a_number_beside_its_published_value(work):
-    selects = "eager: {strategy: eager, hardware: cpu1, published: {strategy: eager}}"
-    study = small_study("Decided", "simple_cnn: {}", selects)
-    study = study.replace("tables:", "published: somebody\ntables:")
-    (seeds,) = seeds_added(work, study, "{}")
-    assert seeds > 1
 
 
 def test_make_report_spends_no_more_than_its_budget(work):
