@@ -176,6 +176,8 @@ class Certificates:
     def problem(self, run: Mapping) -> str | None:
         """Return why the mathematics of a run (metrics.json) is not certified, or how its method
         deviates from eager training's on purpose; None if it is certified."""
+        if "trained_by" in run["cell"]:
+            return None  # it only predicts; what trained its weights has a certificate
         strategy = run["cell"]["strategy"]
         if lossy := strategies.load(strategy["name"]).lossy(strategy["options"]):
             return f"⚠ approximate by design: {lossy}"
@@ -185,8 +187,6 @@ class Certificates:
     def _why_not(self, run: Mapping) -> str | None:
         cell, place = run["cell"], run["environment"]["image"] or HOST
         training = cell["training"]
-        if "trained_by" in cell:
-            return None  # it only predicts; what trained its weights has a certificate
         strategy = strategies.load(cell["strategy"]["name"])
         if place not in self.all:
             return f"nothing of {place} is"

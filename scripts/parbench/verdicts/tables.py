@@ -116,11 +116,12 @@ class Measured:
             return self.source.speedup(group, self.baseline(group))
         return self.source.find(group, metric), ""
 
-    def verdict(self, metric: Metric, group: Group) -> Verdict:
-        """Return the verdict on a number by its published value."""
+    def verdict(
+        self, metric: Metric, group: Group, series: Series, published: Published | None
+    ) -> Verdict:
+        """Return the verdict on a number, the mean of ``series``, by its ``published`` value."""
         is_speedup = metric.name == "speedup" and not group.not_run
         bound = group.at_most_faster(self.baseline(group)) if is_speedup else math.inf
-        series, (published, _) = self.series(metric, group), self.published(metric, group)
         return verdict(metric, group, self.plan.study, series, published, bound)
 
     def rows(self, group: Group, uncertified: list[str]) -> Iterator[Row]:
@@ -130,7 +131,7 @@ class Measured:
             if metric.optional and not series.values and not group.not_run:
                 continue
             published, why = self.published(metric, group)
-            judged = self.verdict(metric, group)
+            judged = self.verdict(metric, group, series, published)
             clocked = metric.depends_on_clock and metric.kind == "absolute"
             reasons = [
                 group.not_run,
