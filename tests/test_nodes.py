@@ -236,7 +236,7 @@ def test_a_job_goes_on_before_the_end_of_its_walltime(cell):
     it.launcher().send_signal(signal.SIGALRM)  # as the kernel does before that end
     said = it.wait(job)
     assert "stopped before the end of its walltime; a checkpoint at epoch" in said
-    assert f"Slurm runs job {job} again" in said
+    assert f"asks Slurm to run job {job} again" in said
     assert it.out.exists(), said
 
 
@@ -268,7 +268,7 @@ def test_a_job_preempted_before_its_first_checkpoint_runs_again(cell):
         wait_for(lambda: it.said.exists() and "waiting for 2 of core-" in it.said.read_text())
         line = ["sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null"]
         it.cluster.run(*line, "--chdir=/", "--wrap=sleep 1")
-        wait_for(lambda: f"Slurm runs job {job} again" in it.said.read_text())
+        wait_for(lambda: "Restarts=1 " in it.cluster.run("scontrol", "show", "job", str(job)))
     said = it.wait(job)
     assert it.out.exists(), said
 

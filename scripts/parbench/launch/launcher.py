@@ -328,11 +328,14 @@ def _interrupted(task: Task, job: Job | None, interrupted: Interrupted, begun: f
             "it got no further than a checkpoint before; give it more time: slurm.minutes in "
             "config.yaml"
         )
-    why_not = why_not or slurm_job.requeue(job)
+    if why_not is None:
+        # Said first: Slurm may end this process before its answer arrives.
+        message = f"{task.cell.id}: {interrupted}; asks Slurm to run job {job.number} again"
+        print(message, file=sys.stderr, flush=True)
+        why_not = slurm_job.requeue(job)
     if why_not is not None:
         _report(task, f"{interrupted}; job {job.number} is not run again: {why_not}")
         return 1
-    print(f"{task.cell.id}: {interrupted}; Slurm runs job {job.number} again", file=sys.stderr)
     time.sleep(REQUEUE_SECONDS)  # until Slurm ends this process: its exit status would be taken
     return 1
 
