@@ -33,7 +33,7 @@ for key in ("train_samples", "test_samples", "max_length"):  # go to `dataset`; 
 WORK = {"ranks": 1, "micro_batches": 1, "learning_rate": 0.002, "pipeline_bound": None}
 WORK["batch_norm"] = "the whole batch"
 BATCH_NORM = dict.fromkeys(("ddp", "horovod"), "each rank's share")
-BATCH_NORM["gpipe"] = "each micro-batch, running statistics not deferred"
+BATCH_NORM["gpipe"] = "each micro-batch, running statistics updated 7 times a batch"
 MACHINE = {"fingerprint": "0123456789ab", "cpu": "Constructed CPU", "cores": 2, "memory_mib": 24000}
 MACHINE |= {"os": "Test OS 1", "kernel": "6.1", "accelerators": []}
 ENVIRONMENT = {"stack": "current", "deployment": "host", "image": None, "image_digest": None}

@@ -1,4 +1,4 @@
-"""Synchronized BatchNorm: ranks of any share compute what one process does on the whole batch."""
+"""BatchNorm: synchronized ranks compute what one process does; what GPipe does to statistics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from torch import nn
+from torchgpipe.batchnorm import DeferredBatchNorm
 
+import training
+from parbench import models, strategies
 from parbench.errors import ParbenchError
 from parbench.training import batch_norm
 from workspace import HANG_SECONDS
@@ -101,3 +104,47 @@ def test_a_kind_of_batch_norm_that_nobody_knows_is_refused():
     model = nn.Sequential(nn.Sequential(Activated(3)))
     with pytest.raises(ParbenchError, match="nothing stands for Activated .layer 0.; choose"):
         batch_norm.synchronize(model, batch_norm.Ranks(lambda values: values))
+
+
+@pytest.fixture
+def gpipe():
+    """Yield a function that returns a strategy gpipe of one stage and ResNet-18 in it."""
+
+    def make(**options):
+        strategy = strategies.of(training.cell("gpipe", model="resnet18", balance=[1], **options))
+        strategy.setup()
+        torch.manual_seed(0)
+        blocks = models.load("resnet18").build(10, 16, {})
+        return strategy, strategy.wrap(blocks)
+
+    return make
+
+
+def first_batch_norm(model):
+    return next(layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d))
+
+
+@pytest.mark.parametrize("chunks", [1, 4])
+@pytest.mark.parametrize("checkpoint", ["never", "except_last", "always"])
+def test_gpipe_updates_running_statistics_as_often_as_it_says(gpipe, chunks, checkpoint):
+    strategy, model = gpipe(chunks=chunks, checkpoint=checkpoint)
+    model(torch.randn(8, 3, 16, 16)).sum().backward()
+    updates = int(first_batch_norm(model).num_batches_tracked)
+    times = {1: "once", 2: "twice"}.get(updates, f"{updates} times")
+    assert strategy.batch_norm_scope.endswith(f"running statistics updated {times} a batch")
+    assert strategy.equal_batch_norm == (chunks == updates == 1)
+
+
+def test_deferred_statistics_are_of_whole_batches_after_an_uneven_one(gpipe):
+    """Of 9 samples torch.chunk makes 3 micro-batches, not 4."""
+    strategy, model = gpipe(chunks=4, deferred_batch_norm=True)
+    assert strategy.batch_norm_scope == "each micro-batch, running statistics of whole batches"
+    layer = next(each for each in model.modules() if isinstance(each, DeferredBatchNorm))
+    taken = []
+    layer.register_forward_hook(lambda layer, inputs, output: taken.append(inputs[0].detach()))
+    expected = torch.zeros(layer.num_features)
+    for size in (8, 9, 8, 6, 8):
+        model(torch.randn(size, 3, 16, 16))
+        expected = 0.9 * expected + 0.1 * torch.cat(taken).mean((0, 2, 3))
+        taken.clear()
+        torch.testing.assert_close(layer.running_mean, expected)

@@ -44,7 +44,7 @@ def run(precision="fp32", batch_norm="local", options=None, devices=2, **environ
     return constructed.make_metrics(cell, environment=environment)
 
 
-WHOLE = [row(), row("float32"), row(batch_norm="synchronized"), row(batch_norm="local", error=0.5)]
+WHOLE = [row(), row("float32"), row(batch_norm="synchronized"), row(batch_norm="local", error=0)]
 
 
 def certificates(tmp_path, rows, place=certificate.HOST):
@@ -72,6 +72,11 @@ def certificates(tmp_path, rows, place=certificate.HOST):
             {"batch_norm": "synchronized"},
             [row(), row("float32"), row(batch_norm="synchronized", error=1.0)],
             "BatchNorm synchronized",
+        ),
+        (
+            {"batch_norm": "local"},
+            [row(), row("float32"), row(batch_norm="local", error=1.0)],
+            "BatchNorm local",
         ),
     ],
 )

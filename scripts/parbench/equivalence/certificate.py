@@ -25,7 +25,8 @@ EQUAL, DIFFERS = "equal", "differs"
 HOST = "host"  # in place of an image's label
 # By precision: the arithmetic in which a cell is certified besides its strategy's EXACT one.
 ALSO_IN = {"fp32": "float32", "bf16": "bfloat16"}
-FROZEN, SYNCHRONIZED = "frozen", "synchronized"  # BatchNorm in a trial
+FROZEN = "frozen"  # BatchNorm in a trial, else the setting that is compared
+LOCAL, SYNCHRONIZED = "local", "synchronized"
 
 
 def path(place: str) -> Path:
@@ -204,9 +205,8 @@ class Certificates:
             return "its code is another"
         kinds = {_kind(row) for row in rows}
         needed = {(strategy.EXACT, FROZEN), (ALSO_IN[training["precision"]], FROZEN)}
-        if training["batch_norm"] == SYNCHRONIZED:
-            # Present only if the model has BatchNorm and there is more than one rank.
-            needed |= {kind for kind in kinds if kind[1] == SYNCHRONIZED}
+        # Present only if the model has BatchNorm and the strategy treats it as eager training does.
+        needed |= {kind for kind in kinds if kind[1] == training["batch_norm"]}
         if lacking := needed - kinds:
             return f"{', '.join(sorted(name for name, _ in lacking))} is not"
         differing = (row for row in rows if _kind(row) in needed and row["verdict"] == DIFFERS)

@@ -24,16 +24,16 @@ from torch.nn.modules.conv import _ConvNd
 from parbench import files, models, strategies
 from parbench.cell import TUNING, Cell, Dataset, Hardware, Model, RunSettings, Strategy, Training
 from parbench.data.tokens import Vocabulary
-from parbench.equivalence.certificate import ALSO_IN, FROZEN, IN_HALF, SYNCHRONIZED
+from parbench.equivalence.certificate import ALSO_IN, FROZEN, IN_HALF, LOCAL, SYNCHRONIZED
 from parbench.strategies import _base
 from parbench.strategies import _stages as stages
 from parbench.training import loop, set_up
 from parbench.training.progress import Heartbeat
 
 BATCH, TAIL = 23, 3  # no number of ranks or micro-batches divides it; some ranks have no tail
-# The batch, its tail, the batch again; with synchronized BatchNorm only the first: in the tail a
+# The batch, its tail, the batch again; unless BatchNorm is frozen only the first: in the tail a
 # channel has so few values that rounding errors grow a millionfold, even in eager training.
-STEPS = {FROZEN: 3, SYNCHRONIZED: 1}
+STEPS = {FROZEN: 3, LOCAL: 1, SYNCHRONIZED: 1}
 CLASSES = 10
 LENGTH, WORDS = 16, Vocabulary(size=50, pad=1, first=0, last=2)  # of texts
 # Errors are relative to at least this share of the largest tensor's norm: a gradient that is
@@ -132,12 +132,15 @@ def cell_of(
 
 
 def trials_of(cell: Cell, precisions: Iterable[str], synchronized: bool) -> list[Trial]:
-    """Return the trials of ``cell`` in these precisions and, if asked, synchronized BatchNorm."""
+    """Return the trials of ``cell`` in these precisions, with BatchNorm as in training where it is
+    equal to eager training's, and, if asked, synchronized."""
     strategy = strategies.of(cell)
     arithmetics = dict.fromkeys((strategy.EXACT, *(ALSO_IN[p] for p in precisions)))
     trials = [Trial.of(cell, name, FROZEN) for name in arithmetics]
-    if synchronized and strategy.data_parallel_size > 1 and has_batch_norm(cell):
-        trials.append(Trial.of(cell, strategy.EXACT, SYNCHRONIZED))
+    synchronizes = synchronized and strategy.data_parallel_size > 1
+    if (strategy.equal_batch_norm or synchronizes) and has_batch_norm(cell):
+        rule = LOCAL if strategy.equal_batch_norm else SYNCHRONIZED
+        trials.append(Trial.of(cell, strategy.EXACT, rule))
     return trials
 
 
@@ -216,7 +219,7 @@ class TrialRun(loop.Run):
             "gradients": gradients,
             "weights": self._whole(self.parameters),
         }
-        if self.trial.batch_norm == SYNCHRONIZED:
+        if self.trial.batch_norm != FROZEN:
             suffixes, buffers = ("running_mean", "running_var"), self.model.named_buffers()
             running = {name: buffer for name, buffer in buffers if name.endswith(suffixes)}
             quantities["running statistics"] = self._whole(running)

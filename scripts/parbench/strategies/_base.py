@@ -90,6 +90,12 @@ class Strategy:
         return "the whole batch"
 
     @property
+    def equal_batch_norm(self) -> bool:
+        """Whether a model with BatchNorm computes what it does in eager training, up to rounding,
+        though BatchNorm is not synchronized."""
+        return self.data_parallel_size == 1 and self.micro_batches == 1
+
+    @property
     def pipeline_bound(self) -> float | None:
         """The upper bound on a pipeline's speedup; None without a pipeline."""
         return None

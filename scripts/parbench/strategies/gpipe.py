@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from parbench.strategies import _base
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 
@@ -23,7 +24,8 @@ class Strategy(_base.Strategy):
             "minItems": 1,
         },
         "chunks": {
-            "description": "number of micro-batches per batch",
+            "description": "most micro-batches per batch, all of one size but the last "
+            "(torch.chunk)",
             "type": "integer",
             "minimum": 1,
             "default": 4,
@@ -58,11 +60,22 @@ class Strategy(_base.Strategy):
 
     @property
     def batch_norm_scope(self) -> str:
-        """Each micro-batch; only running statistics may be deferred to the end of a batch."""
-        if self.micro_batches == 1:
-            return super().batch_norm_scope
-        deferred = "" if self.options["deferred_batch_norm"] else "not "
-        return f"each micro-batch, running statistics {deferred}deferred"
+        """Each micro-batch, whose forward pass updates running statistics, also when it is computed
+        again, unless they are deferred to the end of a batch."""
+        chunks = self.micro_batches
+        scope = super().batch_norm_scope if chunks == 1 else "each micro-batch"
+        if self.options["deferred_batch_norm"]:
+            return f"{scope}, running statistics of whole batches"
+        again = {"never": 0, "except_last": chunks - 1, "always": chunks}
+        updates = chunks + again[self.options["checkpoint"]]
+        times = {1: "once", 2: "twice"}.get(updates, f"{updates} times")
+        return f"{scope}, running statistics updated {times} a batch"
+
+    @property
+    def equal_batch_norm(self) -> bool:
+        """Whether each batch is whole and updates running statistics once, as in torch."""
+        again = self.options["checkpoint"] == "always" or self.options["deferred_batch_norm"]
+        return super().equal_batch_norm and not again
 
     @property
     def pipeline_bound(self) -> float | None:
@@ -125,8 +138,19 @@ class Strategy(_base.Strategy):
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
         """Place the stages by the balance; input is on the first device, output on the last."""
         from torchgpipe import GPipe
+        from torchgpipe.batchnorm import DeferredBatchNorm
 
-        return GPipe(self.staged(blocks), devices=self.devices, **self.options)
+        model = GPipe(self.staged(blocks), devices=self.devices, **self.options)
+        deferred = [layer for layer in model.modules() if isinstance(layer, DeferredBatchNorm)]
+
+        def count(model: GPipe, inputs: tuple[torch.Tensor]) -> None:
+            """Tell how many micro-batches end a batch: of 9 samples in 4, torch.chunk makes 3."""
+            number = len(inputs[0].chunk(self.micro_batches))
+            for layer in deferred:
+                layer.chunks = number
+
+        model.register_forward_pre_hook(count)
+        return model
 
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
         """Watch each partition on its device; on CPU, all belong to one worker."""
