@@ -121,7 +121,7 @@ def make_metrics(cell: dict, status="ok", *, machine=None, environment=None, **c
         "energy_joules": None,
         **{f"test_{share}": 0.9 if ok else None for share in shares},
         "confusion": [[1000]] if ok else [],
-        "inference": {"samples": 360, "seconds": 0.5, "input_seconds": 0.1} if ok else None,
+        "inference": {"samples": 360, "seconds": 0.5} if ok else None,
         "weights_sha256": "3e" * 32 if ok else None,
         "history": [],
         "environment": ENVIRONMENT

@@ -88,7 +88,7 @@ def test_an_instrument_changes_nothing_that_is_learned(profiled, digits, tmp_pat
     assert plain["weights_sha256"] == profiled["weights_sha256"]
     assert plain["profile"] is None
     assert plain["inference"]["samples"] == 33
-    assert 0 < plain["inference"]["input_seconds"] < plain["inference"]["seconds"]
+    assert plain["inference"]["seconds"] > 0
 
 
 def test_a_few_steps_measure_speed_and_no_accuracy(digits, tmp_path):

@@ -19,7 +19,7 @@ from sklearn.metrics import (
 )
 
 from parbench import packages, strategies
-from parbench.measure import metrics_json, scores
+from parbench.measure import clocks, metrics_json, scores
 from parbench.strategies import eager
 from parbench.training import evaluation, train
 from parbench.training.loop import Run
@@ -205,6 +205,14 @@ def test_an_untimed_evaluation_takes_every_size_of_batch(one_rank):
     assert seen == [40, 21, 40, 40, 21]
     evaluation.evaluate(made)
     assert seen[5:] == [40, 40, 21]
+
+
+def test_an_evaluation_waits_for_the_devices_twice(one_rank, monkeypatch):
+    """At both ends, as in a pair, not after each batch."""
+    made, waits = one_rank(cell(epochs=1, evaluation_batch=40)), []
+    monkeypatch.setattr(clocks, "synchronize", waits.append)
+    evaluation.evaluate(made)
+    assert waits == [made.strategy.devices] * 2
 
 
 def test_a_rank_makes_images_only_where_they_go_into_the_model(digits):

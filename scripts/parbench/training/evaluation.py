@@ -15,6 +15,8 @@ from parbench.measure.clocks import Stopwatch
 from parbench.training import snapshot
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from parbench.training.loop import Run
 
 
@@ -23,8 +25,9 @@ def evaluate(run: Run) -> tuple[torch.Tensor, float | None]:
     """Return the predicted classes [N] (int64, CPU) and the mean loss, on every rank.
 
     N is the whole test set or, with `steps`, its first batches, equally many per rank. Each rank
-    predicts its share, without padding. The time goes into ``run.inference``. A run that stops
-    here evaluates from the beginning when it resumes.
+    predicts its share, without padding. The time goes into ``run.inference``: as in a pair, devices
+    are waited for at both ends, not after each batch. A run that stops here evaluates from the
+    beginning when it resumes.
     """
     strategy = run.strategy
     strategy.broadcast_buffers(run.model)
@@ -32,35 +35,44 @@ def evaluate(run: Run) -> tuple[torch.Tensor, float | None]:
     model.eval()
     count, parts = _parts(run)
     device = strategy.devices[0]
-    predicted = torch.zeros(count, dtype=torch.int64, device=device)
-    loss = torch.zeros(1, dtype=torch.float64, device=device)
-    seconds = [0.0, 0.0]  # total, and making the input
     if run.in_last_epoch and not run.evaluated:
         # Warm up first allocations and the choice of kernels, for a full batch and the last one.
         for part in parts[:1] + parts[1:][-1:]:
             model(run.augment.test_batch(*_span(part))[0])
     run.evaluated = True
-    for index, part in enumerate(parts):
-        start, stop = _span(part)
-        with run.profile.phase("inference"), Stopwatch(strategy.devices) as total_watch:
-            with Stopwatch(strategy.devices) as input_watch:
-                images, labels = run.augment.test_batch(start, stop)
-            logits = model(images)
-        if len(part) > 0:
-            seconds = [seconds[0] + total_watch.seconds, seconds[1] + input_watch.seconds]
+    outputs: list[tuple[torch.Tensor | None, torch.Tensor]] = []  # logits and labels of each part
+    seconds = 0.0
+    while len(outputs) < len(parts):
+        with Stopwatch(strategy.devices) as watch:
+            due = _predict_until_due(run, model, parts, outputs)
+        seconds += watch.seconds
+        if due:
+            snapshot.write(run)
+    predicted = torch.zeros(count, dtype=torch.int64, device=device)
+    loss = torch.zeros(1, dtype=torch.float64, device=device)
+    for part, (logits, labels) in zip(parts, outputs, strict=True):
         if len(part) > 0 and logits is not None:
             logits, labels = logits.float(), labels.to(logits.device)
             loss += functional.cross_entropy(logits, labels, reduction="sum").to(device)
-            predicted[start:stop] = logits.argmax(1).to(device)
-        run.beat("evaluation", index * run.training.evaluation_batch)
-        if run.lookout.due("evaluation"):
-            snapshot.write(run)
+            predicted[slice(*_span(part))] = logits.argmax(1).to(device)
     strategy.reduce(predicted)  # each rank has zeros outside its share
     strategy.reduce(loss)
-    total_seconds, input_seconds = strategy.reduced(seconds, "max")  # of the slowest rank
-    run.inference = {"samples": count, "seconds": total_seconds, "input_seconds": input_seconds}
+    slowest = strategy.reduced([seconds], "max")[0]
+    run.inference = {"samples": count, "seconds": slowest}
     mean = loss.item() / count
     return predicted.cpu(), mean if math.isfinite(mean) else None
+
+
+def _predict_until_due(run: Run, model: nn.Module, parts: list, outputs: list) -> bool:
+    """Append outputs until a checkpoint is due (returns True) or all ``parts`` have one (False)."""
+    for part in parts[len(outputs) :]:
+        with run.profile.phase("inference"):
+            images, labels = run.augment.test_batch(*_span(part))
+            outputs.append((model(images), labels))
+        run.beat("evaluation", len(outputs) * run.training.evaluation_batch)
+        if run.lookout.due("evaluation"):
+            return True
+    return False
 
 
 def passes(run: Run) -> Iterator[Callable[[], object]]:

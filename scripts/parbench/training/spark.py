@@ -62,7 +62,6 @@ def evaluate(run: Run) -> tuple[torch.Tensor, None]:
         run.inference = {
             "samples": JOBS * len(predicted),
             "seconds": watch.seconds,
-            "input_seconds": None,
         }
         run.extra |= {
             "session_seconds": session.seconds,

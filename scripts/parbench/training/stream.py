@@ -202,7 +202,6 @@ class _Stream:
         self.run.inference = {
             "samples": len(times),
             "seconds": last_result - first_sent,
-            "input_seconds": None,
         }
         self.run.extra |= {
             **json.loads((self.folder / "ready").read_text()),
