@@ -37,6 +37,14 @@ class Strategy(_process_group.DataParallelGroup):
             "enum": [0, 1, 2, 3],
             "default": 2,
         },
+        "bucket_cap_mb": {
+            "description": "gradients are averaged, and weights gathered, in buckets of this size, "
+            "in MiB; its own default is 1,907",
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "default": 25,
+            "implied": True,
+        },
     }
 
     def check(self) -> Iterator[str]:
@@ -58,6 +66,7 @@ class Strategy(_process_group.DataParallelGroup):
         for stage in (0, 1, 2, 3):
             yield 2, {"stage": stage}
         yield 3, {"stage": 3}
+        yield 2, {"stage": 2, "bucket_cap_mb": 0.01}
 
     def setup(self) -> None:
         """Join the process group, which DeepSpeed then uses."""
@@ -69,12 +78,22 @@ class Strategy(_process_group.DataParallelGroup):
         """Return the optimizer: it keeps the learning rate, and the state of this rank's shard."""
         import deepspeed
 
+        stage = self.options["stage"]
+        # Of float32, in whole KiB: DeepSpeed requires an even number.
+        elements = max(1, round(self.options["bucket_cap_mb"] * 1024)) * 256
         config = {
             # Required, although each rank computes its share of each batch.
             "train_micro_batch_size_per_gpu": math.ceil(
                 self.cell.training.global_batch / self.world_size
             ),
-            "zero_optimization": {"stage": self.options["stage"]},
+            "zero_optimization": {
+                "stage": stage,
+                "reduce_bucket_size": elements,
+                "allgather_bucket_size": elements,
+                # No other strategy computes it; DeepSpeed lets two stages leave it out.
+                "compute_grad_norm": stage not in (1, 2),
+            },
+            "timers": {"throughput": {"enabled": False}},  # waits for the device twice a step
             "zero_allow_untested_optimizer": True,
             "gradient_clipping": 0.0,  # the default clips at 1
         }
