@@ -12,7 +12,7 @@ import pytest
 
 import constructed
 from parbench import models, strategies
-from parbench.cell import Pair
+from parbench.cell import TF32, Cell, Pair
 from parbench.errors import ParbenchError
 from parbench.measure import provenance
 from parbench.plan import config, expansion, places, state
@@ -58,6 +58,27 @@ def test_what_does_not_change_a_measurement_changes_no_id(base):
     base["hardware"]["cpu9"] = {"device": "cpu", "devices": 9}
     base["datasets"]["more"] = {"kind": "digits"}
     assert set(planned(base, available={"cpu": 64}).cells) == before
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        (None, TF32(convolutions=True, matmul=False)),  # torch's own
+        (False, TF32(convolutions=False, matmul=False)),
+        ({"matmul": True}, TF32(convolutions=True, matmul=True)),
+    ],
+)
+def test_tf32_is_torchs_own_on_gpus_and_nothing_on_cpus(base, stated, expected):
+    settings = {} if stated is None else {"tf32": stated}
+    found = {}
+    for name, hardware in (("gpu", {"cpu1": "gpu1"}), ("cpu", {})):
+        moved = {"hardware": hardware, "settings": settings}
+        plan = planned(base, override={"quickstart": moved})
+        cells = [each for each in plan.cells.values() if isinstance(each, Cell)]
+        found[name] = next(each for each in cells if each.strategy.name == "eager")
+    assert found["gpu"].training.tf32 == expected
+    assert found["cpu"].json()["training"]["tf32"] is False
+    assert Cell.of(found["gpu"].json()) == found["gpu"]
 
 
 def test_an_override_is_laid_over_a_study_and_told(base):

@@ -65,6 +65,22 @@ class Dataset:
     test_samples: int | None
 
 
+@dataclass(frozen=True)
+class TF32:
+    """Which operations on NVIDIA GPUs may round float32 factors to TensorFloat-32; the defaults are
+    torch's."""
+
+    convolutions: bool = True
+    matmul: bool = False
+
+    @classmethod
+    def of(cls, value: TF32 | dict[str, bool] | bool) -> TF32:
+        """Return the setting as a study writes it: for both, or by operation."""
+        if isinstance(value, bool):
+            return cls(value, value)
+        return cls(**value) if isinstance(value, dict) else value
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """Settings of the training loop; parbench/plan/settings.py describes each."""
@@ -81,7 +97,7 @@ class Training:
     label_smoothing: float = 0
     batch_norm: str = "local"
     precision: str = "fp32"
-    tf32: bool = False
+    tf32: TF32 | dict[str, bool] | bool = TF32()  # as a study writes it; always a TF32 here
     memory_format: str = "contiguous"
     compile: str = "none"
     fused: bool = False
@@ -95,6 +111,10 @@ class Training:
     evaluation_batch: int = 256
     mode: str = "performance"
     profile: str = "none"
+
+    def __post_init__(self) -> None:
+        """Unify ``tf32``."""
+        object.__setattr__(self, "tf32", TF32.of(self.tf32))
 
     @property
     def tuned(self) -> dict[str, Any]:
@@ -170,6 +190,8 @@ class Cell:
             del content["training"]["max_length"], content["training"]["padding"]
         for key in set(TUNING) - set(self.training.tuned):
             del content["training"][key]
+        if self.training.tf32 == TF32(False, False):  # also in cells older than the two settings
+            content["training"]["tf32"] = False
         if self.trained_by is None:
             del content["trained_by"]
         return content

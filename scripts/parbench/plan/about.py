@@ -16,6 +16,7 @@ from parbench.plan.options import all_options, starts_published
 from parbench.plan.settings import settled
 from parbench.plan.study import Study, Together, Tolerance, Variant
 from parbench.plan.study_plan import About, PlannedGroup
+from parbench.plan.yaml_file import words_of
 
 
 def about(name: str, study: Study, override: Override, dataset: str) -> About:
@@ -141,6 +142,8 @@ def differences(
         entry.settings,
     ]
     source_settings = settled(layers, source_path)
+    if cell.hardware.device != "cuda":
+        source_settings["tf32"] = asdict(cell.training.tf32)  # it means nothing here
     settings = asdict(cell.training) | asdict(cell.dataset)
     phrases = [
         f"{key} {_instead(settings[key], source_settings[key])}"
@@ -184,4 +187,6 @@ def _other_strategy(cell: Cell, entry: Variant, source: Study, place: str) -> li
 
 def _instead(here: Any, there: Any) -> str:
     here, there = ("all" if value is None else value for value in (here, there))
+    if isinstance(there, dict):
+        here, there = words_of(here), words_of(there)
     return f"{here} instead of {there}"

@@ -242,13 +242,16 @@ class Expansion:
                 f"{where}: the dataset {self.dataset} is drawn at random, nothing can be learned "
                 "of it; state `steps`, how many of an epoch are timed, or choose another dataset"
             )
+        device = config.hardware[hardware].called(hardware)
+        if device.device != "cuda":
+            settings["tf32"] = False  # no other device has it
         sample_counts = {key: settings.pop(key) for key in ("train_samples", "test_samples")}
         options = all_options("strategies", strategy, study.options(entry), where)
         cell = Cell(
             id="",
             model=model(of, model_entry, config.weights, self.where),
             strategy=Strategy(strategy, strategies.stated_options(strategy, options)),
-            hardware=config.hardware[hardware].called(hardware),
+            hardware=device,
             dataset=Dataset(self.dataset, **sample_counts),
             training=Training(**settings),
             stack=config.stack,

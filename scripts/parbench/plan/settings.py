@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer
 
+from parbench import cell
 from parbench.cell import Training
 from parbench.errors import ParbenchError
 from parbench.plan.model import AS_WRITTEN, Model, NotNegative, Positive, Share, Whole, stated_part
+
+
+class TF32(Model):
+    """Which operations may use TensorFloat-32."""
+
+    convolutions: bool = Field(cell.TF32.convolutions, description="convolutions, by cuDNN")
+    matmul: bool = Field(cell.TF32.matmul, description="matrix products, by cuBLAS")
 
 
 class Settings(Model):
@@ -50,8 +59,10 @@ class Settings(Model):
         Training.precision,
         description="fp32, or autocast to bf16 or fp16, entered inside each stage",
     )
-    tf32: bool = Field(
-        Training.tf32, description="whether matrix products on NVIDIA GPUs may use TensorFloat-32"
+    tf32: TF32 | bool = Field(
+        asdict(cell.TF32()),
+        description="whether convolutions and matrix products on NVIDIA GPUs may use "
+        "TensorFloat-32: true or false for both, or for each; the default is torch's",
     )
     memory_format: Literal["contiguous", "channels_last"] = Field(
         Training.memory_format,
@@ -155,4 +166,5 @@ def settled(layers: list[dict], where: str) -> dict[str, Any]:
                 f"{where}: the setting {key!r} ({field.description}) is missing; state it under "
                 "`settings`, or under `assumed` if the source leaves it open"
             )
+    values["tf32"] = asdict(cell.TF32.of(values["tf32"]))
     return {key: values[key] for key in Settings.model_fields}

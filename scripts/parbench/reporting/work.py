@@ -5,6 +5,8 @@ A group's ``work`` in the plan says what its settings amount to on its hardware.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from parbench.plan.study_plan import Work
 from parbench.reporting.study import Study
 from parbench.reporting.table import TableCell, make_table
@@ -56,7 +58,7 @@ def _work(group: Group) -> list[str]:
         _batch(training.global_batch, work),
         f"{training.batch_norm}: {work.batch_norm}",
         training.precision,
-        mapping_text(training.tf32),
+        ", ".join(name for name, used in asdict(training.tf32).items() if used) or "no",
         training.mode,
         mapping_text(training.tuned),
     ]

@@ -24,8 +24,8 @@ def prepare(cell: Cell) -> None:
     """Apply settings that hold for the whole process."""
     if cell.hardware.device == "cpu":
         torch.set_num_threads(cell.hardware.threads)
-    torch.backends.cuda.matmul.allow_tf32 = cell.training.tf32
-    torch.backends.cudnn.allow_tf32 = cell.training.tf32
+    torch.backends.cuda.matmul.allow_tf32 = cell.training.tf32.matmul
+    torch.backends.cudnn.allow_tf32 = cell.training.tf32.convolutions
     if cell.training.mode == "deterministic":
         # An operator without a deterministic algorithm then raises an error.
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS reads it when it starts
