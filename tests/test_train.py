@@ -207,6 +207,15 @@ def test_an_untimed_evaluation_takes_every_size_of_batch(one_rank):
     assert seen[5:] == [40, 40, 21]
 
 
+def test_images_are_normalized_as_published_weights_took_them(one_rank):
+    made = one_rank(cell(normalization="imagenet", augment=False))
+    images, _ = made.augment.test_batch(0, 5)
+    expected = made.data.test_images[:5].double() / 255
+    for channel, (mean, std) in enumerate([(0.485, 0.229), (0.456, 0.224), (0.406, 0.225)]):
+        expected[:, channel] = (expected[:, channel] - mean) / std
+    torch.testing.assert_close(images, expected.float())
+
+
 def test_an_evaluation_waits_for_the_devices_twice(one_rank, monkeypatch):
     """At both ends, as in a pair, not after each batch."""
     made, waits = one_rank(cell(epochs=1, evaluation_batch=40)), []

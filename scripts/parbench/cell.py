@@ -14,8 +14,10 @@ from parbench.errors import ParbenchError
 from parbench.files import read_json
 
 SCHEMA_VERSION = 1
-# Settings that make one device faster. cell.json omits those at their defaults.
+# Settings that make one device faster.
 TUNING = ("memory_format", "compile", "fused")
+# cell.json omits these at their defaults, so that cells older than them keep their ids.
+IMPLIED = (*TUNING, "normalization")
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class Training:
     compile: str = "none"
     fused: bool = False
     augment: bool = True
+    normalization: str = "dataset"
     input: str = "tensor"
     image_size: int = 32
     max_length: int | None = None  # None for images
@@ -188,8 +191,9 @@ class Cell:
             del content["model"]["pretrained"]
         if self.training.max_length is None:
             del content["training"]["max_length"], content["training"]["padding"]
-        for key in set(TUNING) - set(self.training.tuned):
-            del content["training"][key]
+        for key in IMPLIED:
+            if content["training"][key] == getattr(Training, key):
+                del content["training"][key]
         if self.training.tf32 == TF32(False, False):  # also in cells older than the two settings
             content["training"]["tf32"] = False
         if self.trained_by is None:

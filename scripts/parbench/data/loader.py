@@ -21,6 +21,8 @@ from parbench.errors import ParbenchError
 
 PARTS = ("train", "test")
 PADDING = 4  # zero pixels on each side before a random crop: the usual CIFAR augmentation
+# As in torchvision's transforms of its published weights.
+IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 # Distinct constants keep the order of samples independent of their augmentation.
 _ORDER, _AUGMENT = 1, 2

@@ -80,6 +80,12 @@ class Settings(Model):
         Training.augment,
         description="random crops (padding 4) and flips; images are always normalized",
     )
+    normalization: Literal["dataset", "imagenet"] = Field(
+        Training.normalization,
+        description="mean and deviation of each channel that images are normalized by: dataset "
+        "(those of the whole training set), or imagenet (those of the images that most published "
+        "weights were trained on)",
+    )
     input: Literal["tensor", "pil"] = Field(
         Training.input,
         description="tensor: batches are cropped, flipped and resized at once, on the device; "

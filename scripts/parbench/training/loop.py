@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,8 @@ class Run:
             vocabulary=models.vocabulary(self.cell.model.name),
             max_length=settings.max_length,
         )
+        if settings.normalization == "imagenet":
+            self.data = replace(self.data, mean=loader.IMAGENET_MEAN, std=loader.IMAGENET_STD)
         self.augment: Any
         if self.data.vocabulary is not None and strategy.takes_images:
             self.augment = tokens.TextInput(self.data, settings.padding)
