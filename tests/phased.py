@@ -1,8 +1,9 @@
 """scripts/train.py with a late rank and a slow network, planted into every step.
 
 PLANTED is a JSON object in the environment: `late` and `network`, in seconds, delay the losses of
-rank 1, and DDP's last bucket of each step. The last of `losses` in a step is delayed once rank 0
-waits for it, in `folder`: whatever else the machine does, rank 0 then waits for at least that long.
+rank 1, and DDP's last bucket of each step or each of FSDP's gathers of shards. The last of `losses`
+in a step is delayed once rank 0 waits for it, in `folder`: whatever else the machine does, rank 0
+then waits for at least that long.
 """
 
 from __future__ import annotations
@@ -74,6 +75,19 @@ def network_of_ddp():
     return mock.patch.object(default_hooks, "allreduce_hook", average)
 
 
+def network_of_fsdp():
+    """Delay each gather of shards."""
+    from torch import distributed
+
+    right = distributed.all_gather_single
+
+    def gather(*given, **named):
+        time.sleep(PLANTED["network"])
+        return right(*given, **named)
+
+    return mock.patch.object(distributed, "all_gather_single", gather)
+
+
 if __name__ == "__main__":
-    with late(), network_of_ddp():
+    with late(), network_of_ddp(), network_of_fsdp():
         run_main(train.main)

@@ -143,6 +143,17 @@ def test_a_late_rank_is_waited_for_and_a_slow_network_is_not(digits, tmp_path):
     assert plain["weights_sha256"] == metrics["weights_sha256"]
 
 
+def test_a_slow_gather_of_shards_is_communication(digits, tmp_path):
+    """Of four blocks and the rest, for both passes: at least five a step."""
+    network = 0.02
+    planted = json.dumps({"late": 0, "network": network, "losses": 1, "folder": str(tmp_path)})
+    value = instrumented(cell("fsdp", 2, epochs=1))
+    metrics, _ = run(value, digits, tmp_path, program="tests/phased.py", PLANTED=planted)
+    check_sums(metrics["profile"], metrics["train_seconds"])
+    for each in metrics["profile"]["ranks"]:
+        assert each["communication"] >= 5 * network * metrics["steps_per_epoch"]
+
+
 def test_a_slow_last_stage_is_the_bubble_of_the_first(digits, tmp_path):
     late = 0.1  # for each of four micro-batches
     value = instrumented(cell("pipeline", 2, epochs=1))

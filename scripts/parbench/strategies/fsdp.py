@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+# What fully_shard communicates by, from torch 2.15 on and before.
+COLLECTIVES = (
+    "all_gather_single",
+    "reduce_scatter_single",
+    "all_gather_into_tensor",
+    "reduce_scatter_tensor",
+)
+
+
 class Strategy(_process_group.DataParallelGroup):
     """One rank of a process group, with its shard of the model; buffers are whole."""
 
@@ -61,7 +70,10 @@ class Strategy(_process_group.DataParallelGroup):
         """
         from torch import distributed
 
-        phases.exchanging_in(distributed.Work, "wait")
+        # The functions themselves: NCCL hands out no Work to wait for.
+        for name in COLLECTIVES:
+            if hasattr(distributed, name):
+                phases.exchanging_in(distributed, name)
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Gather tensors one by one, into host memory."""
