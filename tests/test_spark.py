@@ -145,6 +145,7 @@ def test_each_image_of_a_stream_comes_out_once_whatever_is_killed(home):
     assert found["dead_letters"] == 2
     assert found["inference"]["samples"] >= 20
     assert 0 < found["latency_median_seconds"] <= found["latency_p95_seconds"]
+    assert 0 < found["instrument_cores"] < 1  # producer and reader, beside the stream
 
 
 def test_a_stream_without_coordination_loses_images(home):

@@ -179,6 +179,7 @@ _ALL = (
     _optional("latency_median_seconds", "Latency, median", "s"),
     _optional("latency_p95_seconds", "Latency, 95 %", "s"),
     _optional("latency_p99_seconds", "Latency, 99 %", "s"),
+    _optional("instrument_cores", "Cores that producer and counter keep busy", "cores"),
     _optional("backlog", "Images waiting when the last one came", "images"),
     Metric(
         "delivered_share",

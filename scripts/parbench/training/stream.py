@@ -26,9 +26,8 @@ import pyarrow.parquet
 import torch
 from safetensors.torch import save_file
 
-from parbench import variables
+from parbench import files, variables
 from parbench.errors import ParbenchError
-from parbench.files import write_json
 from parbench.training import spark, stream_driver, stream_producer
 
 if TYPE_CHECKING:
@@ -68,13 +67,14 @@ class _Stream:
         self.order = np.random.default_rng(run.cell.seed).permutation(len(images))
         save_file({"images": images[self.order].contiguous()}, self.folder / "test.safetensors")
         description = {"predictor": asdict(spark.predictor(run)), "options": self.options}
-        write_json(self.folder / "stream.json", description)
+        files.write_json(self.folder / "stream.json", description)
         self.random = random.Random(run.cell.seed)  # noqa: S311
         self.killed: Counter[str] = Counter()
         self.results = Reader(self.folder / "results")
         self.workers: set[psutil.Process] = set()  # including those of dead drivers
         self.driver = self._start(stream_driver)
         self.producer: subprocess.Popen | None = None
+        self.instrument_cores = 0.0  # that the producer and this process keep busy
 
     def _start(self, program: ModuleType) -> subprocess.Popen:
         environment = variables.without_sites_spark(variables.clean())
@@ -92,6 +92,7 @@ class _Stream:
         timeout = self.run.cell.run.timeout_seconds
         self._wait((self.folder / "ready").exists, timeout)
         self.producer = self._start(stream_producer)
+        begun, cost = time.monotonic(), time.process_time()
         next_kill = time.monotonic() + self._pause()
         last_progress, result_count = time.monotonic(), 0
         while True:
@@ -116,6 +117,9 @@ class _Stream:
                 quiet = time.monotonic() > last_progress + QUIET_SECONDS
                 may_lack = quiet and not self.options["coordinated"]
                 if self.producer.poll() is not None and (may_lack or self._all_out()):
+                    cost = time.process_time() - cost
+                    cost += files.read_json(self.folder / stream_producer.COST)["cpu_seconds"]
+                    self.instrument_cores = cost / (time.monotonic() - begun)
                     return
             if time.monotonic() > last_progress + timeout:
                 raise ParbenchError(
@@ -214,6 +218,7 @@ class _Stream:
             "doubled": sum(counted[id_].number > 1 for id_ in images if id_ in counted),
             "dead_letters": len(list((self.folder / "dead").glob("*.txt"))),
             "kills": sum(self.killed.values()),
+            "instrument_cores": self.instrument_cores,
         }
         predictions = torch.full((len(self.run.data.test_labels),), -1)
         for id_ in times:

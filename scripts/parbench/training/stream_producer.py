@@ -1,7 +1,7 @@
 """Write images of the test set into a folder at a fixed rate, until both time and kills are over.
 
 Images have ids from 0 upwards, files that are not images ids below 0. The time of each is logged in
-MADE, next to the folders.
+MADE, next to the folders, and the processor time of all of them in COST.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from parbench.files import write_json
 from parbench.training import launched
 
-MADE = "produced.csv"
+MADE, COST = "produced.csv", "cost.json"
 
 
 def main() -> None:
@@ -34,7 +35,7 @@ def main() -> None:
     rate, count = options["rate"], round(options["rate"] * options["seconds"])
     broken = {int((index + 0.5) * count / options["broken"]) for index in range(options["broken"])}
     enter = renamed if options["coordinated"] else InPlace(options["write_seconds"])
-    begun = time.monotonic()
+    begun, cost = time.monotonic(), time.process_time()
     with open(folder / MADE, "w", buffering=1) as log:
         index = 0
         while index < count or not (folder / "enough").exists():
@@ -48,6 +49,7 @@ def main() -> None:
             index += 1
         if isinstance(enter, InPlace):
             enter.finish(math.inf)
+    write_json(folder / COST, {"cpu_seconds": time.process_time() - cost})
 
 
 def encoded(image: torch.Tensor) -> bytes:
