@@ -142,17 +142,18 @@ def test_each_step_is_timed_once(digits, tmp_path, state, monkeypatch):
 
 
 def test_a_checkpoint_is_not_the_peak_of_training(digits, tmp_path, state, monkeypatch):
-    """An accelerator has 20 MiB before the stop, 10 after it, and 1000 to gather the model."""
+    """The process has 20 MiB before the stop, 10 after it, and 1000 to gather the model."""
     usual, peak = [20.0], [0.0]
 
     def reset(accelerators):
         peak[0] = usual[0]
+        return True
 
     def whole(self, tensors):
         peak[0] = 1000.0
         return tensors
 
-    monkeypatch.setattr(meters, "peak_mib", lambda accelerators: [1.0, *peak])
+    monkeypatch.setattr(meters, "peak_mib", lambda accelerators: list(peak))
     monkeypatch.setattr(meters, "reset_peak", reset)
     monkeypatch.setattr(eager.Strategy, "whole", whole)
     assert not here(often(), digits, tmp_path, Until(state, 6))
@@ -161,7 +162,8 @@ def test_a_checkpoint_is_not_the_peak_of_training(digits, tmp_path, state, monke
     assert here(often(), digits, tmp_path)
     metrics = metrics_json.read(tmp_path / "metrics.json")
     assert len(metrics["resumed_from"]) == 1
-    assert metrics["peak_memory_mib"]["devices"] == [{"device": "cuda:0", "rank": 0, "mib": 20.0}]
+    (process,) = metrics["peak_memory_mib"]["processes"]
+    assert process["mib"] == 20.0
 
 
 def test_another_cell_in_the_same_folder_starts_afresh(digits, tmp_path, state, capsys):

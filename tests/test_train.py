@@ -18,7 +18,7 @@ from sklearn.metrics import (
     recall_score,
 )
 
-from parbench import packages, strategies
+from parbench import models, packages, strategies
 from parbench.measure import clocks, metrics_json, scores
 from parbench.strategies import eager
 from parbench.training import evaluation, train
@@ -40,6 +40,12 @@ CASES = {
     "deepspeed": cell("deepspeed", 2, stage=3),
     "concurrent": cell("concurrent", 2, beside={"simple_cnn": {}}),
 }
+
+
+def built(value):
+    return models.load(value.model.name).build(10, value.training.image_size, value.model.options)
+
+
 ADAMW = {"optimizer": "adamw", "schedule": "cosine", "learning_rate": 0.003}
 CASES = {
     name: altered(
@@ -99,9 +105,30 @@ def test_every_strategy_computes_what_eager_does(runs, name):
     assert np.array(metrics["confusion"]).sum() == 101  # the test set, each image once
     ranks = 1 if name == "concurrent" else strategies.of(CASES[name]).ranks_per_node
     assert metrics["environment"]["world_size"] == ranks
-    assert [p["rank"] for p in metrics["peak_memory_mib"]["processes"]] == list(range(ranks))
+    processes = metrics["peak_memory_mib"]["processes"]
+    assert [process["rank"] for process in processes] == list(range(ranks))
+    for process in processes:
+        parts = [process[f"{part}_mib"] for part in ("baseline", "dataset", "state")]
+        assert all(parts)
+        assert sum(parts) < process["mib"] + 5  # of what was freed since, pages may be gone
     assert metrics["environment"]["backend"] == ("gloo" if ranks > 1 else None)
     assert metrics["startup_seconds"] > 0
+
+
+def test_memory_of_the_state_is_what_each_rank_holds(runs):
+    """Weights, gradients and AdamW's two moments: whole, half, or by stage."""
+
+    def state(name):
+        return [rank["state_mib"] for rank in runs(name)["peak_memory_mib"]["processes"]]
+
+    model = built(CASES["eager"])
+    expected = sum(4 * value.nbytes for value in model.parameters())
+    expected += sum(buffer.nbytes for buffer in model.buffers())
+    (whole,) = state("eager")
+    assert whole == pytest.approx(expected / 2**20, rel=0.01)  # and the optimizer's steps
+    assert state("ddp") == pytest.approx([whole] * 2)
+    assert state("fsdp") == pytest.approx([whole / 2] * 2, rel=0.05)  # some are of odd length
+    assert sum(state("pipeline")) == pytest.approx(whole)
 
 
 KILLED = ("ddp", "ddp of 3")  # tests/test_kills.py has these

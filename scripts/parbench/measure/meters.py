@@ -1,103 +1,179 @@
-"""Energy and peak memory of all ranks, across interruptions of a training."""
+"""Energy and memory of all ranks in the timed steps, across interruptions of a training."""
 
 from __future__ import annotations
 
-import resource
-from typing import TYPE_CHECKING
+import contextlib
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parbench.files import read_text
 
 if TYPE_CHECKING:
     import torch
 
     from parbench.strategies._base import Strategy
 
+MIB = 2**20
+
 
 class Meters:
-    """Usage of all ranks of ``strategy`` since ``start``, plus that before an interruption."""
+    """Usage of all ranks of ``strategy`` in ``timed`` stretches, plus that before an interruption.
+
+    A process and its accelerators are the places of memory, always in this order. Made before data
+    and model are loaded: what a place has in use then is its baseline. What is unknown is NaN.
+    """
 
     def __init__(self, strategy: Strategy):
         self.strategy = strategy
         self._accelerators = [device for device in strategy.devices if device.type == "cuda"]
-        self._joules: float | None = 0.0
-        self._peaks: list[list[float]] = []
+        self._joules = 0.0  # of this rank
+        self._peaks = [0.0 for _ in self._places()]
+        self._baseline = in_use_mib(self._accelerators)
+        self._held = {"dataset": self._peaks, "state": self._peaks}
 
-    def start(self) -> None:
-        """Start measuring, without set-up and warm-up."""
-        self.forget_accelerators()
-        self._begun = millijoules(self._accelerators)
+    def _places(self) -> list[torch.device | None]:
+        return [None, *self._accelerators]
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count energy and peak memory of a stretch of steps."""
+        is_reset = reset_peak(self._accelerators)
+        before = joules(self._accelerators)
+        yield
+        self._joules += joules(self._accelerators) - before
+        process, *devices = peak_mib(self._accelerators)
+        peaks = [process if is_reset else math.nan, *devices]
+        self._peaks = np.maximum(self._peaks, peaks).tolist()
+
+    def hold(self, dataset: Iterable[torch.Tensor], state: Iterable[torch.Tensor]) -> None:
+        """Note the memory of the ``dataset`` and of the model's ``state`` between two steps."""
+        self._held = {
+            name: [mib_of(tensors, device) for device in self._places()]
+            for name, tensors in (("dataset", list(dataset)), ("state", list(state)))
+        }
 
     def joules(self) -> float | None:
         """Return the energy of all ranks in joules; None if any rank's is unknown."""
-        end = millijoules(self._accelerators)
-        missing = end is None or self._begun is None
-        own = 0.0 if missing else (end - self._begun) / 1000
-        total, unknown = self.strategy.reduced([own, float(missing)], "sum")
-        return None if unknown or self._joules is None else self._joules + total
-
-    def peaks(self) -> list[list[float]]:
-        """Return each rank's peak memory in MiB: of its process, then of its accelerators."""
-        current = self.strategy.gathered(peak_mib(self._accelerators))
-        return [list(map(max, *rows)) for rows in zip(self._peaks or current, current, strict=True)]
+        return _known(self.strategy.reduced([self._joules], "sum")[0])
 
     def keep(self) -> dict:
-        """Return what a checkpoint stores for ``resume``."""
-        self._peaks = self.peaks()
-        return {"joules": self.joules(), "peaks": self._peaks}
-
-    def forget_accelerators(self) -> None:
-        """Reset accelerators' peaks, to exclude usage since ``keep``. A process's peak stays."""
-        reset_peak(self._accelerators)
+        """Return what a checkpoint stores for ``resume``, by rank; all ranks call it."""
+        rows = self.strategy.gathered([self._joules, *self._peaks])
+        return {"by_rank": [list(map(_known, row)) for row in rows]}
 
     def resume(self, kept: dict) -> None:
         """Continue from what a checkpoint stored."""
-        self._joules, self._peaks = kept["joules"], kept["peaks"]
+        row = kept["by_rank"][self.strategy.rank]
+        self._joules, *self._peaks = (math.nan if value is None else value for value in row)
 
     def peak_memory(self) -> dict:
         """Return `peak_memory_mib` of metrics.json: for every process and accelerator."""
-        rows = list(enumerate(self.peaks()))
-        return {
-            "processes": [{"rank": rank, "mib": row[0]} for rank, row in rows],
-            # Numbered across ranks: with several ranks, each has one device.
-            "devices": [
-                {"device": f"cuda:{rank * (len(row) - 1) + index}", "rank": rank, "mib": mib}
-                for rank, row in rows
-                for index, mib in enumerate(row[1:])
-            ],
-        }
+        parts = {"mib": self._peaks, "baseline_mib": self._baseline}
+        parts |= {f"{name}_mib": values for name, values in self._held.items()}
+        width = len(self._accelerators)
+        flat = [value for values in parts.values() for value in values]
+        processes, devices = [], []
+        for rank, row in enumerate(self.strategy.gathered(flat)):
+            for place in range(width + 1):
+                values = map(_known, row[place :: width + 1])
+                entry = {"rank": rank, **dict(zip(parts, values, strict=True))}
+                if place == 0:
+                    processes.append(entry)
+                else:  # numbered across ranks: with several ranks, each has one device
+                    devices.append({"device": f"cuda:{rank * width + place - 1}", **entry})
+        return {"processes": processes, "devices": devices}
 
 
-def reset_peak(accelerators: list[torch.device]) -> None:
-    """Reset the peak memory of the accelerators."""
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors and arrays that an object of ours holds, at any depth."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, np.ndarray):
+        yield torch.from_numpy(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+    elif type(value).__module__.startswith("parbench."):
+        yield from tensors_in(list(vars(value).values()))
+
+
+def mib_of(tensors: Iterable[torch.Tensor], device: torch.device | None) -> float:
+    """Return the memory of ``tensors`` on an accelerator, or on the CPU (None), in MiB: of a
+    sharded one this rank's part, and storage that several share once."""
+    sizes = {}
+    for tensor in tensors:
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        if local.device.type == "cpu" if device is None else local.device == device:
+            storage = local.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values()) / MIB
+
+
+def _status_mib(key: str) -> float:
+    """Return a field of this process's /proc/self/status, which is in KiB, in MiB."""
+    fields = dict(line.split(":", 1) for line in read_text("/proc/self/status").splitlines())
+    return int(fields[key].split()[0]) / 1024 if key in fields else math.nan
+
+
+def in_use_mib(accelerators: list[torch.device]) -> list[float]:
+    """Return this process's resident memory, then each accelerator's allocations, in MiB."""
+    import torch
+
+    return [
+        _status_mib("VmRSS"),
+        *(torch.cuda.memory_allocated(device) / MIB for device in accelerators),
+    ]
+
+
+def reset_peak(accelerators: list[torch.device]) -> bool:
+    """Reset the peaks of this process and the accelerators; return whether the kernel did, which a
+    sandbox with a /proc of its own does not."""
     import torch
 
     for device in accelerators:
         torch.cuda.reset_peak_memory_stats(device)
+    try:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")  # the peak alone: proc(5)
+    except OSError:
+        return False
+    return True
 
 
 def peak_mib(accelerators: list[torch.device]) -> list[float]:
     """Return this process's peak RSS, then each accelerator's peak allocation, in MiB."""
     import torch
 
-    process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # KiB on Linux
-    return [process, *(torch.cuda.max_memory_allocated(device) / 2**20 for device in accelerators)]
+    peaks = (torch.cuda.max_memory_allocated(device) / MIB for device in accelerators)
+    return [_status_mib("VmHWM"), *peaks]
 
 
-def millijoules(accelerators: list[torch.device]) -> int | None:
-    """Return the energy used by accelerators, from NVML's counters; None if there are none.
+def joules(accelerators: list[torch.device]) -> float:
+    """Return the energy used by accelerators, from NVML's counters; NaN if it is unknown.
 
     CPU cells have no energy: a CPU's counter covers the whole package, including other cells.
     """
     if not accelerators:
-        return None
+        return math.nan
     import torch
 
     try:
         import pynvml
     except ModuleNotFoundError:  # a bare machine
-        return None
+        return math.nan
     try:
         pynvml.nvmlInit()
         uuids = [torch.cuda.get_device_properties(device).uuid for device in accelerators]
         handles = [pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") for uuid in uuids]
-        return sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, handles))
+        return sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, handles)) / 1000
     except (AttributeError, pynvml.NVMLError):  # torch 2.1 has no UUID; an old GPU or a MIG slice
-        return None
+        return math.nan

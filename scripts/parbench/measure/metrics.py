@@ -101,9 +101,32 @@ def _throughput(name: str, label: str, read: Read, **more: Any) -> Metric:
 
 def _memory(of: str, where: str, label: str, **more: Any) -> Metric:
     def read(run: Run) -> float | None:
-        return max((entry["mib"] for entry in run["peak_memory_mib"][where]), default=None)
+        entries = run["peak_memory_mib"][where]
+        return max((entry["mib"] for entry in entries if entry["mib"] is not None), default=None)
 
     return Metric(f"peak_memory_{of}_mib", label, "MiB", "absolute", read=read, **more)
+
+
+def _memory_of(kind: str, label: str, read: Callable[[Mapping], float]) -> Metric:
+    """Return a part of the peak memory of the fullest device or, on CPUs, the largest process."""
+
+    def fullest(run: Run) -> float | None:
+        memory = run["peak_memory_mib"]
+        entries = memory["devices"] or memory["processes"]
+        known = [entry for entry in entries if entry["mib"] is not None and "state_mib" in entry]
+        return read(max(known, key=itemgetter("mib"))) if known else None
+
+    return Metric(f"memory_{kind}_mib", label, "MiB", "absolute", read=fullest, optional=True)
+
+
+def _activations(entry: Mapping) -> float:
+    parts = entry["baseline_mib"] + entry["dataset_mib"] + entry["state_mib"]
+    return max(0.0, entry["mib"] - parts)
+
+
+def _joules_per_sample(run: Run) -> float | None:
+    joules = run.get("energy_joules")
+    return joules and joules / (run["samples_per_second"] * run["train_seconds"])
 
 
 def _optional(name: str, label: str, unit: str = "") -> Metric:
@@ -199,6 +222,19 @@ _ALL = (
     _optional("worker_memory_mib", "Peak memory, Python workers", "MiB"),
     _memory("process", "processes", "Peak memory, process"),
     _memory("device", "devices", "Peak memory, device", optional=True),
+    _memory_of("baseline", "Memory before data and model", itemgetter("baseline_mib")),
+    _memory_of("dataset", "Memory of the dataset", itemgetter("dataset_mib")),
+    _memory_of("state", "Memory of weights, gradients and optimizer", itemgetter("state_mib")),
+    _memory_of("activations", "Memory of activations and the rest", _activations),
+    Metric(
+        "joules_per_sample",
+        "Energy per sample",
+        "J",
+        "absolute",
+        read=_joules_per_sample,
+        clocked=True,
+        optional=True,
+    ),
     Metric(
         "profile_self_seconds",
         "Self time of all operators",

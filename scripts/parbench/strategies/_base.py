@@ -216,6 +216,18 @@ class Strategy:
         scaler.step(optimizer)
         scaler.update()
 
+    def held(self, model: nn.Module, optimizer: Any) -> Iterator[torch.Tensor]:
+        """Yield what this rank holds of the model between two steps: weights, buffers, gradients
+        and the optimizer's state."""
+        yield from model.buffers()
+        groups = (parameter for group in optimizer.param_groups for parameter in group["params"])
+        for parameter in (*model.parameters(), *groups):
+            yield parameter.detach()
+            if parameter.grad is not None:
+                yield parameter.grad
+        for state in optimizer.state.values():
+            yield from (value for value in state.values() if hasattr(value, "untyped_storage"))
+
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
         """Tell ``phases`` (profiling/phases.py) when this rank waits for others, and what the
         stages of a pipeline are. Called only for cells with that profile, before the first step.

@@ -123,6 +123,12 @@ class Strategy(_process_group.DataParallelGroup):
         """Let the engine step: each rank updates its shard, then shards are gathered."""
         self.engine.step()
 
+    def held(self, model: nn.Module, optimizer: Any) -> Iterator[torch.Tensor]:
+        """Yield also this rank's shards of weights, in stage 3."""
+        yield from super().held(model, optimizer)
+        if self.options["stage"] == 3:
+            yield from (parameter.ds_tensor for parameter in self.parameters.values())
+
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Gather weights of stage 3 one by one, into host memory; other tensors are whole."""
         from deepspeed.utils import safe_get_full_fp32_param

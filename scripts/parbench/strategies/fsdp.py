@@ -54,7 +54,8 @@ class Strategy(_process_group.DataParallelGroup):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        model = super().wrap(blocks)
+        # On the CPU: fully_shard moves one block after the other to the device, and keeps a part.
+        model = self.staged(blocks)
         # Explicit: by default it would use a GPU if there is one.
         mesh = init_device_mesh(self.devices[0].type, (self.world_size,))
         for stage in model:

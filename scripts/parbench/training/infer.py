@@ -32,10 +32,11 @@ def infer(
     if cell.training.compile != "none":
         passes = evaluation.passes(run)
         run.extra["compile_seconds"] = compiling.compile_all(run, passes)
-    run.meters.start()
     startup = strategy.reduced([time.time() - launch_time], "max")[0]
     run.place.epoch = cell.training.epochs - 1  # only the last evaluation includes a warm-up
-    predictions, _ = engine(strategy).evaluate(run)
+    with run.meters.timed():
+        predictions, _ = engine(strategy).evaluate(run)
+    run.meters.hold(*run.held())
     memory = run.meters.peak_memory()
     if not strategy.leads:
         return

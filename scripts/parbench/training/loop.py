@@ -17,7 +17,7 @@ from parbench.cell import Cell
 from parbench.data import loader, pil_input, pretrained, tokens
 from parbench.errors import ParbenchError
 from parbench.measure import clocks, profiling
-from parbench.measure.meters import Meters
+from parbench.measure.meters import Meters, tensors_in
 from parbench.training import (
     batch_norm,
     checkpoint,
@@ -52,11 +52,11 @@ class Run:
         self.training = cell.training
         self.strategy = strategy
         self.heartbeat = heartbeat
+        self.meters = Meters(strategy)
         self._load_data(data_folder)
         self._build_model(data_folder)
         self._make_optimizer()
         self.profile = profiling.load(self.training.profile).Profile(self)
-        self.meters = Meters(strategy)
         self.companions = Companions(self)
         self.place = checkpoint.Place()
         self.history: list[dict] = []
@@ -198,6 +198,10 @@ class Run:
         """Return this rank's weights and buffers by name."""
         return dict(self.model.state_dict())
 
+    def held(self) -> tuple[Iterator[torch.Tensor], Iterator[torch.Tensor]]:
+        """Return what this rank holds between steps: the dataset, and the model's state."""
+        return tensors_in([self.data, self.augment]), self.strategy.held(self.model, self.optimizer)
+
     def beat(self, phase: str, step: int | None = None) -> None:
         """Send a heartbeat with this rank's position in ``phase``, by default ``place``."""
         self.heartbeat.beat(phase, self.place.epoch + 1, self.place.step if step is None else step)
@@ -272,7 +276,6 @@ class Run:
         torch.manual_seed(self.cell.seed * 1_000_003 + self.strategy.rank)
         if found is not None:
             snapshot.resume(self, found)
-        self.meters.start()
         self.lookout.restart()
         self.companions.meet("ready", "start-up")
 
@@ -332,15 +335,17 @@ class Run:
         place, strategy = self.place, self.strategy
         order = self.order(place.epoch)
         while place.step < len(self.bounds):
-            # A barrier: waiting for a late rank is not training time.
-            strategy.reduce(torch.zeros(1, device=strategy.devices[0]))
-            with clocks.Stopwatch(strategy.devices) as watch, self.profile.phase("other"):
-                due = self._train_until_due(order)
+            with self.meters.timed():
+                # A barrier: waiting for a late rank is not training time.
+                strategy.reduce(torch.zeros(1, device=strategy.devices[0]))
+                with clocks.Stopwatch(strategy.devices) as watch, self.profile.phase("other"):
+                    due = self._train_until_due(order)
             slowest = strategy.reduced([watch.seconds], "max")[0]
             place.seconds += slowest
             self.profile.settle(watch.seconds, slowest)
             if due:
                 snapshot.write(self)
+        self.meters.hold(*self.held())
         total = strategy.reduced([place.loss], "sum")[0]
         return total / strategy.data_parallel_size / self.samples, place.seconds
 

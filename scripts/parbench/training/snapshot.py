@@ -19,9 +19,7 @@ def write(run: Run) -> None:
     """Write a checkpoint from rank 0; then raise Stopped if the launcher asked for it.
 
     If every rank has a whole model, buffers and optimizer are rank 0's: its running statistics are
-    the ones that count, and all ranks' optimizers are equal. Memory that gathering the model takes
-    does not count as training's peak.
-    """
+    the ones that count, and all ranks' optimizers are equal."""
     run.beat("checkpoint")
     strategy, place = run.strategy, run.place
     random = strategy.gathered([float(byte) for byte in _random_state(strategy.devices)])
@@ -54,7 +52,6 @@ def write(run: Run) -> None:
                 f"an interruption now goes on from {_place_text(run.kept)}",
                 flush=True,
             )
-    run.meters.forget_accelerators()
     run.lookout.restart()
     if run.lookout.stop:
         raise Stopped
