@@ -32,12 +32,12 @@ def row(arithmetic="float64", batch_norm="frozen", error=1e-12, **changes):
     } | changes
 
 
-def run(precision="fp32", batch_norm="local", options=None, devices=2, **environment):
+def run(precision="fp32", batch_norm="local", options=None, devices=2, device="cpu", **environment):
     cell = constructed.make_cell(
         "x",
         "resnet18",
         "ddp",
-        constructed.make_hardware(devices=devices),
+        constructed.make_hardware(device, devices),
         options={"bucket_cap_mb": 25} if options is None else options,
         training=constructed.TRAINING | {"precision": precision, "batch_norm": batch_norm},
     )
@@ -62,6 +62,8 @@ def certificates(tmp_path, rows, place=certificate.HOST):
         ({"precision": "bf16"}, WHOLE, "bfloat16 is not"),
         ({"precision": "fp16"}, WHOLE, "precision fp16 is not"),
         ({"devices": 3}, WHOLE, "this combination"),
+        ({"device": "cuda"}, WHOLE, "model, strategy, options and GPUs is not"),
+        ({"device": "cuda"}, [row(device="cuda"), row("float32", device="cuda")], None),
         ({"options": {"bucket_cap_mb": 1}}, WHOLE, "this combination"),
         ({"options": {"hook": "fp16"}}, WHOLE, "gradients are rounded to float16"),
         ({"code_digest": "0" * 64}, WHOLE, "its code is another"),

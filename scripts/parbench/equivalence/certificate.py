@@ -21,6 +21,7 @@ from parbench.measure import provenance
 SCHEMA_VERSION = 1
 FOLDER = Path("results/certificates")
 MOST_DEVICES = 8  # run as that many processes on one machine, however few its cores
+KINDS = ("cpu", "cuda")  # of devices, which have the arithmetic of every trial
 EQUAL, DIFFERS = "equal", "differs"
 HOST = "host"  # in place of an image's label
 # By precision: the arithmetic in which a cell is certified besides its strategy's EXACT one.
@@ -44,6 +45,7 @@ def combination(cell: Mapping) -> dict[str, Any]:
         "model": cell["model"]["name"],
         "strategy": cell["strategy"]["name"],
         "options": cell["strategy"]["options"],
+        "device": hardware["device"],
         "devices": hardware["devices"] * hardware["nodes"],
         "tuned": tuned(cell["training"]),
     }
@@ -64,10 +66,11 @@ def wanted(plans: Iterable[Mapping], place: str) -> list[dict]:
         elsewhere = image not in (None, strategies.image(group["strategy"], group["model"]))
         lossy = strategies.load(group["strategy"]).lossy(group["options"])
         no_certificate = group["not_run"] or group.get("trained_by") or lossy
-        if no_certificate or elsewhere or devices > MOST_DEVICES:
+        device = group["hardware"]["device"]
+        if device not in KINDS or no_certificate or elsewhere or devices > MOST_DEVICES:
             continue
         entry = {key: group[key] for key in ("model", "strategy", "options")}
-        entry |= {"devices": devices}
+        entry |= {"device": device, "devices": devices}
         entry |= {key: group["training"][key] for key in ("precision", "batch_norm")}
         entry |= {"tuned": tuned(group["training"])}
         entries[entry["model"], entry["strategy"], files.canonical_json(entry)] = entry
@@ -139,7 +142,8 @@ def summary(rows: Iterable[Mapping]) -> list[list[str]]:
     for row in rows:
         key = tuple(row[name] for name in ("model", "arithmetic", "batch_norm"))
         settings = (f"{name} {value}".lower() for name, value in row.get("tuned", {}).items())
-        key = (key[0], ", ".join([row["strategy"], *settings]), *key[1:])
+        place = ["on GPUs"] if row.get("device", "cpu") != "cpu" else []
+        key = (key[0], ", ".join([row["strategy"], *place, *settings]), *key[1:])
         rows_by_key.setdefault(key, []).append(row)
     return [[*key, *_worst(group)] for key, group in rows_by_key.items()]
 
@@ -196,11 +200,12 @@ class Certificates:
         if training["precision"] not in ALSO_IN:
             return f"precision {training['precision']} is not"
         required = combination(cell)
-        # Older certificates have no key `tuned`.
-        rows = [{"tuned": {}} | row for row in self.all[place]["rows"]]
+        # Older certificates have no keys `tuned` and `device`.
+        rows = [{"tuned": {}, "device": "cpu"} | row for row in self.all[place]["rows"]]
         rows = [row for row in rows if required.items() <= row.items()]
         if not rows:
-            return "this combination of model, strategy, options and devices is not"
+            kind = "GPUs" if required["device"] == "cuda" else "devices"
+            return f"this combination of model, strategy, options and {kind} is not"
         if any(row["code"] != run["environment"]["code_digest"] for row in rows):
             return "its code is another"
         kinds = {_kind(row) for row in rows}

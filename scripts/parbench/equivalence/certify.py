@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import torch
 from tqdm import tqdm
 
 from parbench import files, machine, models, packages, strategies, terminal
@@ -140,11 +141,14 @@ def of_plans(plans: Iterable[Path], place: str) -> list[Trial]:
                 entry["devices"],
                 entry["options"],
                 entry["tuned"],
+                entry["device"],
             ),
             {entry["precision"]} & set(certificate.ALSO_IN),
             entry["batch_norm"] == certificate.SYNCHRONIZED,
         )
         for entry in certificate.wanted(map(files.read_json, plans), place)
+        # Trials of GPUs run where there are as many.
+        if entry["device"] == "cpu" or entry["devices"] <= torch.cuda.device_count()
     )
 
 

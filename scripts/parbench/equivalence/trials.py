@@ -99,9 +99,14 @@ class Trial:
 
 
 def cell_of(
-    model: str, strategy: str, devices: int, options: dict, tuned: dict | None = None
+    model: str,
+    strategy: str,
+    devices: int,
+    options: dict,
+    tuned: dict | None = None,
+    device: str = "cpu",
 ) -> Cell:
-    """Return the cell that a trial runs: the small ``model`` on ``devices`` cores, with the
+    """Return the cell that a trial runs: the small ``model`` on ``devices`` cores or GPUs, with the
     settings ``tuned``."""
     strategy_module, model_module = strategies.load(strategy), models.load(model)
     defaults = {key: option.get("default") for key, option in strategy_module.OPTIONS.items()}
@@ -110,7 +115,9 @@ def cell_of(
         id=f"{model}.{strategy}",
         model=Model(model, model_defaults | model_module.SMALL),
         strategy=Strategy(strategy, strategies.stated_options(strategy, defaults | options)),
-        hardware=Hardware(f"cpu{devices}", "cpu", devices, threads=1, nodes=1, gpu_model=None),
+        hardware=Hardware(
+            f"{device}{devices}", device, devices, threads=1, nodes=1, gpu_model=None
+        ),
         dataset=Dataset("noise", train_samples=None, test_samples=None),
         training=Training(
             epochs=1,
@@ -122,6 +129,7 @@ def cell_of(
             learning_rate=0.001,
             max_length=LENGTH if models.vocabulary(model) else None,
             padding="fixed",
+            tf32=False,  # which is no equal arithmetic
             **(tuned or {}),
         ),
         stack="current",
@@ -272,21 +280,22 @@ def difference(found: Tensors, expected: Tensors) -> float:
     norms = [tensor.double().norm().item() for tensor in expected]
     least = FLOOR * max(norms) or 1.0
     errors = [
-        (ours.double() - theirs.double()).norm().item() / max(norm, least)
+        (ours.cpu().double() - theirs.double()).norm().item() / max(norm, least)
         for ours, theirs, norm in zip(found, expected, norms, strict=True)
     ]
     return max(errors) if all(map(math.isfinite, errors)) else math.inf
 
 
 def reference(trial: Trial, work: Path) -> Quantities:
-    """Return what eager training computes in place of ``trial``; done once and kept in ``work``."""
+    """Return what eager training computes in place of ``trial``, on one core; done once and kept in
+    ``work``."""
     path = work / f"{trial.cell.model.name}-{trial.arithmetic}-{trial.batch_norm}.safetensors"
     if not path.exists():
         untuned = {key: getattr(Training, key) for key in TUNING}
         cell = replace(
             trial.cell,
             strategy=Strategy("eager", {}),
-            hardware=replace(trial.cell.hardware, devices=1),
+            hardware=replace(trial.cell.hardware, device="cpu", devices=1),
             training=replace(trial.cell.training, batch_norm="local", **untuned),
         )
         strategy = strategies.of(cell)
