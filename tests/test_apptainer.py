@@ -6,13 +6,17 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from parbench.deploy import apptainer
 from parbench.errors import ParbenchError
+from parbench.launch import command as launch_command
+from parbench.launch.devices import Lent
 from require import require
+from training import altered, cell
 
 RIGHTS = """\
 INFO:    Using cached SIF image
@@ -126,3 +130,31 @@ def test_an_ordinary_user_runs_images(tmp_path):
     finally:
         shutil.rmtree(place)
     assert done.stdout == "None\n", done.stdout + done.stderr
+
+
+def test_gpu_ranks_in_an_image_reach_the_sites_network(stub, tmp_path, monkeypatch):
+    """InfiniBand's devices where there are some, and what the site says to NCCL."""
+    stub()
+    monkeypatch.setattr(launch_command, "INFINIBAND", tmp_path)
+    monkeypatch.setenv("NCCL_IB_HCA", "mlx5_0")
+    value = altered(cell("ddp"), hardware={"device": "cuda", "nodes": 2})
+    paths = [tmp_path / "cells" / name for name in ("cell.json", "metrics.json", "log.txt")]
+    task = launch_command.Task(value, paths[0], tmp_path / "data", *paths[1:])
+    for device, reached in (("cuda", True), ("cpu", False)):
+        side = altered(value, hardware={"device": device})
+        made = launch_command.programs(
+            replace(task, cell=side),
+            0,
+            None,
+            Lent(("GPU-1",), ("0",)),
+            tmp_path / "image.sif",
+            tmp_path / "state",
+            {},
+        )
+        assert len(made) == 2
+        for program in made.values():
+            assert (apptainer.mount(tmp_path) in program.words) == reached
+            assert ("--nv" in program.words) == reached
+            assert program.environment.get("APPTAINERENV_NCCL_IB_HCA") == (
+                "mlx5_0" * reached or None
+            )

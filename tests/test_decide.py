@@ -77,6 +77,7 @@ HEAD = "study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,
 ROW = "somebody,Table 1,simple_cnn,eager,CPU,1,1,test_accuracy,0.5,fraction"
 
 
+@pytest.mark.whole
 def test_seeds_are_added_to_what_claims_and_published_numbers_compare(work):
     """A claim about scores compares two batches; a number stands beside its published value."""
     half = "half: {strategy: eager, hardware: cpu1, settings: {global_batch: 16}}"

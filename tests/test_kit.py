@@ -105,6 +105,7 @@ def left(work: Workspace) -> list[str]:
     return [each["id"] for each in told["cells"]]
 
 
+@pytest.mark.whole
 def test_a_kit_goes_on_where_it_was_killed_and_its_results_become_evidence(bare, work):
     pack = ("scripts/kit.py", "pack", "--order", "order.yaml")
     work.run(*pack)

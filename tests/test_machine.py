@@ -12,7 +12,7 @@ import pytest
 
 from parbench import errors, machine, software, variables
 from parbench.cell import Hardware
-from parbench.measure import cores
+from parbench.measure import cores, steering
 
 SCRIPTS = variables.SCRIPTS
 A100 = {"name": "NVIDIA A100-SXM4-40GB", "memory_mib": 40960, "driver": "580.1", "uuid": "GPU-aa"}
@@ -422,3 +422,33 @@ def test_a_terminal_of_another_encoding_gets_question_marks(tmp_path):
     )
     assert done.returncode == 2
     assert "Tafel?.csv" in done.stderr
+
+
+def test_what_steers_the_speed_of_cores_and_gpus_is_told(tmp_path, monkeypatch):
+    files = {
+        "intel_pstate/no_turbo": "1\n",
+        "cpu2/cpufreq/scaling_governor": "performance\n",
+        "cpu3/cpufreq/scaling_governor": "performance\n",
+        "cpu2/topology/thread_siblings_list": "2-3\n",
+        "cpu3/topology/thread_siblings_list": "2-3\n",
+        "cpu2/node1/x": "",
+        "mps/control": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(steering, "CPUS", tmp_path)
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "mps"))
+    monkeypatch.setenv("NCCL_IB_HCA", "mlx5_0")
+    assert steering.describe([2, 3]) == {
+        "governor": "performance",
+        "turbo": "off",
+        "threads of a core": "2-3",
+        "NUMA": "node1",
+        "MPS": "on",
+        "NCCL": "NCCL_IB_HCA=mlx5_0",
+    }
+    monkeypatch.delenv("NCCL_IB_HCA")
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY")
+    monkeypatch.setattr(steering, "MPS", tmp_path / "none")
+    assert steering.describe([7]) == {"turbo": "off"}

@@ -166,6 +166,7 @@ def test_two_models_at_once_against_one_after_the_other(launch, quick):
     assert sides[:6] == [0, 1, 2, 2, 1, 0]
 
 
+@pytest.mark.whole
 def test_sides_that_memory_does_not_hold_together_run_apart(launch, quick, tmp_path):
     it = launch(training.cell(), training.cell("gpipe", 1, balance=[1]), root=quick)
     # Programs take modules of a PYTHONPATH inside their own checkout alone.

@@ -121,6 +121,7 @@ def test_stages_that_take_turns_leave_each_other_idle(digits, monkeypatch, clock
     assert found["bubble"] == found["compute"] > 0
 
 
+@pytest.mark.whole
 def test_a_late_rank_is_waited_for_and_a_slow_network_is_not(digits, tmp_path):
     """The delays and the profile change nothing that is learned."""
     late, network = 0.15, 0.02
@@ -154,6 +155,7 @@ def test_a_slow_gather_of_shards_is_communication(digits, tmp_path):
         assert each["communication"] >= 5 * network * metrics["steps_per_epoch"]
 
 
+@pytest.mark.whole
 def test_a_slow_last_stage_is_the_bubble_of_the_first(digits, tmp_path):
     late = 0.1  # for each of four micro-batches
     value = instrumented(cell("pipeline", 2, epochs=1))

@@ -210,6 +210,7 @@ def test_weights_that_do_not_belong_to_the_cell_are_refused(prepared, damage):
         pretrained.load(resnet18(), value, data)
 
 
+@pytest.mark.whole
 def test_a_study_trains_from_published_weights(published, tmp_path):
     """Downloaded, renamed and loaded by the workflow; a cell without them is another cell."""
     _, spec, _ = published

@@ -14,9 +14,9 @@ SCRIPTS = provenance.SCRIPTS
 # Modules of parbench.
 REACHED = """
     by_schema cache cell data data.kept data.loader data.pil_input data.pretrained data.tokens
-    errors files git machine measure measure.clocks measure.cores
-    measure.environment measure.meters measure.metrics_json measure.profiling
-    measure.profiling.none measure.provenance measure.scores models models._cuts models._resnet
+    errors files git machine measure measure.clocks measure.cores measure.environment
+    measure.meters measure.metrics_json measure.profiling measure.profiling.none
+    measure.provenance measure.scores measure.steering models models._cuts models._resnet
     models.resnet18 outside packages printable strategies strategies._base strategies._stages
     strategies.eager training training.batch_norm training.checkpoint training.companions
     training.compiling training.endings training.evaluation training.infer training.launched

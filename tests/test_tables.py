@@ -145,6 +145,24 @@ def test_no_difference_between_unequal_runs(changes, reason):
 # ---------------------------------------------------------------- published values
 
 
+def test_a_cell_that_ran_beside_one_of_another_study_is_shared(tmp_path):
+    def at_seven(metrics: dict) -> dict:
+        day = f"2030-01-{metrics['cell']['seed'] + 1:02}"
+        return metrics | {"started": f"{day}T07:00:00Z", "finished": f"{day}T07:09:00Z"}
+
+    def written(name, model):
+        own = [Group(model, "eager", CPU1)]
+        study = constructed.usual_study(name)
+        return constructed.write_study(tmp_path, study, own, change=at_seven)
+
+    paths = written("one", "resnet18")
+    alone = constructed.read_table(paths["table"])
+    assert not row(alone, "train_seconds").reason
+    written("two", "swin")
+    paths = written("one", "resnet18")
+    assert words.SHARED in row(constructed.read_table(paths["table"]), "train_seconds").reason
+
+
 def published_of(published: str, **selection) -> float:
     frame = table(group(told={"published": EAGER | selection}), published=published)
     return row(frame, "test_accuracy")["published"]

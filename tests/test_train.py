@@ -309,9 +309,17 @@ def test_no_number_at_any_moment_is_divergence(digits, tmp_path, moment):
 
 
 def test_out_of_memory_is_recognised():
-    refused = "[enforce fail] DefaultCPUAllocator: can't allocate memory: 2 TB"
     assert is_out_of_memory(MemoryError())
-    assert is_out_of_memory(RuntimeError(refused))
+    for said in (
+        "[enforce fail] DefaultCPUAllocator: can't allocate memory: 2 TB",
+        "CUDA out of memory. Tried to allocate 20.00 MiB.",
+        "CUDA error: out of memory",  # of AcceleratorError
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "NCCL error: unhandled cuda error. Last error: Cuda failure 2 'out of memory'",
+        "MPS backend out of memory (MPS allocated: 8.00 GB)",
+    ):
+        assert is_out_of_memory(RuntimeError(said)), said
     assert not is_out_of_memory(RuntimeError("shapes do not match"))
 
 

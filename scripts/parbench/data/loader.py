@@ -193,8 +193,8 @@ class Augment:
     """Batches of a dataset for a model: cropped, flipped and normalised, on the dataset's device.
 
     With ``augment`` a training image is padded by 4 zero pixels, cropped back to its size at one of
-    81 offsets, and mirrored half of the time, all drawn from (seed, epoch, sample index). Nothing
-    waits for the device, and samples are never processed one by one.
+    81 offsets, and mirrored half of the time, all drawn from (seed, epoch, sample index), for an
+    epoch at once. Nothing waits for the device, and samples are never processed one by one.
 
     If ``image_size`` S is not the dataset's, images are resized bilinearly after the crop.
     """
@@ -204,6 +204,7 @@ class Augment:
         self._seed = seed
         self._size = image_size
         self._augment = augment
+        self._epoch: int | None = None  # whose crops are drawn
         device = dataset.train_images.device
         mean = torch.tensor(dataset.mean, dtype=torch.float64)
         std = torch.tensor(dataset.std, dtype=torch.float64)
@@ -246,15 +247,24 @@ class Augment:
         images = self._data.test_images[start:stop]
         return self._finish(images), self._data.test_labels[start:stop]
 
+    def _draw(self, epoch: int) -> None:
+        """Draw where the crop of each training sample begins in ``_row_table``, and its mask."""
+        samples = torch.arange(len(self._data.train_labels), device=self._data.train_labels.device)
+        top, left, flip = draws(self._seed, epoch, samples)
+        self._corners = samples * self._sample_stride + top * self._padded_width + left
+        self._masks = (flip * 255).to(torch.uint8)
+        self._epoch = epoch
+
     def _crop_and_flip(self, indices: torch.Tensor, epoch: int) -> torch.Tensor:
-        top, left, flip = draws(self._seed, epoch, indices)
-        corner = indices * self._sample_stride + top * self._padded_width + left
+        if epoch != self._epoch:
+            self._draw(epoch)
+        corner = self._corners.index_select(0, indices)
         rows = (corner[:, None] + self._row_starts).view(-1)
         shape = (len(indices), *self._data.train_images.shape[1:])
         images = self._row_table.index_select(0, rows).view(shape)
         # torch.where on bytes is slow on a CPU. With all bits of the mask set where a sample flips,
         # x ^ ((x ^ mirrored x) & mask) gives the same in a sixth of the time.
-        mask = (flip * 255).to(torch.uint8).view(-1, 1, 1, 1)
+        mask = self._masks.index_select(0, indices).view(-1, 1, 1, 1)
         return images.flip(-1).bitwise_xor_(images).bitwise_and_(mask).bitwise_xor_(images)
 
     def _finish(self, images: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ from parbench.launch.slurm_job import Job
 from parbench.variables import clean
 
 SCRIPTS = Path(__file__).resolve().parents[2]  # holds the programs
+INFINIBAND = Path("/dev/infiniband")
 OURS_MIB = 256  # of a Slurm job's memory on each node, for Snakemake and the launcher
 
 
@@ -84,8 +85,7 @@ def programs(
         command, environment = apptainer.enter(
             image,
             command,
-            # /dev/shm: ranks on one node communicate through it, each in its own container.
-            binds=[*images.work_folders(*folders), Path("/dev/shm"), state],  # noqa: S108
+            binds=[*images.work_folders(*folders), *_devices_of_ranks(cell), state],
             variables=added,
             gpu=cell.hardware.device == "cuda",
             temporary=state if cell.hardware.nodes == 1 else None,
@@ -149,6 +149,15 @@ def _cores_on(job: Job, number: int, lent: Lent, cell: Cell) -> str:
     return ",".join(lent.cores[first : first + cores_per_node])
 
 
+def _devices_of_ranks(cell: Cell) -> list[Path]:
+    """Return the devices by which ranks in images of their own communicate: shared memory and,
+    between GPUs, InfiniBand where the machine has it."""
+    devices = [Path("/dev/shm")]  # noqa: S108
+    if cell.hardware.device == "cuda" and INFINIBAND.exists():
+        devices.append(INFINIBAND)
+    return devices
+
+
 def _variables(cell: Cell, lent: Lent) -> dict[str, str]:
     # hardware.threads is 1 beside a GPU: further threads would use cores of other cells.
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -158,6 +167,8 @@ def _variables(cell: Cell, lent: Lent) -> dict[str, str]:
         "PYTHONHASHSEED": "0",
         "PARBENCH_CORES": ",".join(lent.cores),
     }
+    if cell.hardware.device == "cuda":  # how a site's network is used, also in images
+        variables |= {k: value for k, value in os.environ.items() if k.startswith("NCCL_")}
     if cell.hardware.nodes == 1:
         # Over loopback, independent of firewalls, VPNs and name servers.
         interface_variables = ("GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")

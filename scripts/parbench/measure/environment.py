@@ -8,7 +8,7 @@ import platform
 
 from parbench import machine, packages
 from parbench.cell import Cell, Pair
-from parbench.measure import provenance
+from parbench.measure import provenance, steering
 
 
 def describe(
@@ -43,6 +43,7 @@ def describe(
         "lock_mismatch": packages.lock_mismatch(cell.stack, installed),
         "machine": machine_facts,
         "cores": cores if cores is not None else [],
+        "steering": steering.describe(cores or os.sched_getaffinity(0)),
         "world_size": world_size,
         "backend": backend,
         **host_facts,

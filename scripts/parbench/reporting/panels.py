@@ -24,7 +24,7 @@ from parbench.reporting.text import (
     settings_pairs,
     status_text,
 )
-from parbench.verdicts.groups import Group
+from parbench.verdicts.groups import Group, environment_of
 from parbench.verdicts.pairs import restart
 
 LOG_LINES = 20  # the last of a failed cell's log
@@ -37,6 +37,7 @@ FACTS = (  # of a cell's environment, besides those shared with other cells
     "code_digest",
     "dataset_digest",
 )
+OF_CORES = ("threads of a core", "NUMA")  # of `steering`: other cells have other cores
 
 Environments = dict[str, dict]  # for the report, by what each shows
 
@@ -54,11 +55,6 @@ def environments(studies: list[Study]) -> Environments:
     return by_pairs
 
 
-def environment_of(run: Run) -> dict:
-    """Return the environment of a cell, or of a restart of a pair: its first side's."""
-    return run["sides"][0]["environment"] if "sides" in run else run["environment"]
-
-
 def _known(run: Run, known: Environments) -> dict:
     return known[str(_environment_pairs(environment_of(run)))]
 
@@ -69,10 +65,13 @@ def _environment_pairs(environment: dict) -> list[list[str]]:
     cards = machine.get("accelerators") or []
     drivers = dict.fromkeys(card["driver"] for card in cards if card.get("driver"))
     digest = environment["image_digest"]
+    steering = environment.get("steering", {})  # results of before have none
+    speed = (f"{name} {text}" for name, text in steering.items() if name not in OF_CORES)
     pairs = [
         ["Machine", machine_text(machine)],
         ["System", ", ".join(filter(None, (machine.get("os"), machine.get("kernel"))))],
         ["Driver", ", ".join(drivers)],
+        ["Speed", "; ".join(speed)],
         ["Stack", f"{environment['stack']}, in {deployment_text(environment['deployment'])}"],
         ["Image", environment["image"]],
         ["Image digest", f"sha256:{digest}" if digest else ""],
@@ -278,6 +277,8 @@ def _cell_numbers(run: Run) -> list[list[str]]:
 
 def _cell_facts(run: Run) -> list[list[str]]:
     facts = {key: run["environment"][key] for key in FACTS}
+    steering = run["environment"].get("steering", {})
+    facts |= {name: steering[name] for name in OF_CORES if name in steering}
     facts |= {"started": f"{moment(run['started'])} UTC"}
     facts |= {"finished": f"{moment(run['finished'])} UTC"}
     facts |= {"interrupted, went on from": run["resumed_from"] or "ran in one go"}

@@ -10,7 +10,7 @@ from parbench.reporting.figures import figures
 from parbench.reporting.in_turns import in_turns_table
 from parbench.reporting.lines import SPREAD
 from parbench.reporting.operators import operators_table, training_operators_table
-from parbench.reporting.panels import Environments, cells_table, environment_of, restarts_table
+from parbench.reporting.panels import Environments, cells_table, restarts_table
 from parbench.reporting.paper_tables import (
     counted_verdicts,
     paper_table,
@@ -32,6 +32,7 @@ from parbench.reporting.text import (
     settings_pairs,
 )
 from parbench.reporting.work import work_table
+from parbench.verdicts.groups import environment_of
 from parbench.verdicts.words import JUDGED, NOT_COMPARABLE, NOT_MEASURED, NOT_RUN, VERDICTS
 
 LACKS = {

@@ -13,7 +13,7 @@ from parbench.plan.study import Table
 from parbench.plan.study_plan import StudyPlan
 from parbench.printable import printable
 from parbench.reporting.text import anchor, convert, decimals, spread_text
-from parbench.verdicts.groups import Group, groups_of, read_runs
+from parbench.verdicts.groups import Group, at_hand, groups_of, read_runs
 from parbench.verdicts.rows import Row, read_rows
 from parbench.verdicts.tables import IN_TURNS
 
@@ -52,7 +52,7 @@ class Study:
         self.runs = printable(read_runs(plan, self.cells_folder, plan.groups))
         self.pairs = plan.pairs
         self.pair_runs = printable(read_runs(plan, self.cells_folder, plan.pairs))
-        self.by_id = groups_of(plan, self.runs | self.pair_runs)
+        self.by_id = groups_of(plan, self.runs | self.pair_runs, at_hand(self.cells_folder))
         # Groups of several models together follow those with cells of their own.
         self.groups = list(self.by_id.values())
         self.own = self.groups[: len(plan.groups)]

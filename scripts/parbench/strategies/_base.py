@@ -75,6 +75,11 @@ class Strategy:
         return 1
 
     @property
+    def data_parallel_rank(self) -> int:
+        """Which share of each global batch this rank takes, from 0; valid after ``setup``."""
+        return 0
+
+    @property
     def micro_batches(self) -> int:
         """The number of micro-batches in a rank's share of a batch."""
         return 1

@@ -21,6 +21,11 @@ class DataParallel(_base.Strategy):
         return self.cell.hardware.devices * self.cell.hardware.nodes
 
     @property
+    def data_parallel_rank(self) -> int:
+        """A share for each rank."""
+        return self.rank
+
+    @property
     def batch_norm_scope(self) -> str:
         """Each rank's share, unless ranks exchange their statistics."""
         synchronized = self.cell.training.batch_norm == "synchronized"

@@ -138,13 +138,16 @@ class Run:
     # ------------------------------------------------------------ one step
 
     def order(self, epoch: int) -> torch.Tensor:
-        """Return the order of all training samples in ``epoch``: int64 indices on the CPU."""
-        return loader.order(self.cell.seed, epoch, len(self.data.train_labels))
+        """Return the order of all training samples in ``epoch``: int64 indices, on the device of
+        the dataset if batches are made there, else on the CPU."""
+        order = loader.order(self.cell.seed, epoch, len(self.data.train_labels))
+        batches_on_device = self.training.input == "tensor" and self.data.vocabulary is None
+        return order.to(self.strategy.devices[0] if batches_on_device else "cpu")
 
     def mine(self, samples: torch.Tensor) -> torch.Tensor:
         """Return this rank's share of ``samples`` [N]."""
-        ranks = self.strategy.data_parallel_size
-        return samples.tensor_split(ranks)[self.strategy.rank % ranks]
+        strategy = self.strategy
+        return samples.tensor_split(strategy.data_parallel_size)[strategy.data_parallel_rank]
 
     def share(self, batch: torch.Tensor) -> tuple[torch.Tensor, float]:
         """Return this rank's share of the global ``batch`` and the weight of a sample's loss."""
@@ -161,7 +164,7 @@ class Run:
         return functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
     def step(self, batch: torch.Tensor, epoch: int) -> torch.Tensor:
-        """Take one optimizer step on the global ``batch`` (sample indices [B], on the CPU).
+        """Take one optimizer step on the global ``batch`` (sample indices [B], of ``order``).
 
         Returns this rank's loss, detached: the sum over its samples times data-parallel size / B.
         Data parallelism averages it over ranks, which gives the mean over the global batch even if

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -55,16 +56,18 @@ class Heartbeat:
         os.replace(temporary, target)
 
 
+# torch's allocators, the CUDA runtime (also as NCCL tells it), and libraries that allocate by
+# themselves: cuBLAS, cuDNN, cuSOLVER.
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|can(?:'t|not) allocate memory|not enough memory|_ALLOC_FAILED", re.IGNORECASE
+)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether ``error`` means that memory ran out, on an accelerator or in this process."""
     if isinstance(error, MemoryError):
         return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and (
-        type(error).__name__ == "OutOfMemoryError"
-        or "can't allocate memory" in text
-        or "not enough memory" in text
-    )
+    return isinstance(error, RuntimeError) and bool(OUT_OF_MEMORY.search(str(error)))
 
 
 def line(entry: dict, epochs: int, left_seconds: float) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shlex
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -198,6 +199,11 @@ def on_nodes(nodes: int, devices: str) -> str:
     return devices if nodes == 1 else f"{nodes} nodes of {devices}"
 
 
+def environment_of(run: Run) -> dict:
+    """Return the environment of a cell, or of a restart of a pair: its first side's."""
+    return run["sides"][0]["environment"] if "sides" in run else run["environment"]
+
+
 def fingerprints(run: Run) -> list[str]:
     """Return the fingerprints of the machines a run was interrupted on, then of its last one."""
     interrupted_on = [entry["machine"] for entry in run["resumed_from"] or []]
@@ -209,14 +215,17 @@ def seed(run: Run) -> int:
     return run["cell"]["seed"]
 
 
-def groups_of(plan: StudyPlan, runs: Mapping[str, Run]) -> dict[str, Group]:
+def groups_of(
+    plan: StudyPlan, runs: Mapping[str, Run], others: Iterable[Run] = ()
+) -> dict[str, Group]:
     """Return the plan's groups with their runs, by id; those of several models together last.
 
-    ``runs`` maps ids of cells and pairs to the contents of metrics.json.
+    ``runs`` maps ids of cells and pairs to the contents of metrics.json; ``others``: of whatever
+    else is at hand, which may have run at the same time.
     """
     pairs_by_group = _turns(plan, runs)
-    trained = {cell for group in plan.groups if not group.not_run for cell in group.cells}
-    overlapping, groups = _beside_others(runs[cell] for cell in trained), {}
+    at_hand = {run["cell"]["id"]: run for run in (*others, *runs.values())}
+    overlapping, groups = _beside_others(at_hand.values()), {}
     for planned in plan.groups + plan.together:
         if planned.not_run:
             own_runs = cell_runs = []
@@ -233,11 +242,18 @@ def groups_of(plan: StudyPlan, runs: Mapping[str, Run]) -> dict[str, Group]:
     return groups
 
 
+def at_hand(cells: Path) -> Iterator[Run]:
+    """Yield metrics.json of every cell and pair in the folder ``cells`` that can be read."""
+    for path in sorted(cells.glob("*/metrics.json")):
+        with contextlib.suppress(ParbenchError):  # the study that it belongs to says so
+            yield metrics_json.read(path)
+
+
 def _beside_others(runs: Iterable[Run]) -> set[str]:
     """Return the cells that ran while another one did, on a machine with the same fingerprint."""
     overlapping, last_by_machine = set(), {}
     for run in sorted(runs, key=lambda run: run["started"]):
-        machine = run["environment"]["machine"]["fingerprint"]
+        machine = environment_of(run)["machine"]["fingerprint"]
         previous = last_by_machine.get(machine)
         if previous and run["started"] < previous["finished"]:
             overlapping |= {run["cell"]["id"], previous["cell"]["id"]}

@@ -27,7 +27,7 @@ from parbench.measure.metrics import (
 )
 from parbench.plan.published import Published
 from parbench.plan.study_plan import StudyPlan
-from parbench.verdicts.groups import Group, compared, groups_of, rates, read_runs, seed
+from parbench.verdicts.groups import Group, at_hand, compared, groups_of, rates, read_runs, seed
 from parbench.verdicts.judging import Verdict, scale_difference, verdict
 from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.rows import NUMBERS, Row, write_rows
@@ -225,7 +225,7 @@ def main(arguments: list[str] | None = None) -> None:
     certificates = None if options.certificate is None else Certificates(options.certificate)
     source = PublishedSource.read(plan.study.published, options.published)
     runs = read_runs(plan, options.cells, plan.measured)
-    measured, rows = Measured(plan, groups_of(plan, runs), source), []
+    measured, rows = Measured(plan, groups_of(plan, runs, at_hand(options.cells)), source), []
     for group in measured.groups.values():
         rows += measured.rows(group, certificates.problems(group.cell_runs) if certificates else [])
     write_rows(options.out, rows)

@@ -1,0 +1,42 @@
+"""What steers the speed of cores and GPUs besides software, as far as the kernel tells."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from parbench.machine import read
+
+CPUS = Path("/sys/devices/system/cpu")
+MPS = Path("/tmp/nvidia-mps")  # noqa: S108  # the default of CUDA_MPS_PIPE_DIRECTORY
+
+
+def describe(cores: Iterable[int]) -> dict[str, str]:
+    """Return by name what is known of ``cores`` and of this process's GPUs; nothing is guessed."""
+    folders = [CPUS / f"cpu{core}" for core in cores]
+    turbo = _flag(CPUS / "intel_pstate/no_turbo", "on", "off")
+    turbo = turbo or _flag(CPUS / "cpufreq/boost", "off", "on")
+    siblings = _each(read(folder / "topology/thread_siblings_list") for folder in folders)
+    nodes = (path.name for folder in folders for path in folder.glob("node[0-9]*"))
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", MPS))
+    nccl = (f"{name}={value}" for name, value in os.environ.items() if name.startswith("NCCL_"))
+    found = {
+        "governor": _each(read(folder / "cpufreq/scaling_governor") for folder in folders),
+        "turbo": turbo,
+        "threads of a core": siblings,
+        "NUMA": _each(nodes),
+        "MPS": "on" if (pipes / "control").exists() else "",
+        "NCCL": _each(nccl),
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def _flag(path: Path, zero: str, one: str) -> str:
+    """Return what a file of 0 or 1 means; empty if there is none."""
+    return {"0": zero, "1": one}.get(read(path).strip(), "")
+
+
+def _each(texts: Iterable[str]) -> str:
+    """Return the distinct ``texts`` in order, without empty ones."""
+    return ", ".join(dict.fromkeys(filter(None, map(str.strip, texts))))
