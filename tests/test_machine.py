@@ -439,16 +439,18 @@ def test_what_steers_the_speed_of_cores_and_gpus_is_told(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(steering, "CPUS", tmp_path)
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "mps"))
+    for name in [name for name in os.environ if name.startswith("NCCL_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("NCCL_IB_HCA", "mlx5_0")
-    assert steering.describe([2, 3]) == {
+    assert steering.of_cores([2, 3]) == {
         "governor": "performance",
         "turbo": "off",
         "threads of a core": "2-3",
         "NUMA": "node1",
-        "MPS": "on",
-        "NCCL": "NCCL_IB_HCA=mlx5_0",
     }
+    assert steering.of_cores([7]) == {"turbo": "off"}
+    assert steering.of_gpus() == {"MPS": "on", "NCCL": "IB_HCA mlx5_0"}
     monkeypatch.delenv("NCCL_IB_HCA")
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY")
     monkeypatch.setattr(steering, "MPS", tmp_path / "none")
-    assert steering.describe([7]) == {"turbo": "off"}
+    assert steering.of_gpus() == {"MPS": "off", "NCCL": "its defaults"}

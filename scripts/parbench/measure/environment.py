@@ -34,6 +34,8 @@ def describe(
     host_facts = json.loads(host_json) if host_json else host(image)
     machine_facts = machine.describe()
     machine_facts["os"] = host_facts.pop("os")
+    uses_gpus = any(side.hardware.device == "cuda" for side in cell.sides)
+    on_gpus = steering.of_gpus() if uses_gpus else {}
     code = provenance.code_of(cell)
     return {
         "stack": cell.stack,
@@ -43,7 +45,7 @@ def describe(
         "lock_mismatch": packages.lock_mismatch(cell.stack, installed),
         "machine": machine_facts,
         "cores": cores if cores is not None else [],
-        "steering": steering.describe(cores or os.sched_getaffinity(0)),
+        "steering": steering.of_cores(cores or os.sched_getaffinity(0)) | on_gpus,
         "world_size": world_size,
         "backend": backend,
         **host_facts,

@@ -12,24 +12,32 @@ CPUS = Path("/sys/devices/system/cpu")
 MPS = Path("/tmp/nvidia-mps")  # noqa: S108  # the default of CUDA_MPS_PIPE_DIRECTORY
 
 
-def describe(cores: Iterable[int]) -> dict[str, str]:
-    """Return by name what is known of ``cores`` and of this process's GPUs; nothing is guessed."""
+def of_cores(cores: Iterable[int]) -> dict[str, str]:
+    """Return by name what is known of ``cores``; nothing is guessed."""
     folders = [CPUS / f"cpu{core}" for core in cores]
     turbo = _flag(CPUS / "intel_pstate/no_turbo", "on", "off")
     turbo = turbo or _flag(CPUS / "cpufreq/boost", "off", "on")
     siblings = _each(read(folder / "topology/thread_siblings_list") for folder in folders)
     nodes = (path.name for folder in folders for path in folder.glob("node[0-9]*"))
-    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", MPS))
-    nccl = (f"{name}={value}" for name, value in os.environ.items() if name.startswith("NCCL_"))
     found = {
         "governor": _each(read(folder / "cpufreq/scaling_governor") for folder in folders),
         "turbo": turbo,
         "threads of a core": siblings,
         "NUMA": _each(nodes),
-        "MPS": "on" if (pipes / "control").exists() else "",
-        "NCCL": _each(nccl),
     }
     return {name: text for name, text in found.items() if text}
+
+
+def of_gpus() -> dict[str, str]:
+    """Return whether processes share a GPU by MPS, and what was said to NCCL."""
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", MPS))
+    said = {
+        name.removeprefix("NCCL_"): os.environ[name]
+        for name in sorted(os.environ)
+        if name.startswith("NCCL_")
+    }
+    nccl = ", ".join(f"{name} {value}" for name, value in said.items())
+    return {"MPS": "on" if (pipes / "control").exists() else "off", "NCCL": nccl or "its defaults"}
 
 
 def _flag(path: Path, zero: str, one: str) -> str:
