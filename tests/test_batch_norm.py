@@ -124,11 +124,11 @@ def first_batch_norm(model):
     return next(layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d))
 
 
-@pytest.mark.parametrize("chunks", [1, 4])
+@pytest.mark.parametrize(("samples", "chunks"), [(8, 1), (8, 4), (9, 4)])  # 9 in 4: 3 parts
 @pytest.mark.parametrize("checkpoint", ["never", "except_last", "always"])
-def test_gpipe_updates_running_statistics_as_often_as_it_says(gpipe, chunks, checkpoint):
-    strategy, model = gpipe(chunks=chunks, checkpoint=checkpoint)
-    model(torch.randn(8, 3, 16, 16)).sum().backward()
+def test_gpipe_updates_running_statistics_as_often_as_it_says(gpipe, samples, chunks, checkpoint):
+    strategy, model = gpipe(chunks=chunks, checkpoint=checkpoint, global_batch=samples)
+    model(torch.randn(samples, 3, 16, 16)).sum().backward()
     updates = int(first_batch_norm(model).num_batches_tracked)
     times = {1: "once", 2: "twice"}.get(updates, f"{updates} times")
     assert strategy.batch_norm_scope.endswith(f"running statistics updated {times} a batch")

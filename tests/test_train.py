@@ -110,7 +110,8 @@ def test_every_strategy_computes_what_eager_does(runs, name):
     for process in processes:
         parts = [process[f"{part}_mib"] for part in ("baseline", "dataset", "state")]
         assert all(parts)
-        assert sum(parts) < process["mib"] + 5  # of what was freed since, pages may be gone
+        if process["mib"] is not None:  # else this kernel does not reset a peak
+            assert sum(parts) < process["mib"] + 5  # of what was freed since, pages may be gone
     assert metrics["environment"]["backend"] == ("gloo" if ranks > 1 else None)
     assert metrics["startup_seconds"] > 0
 

@@ -88,7 +88,8 @@ def make(plans: list[Path], place: str, out: Path) -> None:
     """Write the certificate of what ``plans`` use in ``place``: cached, or new and then printed."""
     todo = wanted(map(files.read_json, plans), place)
     software = packages.installed() if place == HOST else place
-    key = files.digest([todo, code(todo), software, sys.version, machine.describe()])
+    seen = machine.describe(), machine.available()["cuda"]
+    key = files.digest([todo, code(todo), software, sys.version, *seen])
     cached = cache.folder() / "certificates" / f"{key}.json"
     if not cached.exists():
         interpreter = [sys.executable]

@@ -125,6 +125,8 @@ def _activations(entry: Mapping) -> float:
 
 
 def _joules_per_sample(run: Run) -> float | None:
+    if run.get("beside"):  # the counter is of the whole card, which other models share
+        return None
     joules = run.get("energy_joules")
     return joules and joules / (run["samples_per_second"] * run["train_seconds"])
 

@@ -38,12 +38,11 @@ class Strategy(_process_group.DataParallelGroup):
             "default": 2,
         },
         "bucket_cap_mb": {
-            "description": "gradients are averaged, and weights gathered, in buckets of this size, "
-            "in MiB; its own default is 1,907",
+            "description": "gradients are averaged in buckets of this size, in MiB, in stages 1 to "
+            "3; DeepSpeed's own default is 1,907",
             "type": "number",
             "exclusiveMinimum": 0,
             "default": 25,
-            "implied": True,
         },
     }
 

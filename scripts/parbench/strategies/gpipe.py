@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -62,12 +63,13 @@ class Strategy(_base.Strategy):
     def batch_norm_scope(self) -> str:
         """Each micro-batch, whose forward pass updates running statistics, also when it is computed
         again, unless they are deferred to the end of a batch."""
-        chunks = self.micro_batches
+        chunks, batch = self.micro_batches, self.cell.training.global_batch
+        made = math.ceil(batch / math.ceil(batch / chunks))  # by torch.chunk
         scope = super().batch_norm_scope if chunks == 1 else "each micro-batch"
         if self.options["deferred_batch_norm"]:
             return f"{scope}, running statistics of whole batches"
         again = {"never": 0, "except_last": chunks - 1, "always": chunks}
-        updates = chunks + again[self.options["checkpoint"]]
+        updates = made + min(made, again[self.options["checkpoint"]])
         times = {1: "once", 2: "twice"}.get(updates, f"{updates} times")
         return f"{scope}, running statistics updated {times} a batch"
 

@@ -68,7 +68,9 @@ def _predict_until_due(run: Run, model: nn.Module, parts: list, outputs: list) -
     for part in parts[len(outputs) :]:
         with run.profile.phase("inference"):
             images, labels = run.augment.test_batch(*_span(part))
-            outputs.append((model(images), labels))
+            logits = model(images)
+            # A copy: a compiled model may return the same memory each time (CUDA graphs).
+            outputs.append((None if logits is None else logits.clone(), labels))
         run.beat("evaluation", len(outputs) * run.training.evaluation_batch)
         if run.lookout.due("evaluation"):
             return True
