@@ -19,7 +19,8 @@ def write(run: Run) -> None:
     """Write a checkpoint from rank 0; then raise Stopped if the launcher asked for it.
 
     If every rank has a whole model, buffers and optimizer are rank 0's: its running statistics are
-    the ones that count, and all ranks' optimizers are equal."""
+    the ones that count, and all ranks' optimizers are equal.
+    """
     run.beat("checkpoint")
     strategy, place = run.strategy, run.place
     random = strategy.gathered([float(byte) for byte in _random_state(strategy.devices)])

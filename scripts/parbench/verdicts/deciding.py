@@ -107,10 +107,8 @@ def _of_numbers(name: str, plan: expansion.Plan) -> Iterator[Open]:
     planned = {group.id: group for group in plan.studies[name].groups}
     for group in measured.groups.values():
         for metric in measured.metrics(group):
-            series, (published, _) = (
-                measured.series(metric, group),
-                measured.published(metric, group),
-            )
+            series = measured.series(metric, group)
+            published, _ = measured.published(metric, group)
             verdict = measured.verdict(metric, group, series, published)
             if verdict.word not in (UNDECIDED, NOT_TOLD_APART) or not series.values:
                 continue

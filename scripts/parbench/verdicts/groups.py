@@ -224,8 +224,8 @@ def groups_of(
     else is at hand, which may have run at the same time.
     """
     pairs_by_group = _turns(plan, runs)
-    at_hand = {run["cell"]["id"]: run for run in (*others, *runs.values())}
-    overlapping, groups = _beside_others(at_hand.values()), {}
+    every = {run["cell"]["id"]: run for run in (*others, *runs.values())}
+    overlapping, groups = _beside_others(every.values()), {}
     for planned in plan.groups + plan.together:
         if planned.not_run:
             own_runs = cell_runs = []
