@@ -36,7 +36,7 @@ def test_on_one_gpu_each_process_has_a_core_and_on_one_core_none_may(monkeypatch
     assert list(strategies.of(value).check())
     value = altered(value, hardware={"device": "cuda"})
     assert not list(strategies.of(value).check())
-    assert devices.needed(value, 1) == (1, 2)
+    assert devices.needed(value, 1) == (1, 2)  # of which each process has one
 
 
 def test_the_code_of_a_cell_is_that_of_all_its_models(monkeypatch):

@@ -11,8 +11,10 @@ import sys
 import pytest
 
 from parbench import errors, machine, software, variables
-from parbench.cell import Hardware
+from parbench.cell import Cell, Hardware
+from parbench.launch import devices
 from parbench.measure import cores, steering
+from training import altered, cell
 
 SCRIPTS = variables.SCRIPTS
 A100 = {"name": "NVIDIA A100-SXM4-40GB", "memory_mib": 40960, "driver": "580.1", "uuid": "GPU-aa"}
@@ -131,6 +133,28 @@ def test_a_driver_that_hangs_is_told(program, monkeypatch):
     monkeypatch.setattr(machine, "ASK_SECONDS", 0.01)
     assert machine.accelerators() == ()
     assert "no answer within" in machine.driver_trouble()
+
+
+def on(gpus: int, threads: int) -> Cell:
+    return altered(cell(), hardware={"device": "cuda", "devices": gpus, "threads": threads})
+
+
+def test_a_gpu_has_the_cores_nearest_to_it_and_no_more_than_its_part(program, monkeypatch):
+    cards = "GPU-aa, 00000000:3B:00.0\nGPU-bb, 00000000:AF:00.0"
+    rows = "\n".join(f"NVIDIA A100-SXM4-80GB, 81920, 580.1, GPU-{card}" for card in ("aa", "bb"))
+    program("nvidia-smi", f"case $1 in *bus_id) echo '{cards}' ;; -L) ;; *) echo '{rows}' ;; esac")
+    local = "/sys/bus/pci/devices/0000:{}:00.0/local_cpulist".format
+    known = {local("3b"): "0-7\n", local("af"): "8-11,13\n"}
+    monkeypatch.setattr(machine, "read", lambda path: known.get(str(path), ""))
+    monkeypatch.setattr(machine, "usable_cores", lambda: list(range(14)))
+    assert machine.cores_near(["GPU-bb"]) == {8, 9, 10, 11, 13}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-bb")
+    with devices.lent(on(1, 4)) as lent:
+        assert (lent.gpus, lent.cores) == (("GPU-bb",), ("8", "9", "10", "11"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    for threads, expected in ((4, 8), (8, 14), (7, 14), (1, 2)):
+        assert devices.needed(on(2, threads), 1) == (2, expected)
+    assert devices.needed(on(1, 20), 1) == (1, 7)
 
 
 LISTING = """\

@@ -48,6 +48,7 @@ def config() -> dict:
     value["hardware"] |= {
         "cpu8": {"device": "cpu", "devices": 8, "slurm": {"partition": "cpu"}},
         "cpu2t4": {"device": "cpu", "devices": 2, "threads": 4, "slurm": {"partition": "cpu"}},
+        "a100x2t20": {"device": "cuda", "devices": 2, "threads": 20, "gpu_model": "A100"},
         "apple": {"device": "mps", "devices": 1},
         "2x2": {"device": "cuda", "devices": 2, "nodes": 2, "gpu_model": "A100"},
         "9x1": {"device": "cpu", "devices": 1, "nodes": 9},
@@ -116,7 +117,7 @@ LACKING = [
     ("a30x2", {}, "needs 2x A30, 8 cores (partition gpu has none)"),
     ("9x1", {}, "needs 9 nodes with 1 cores (partition gpu has 4)"),
     ("gpu1", {"partition": "cpu"}, "needs 1x GPU, 4 cores, 6000 MiB of memory (partition cpu has"),
-    ("a100x2", {"cpus_per_gpu": 20}, "needs 2x A100, 40 cores (partition gpu"),
+    ("a100x2t20", {}, "needs 2x A100, 40 cores (partition gpu"),
     ("apple", {}, "needs an Apple GPU"),
     ("cpu8", {"memory_mib": 40_000}, "needs 8 cores, 320000 MiB of memory (partition cpu has"),
 ]

@@ -48,7 +48,8 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a cell runs on: ``devices`` on each of ``nodes``; a CPU device has ``threads`` cores."""
+    """What a cell runs on: ``devices`` on each of ``nodes``. A CPU device has ``threads`` cores; as
+    many are beside a GPU, for the process that drives it."""
 
     name: str  # in config.yaml
     device: str  # cpu, cuda or mps

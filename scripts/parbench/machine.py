@@ -14,6 +14,7 @@ import platform
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from parbench import variables
@@ -85,7 +86,7 @@ def cores() -> int:
 
 
 def cores_of(hardware: Hardware) -> int:
-    """Return the number of cores per node that the CPU devices of ``hardware`` consist of."""
+    """Return the number of cores per node that ``hardware`` consists of, or that drive its GPUs."""
     return hardware.devices * hardware.threads
 
 
@@ -372,6 +373,26 @@ def usable_gpus(model: str | None = None) -> list[str]:
         return [uuid for uuid, name in gpus if is_model(name, model)]
     commonest = Counter(name for _, name in gpus).most_common(1)
     return [uuid for uuid, name in gpus if name == commonest[0][0]] if commonest else []
+
+
+def cores_near(gpus: Iterable[str]) -> set[int]:
+    """Return the cores of the NUMA nodes that the ``gpus`` (UUIDs) are at, as far as the kernel
+    tells: none for slices (MIG) and in containers that hide it."""
+    gpus = set(gpus)
+    if not gpus:
+        return set()
+    text, _ = asked(["nvidia-smi", "--query-gpu=uuid,pci.bus_id", "--format=csv,noheader"])
+    rows = (line.replace(" ", "").split(",") for line in text.splitlines())
+    # NVIDIA writes the domain with eight digits, the kernel with four.
+    addresses = [row[1][-12:].lower() for row in rows if len(row) == 2 and row[0] in gpus]
+    lists = [read(f"/sys/bus/pci/devices/{address}/local_cpulist") for address in addresses]
+    return {core for text in lists for core in _cores_in(text)}
+
+
+def _cores_in(text: str) -> Iterator[int]:
+    """Yield the cores of a list of the kernel, such as "0-15,32"."""
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        yield from range(int(first), int(last or first) + 1)
 
 
 def oom_kills() -> int:

@@ -235,8 +235,7 @@ class WorkflowRun:
         return state.code_digest(self.cell(wildcards))
 
     def cell_threads(self, wildcards: Any) -> int:
-        """Return the cores of its CPU devices, or one per GPU for the driving process. A pair gets
-        all: nothing runs beside it."""
+        """Return the cores that it holds. A pair gets all: nothing runs beside it."""
         cell = self.cell(wildcards)
         return ALL if isinstance(cell, Pair) else machine.cores_of(cell.hardware)
 

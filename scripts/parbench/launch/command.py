@@ -159,7 +159,6 @@ def _devices_of_ranks(cell: Cell) -> list[Path]:
 
 
 def _variables(cell: Cell, lent: Lent) -> dict[str, str]:
-    # hardware.threads is 1 beside a GPU: further threads would use cores of other cells.
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     variables = dict.fromkeys(threads, str(cell.hardware.threads)) | {
         "PYTHONUNBUFFERED": "1",

@@ -31,7 +31,7 @@ POLL_SECONDS = 0.2
 class Lent:
     """The devices of this machine that a cell holds.
 
-    ``gpus``: a UUID per GPU. ``cores``: the CPU devices, or the cores that drive the GPUs.
+    ``gpus``: a UUID per GPU. ``cores``: the CPU devices, or the cores beside the GPUs.
     """
 
     gpus: tuple[str, ...]
@@ -50,12 +50,13 @@ class Lent:
 
 def needed(side: Cell, nodes: int) -> tuple[int, int]:
     """Return how many GPUs and how many cores ``side`` needs on ``nodes`` nodes."""
-    number = nodes * side.hardware.devices
+    number, threads = nodes * side.hardware.devices, side.hardware.threads
     if side.hardware.device == "cpu":
-        return 0, number * side.hardware.threads
-    # One core for each process that drives a GPU, even if several share that GPU.
-    processes = max(number, nodes * strategies.of(side).ranks_per_node)
-    return number, min(processes, len(machine.usable_cores()))
+        return 0, number * threads
+    usable, gpus = len(machine.usable_cores()), len(machine.visible(machine.accelerators()))
+    # Not more than each GPU's part of the machine, and a core for each process of a GPU.
+    cores = number * max(1, min(threads, usable // max(1, gpus)))
+    return number, min(usable, max(cores, nodes * strategies.of(side).ranks_per_node))
 
 
 @contextlib.contextmanager
@@ -73,13 +74,13 @@ def lent(cell: Cell | Pair, here: int = 1) -> Iterator[Lent]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
     kind = f"GPUs of {model or 'one model'} (CUDA_VISIBLE_DEVICES is {visible})"
     gpu_by_lock = {f"gpu-{uuid}": uuid for uuid in usable}
-    core_by_lock = {f"core-{core}": str(core) for core in machine.usable_cores()}
     # Always GPUs before cores, so that two cells cannot wait for each other.
-    with (
-        _locked(gpus, kind, gpu_by_lock, cell.id) as lent_gpus,
-        _locked(cores, "cores", core_by_lock, cell.id) as lent_cores,
-    ):
-        yield Lent(lent_gpus, lent_cores)
+    with _locked(gpus, kind, gpu_by_lock, cell.id) as lent_gpus:
+        near = machine.cores_near(lent_gpus)
+        nearest = sorted(machine.usable_cores(), key=lambda core: core not in near)
+        core_by_lock = {f"core-{core}": str(core) for core in nearest}
+        with _locked(cores, "cores", core_by_lock, cell.id) as lent_cores:
+            yield Lent(lent_gpus, lent_cores)
 
 
 @contextlib.contextmanager

@@ -142,7 +142,7 @@ def resources(hardware: Hardware, asked: dict, cluster: Cluster | None) -> dict[
     offered = cluster.nodes_of(partition) if cluster else []
     request: dict[str, int | str | None] = {
         "nodes": nodes,
-        "cpus_per_task": devices * asked["cpus_per_gpu"] if on_gpus else machine.cores_of(hardware),
+        "cpus_per_task": machine.cores_of(hardware),
         "mem_mb": devices * asked["memory_mib"],
         "slurm_partition": partition.name if partition else asked["partition"],
         "slurm_account": asked["account"],

@@ -10,7 +10,7 @@ GRAIN = 2**16  # numbers, of which torch gives each thread at least half as many
 
 def pin(local_rank: int, processes: int) -> list[int]:
     """Bind this process to its share of the cores that the launcher locked: those of CPU devices,
-    or one per process that drives GPUs. Processes share cores if there are too few.
+    or those beside GPUs. Processes share cores if there are too few.
 
     Returns the cores. Without PARBENCH_CORES (train.py started by hand) nothing is bound.
     """

@@ -24,6 +24,9 @@ from parbench.plan.settings import Layer
 from parbench.plan.yaml_file import missing_key, none_of, words_of
 
 YEAR = 31_536_000  # in seconds
+# Its process launches kernels and runs autograd and NCCL in threads of their own; clusters commonly
+# have more beside each card.
+CORES_PER_GPU = 4
 Seconds = Annotated[float, Field(gt=0, le=YEAR), AS_WRITTEN]
 Short = Annotated[str, Field(min_length=1, max_length=100)]
 Seeds = Annotated[list[Seed], Field(min_length=1), Distinct]
@@ -113,7 +116,6 @@ class Slurm(Model):
         description="how GPUs are requested at this site: gpu (--gpus-per-node=...) or gres "
         "(--gres=gpu:...)"
     )
-    cpus_per_gpu: Whole = Field(description="cores for each GPU")
     memory_mib: Whole = Field(description="memory of a node in MiB, for each device of the cell")
     minutes: Annotated[int, Field(ge=1, le=365 * 24 * 60)] | None = Field(
         description="walltime of a cell in minutes; null: from earlier runs, or from the size of "
@@ -160,8 +162,10 @@ class HardwareEntry(Model):
         "for a source's hardware)"
     )
     devices: Whole = Field(description="number of devices on each node")
-    threads: Annotated[int, Field(ge=1, le=1024)] = Field(
-        1, description="cores of each CPU device, used by parallel operators"
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None,
+        description="cores of each CPU device (default: 1), used by parallel operators, or beside "
+        f"each GPU, for the process that drives it (default: {CORES_PER_GPU})",
     )
     nodes: Whole = Field(1, description="number of nodes")
     gpu_model: Short | None = Field(
@@ -173,11 +177,6 @@ class HardwareEntry(Model):
 
     @model_validator(mode="after")
     def _fits_its_device(self) -> HardwareEntry:
-        if self.device != "cpu" and self.threads > 1:
-            raise ValueError(
-                f"threads {self.threads} on device {self.device}; remove it: threads are those of "
-                "devices of kind cpu"
-            )
         if self.device == "cpu" and self.gpu_model:
             raise ValueError(
                 f"gpu_model {self.gpu_model!r} on device cpu; remove it or choose device: cuda"
@@ -186,7 +185,8 @@ class HardwareEntry(Model):
 
     def called(self, name: str) -> Hardware:
         """Return this entry of config.yaml as the `hardware` of a cell."""
-        return Hardware(name, self.device, self.devices, self.threads, self.nodes, self.gpu_model)
+        threads = self.threads or (1 if self.device == "cpu" else CORES_PER_GPU)
+        return Hardware(name, self.device, self.devices, threads, self.nodes, self.gpu_model)
 
 
 class Weights(Model):

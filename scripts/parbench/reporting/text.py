@@ -174,7 +174,7 @@ def deployment_text(deployment: str) -> str:
 def hardware_text(hardware: Hardware) -> str:
     """Describe hardware; a CPU device is one core, or one per thread."""
     devices, threads = hardware.devices, hardware.threads
-    if threads > 1:
+    if hardware.device == "cpu" and threads > 1:
         text = f"{count(devices, 'CPU device')} of {threads} cores"
     elif hardware.device == "cpu":
         text = count(devices, "CPU core")

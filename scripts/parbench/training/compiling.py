@@ -26,8 +26,8 @@ def own_cache(cell: Cell) -> Iterator[None]:
     if cell.training.compile == "none":
         yield
         return
-    if cell.hardware.device == "cpu":  # the compiler, too, may use only the device's cores
-        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(cell.hardware.threads)
+    # The compiler, too, may use only the device's cores.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(cell.hardware.threads)
     state = os.environ.get("PARBENCH_STATE")
     with tempfile.TemporaryDirectory("", "compiled-", state, ignore_cleanup_errors=True) as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -59,10 +60,9 @@ def set_up(
 
 def _all_cores(run: Run, own: list[int]) -> list[int]:
     """Return the cores of all ranks, in rank order."""
-    if run.cell.hardware.device != "cpu":
-        return []
-    rows = run.strategy.gathered([float(core) for core in own])
-    return [int(core) for row in rows for core in row]
+    most = round(run.strategy.reduced([float(len(own))], "max")[0])
+    rows = run.strategy.gathered([float(core) for core in own] + [math.nan] * (most - len(own)))
+    return [int(core) for row in rows for core in row if not math.isnan(core)]
 
 
 @contextlib.contextmanager

@@ -180,7 +180,7 @@ class Group(PlannedGroup):
     @property
     def cores(self) -> int:
         """The number of cores or GPUs on all nodes."""
-        return self.devices * self.hardware.threads
+        return self.devices * (self.hardware.threads if self.hardware.device == "cpu" else 1)
 
     @property
     def batch(self) -> int:
