@@ -365,7 +365,7 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
     pairs = [
         {"id": f"{group.id}.pair", "model": group.model, "variant": group.variant, **usual}
         | {"sides": [group.id, baselines[group.model]], "cells": group.pairs()}
-        | {"restarts": list(range(len(group.turns))), "not_run": group.not_run}
+        | {"restarts": list(range(len(group.turns))), "not_run": None}
         for group in groups
         if group.turns
     ]
@@ -460,7 +460,8 @@ def write_study(
             sides = [cell_json(side, 0) for side in (group, eager)]
             pair = make_pair(group.pairs()[restart], sides, restart)
             status = "ok" if group.status == "ok" else "out_of_memory"
-            metrics = make_pair_metrics(pair, status, seconds=(1.0, ratio)) | group.beside
+            on = {"environment": {"machine": MACHINE | group.machine}, "seconds": (1.0, ratio)}
+            metrics = make_pair_metrics(pair, status, **on) | group.beside
             write_json(paths["cells"] / pair["id"] / "metrics.json", metrics)
     make_table(paths["plan"], paths["cells"], paths["table"])
     return paths

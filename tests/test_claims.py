@@ -442,6 +442,15 @@ def test_pairs_decide_by_themselves(claim, ratios, direction):
     assert made.comparisons[0].measured.seeds == len(ratios)
 
 
+def test_pairs_decide_without_whole_trainings():
+    eager, ddp = (
+        each.model_copy(update={"not_run": "not measured", "runs": (), "cell_runs": ()})
+        for each in (EAGER, DDP)
+    )
+    assert judged(FASTER, eager, ddp).comparisons[0].verdict == words.NOT_RUN
+    assert answers(judged(FASTER, eager, turns(ddp, eager, *FAST))) == [(words.AS_CLAIMED, "")]
+
+
 def test_predicting_is_told_by_pairs_of_predicting():
     claim = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="inference_seconds")
     trained = turns(DDP, EAGER, *FAST)

@@ -240,15 +240,16 @@ def test_the_same_cells_on_two_machines_stand_side_by_side(tmp_path):
         ("two", (0.8, 0.81, 0.8, 0.8), 0.02),
     ):
 
-        def change(metrics, name=name, shift=shift):
-            metrics["environment"]["machine"] |= {"cpu": name, "fingerprint": name * 4}
+        def change(metrics, shift=shift):
             metrics["test_accuracy"] += shift
             if metrics["cell"]["seed"] == 0:
                 metrics["weights_sha256"] = "0f" * 32 if shift else "1f" * 32
             return metrics
 
-        groups = [Group("resnet18", "eager", CPU1), Group("resnet18", "ddp", CPU2, turns=ratios)]
-        groups += [Group(f"net-{name}", "eager", CPU1)]  # only there
+        on = {"machine": {"cpu": name, "fingerprint": name * 4}}
+        groups = [Group("resnet18", "eager", CPU1, **on)]
+        groups += [Group("resnet18", "ddp", CPU2, turns=ratios, **on)]
+        groups += [Group(f"net-{name}", "eager", CPU1, **on)]  # only there
         results = measured(tmp_path / name, groups, change, published=None)
         outs.append(evidence.unpack(wrote(tmp_path / "evidence", results), tmp_path / "out"))
     assert collected(outs[0])["machines"] is None

@@ -95,6 +95,16 @@ def test_a_speedup_is_that_of_pairs_whatever_whole_trainings_took():
     assert "speedup" not in set(table(group(), group("ddp"))["metric"])
 
 
+def test_a_speedup_needs_no_whole_trainings_and_names_its_machine():
+    left = {"not_run": "not measured", "machine": {"fingerprint": "f" * 12}}
+    found = table(group(**left), group("ddp", turns=TURNS, **left))
+    speedup = row(found, "speedup", "ddp")
+    assert speedup[["n_seeds", "machine"]].tolist() == [4, "f" * 12]
+    assert "not measured" not in speedup["reason"]
+    whole = row(found, "train_seconds", "ddp")
+    assert (whole["verdict"], whole["reason"]) == (words.NOT_RUN, "not measured")
+
+
 @pytest.mark.parametrize(
     ("training", "ratios"),
     [

@@ -6,7 +6,7 @@ import contextlib
 import math
 import shlex
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -27,7 +27,8 @@ class Group(PlannedGroup):
     """A planned group together with the measurements of its cells. Compared by identity.
 
     ``runs``: metrics.json of its cells or, for several models trained together (a group with
-    ``members``), one combined run per seed that all have; ``cell_runs``: the runs of all cells.
+    ``members``), one combined run per seed that all have; ``cell_runs``: the runs of all cells;
+    ``turned_on``: `machine` of each restart of a pair that it is a side of.
     """
 
     runs: tuple[Run, ...] = ()
@@ -36,6 +37,7 @@ class Group(PlannedGroup):
     # Pairs with a baseline, by the id of its group: of training, and of predicting.
     pairs: Mapping[str, Compared] = {}
     predicting: Mapping[str, Compared] = {}
+    turned_on: tuple[Mapping, ...] = ()
     __eq__, __hash__ = object.__eq__, object.__hash__
 
     @classmethod
@@ -107,11 +109,12 @@ class Group(PlannedGroup):
 
     def machines(self) -> list[str]:
         """Return the fingerprints of the machines that ran it."""
-        return list(dict.fromkeys(name for run in self.runs for name in fingerprints(run)))
+        names = [name for run in self.runs for name in fingerprints(run)]
+        return list(dict.fromkeys([*names, *(each["fingerprint"] for each in self.turned_on)]))
 
     def accelerators(self) -> list[str]:
         """Return the accelerators' names as recorded or, if none were, as planned."""
-        machines = (run["environment"]["machine"] for run in self.runs)
+        machines = [*(run["environment"]["machine"] for run in self.runs), *self.turned_on]
         names = {card["name"] for machine in machines for card in machine["accelerators"]}
         return sorted(names) or list(filter(None, [self.hardware.gpu_model]))
 
@@ -223,7 +226,7 @@ def groups_of(
     ``runs`` maps ids of cells and pairs to the contents of metrics.json; ``others``: of whatever
     else is at hand, which may have run at the same time.
     """
-    pairs_by_group = _turns(plan, runs)
+    pairs_by_group, turned_on = _turns(plan, runs), _turned_on(plan, runs)
     every = {run["cell"]["id"]: run for run in (*others, *runs.values())}
     overlapping, groups = _beside_others(every.values()), {}
     for planned in plan.groups + plan.together:
@@ -237,8 +240,9 @@ def groups_of(
         else:
             own_runs = cell_runs = [runs[cell] for cell in planned.cells]
         shared = any(run["cell"]["id"] in overlapping for run in cell_runs)
-        own_pairs = pairs_by_group.get(planned.id, {})
-        groups[planned.id] = Group.of(planned, own_runs, cell_runs, shared=shared, **own_pairs)
+        found = pairs_by_group.get(planned.id, {}) | {"shared": shared}
+        found["turned_on"] = tuple(turned_on[planned.id])
+        groups[planned.id] = Group.of(planned, own_runs, cell_runs, **found)
     return groups
 
 
@@ -265,7 +269,7 @@ def _beside_others(runs: Iterable[Run]) -> set[str]:
 def _turns(plan: StudyPlan, runs: Mapping[str, Run]) -> dict[str, dict[str, dict[str, Compared]]]:
     """Return a plan's pairs by the id of the variant's group: ``pairs`` (of training) and
     ``predicting``, each by the id of the baseline's group."""
-    ids = {(group.model, group.variant): group.id for group in plan.groups + plan.together}
+    ids = _ids(plan)
     pairs_by_group: dict[str, dict[str, dict[str, Compared]]] = {}
     for pair in plan.pairs:
         variant, baseline = (ids[pair.model, name] for name in (pair.variant, pair.baseline))
@@ -273,6 +277,22 @@ def _turns(plan: StudyPlan, runs: Mapping[str, Run]) -> dict[str, dict[str, dict
         by_kind = pairs_by_group.setdefault(variant, {"pairs": {}, "predicting": {}})
         by_kind[kind][baseline] = Compared.of(pair, runs)
     return pairs_by_group
+
+
+def _turned_on(plan: StudyPlan, runs: Mapping[str, Run]) -> dict[str, list[dict]]:
+    """Return the machines of all restarts of a plan's pairs, by the id of either side's group."""
+    ids, machines = _ids(plan), defaultdict(list)
+    for pair in plan.pairs:
+        for run in (runs[cell] for cell in pair.cells if cell in runs):
+            for number, side in enumerate(run["sides"]):
+                name = pair.variant if number < run["cell"]["variants"] else pair.baseline
+                machines[ids[pair.model, name]].append(side["environment"]["machine"])
+    return machines
+
+
+def _ids(plan: StudyPlan) -> dict[tuple[str, str], str]:
+    """Return the id of each group, by model and variant."""
+    return {(group.model, group.variant): group.id for group in plan.groups + plan.together}
 
 
 def _together(members: list[Group]) -> list[Run]:

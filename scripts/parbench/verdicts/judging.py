@@ -38,7 +38,7 @@ def verdict(
 
     ``series``: the number's values; ``bound``: the upper bound on a ratio.
     """
-    if group.not_run:
+    if group.not_run and not series.values:
         return Verdict(words.NOT_RUN, [])
     if why := _why_not_measured(metric, group, series):
         return Verdict(words.NOT_MEASURED, [why])

@@ -95,15 +95,15 @@ class Measured:
 
     def series(self, metric: Metric, group: Group) -> Series:
         """Return the metric's values over the group's seeds or restarts."""
-        if group.not_run:
-            return Series({})
-        if metric.name == "accuracy_difference":
-            return compared(METRICS["test_accuracy"], group, self.baseline(group))
-        if metric.name in IN_TURNS:
+        if metric.name in IN_TURNS:  # whatever was trained whole
             if group.baseline not in group.pairs:
                 return Series({}, "restarts")
             factor = IN_TURNS[metric.name](group, self.baseline(group))
             return group.pairs[group.baseline].series.times(factor)
+        if group.not_run:
+            return Series({})
+        if metric.name == "accuracy_difference":
+            return compared(METRICS["test_accuracy"], group, self.baseline(group))
         if metric is TO_PUBLISHED:
             goal = self.source.find(group, METRICS["test_accuracy"])
             # The accuracy may have been published for other work.
@@ -120,7 +120,7 @@ class Measured:
         self, metric: Metric, group: Group, series: Series, published: Published | None
     ) -> Verdict:
         """Return the verdict on a number, the mean of ``series``, by its ``published`` value."""
-        is_speedup = metric.name == "speedup" and not group.not_run
+        is_speedup = metric.name == "speedup" and (series.values or not group.not_run)
         bound = group.at_most_faster(self.baseline(group)) if is_speedup else math.inf
         return verdict(metric, group, self.plan.study, series, published, bound)
 
@@ -132,9 +132,10 @@ class Measured:
                 continue
             published, why = self.published(metric, group)
             judged = self.verdict(metric, group, series, published)
+            not_run = None if series.values else group.not_run
             clocked = metric.depends_on_clock and metric.kind == "absolute"
             reasons = [
-                group.not_run,
+                not_run,
                 *group.failures(),
                 *uncertified,
                 *group.cautions(metric),
@@ -164,7 +165,7 @@ class Measured:
                 status=group.status,
                 metric=metric.name,
                 unit=metric.unit,
-                n_seeds=None if group.not_run else series.seeds,
+                n_seeds=None if not_run else series.seeds,
                 of=series.of,
                 **{name: getattr(series, name) for name in NUMBERS},
                 published=published.value if published else None,
