@@ -365,7 +365,7 @@ def plan_json(study: dict, groups: list[Group], deployment: str = "host") -> dic
     pairs = [
         {"id": f"{group.id}.pair", "model": group.model, "variant": group.variant, **usual}
         | {"sides": [group.id, baselines[group.model]], "cells": group.pairs()}
-        | {"restarts": list(range(len(group.turns))), "not_run": None}
+        | {"restarts": list(range(len(group.turns))), "not_run": group.not_run}
         for group in groups
         if group.turns
     ]

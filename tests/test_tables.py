@@ -96,7 +96,7 @@ def test_a_speedup_is_that_of_pairs_whatever_whole_trainings_took():
 
 
 def test_a_speedup_needs_no_whole_trainings_and_names_its_machine():
-    left = {"not_run": "not measured", "machine": {"fingerprint": "f" * 12}}
+    left = {"told": {"not_run": "not measured"}, "machine": {"fingerprint": "f" * 12}}
     found = table(group(**left), group("ddp", turns=TURNS, **left))
     speedup = row(found, "speedup", "ddp")
     assert speedup[["n_seeds", "machine"]].tolist() == [4, "f" * 12]
