@@ -54,6 +54,14 @@ def test_cells_of_two_checkouts_by_the_program(context, tmp_path, monkeypatch, c
         program("--against", tmp_path)
 
 
+def test_the_loop_beside_a_bare_one(context):
+    rows = benchmarks.loop(context, steps=2)
+    assert [row.what for row in rows] == [
+        f"steps a second, Simple CNN, batch {batch}, cpu" for batch in (64, 16)
+    ]
+    assert all(value > 0 for row in rows for value in row.values)
+
+
 def test_planning_of_many_cells(context):
     rows = benchmarks.cells5000(context, seeds=2)
     assert [row.what for row in rows] == [

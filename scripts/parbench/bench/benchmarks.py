@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from parbench.bench import pairs as known
 from parbench.bench.turns import BenchRow, Pairs, means, ratio, take_turns
+from parbench.cell import read as read_cell
 from parbench.errors import ParbenchError
 from parbench.files import read_json
 
@@ -110,8 +111,8 @@ tables:
 class TimedCells:
     """Cells on random images in a copy of a checkout, which can be trained repeatedly."""
 
-    def __init__(self, checkout: Path, folder: Path) -> None:
-        self.folder = work_folder(checkout, folder, yaml.safe_load(STUDY))
+    def __init__(self, checkout: Path, folder: Path, study: str) -> None:
+        self.folder = work_folder(checkout, folder, yaml.safe_load(study))
         self.data = self.folder / "results/data/synthetic-32"
         run(snakemake("--cores", "1", "results/data/synthetic-32/digest.json"), self.folder)
 
@@ -130,7 +131,7 @@ def in_turns(context: Context, model: str, key: str) -> tuple[dict[str, Pairs], 
     """
     contenders = {}
     for name, checkout in context.checkouts.items():
-        cells = TimedCells(checkout, context.folder / name)
+        cells = TimedCells(checkout, context.folder / name, STUDY)
         for strategy in ("eager", "ddp"):
             contenders[f"{strategy}, {name}"] = partial(cells.train, model, strategy, key)
     times = take_turns(contenders, context.pairs)
@@ -152,6 +153,39 @@ def start(context: Context) -> list[BenchRow]:
     seconds, rows = in_turns(context, "resnet18", "startup_seconds")
     what = "start of ddp over that of eager, this"
     return [*rows, ratio(what, seconds["ddp, this"], seconds["eager, this"])]
+
+
+LOOP = """
+title: bench
+description: of make bench
+citation: null
+dataset: synthetic-32
+seeds: [0]
+settings: {epochs: 1, steps: 4, optimizer: sgd, schedule: constant, learning_rate: 0.01}
+models: {simple_cnn: {}}
+variants:
+  batch-64: {strategy: eager, hardware: cpu1, settings: {global_batch: 64}}
+  batch-16: {strategy: eager, hardware: cpu1, settings: {global_batch: 16}}
+tables:
+  - {title: All, variants: [batch-64, batch-16], metrics: [train_seconds]}
+"""
+
+
+def loop(context: Context, steps: int = 200) -> list[BenchRow]:
+    """Measure steps a second of the loop, crops and flips included, over a bare one's without"""
+    import torch
+
+    from parbench.bench.bare_loop import contenders
+
+    cells, rows = TimedCells(ROOT, context.folder / "this", LOOP), []
+    for path in sorted(cells.folder.glob("results/cells/*/cell.json"), reverse=True):
+        cell = read_cell(path)
+        if torch.cuda.is_available():
+            cell = replace(cell, hardware=replace(cell.hardware, device="cuda"))
+        times = take_turns(contenders(cell, cells.data, steps), context.pairs)
+        what = f"Simple CNN, batch {cell.training.global_batch}, {cell.hardware.device}"
+        rows.append(ratio(f"steps a second, {what}", times["a bare loop"], times["the loop"]))
+    return rows
 
 
 # ---------------------------------------------------------------- pairs
@@ -237,6 +271,7 @@ def many_cells(context: Context, seeds: int) -> list[BenchRow]:
 BENCHMARKS: dict[str, Callable[[Context], list[BenchRow]]] = {
     "train": train,
     "start": start,
+    "loop": loop,
     "pairs": pairs,
     "quickstart": study,
     "cells5000": cells5000,

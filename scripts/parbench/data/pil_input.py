@@ -16,7 +16,7 @@ class PilInput:
     """The counterpart of loader.Augment, with the same arguments, by PIL, image by image."""
 
     def __init__(self, dataset: loader.Dataset, seed: int, image_size: int, augment: bool) -> None:
-        self._data = dataset
+        self._data = dataset.without_train_images()
         self._seed = seed
         self._side = [image_size, image_size]
         self._augment = augment

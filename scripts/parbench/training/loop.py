@@ -96,6 +96,7 @@ class Run:
             )
         if settings.memory_format == "channels_last":
             self.augment = loader.ChannelsLast(self.augment)
+        self.data = self.data.without_train_images()  # `augment` has them
         samples, steps = len(self.data.train_labels), settings.steps
         bounds = loader.batches(samples, settings.global_batch, settings.min_tail)
         if steps is not None and steps > len(bounds):
@@ -361,7 +362,7 @@ class Run:
             loss = self.step(order[start:stop], place.epoch)
             self.next_rate()
             # A step's loss is a mean over the batch, the epoch's a mean over its samples.
-            total = total + loss * (stop - start)
+            total.add_(loss, alpha=stop - start)
             place.step += 1
             self.beat("training")
             due = self.lookout.due("training")
