@@ -12,6 +12,7 @@ from torch import nn
 
 from parbench import models
 from parbench.errors import ParbenchError
+from parbench.measure import flops
 from parbench.strategies import _stages as stages
 
 
@@ -129,3 +130,24 @@ def test_what_a_model_cannot_be_is_refused(name, given, stages, size, words):
 
     with pytest.raises(ParbenchError, match=words):
         made()
+
+
+# ---------------------------------------------------------------- their arithmetic
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "options", "operations"),
+    [
+        # 2 x (3x3x3x4 on 32x32, 3x3x4x8 on 16x16, 512x32, 32x10)
+        ("simple_cnn", 32, {}, 2 * (110_592 + 73_728 + 16_384 + 320)),
+        # Grouped convolutions: as published, 4.5 G multiplications for 1,000 classes.
+        ("convnext", 224, {}, 8.91e9),
+    ],
+)
+def test_operations_of_a_training_step_are_three_times_those_of_a_forward_pass(
+    name, size, options, operations
+):
+    module = models.load(name)
+    defaults = {key: option["default"] for key, option in module.OPTIONS.items()}
+    counted = flops.per_sample(lambda: module.build(10, size, defaults | options), size)
+    assert counted == pytest.approx(3 * operations, rel=1e-3)

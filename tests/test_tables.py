@@ -105,6 +105,15 @@ def test_a_speedup_needs_no_whole_trainings_and_names_its_machine():
     assert (whole["verdict"], whole["reason"]) == (words.NOT_RUN, "not measured")
 
 
+def test_use_of_the_arithmetic_is_of_as_many_devices_and_only_where_a_table_names_it():
+    counted = {"flops_per_sample": [2e9] * 4, "best_flops_per_second": [4e12] * 4}
+    counted["samples_per_second"] = [1000.0] * 4
+    shown = [{"title": "T", "variants": ["ddp"], "metrics": ["mfu"]}]
+    frame = table(group(measured=counted), group("ddp", TWO, measured=counted), tables=shown)
+    assert row(frame, "mfu", "ddp")["mean"] == pytest.approx(0.25)
+    assert set(frame[frame["metric"] == "mfu"]["variant"]) == {"ddp"}
+
+
 @pytest.mark.parametrize(
     ("training", "ratios"),
     [

@@ -131,6 +131,14 @@ def _joules_per_sample(run: Run) -> float | None:
     return joules and joules / (run["samples_per_second"] * run["train_seconds"])
 
 
+def _mfu(run: Run) -> float | None:
+    if run.get("flops_per_sample") is None:
+        return None
+    hardware = run["cell"]["hardware"]
+    rate = run["best_flops_per_second"] * hardware["devices"] * hardware["nodes"]
+    return run["flops_per_sample"] * run["samples_per_second"] / rate
+
+
 def _optional(name: str, label: str, unit: str = "") -> Metric:
     """Return a metric that some cells have; without a unit or in MiB, it is not clocked."""
     read, clocked = methodcaller("get", name), unit not in ("", "MiB")
@@ -236,6 +244,17 @@ _ALL = (
         read=_joules_per_sample,
         clocked=True,
         optional=True,
+    ),
+    Metric(
+        "mfu",
+        "Share of the best rate (MFU)",
+        "fraction",
+        "absolute",
+        True,
+        _mfu,
+        clocked=True,
+        optional=True,
+        named=True,
     ),
     Metric(
         "profile_self_seconds",

@@ -12,7 +12,7 @@ import torch
 from parbench.cell import Cell
 from parbench.cell import read as read_cell
 from parbench.data import kept, tokens
-from parbench.measure import metrics_json, scores
+from parbench.measure import flops, metrics_json, scores
 from parbench.strategies._base import Strategy
 from parbench.training import checkpoint, launched
 from parbench.training.endings import CompanionDiverged, Diverged, Stopped
@@ -98,12 +98,24 @@ def _result(
         **test_scores,
         "inference": run.inference,
         **_tokens(run, seconds),
+        **_arithmetic(run),
         **run.extra,
         "weights_sha256": metrics_json.weights_sha256(weights),
         "beside": [
             {key: other[key] for key in ("model", "train_seconds")}
             for other in run.companions.others
         ],
+    }
+
+
+def _arithmetic(run: Run) -> dict[str, float]:
+    """Return what `mfu` is made of; nothing for texts, whose lengths differ, and beside other
+    models, which it would disturb."""
+    if run.data.vocabulary is not None or run.companions.others:
+        return {}
+    return {
+        "flops_per_sample": flops.per_sample(run.build, run.training.image_size),
+        "best_flops_per_second": flops.best_rate(run.strategy.devices[0], run.training.precision),
     }
 
 
