@@ -448,7 +448,7 @@ def test_a_terminal_of_another_encoding_gets_question_marks(tmp_path):
     assert "Tafel?.csv" in done.stderr
 
 
-def test_what_steers_the_speed_of_cores_and_gpus_is_told(tmp_path, monkeypatch):
+def test_what_steers_the_speed_of_cores_and_gpus_is_told(program, tmp_path, monkeypatch):
     files = {
         "intel_pstate/no_turbo": "1\n",
         "cpu2/cpufreq/scaling_governor": "performance\n",
@@ -473,7 +473,13 @@ def test_what_steers_the_speed_of_cores_and_gpus_is_told(tmp_path, monkeypatch):
         "NUMA": "node1",
     }
     assert steering.of_cores([7]) == {"turbo": "off"}
-    assert steering.of_gpus() == {"MPS": "on", "NCCL": "IB_HCA mlx5_0"}
+    limits = {"power limit": "700.00 W", "highest clock": "1980 MHz"}
+    row = "echo '700.00 W, 1980 MHz'"
+    program("nvidia-smi", f"[ $3 = --id=GPU-aa,GPU-bb ] && {row} && {row} || echo 'No devices'")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-aa,GPU-bb")
+    monkeypatch.setenv("NCCL_VERSION", "2.28.3-1")
+    assert steering.of_gpus() == {"MPS": "on", "NCCL": "IB_HCA mlx5_0", **limits}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-11")
     monkeypatch.delenv("NCCL_IB_HCA")
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY")
     monkeypatch.setattr(steering, "MPS", tmp_path / "none")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from parbench.machine import read
+from parbench.machine import asked, read
 
 CPUS = Path("/sys/devices/system/cpu")
 MPS = Path("/tmp/nvidia-mps")  # noqa: S108  # the default of CUDA_MPS_PIPE_DIRECTORY
@@ -29,15 +30,29 @@ def of_cores(cores: Iterable[int]) -> dict[str, str]:
 
 
 def of_gpus() -> dict[str, str]:
-    """Return whether processes share a GPU by MPS, and what was said to NCCL."""
+    """Return whether processes share a GPU by MPS, what was said to NCCL, and the power limit and
+    highest clock of the visible cards."""
     pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", MPS))
     said = {
         name.removeprefix("NCCL_"): os.environ[name]
         for name in sorted(os.environ)
-        if name.startswith("NCCL_")
+        # NVIDIA's images set NCCL_VERSION: of a library that torch does not use.
+        if name.startswith("NCCL_") and name != "NCCL_VERSION"
     }
     nccl = ", ".join(f"{name} {value}" for name, value in said.items())
-    return {"MPS": "on" if (pipes / "control").exists() else "off", "NCCL": nccl or "its defaults"}
+    found = {"MPS": "on" if (pipes / "control").exists() else "off", "NCCL": nccl or "its defaults"}
+    return found | _limits()
+
+
+def _limits() -> dict[str, str]:
+    """Return the power limit and highest clock of the visible cards; nothing for slices (MIG)."""
+    command = ["nvidia-smi", "--query-gpu=power.limit,clocks.max.sm", "--format=csv,noheader"]
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        command.append(f"--id={visible}")
+    text, _ = asked(command)
+    rows = re.findall(r"^([\d.]+ W), (\d+ MHz)$", text, re.MULTILINE)
+    found = dict(zip(("power limit", "highest clock"), zip(*rows, strict=True), strict=False))
+    return {name: _each(values) for name, values in found.items()}
 
 
 def _flag(path: Path, zero: str, one: str) -> str:
