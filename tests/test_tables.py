@@ -105,6 +105,13 @@ def test_a_speedup_needs_no_whole_trainings_and_names_its_machine():
     assert (whole["verdict"], whole["reason"]) == (words.NOT_RUN, "not measured")
 
 
+def test_a_rate_of_a_second_is_called_short():
+    for seconds, short in (([1.9, 3.0], True), ([2.0, 3.0], False)):
+        frame = table(group(seeds=2, measured={"train_seconds": seconds}))
+        assert ("short: timed" in row(frame, "samples_per_second")["reason"]) == short
+        assert "short: timed" not in row(frame, "startup_seconds")["reason"]
+
+
 def test_use_of_the_arithmetic_is_of_as_many_devices_and_only_where_a_table_names_it():
     counted = {"flops_per_sample": [2e9] * 4, "best_flops_per_second": [4e12] * 4}
     counted["samples_per_second"] = [1000.0] * 4

@@ -22,6 +22,8 @@ from parbench.verdicts.pairs import Compared, lengths_of
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.words import FAILURES, NOT_RUN, OK
 
+LEAST_SECONDS = 2.0  # of training, as each side of a pair has in its turns
+
 
 class Group(PlannedGroup):
     """A planned group together with the measurements of its cells. Compared by identity.
@@ -57,6 +59,11 @@ class Group(PlannedGroup):
         """Return how many runs failed, by the word for the failure."""
         counts = Counter(run["status"] for run in self.runs)
         return {word: counts[status] for status, word in FAILURES.items() if counts[status]}
+
+    @property
+    def is_short(self) -> bool:
+        """Whether some run timed so few seconds of training that its rate says little."""
+        return any((run["train_seconds"] or math.inf) < LEAST_SECONDS for run in self.ok)
 
     @property
     def status(self) -> str:

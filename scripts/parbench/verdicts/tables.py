@@ -32,7 +32,7 @@ from parbench.verdicts.judging import Verdict, scale_difference, verdict
 from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.rows import NUMBERS, Row, write_rows
 from parbench.verdicts.sequential import Series
-from parbench.verdicts.words import NOT_REACHED, OK, SHARED
+from parbench.verdicts.words import NOT_REACHED, OK, SHARED, SHORT
 
 # Ratios that pairs measure, with the factor between each and the speedup.
 IN_TURNS = {
@@ -41,6 +41,10 @@ IN_TURNS = {
     "parallel_efficiency": lambda group, baseline: baseline.devices / group.devices,
 }
 SHOWN_OPERATORS = 5  # those with the largest self time, besides the published ones
+
+
+# Of the seconds of training.
+TRAINED = ("train_seconds", "epoch_seconds", "samples_per_second", "tokens_per_second", "mfu")
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,7 @@ class Measured:
                 *uncertified,
                 *group.cautions(metric),
                 SHARED if group.shared and clocked and series.values else "",
+                SHORT if group.is_short and metric.name in TRAINED and series.values else "",
                 *series.reasons,
                 self._reading(series) if metric.name == "accuracy_difference" else "",
                 *judged.reasons,
