@@ -139,14 +139,17 @@ def on(gpus: int, threads: int) -> Cell:
     return altered(cell(), hardware={"device": "cuda", "devices": gpus, "threads": threads})
 
 
-def test_a_gpu_has_the_cores_nearest_to_it_and_no_more_than_its_part(program, monkeypatch):
+def test_a_gpu_has_the_cores_nearest_to_it_and_no_more_than_its_part(
+    program, monkeypatch, tmp_path
+):
     cards = "GPU-aa, 00000000:3B:00.0\nGPU-bb, 00000000:AF:00.0"
     rows = "\n".join(f"NVIDIA A100-SXM4-80GB, 81920, 580.1, GPU-{card}" for card in ("aa", "bb"))
     program("nvidia-smi", f"case $1 in *bus_id) echo '{cards}' ;; -L) ;; *) echo '{rows}' ;; esac")
     local = "/sys/bus/pci/devices/0000:{}:00.0/local_cpulist".format
     known = {local("3b"): "0-7\n", local("af"): "8-11,13\n"}
     monkeypatch.setattr(machine, "read", lambda path: known.get(str(path), ""))
-    monkeypatch.setattr(machine, "usable_cores", lambda: list(range(14)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(14)))
+    monkeypatch.setattr(machine, "CGROUPS", str(tmp_path / "none"))
     assert machine.cores_near(["GPU-bb"]) == {8, 9, 10, 11, 13}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-bb")
     with devices.lent(on(1, 4)) as lent:

@@ -14,7 +14,7 @@ import platform
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from parbench import variables
@@ -86,7 +86,7 @@ def cores() -> int:
 
 
 def cores_of(hardware: Hardware) -> int:
-    """Return the number of cores per node that ``hardware`` consists of, or that drive its GPUs."""
+    """Return the cores per node that ``hardware`` consists of, or that are to drive its GPUs."""
     return hardware.devices * hardware.threads
 
 
@@ -349,14 +349,17 @@ def visible(accelerators: tuple[dict, ...]) -> list[dict]:
     return gpus
 
 
-def usable_cores() -> list[int]:
+def usable_cores(near: Collection[int] = ()) -> list[int]:
     """Return the cores that cells may use: the affinity, within a container's CPU limit.
 
     One thread of every physical core comes first: two cells on the threads of one core would slow
-    each other down.
+    each other down. Of these, cores that are ``near`` come first.
     """
-    affinity = sorted(os.sched_getaffinity(0), key=lambda core: (_thread(core), core))
-    return affinity[: cores()]
+
+    def rank(core: int) -> tuple[int, bool, int]:
+        return _thread(core), core not in near, core
+
+    return sorted(os.sched_getaffinity(0), key=rank)[: cores()]
 
 
 def _thread(core: int) -> int:

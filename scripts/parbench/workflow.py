@@ -21,7 +21,7 @@ from typing import Any
 
 from snakemake.exceptions import WorkflowError
 
-from parbench import files, machine
+from parbench import files
 from parbench.arguments import of_snakemake
 from parbench.cache import say
 from parbench.cell import Cell, Pair
@@ -29,7 +29,7 @@ from parbench.data import pretrained, source
 from parbench.deploy import deployment, images
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
-from parbench.launch import run_lock, slurm, slurm_cluster
+from parbench.launch import devices, run_lock, slurm, slurm_cluster
 from parbench.measure import provenance
 from parbench.plan import config as configuration
 from parbench.plan import consistency, expansion, state, writing
@@ -235,9 +235,9 @@ class WorkflowRun:
         return state.code_digest(self.cell(wildcards))
 
     def cell_threads(self, wildcards: Any) -> int:
-        """Return the cores that it holds. A pair gets all: nothing runs beside it."""
+        """Return the cores that it holds, of a node. A pair gets all: nothing runs beside it."""
         cell = self.cell(wildcards)
-        return ALL if isinstance(cell, Pair) else machine.cores_of(cell.hardware)
+        return ALL if isinstance(cell, Pair) else devices.needed(cell, 1)[1]
 
     def cell_priority(self, wildcards: Any) -> int:
         """Return 1000 - seed (or restart), so that compared strategies run close in time.

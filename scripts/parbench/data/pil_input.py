@@ -1,6 +1,6 @@
 """Batches as most published code makes them: from PIL images by torchvision's transforms.
 
-Like a DataLoader without workers, it makes one sample at a time in the training process, on its one
+Like a DataLoader without workers, it makes one sample at a time in the training process, on one
 core, while the device waits. Crops and flips are those of loader.Augment, so that the two inputs
 differ only in cost and in rounding: PIL resizes bytes, not floats.
 """

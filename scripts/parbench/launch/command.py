@@ -160,7 +160,11 @@ def _devices_of_ranks(cell: Cell) -> list[Path]:
 
 def _variables(cell: Cell, lent: Lent) -> dict[str, str]:
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    variables = dict.fromkeys(threads, str(cell.hardware.threads)) | {
+    count = cell.hardware.threads
+    if cell.hardware.device == "cuda":  # beside which there may be fewer cores
+        processes = strategies.of(cell).ranks_per_node * cell.hardware.nodes
+        count = max(1, min(count, len(lent.cores) // processes))
+    variables = dict.fromkeys(threads, str(count)) | {
         "PYTHONUNBUFFERED": "1",
         "PYTHONUTF8": "1",  # the log, whatever the terminal's encoding
         "PYTHONHASHSEED": "0",

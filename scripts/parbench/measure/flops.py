@@ -68,4 +68,4 @@ def _best(work: Callable[[], object], operations: int, device: torch.device) -> 
         with Stopwatch([device]) as watch:
             work()
         seconds.append(watch.seconds)
-    return operations / min(seconds)
+    return operations / max(min(seconds), 1e-9)  # a clock may stand still

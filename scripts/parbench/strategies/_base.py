@@ -308,8 +308,6 @@ class Strategy:
         """Reduce numbers over all ranks in double precision; ``op`` is sum or max."""
         import torch
 
-        if self.world_size == 1:
-            return list(values)  # without waiting for the device
         tensor = torch.tensor(values, dtype=torch.float64, device=self.devices[0])
         return self.reduce(tensor, op).tolist()
 

@@ -27,7 +27,7 @@ def own_cache(cell: Cell) -> Iterator[None]:
         yield
         return
     # The compiler, too, may use only the device's cores.
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(cell.hardware.threads)
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(torch.get_num_threads())
     state = os.environ.get("PARBENCH_STATE")
     with tempfile.TemporaryDirectory("", "compiled-", state, ignore_cleanup_errors=True) as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder

@@ -18,7 +18,7 @@ from parbench.training import checkpoint, launched
 from parbench.training.endings import CompanionDiverged, Diverged, Stopped
 from parbench.training.infer import infer
 from parbench.training.loop import Run
-from parbench.training.progress import Heartbeat
+from parbench.training.progress import Heartbeat, is_out_of_memory
 from parbench.training.set_up import rank_of, set_up
 
 
@@ -113,10 +113,14 @@ def _arithmetic(run: Run) -> dict[str, float]:
     models, which it would disturb."""
     if run.data.vocabulary is not None or run.companions.others:
         return {}
-    return {
-        "flops_per_sample": flops.per_sample(run.build, run.training.image_size),
-        "best_flops_per_second": flops.best_rate(run.strategy.devices[0], run.training.precision),
-    }
+    try:
+        best = flops.best_rate(run.strategy.devices[0], run.training.precision)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return {}  # no room for it beside the model, whose training has its result
+    counted = flops.per_sample(run.build, run.training.image_size)
+    return {"flops_per_sample": counted, "best_flops_per_second": best}
 
 
 def _tokens(run: Run, seconds: float) -> dict:

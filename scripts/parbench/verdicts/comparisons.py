@@ -270,7 +270,7 @@ def _lack(
 ) -> tuple[str, list[str]]:
     """Return the word for why two groups decide nothing, and the reasons; empty if they do."""
     sides = (over, under)
-    taken = pair is not None and series.values  # whatever was trained whole
+    taken = pair is not None and (pair.restarts or pair.failed)  # whatever was trained whole
     if missing := [side.not_run for side in sides if side.not_run and not taken]:
         return words.NOT_RUN, missing
     if cautions := _cautions(metric, over, under):

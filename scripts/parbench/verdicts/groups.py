@@ -115,13 +115,13 @@ class Group(PlannedGroup):
         return self.differs or (metric.is_score and self.scores_differ) or ""
 
     def machines(self) -> list[str]:
-        """Return the fingerprints of the machines that ran it."""
+        """Return the fingerprints of the machines that ran it or, if none did, its pairs."""
         names = [name for run in self.runs for name in fingerprints(run)]
-        return list(dict.fromkeys([*names, *(each["fingerprint"] for each in self.turned_on)]))
+        return list(dict.fromkeys(names or (each["fingerprint"] for each in self.turned_on)))
 
     def accelerators(self) -> list[str]:
         """Return the accelerators' names as recorded or, if none were, as planned."""
-        machines = [*(run["environment"]["machine"] for run in self.runs), *self.turned_on]
+        machines = [run["environment"]["machine"] for run in self.runs] or self.turned_on
         names = {card["name"] for machine in machines for card in machine["accelerators"]}
         return sorted(names) or list(filter(None, [self.hardware.gpu_model]))
 

@@ -75,7 +75,7 @@ class Measured:
         named = {name for table in own_tables for name in table.metrics}
         shown = named | {metric.name for metric in METRICS.values() if not metric.named}
         if group.not_run:
-            shown = named or set(DEFAULT_METRICS)
+            shown = (named or set(DEFAULT_METRICS)) | ({"speedup"} if group.pairs else set())
         kept = [
             metric
             for metric in METRICS.values()
@@ -233,5 +233,8 @@ def main(arguments: list[str] | None = None) -> None:
     runs = read_runs(plan, options.cells, plan.measured)
     measured, rows = Measured(plan, groups_of(plan, runs, at_hand(options.cells)), source), []
     for group in measured.groups.values():
-        rows += measured.rows(group, certificates.problems(group.cell_runs) if certificates else [])
+        uncertified = certificates.problems(group.cell_runs) if certificates else []
+        if certificates and group.turned_on and not group.cell_runs:
+            uncertified.append("⚠ not certified: its pairs alone were measured")
+        rows += measured.rows(group, uncertified)
     write_rows(options.out, rows)
