@@ -75,7 +75,8 @@ class Measured:
         named = {name for table in own_tables for name in table.metrics}
         shown = named | {metric.name for metric in METRICS.values() if not metric.named}
         if group.not_run:
-            shown = (named or set(DEFAULT_METRICS)) | ({"speedup"} if group.pairs else set())
+            turned = any(pair.restarts for pair in group.pairs.values())
+            shown = (named or set(DEFAULT_METRICS)) | ({"speedup"} if turned else set())
         kept = [
             metric
             for metric in METRICS.values()
