@@ -9,7 +9,7 @@ import pytest
 
 import constructed
 from parbench import strategies
-from parbench.launch import devices
+from parbench.launch import command, devices
 from parbench.measure import clocks, metrics_json, provenance
 from parbench.plan import config
 from parbench.plan.state import code_digest
@@ -37,6 +37,17 @@ def test_on_one_gpu_each_process_has_a_core_and_on_one_core_none_may(monkeypatch
     value = altered(value, hardware={"device": "cuda"})
     assert not list(strategies.of(value).check())
     assert devices.needed(value, 1) == (1, 2)  # of which each process has one
+
+
+@pytest.mark.parametrize(("lent", "threads"), [(4, "2"), (8, "4"), (16, "4"), (1, "1")])
+def test_beside_a_gpu_a_process_has_no_more_threads_than_cores(tmp_path, lent, threads):
+    value = altered(cell("concurrent", 1, beside=BESIDE), hardware={"device": "cuda", "threads": 4})
+    paths = [tmp_path / name for name in ("cell.json", "data", "metrics.json", "log.txt")]
+    cores = tuple(map(str, range(lent)))
+    made = command.programs(
+        command.Task(value, *paths), 0, None, devices.Lent(("GPU-1",), cores), None, tmp_path, {}
+    )
+    assert [each.environment["OMP_NUM_THREADS"] for each in made.values()] == [threads] * 2
 
 
 def test_the_code_of_a_cell_is_that_of_all_its_models(monkeypatch):

@@ -162,8 +162,7 @@ def _variables(cell: Cell, lent: Lent) -> dict[str, str]:
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     count = cell.hardware.threads
     if cell.hardware.device == "cuda":  # beside which there may be fewer cores
-        processes = strategies.of(cell).ranks_per_node * cell.hardware.nodes
-        count = max(1, min(count, len(lent.cores) // processes))
+        count = max(1, min(count, len(lent.cores) // strategies.of(cell).ranks_per_node))
     variables = dict.fromkeys(threads, str(count)) | {
         "PYTHONUNBUFFERED": "1",
         "PYTHONUTF8": "1",  # the log, whatever the terminal's encoding
