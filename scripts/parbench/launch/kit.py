@@ -43,6 +43,7 @@ SCHEMA_VERSION = 1
 RESULTS = "results.json"
 # Besides the ranks' grace period for a checkpoint: to end them and to write results.json.
 MARGIN_SECONDS = 10.0
+LEAST_SECONDS = 30.0  # of a cell of which nothing is known; to start takes some ten
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,9 @@ class _Visit:
         """Return whether the cell would end in time, judging by others of its group."""
         times = [self._took(other) for other in self.kit.cells if other.group == each.group]
         known_times = [seconds for seconds in (*times, each.seconds) if seconds is not None]
-        return time.monotonic() + max(known_times, default=0.0) + MARGIN_SECONDS < self.ends
+        return (
+            time.monotonic() + max(known_times, default=LEAST_SECONDS) + MARGIN_SECONDS < self.ends
+        )
 
     def _took(self, each: Entry) -> float | None:
         out = self.metrics(each)
