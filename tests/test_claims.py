@@ -80,13 +80,13 @@ def group(
     return groups_of(StudyPlan.of(plan, "plan"), runs)[own.id]
 
 
-def judged(claim: dict, *groups: Group, rows=(), found=()):
+def judged(claim: dict, *groups: Group, rows=(), found=(), means=None):
     """Return the verdict on one claim about ``paper``."""
     with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
         file.write("\n".join([HEAD, *(f"paper,Table 1,{row}" for row in rows)]))
         file.flush()
         source = PublishedSource("paper", rows_of(file.name))
-    study = Rebuilt("paper-cpu", ABOUT, source, groups, {})
+    study = Rebuilt("paper-cpu", ABOUT, source, groups, means or {})
     claim = Claim(study="paper", claim="It is so.", **claim)
     return claims.judge({"a": claim}, [study], found)[0]
 
@@ -217,7 +217,8 @@ def test_an_option_may_be_named_by_the_default_that_cells_leave_out():
 
 
 def test_devices_of_two_kinds_are_compared_only_where_named():
-    gpu = group("eager-gpu", T4, 10)
+    tf32 = {"tf32": {"convolutions": True, "matmul": False}}  # which processors have not
+    gpu = group("eager-gpu", T4, 10, training=tf32)
     same = ratio({"device": "gpu"}, {"device": "cpu"}, "same", "test_accuracy")
     assert len(judged(same, EAGER, gpu).comparisons[0].ratios) == 1
     threads = group("eager-threads", {**CPU1, "threads": 2, "name": "cpu1t2"})
@@ -403,6 +404,50 @@ def test_another_machines_file_changes_no_verdict(named, here, there):
     alone = {study.name: claims.judge(claim, [study], [])[0].sentence for study in both}
     for each in claims.judge(claim, both, []):
         assert each.sentence == alone[each.study]
+
+
+def test_what_hardware_is_needed_is_said_before_what_is_not_measured():
+    sides = [
+        each.model_copy(update={"not_run": why, "runs": ()})
+        for each, why in ((EAGER, "not measured"), (DDP, "needs 2 GPUs"))
+    ]
+    for claim in (FASTER, ratio({"strategy": "ddp"}, {"strategy": "eager"})):
+        assert judged(claim, *sides).comparisons[0].reasons[0] == "needs 2 GPUs"
+
+
+def test_cards_that_nobody_saw_do_not_keep_contrasts_apart():
+    seen = {"machine": {"accelerators": [{"name": "NVIDIA H200"}]}}
+    sides = []
+    for model, own in (("a", seen), ("b", {"told": {"not_run": "not measured"}})):
+        for n in (1, 2):
+            sides.append(group(f"horovod-{n}", make_hardware("cuda", n), model=model, **own))
+    claim = ratio(
+        *({"strategy": "horovod", "devices": n} for n in (1, 2)),
+        contrast=[{"model": "a"}, {"model": "b"}],
+    )
+    (one,) = judged(claim, *sides).comparisons
+    assert len(one.ratios) == 2
+
+
+LARGEST = {"test": {"metric": "operator_self_seconds", "op": "largest", "expected": ["mm"]}}
+
+
+@pytest.mark.parametrize(
+    ("hardware", "answer"), [(CPU1, words.AS_CLAIMED), (T4, words.NOT_COMPARABLE)]
+)
+def test_operators_are_compared_where_the_source_has_their_clock(hardware, answer):
+    profiled = group("eager-profiled", hardware, training={"profile": "operators"})
+    timed = group("eager", hardware, told={"not_run": "not measured"})  # has no operators
+    names = ("operator_self_seconds:mm", "operator_self_seconds:copy")
+    made = judged(
+        LARGEST,
+        profiled,
+        timed,
+        rows=[f"net,eager,,CPU,1,1,,{name},1,s" for name in names],
+        means={(profiled.id, name): seconds for name, seconds in zip(names, (2, 1), strict=True)},
+    )
+    (one,) = made.comparisons
+    assert (one.verdict, one.measured) == (answer, "mm")
 
 
 # ---------------------------------------------------------------- pairs that took turns

@@ -108,7 +108,13 @@ def contrasted(test: ClaimTest, ratios: Collection) -> list[tuple]:
         fields["options"] = {k: value for k, value in options.items() if k not in named_options}
         return fields
 
-    def rests(ratio: Any) -> list[dict]:
-        return list(map(rest, ratio.configurations))
+    def alike(one: Configuration, other: Configuration) -> bool:
+        fields, others = rest(one), rest(other)
+        if not (one.gpu and other.gpu):  # not known of what was not run
+            fields["gpu"] = others["gpu"] = ""
+        return fields == others
 
-    return [(one, other) for one in first for other in second if rests(one) == rests(other)]
+    def agree(one: Any, other: Any) -> bool:
+        return all(map(alike, one.configurations, other.configurations))
+
+    return [(one, other) for one in first for other in second if agree(one, other)]

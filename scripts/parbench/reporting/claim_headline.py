@@ -33,8 +33,11 @@ def headline(judged: list[Judged]) -> str:
     if any(part.judged for each in judged for part in each.parts):
         firm = sum(each.firm for each in judged)
         text += f" {firm or 'None'} of the verdicts {'are' if firm > 1 else 'is'} firm."
-    if any(comparison.scaled for each in judged for comparison in each.comparisons):
-        text += " The models, data and trainings here are smaller than the sources'."
+    scaled = {c.study for each in judged for c in each.comparisons if c.scaled}
+    if scaled:
+        studies = {each.study for each in judged}
+        of = f"{len(scaled)} of {len(studies)} studies" if len(studies) > 1 else "the study"
+        text += f" In {of} models, data or trainings are not the source's."
     return text
 
 
@@ -86,6 +89,6 @@ def _says(verdict: str, number: int) -> str:
 def lacks(each: Judged) -> tuple[str, str]:
     """Return what a claim that is not tested here lacks, in short and in full."""
     reasons = [r.removeprefix(f"{c.study} has ") for c in each.comparisons for r in c.reasons]
-    found = (lack for part in each.parts if not part.is_impossible for lack in part.lacks if lack)
-    lack = next(found, each.reason)
+    found = [lack for part in each.parts if not part.is_impossible for lack in part.lacks if lack]
+    ((lack, _),) = Counter(found or [each.reason]).most_common(1)
     return lack, "; ".join(dict.fromkeys(reasons)) or each.reason

@@ -102,8 +102,14 @@ def _matrix(judged: list[Judged], studies: list[Study]) -> dict | None:
         for run in study.runs.values()
     }
 
+    machines_by_study = {
+        study.name: tuple(dict.fromkeys(name for g in study.groups for name in g.machines()))
+        for study in studies
+    }
+
     def place(each: Judged) -> str:
-        machines = "; ".join(texts.get(name, name) for name in each.machines)
+        names = each.machines or machines_by_study[each.study]
+        machines = "; ".join(texts.get(name, name) for name in names)
         return f"{machines}: {each.grade}"
 
     columns = sorted({place(each) for each in judged if each.machines})

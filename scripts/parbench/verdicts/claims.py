@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from parbench.audit.arithmetic import Contradiction, Sure
-from parbench.measure.metrics import Metric
+from parbench.measure.metrics import PROFILED, Metric, is_operator
 from parbench.plan.published import Claim, ClaimTest
 from parbench.verdicts import judging, sequential, words
 from parbench.verdicts.comparisons import (
@@ -231,7 +231,8 @@ def _largest(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
     metric = test.metric
     printed = {row.metric for row in study.source.rows if row.metric.startswith(f"{metric}:")}
     comparisons = []
-    for group in measuring(study.groups, metric, test.about, instrumented=True):
+    groups = measuring(study.groups, metric, test.about, instrumented=True)
+    for group in (each for each in groups if _may_measure(each, metric)):
         means = {
             name: mean for (group_id, name), mean in study.means.items() if group_id == group.id
         }
@@ -257,11 +258,34 @@ def _largest(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
             is_expected = measured in test.expected
             verdict = words.AS_CLAIMED if is_expected else words.DIFFERENT
             at = partial(_always, sequential.HOLDS if is_expected else sequential.FAILS)
-            reasons = ("told by the mean of all seeds, without an interval",)
+            seeds = f"{len(group.ok)} seed{'s' * (len(group.ok) != 1)}"
+            reasons = (f"told by the mean of {seeds}, without an interval",)
+        if test.expected and (clock := _other_clock(study, group, metric)):
+            verdict, reasons, at = words.NOT_COMPARABLE, (clock,), None
         if printed_parts or measured_parts or group.not_run:
             fields = {"group": group, "published": published or (), "measured": measured, "at": at}
             comparisons.append(Comparison(study.name, verdict, reasons, **fields))
     return comparisons or [untested(study, f"no cell of {study.name} measures {metric}")]
+
+
+def _may_measure(group: Group, metric: str) -> bool:
+    """Return whether a cell of the group can have parts of ``metric``: operators have times in
+    profiled cells alone."""
+    return not is_operator(metric) or group.training.profile in PROFILED
+
+
+def _other_clock(study: Rebuilt, group: Group, metric: str) -> str:
+    """Return why a group's parts say nothing of what the source prints of its model: all of it is
+    from other kinds of devices, each of which has a clock of its own; else empty."""
+    printed = {
+        row.hardware
+        for row in study.source.rows
+        if row.model == group.model and row.metric.startswith(f"{metric}:")
+    }
+    kinds = {{"CPU": "cpu", "MPS": "mps"}.get(name, "cuda") for name in printed}
+    if not kinds or group.hardware.device in kinds:
+        return ""
+    return f"the source prints {group.model} on {', '.join(sorted(printed))} alone, by other clocks"
 
 
 def _always(answer: str, alpha: float) -> str:

@@ -228,7 +228,7 @@ def _unnamed(group: Group, test: ClaimTest) -> dict[str, Any]:
     if "batch_size" in test.named:
         del training["global_batch"]
     if test.named & {"device", "gpu"}:
-        del hardware["gpu_model"]
+        del hardware["gpu_model"], training["tf32"]  # which processors have not
     if "device" in test.named:
         del hardware["device"]
     if test.named & {"device", "cores"}:
@@ -272,7 +272,8 @@ def _lack(
     sides = (over, under)
     taken = pair is not None and (pair.restarts or pair.failed)  # whatever was trained whole
     if missing := [side.not_run for side in sides if side.not_run and not taken]:
-        return words.NOT_RUN, missing
+        # What hardware is needed says more than that nothing was measured.
+        return words.NOT_RUN, sorted(missing, key=words.NOT_MEASURED.__eq__)
     if cautions := _cautions(metric, over, under):
         return words.NOT_COMPARABLE, cautions
     if differences := list(filter(None, (side.difference(metric) for side in sides))):
