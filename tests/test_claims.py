@@ -217,8 +217,9 @@ def test_an_option_may_be_named_by_the_default_that_cells_leave_out():
 
 
 def test_devices_of_two_kinds_are_compared_only_where_named():
-    tf32 = {"tf32": {"convolutions": True, "matmul": False}}  # which processors have not
+    tf32 = {"tf32": {"convolutions": False, "matmul": False}}  # which processors have not
     gpu = group("eager-gpu", T4, 10, training=tf32)
+    assert EAGER.training.tf32 != gpu.training.tf32
     same = ratio({"device": "gpu"}, {"device": "cpu"}, "same", "test_accuracy")
     assert len(judged(same, EAGER, gpu).comparisons[0].ratios) == 1
     threads = group("eager-threads", {**CPU1, "threads": 2, "name": "cpu1t2"})
@@ -227,6 +228,9 @@ def test_devices_of_two_kinds_are_compared_only_where_named():
     assert len(judged(cores, EAGER, threads, gpu).comparisons[0].ratios) == 1
     models = ratio({"gpu": "T4"}, {"device": "cpu"}, "same", "test_accuracy")
     assert len(judged(models, EAGER, gpu).comparisons[0].ratios) == 1
+    a100 = group("eager-a100", make_hardware("cuda", 1, gpu_model="A100", name="a100x1"))
+    cards = ratio({"gpu": "T4"}, {"gpu": "A100"}, "same", "test_accuracy")
+    assert judged(cards, gpu, a100).verdict == words.NOT_TESTED  # one with TF32, one without
     steps = {"training": {"steps": 5}}
     few = judged(same, group("eager-cpu", CPU1, **steps), group("eager-gpu", T4, **steps))
     assert few.comparisons[0].reasons == ("paper-cpu has no cell that measures test_accuracy",)

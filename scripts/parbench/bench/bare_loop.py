@@ -13,12 +13,11 @@ from parbench import strategies
 from parbench.cell import Cell
 from parbench.data import loader
 from parbench.measure.clocks import Stopwatch
+from parbench.strategies._stages import DTYPES
 from parbench.training import set_up
 from parbench.training.loop import Run
 from parbench.training.optimizers import OPTIMIZERS, SCHEDULES, grad_scaler
 from parbench.training.progress import Heartbeat
-
-AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def contenders(cell: Cell, data: Path, steps: int) -> dict[str, Callable[[], float]]:
@@ -69,7 +68,7 @@ def _bare(
         list(model.parameters()), training.learning_rate, training
     )
     scheduler = SCHEDULES[training.schedule](optimizer, training.learning_rate, 1)
-    scaler, dtype = grad_scaler(training.precision == "fp16"), AUTOCAST.get(training.precision)
+    scaler, dtype = grad_scaler(training.precision == "fp16"), DTYPES[training.precision]
     mean, std = (
         torch.tensor(each, device=device).view(1, 3, 1, 1) for each in (data.mean, data.std)
     )
@@ -80,7 +79,7 @@ def _bare(
         if training.memory_format == "channels_last":
             images = images.contiguous(memory_format=torch.channels_last)
         optimizer.zero_grad()
-        with torch.autocast(device.type, dtype, enabled=dtype is not None):
+        with torch.autocast(device.type, dtype, enabled=dtype is not torch.float32):
             logits = model(images)
         loss = functional.cross_entropy(logits.float(), data.train_labels[samples])
         scaler.scale(loss).backward()

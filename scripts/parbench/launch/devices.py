@@ -76,8 +76,8 @@ def lent(cell: Cell | Pair, here: int = 1) -> Iterator[Lent]:
     gpu_by_lock = {f"gpu-{uuid}": uuid for uuid in usable}
     # Always GPUs before cores, so that two cells cannot wait for each other.
     with _locked(gpus, kind, gpu_by_lock, cell.id) as lent_gpus:
-        usable = machine.usable_cores(machine.cores_near(lent_gpus))
-        core_by_lock = {f"core-{core}": str(core) for core in usable}
+        nearest = machine.usable_cores(machine.cores_near(lent_gpus))
+        core_by_lock = {f"core-{core}": str(core) for core in nearest}
         with _locked(cores, "cores", core_by_lock, cell.id) as lent_cores:
             yield Lent(lent_gpus, lent_cores)
 

@@ -129,9 +129,8 @@ class _Visit:
         """Return whether the cell would end in time, judging by others of its group."""
         times = [self._took(other) for other in self.kit.cells if other.group == each.group]
         known_times = [seconds for seconds in (*times, each.seconds) if seconds is not None]
-        return (
-            time.monotonic() + max(known_times, default=LEAST_SECONDS) + MARGIN_SECONDS < self.ends
-        )
+        longest = max(known_times, default=LEAST_SECONDS)
+        return time.monotonic() + longest + MARGIN_SECONDS < self.ends
 
     def _took(self, each: Entry) -> float | None:
         out = self.metrics(each)

@@ -39,7 +39,7 @@ def per_sample(build: Callable[[], nn.Module], image_size: int) -> int:
     return (1 + BACKWARD) * counter.get_total_flops()
 
 
-def best_rate(device: torch.device, precision: str) -> float:
+def best_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Return the best rate of ``device`` in operations a second: the faster of a large matrix
     product and a large convolution, both with this process's settings, the best of REPEATS.
 
@@ -48,7 +48,6 @@ def best_rate(device: torch.device, precision: str) -> float:
     import torch
     from torch.nn import functional
 
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     side, (count, channels, edge) = PRODUCT[device.type], CONVOLUTION[device.type]
     draw = partial(torch.randn, device=device, dtype=dtype)
     matrix, kernels = draw(side, side), draw(channels, channels, KERNEL, KERNEL)

@@ -24,8 +24,7 @@ from parbench.plan.settings import Layer
 from parbench.plan.yaml_file import missing_key, none_of, words_of
 
 YEAR = 31_536_000  # in seconds
-# Its process launches kernels and runs autograd and NCCL in threads of their own; clusters commonly
-# have more beside each card.
+# A process that drives a GPU launches kernels and runs autograd and NCCL in threads of their own.
 CORES_PER_GPU = 4
 Seconds = Annotated[float, Field(gt=0, le=YEAR), AS_WRITTEN]
 Short = Annotated[str, Field(min_length=1, max_length=100)]

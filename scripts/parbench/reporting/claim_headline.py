@@ -36,8 +36,9 @@ def headline(judged: list[Judged]) -> str:
     scaled = {c.study for each in judged for c in each.comparisons if c.scaled}
     if scaled:
         studies = {each.study for each in judged}
-        of = f"{len(scaled)} of {len(studies)} studies" if len(studies) > 1 else "the study"
-        text += f" In {of} models, data or trainings are not the source's."
+        of = f"{len(scaled)} of the {len(studies)} studies with claims"
+        where = of if len(studies) > 1 else "the study"
+        text += f" In {where}, models, data or trainings are not the source's."
     return text
 
 

@@ -29,7 +29,7 @@ from parbench.reporting.text import (
 from parbench.verdicts import claims, words
 from parbench.verdicts.claims import Judged, JudgedPart
 from parbench.verdicts.comparisons import Comparison, Ratio, Rebuilt
-from parbench.verdicts.groups import Group
+from parbench.verdicts.groups import Group, machines_of
 from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.sequential import Series
 
@@ -102,10 +102,7 @@ def _matrix(judged: list[Judged], studies: list[Study]) -> dict | None:
         for run in study.runs.values()
     }
 
-    machines_by_study = {
-        study.name: tuple(dict.fromkeys(name for g in study.groups for name in g.machines()))
-        for study in studies
-    }
+    machines_by_study = {study.name: machines_of(study.groups) for study in studies}
 
     def place(each: Judged) -> str:
         names = each.machines or machines_by_study[each.study]

@@ -9,7 +9,7 @@ from parbench.measure.metrics import METRICS
 from parbench.reporting.study import Study
 from parbench.reporting.table import TableCell, absent, interval_cell, make_table, number
 from parbench.reporting.text import fixed, ratio_text
-from parbench.verdicts.groups import Group, compared, seed
+from parbench.verdicts.groups import Group, compared, machines_of, seed
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.words import NOT_MEASURED
 
@@ -27,7 +27,7 @@ def same_cells(studies: list[Study]) -> dict | None:
     pairs = [
         (a, b)
         for a, b in itertools.combinations(studies, 2)
-        if not _fingerprints(a) & _fingerprints(b)
+        if not set(machines_of(a.own)) & set(machines_of(b.own))
     ]
     rows = [row for a, b in pairs for row in _rows(a, b)]
     if not rows:
@@ -44,10 +44,6 @@ def same_cells(studies: list[Study]) -> dict | None:
         rows,
         caption=CAPTION,
     )
-
-
-def _fingerprints(study: Study) -> set[str]:
-    return {name for group in study.own for name in group.machines()}
 
 
 def _rows(a: Study, b: Study) -> Iterator[list[TableCell]]:

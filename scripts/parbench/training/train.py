@@ -14,6 +14,7 @@ from parbench.cell import read as read_cell
 from parbench.data import kept, tokens
 from parbench.measure import flops, metrics_json, scores
 from parbench.strategies._base import Strategy
+from parbench.strategies._stages import DTYPES
 from parbench.training import checkpoint, launched
 from parbench.training.endings import CompanionDiverged, Diverged, Stopped
 from parbench.training.infer import infer
@@ -114,7 +115,7 @@ def _arithmetic(run: Run) -> dict[str, float]:
     if run.data.vocabulary is not None or run.companions.others:
         return {}
     try:
-        best = flops.best_rate(run.strategy.devices[0], run.training.precision)
+        best = flops.best_rate(run.strategy.devices[0], DTYPES[run.training.precision])
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise

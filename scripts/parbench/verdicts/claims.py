@@ -26,7 +26,7 @@ from parbench.verdicts.comparisons import (
     untested,
     vouching,
 )
-from parbench.verdicts.groups import Group
+from parbench.verdicts.groups import Group, machines_of
 from parbench.verdicts.sequential import ALPHA
 
 DENIED = "denied by its own numbers"  # the audit's check
@@ -205,7 +205,7 @@ def _judged(name: str, claim: Claim, study: Rebuilt, found: Collection[Contradic
     verdict, reason = _verdict(parts) if parts else _by_audit(claim, found)
     comparisons = [each for part in parts for each in part.comparisons]
     groups = [side for each in comparisons for side in (*each.sides, each.group) if side]
-    machines = tuple(dict.fromkeys(name for group in groups for name in group.machines()))
+    machines = machines_of(groups)
     grade = _grade(groups or study.groups, study)
     return Judged(name, claim, study.name, parts, verdict, reason, grade, machines)
 

@@ -228,9 +228,9 @@ def _unnamed(group: Group, test: ClaimTest) -> dict[str, Any]:
     if "batch_size" in test.named:
         del training["global_batch"]
     if test.named & {"device", "gpu"}:
-        del hardware["gpu_model"], training["tf32"]  # which processors have not
+        del hardware["gpu_model"]
     if "device" in test.named:
-        del hardware["device"]
+        del hardware["device"], training["tf32"]  # which processors have not
     if test.named & {"device", "cores"}:
         del hardware["threads"]
     if test.is_of_layouts:
@@ -273,7 +273,7 @@ def _lack(
     taken = pair is not None and (pair.restarts or pair.failed)  # whatever was trained whole
     if missing := [side.not_run for side in sides if side.not_run and not taken]:
         # What hardware is needed says more than that nothing was measured.
-        return words.NOT_RUN, sorted(missing, key=words.NOT_MEASURED.__eq__)
+        return words.NOT_RUN, sorted(missing, key=lambda why: why == words.NOT_MEASURED)
     if cautions := _cautions(metric, over, under):
         return words.NOT_COMPARABLE, cautions
     if differences := list(filter(None, (side.difference(metric) for side in sides))):

@@ -20,9 +20,7 @@ from parbench.plan.selection import Configuration
 from parbench.plan.study_plan import PairGroup, PlannedGroup, StudyPlan
 from parbench.verdicts.pairs import Compared, lengths_of
 from parbench.verdicts.sequential import Series
-from parbench.verdicts.words import FAILURES, NOT_RUN, OK
-
-LEAST_SECONDS = 2.0  # of training, as each side of a pair has in its turns
+from parbench.verdicts.words import FAILURES, LEAST_SECONDS, NOT_RUN, OK
 
 
 class Group(PlannedGroup):
@@ -207,6 +205,11 @@ def rates(group: Group, baseline: Group) -> float:
 def on_nodes(nodes: int, devices: str) -> str:
     """Return, for example, ``2x A100`` or ``2 nodes of 2x A100``."""
     return devices if nodes == 1 else f"{nodes} nodes of {devices}"
+
+
+def machines_of(groups: Iterable[Group]) -> tuple[str, ...]:
+    """Return the fingerprints of the machines of ``groups``, each once."""
+    return tuple(dict.fromkeys(name for group in groups for name in group.machines()))
 
 
 def environment_of(run: Run) -> dict:

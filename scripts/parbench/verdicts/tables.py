@@ -41,8 +41,6 @@ IN_TURNS = {
     "parallel_efficiency": lambda group, baseline: baseline.devices / group.devices,
 }
 SHOWN_OPERATORS = 5  # those with the largest self time, besides the published ones
-
-
 # Of the seconds of training.
 TRAINED = ("train_seconds", "epoch_seconds", "samples_per_second", "tokens_per_second", "mfu")
 
@@ -235,7 +233,7 @@ def main(arguments: list[str] | None = None) -> None:
     measured, rows = Measured(plan, groups_of(plan, runs, at_hand(options.cells)), source), []
     for group in measured.groups.values():
         uncertified = certificates.problems(group.cell_runs) if certificates else []
-        if certificates and group.turned_on and not group.cell_runs:
+        if certificates and group.turned_on and not group.cell_runs and not group.trained_by:
             uncertified.append("⚠ not certified: its pairs alone were measured")
         rows += measured.rows(group, uncertified)
     write_rows(options.out, rows)

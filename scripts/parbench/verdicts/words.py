@@ -66,7 +66,8 @@ TOO_CLOSE = "too close to call"  # said if a verdict would take too long
 
 FEWEST = 4  # seeds or restarts; of fewer only the range is shown, and they decide nothing
 SHARED = "shared: other cells ran at the same time on such a machine"
-SHORT = "short: timed over less than 2 s of steps"
+LEAST_SECONDS = 2.0  # of training that a rate needs
+SHORT = f"short: timed over less than {LEAST_SECONDS:g} s of steps"
 SHARED_CELL = "shared its machine"
 SHARED_NODES = "shared: others' jobs may have run on its nodes at the same time"
 NO_VALUES = "no seed or restart that both have"
