@@ -9,7 +9,7 @@ import pytest
 
 import planted
 from parbench import strategies
-from parbench.equivalence import certify
+from parbench.equivalence import certificate, certify
 from parbench.equivalence import trials as trials_room
 from parbench.equivalence.certificate import DIFFERS, EQUAL
 from require import required
@@ -19,7 +19,7 @@ MODES = ("never", "except_last", "always")
 
 
 def trials(model, strategy, devices=1, precisions=("fp32",), synchronized=False, **options):
-    cell = trials_room.cell_of(model, strategy, devices, options)
+    cell = certificate.cell_of(model, strategy, devices, options)
     return trials_room.trials_of(cell, precisions, synchronized)
 
 
@@ -132,5 +132,5 @@ def test_every_strategy_states_what_is_certified(name):
     stated = list(strategies.load(name).certified())
     assert stated
     for devices, options in stated:
-        cell = trials_room.cell_of("swin", name, devices, options)
+        cell = certificate.cell_of("swin", name, devices, options)
         assert not list(strategies.of(cell).check())

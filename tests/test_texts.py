@@ -14,7 +14,7 @@ import training
 from launched import Launched
 from parbench import models
 from parbench.data import dataset, loader, source, texts, tokens
-from parbench.equivalence import certify, trials
+from parbench.equivalence import certificate, certify, trials
 from parbench.equivalence.certificate import EQUAL
 from parbench.errors import ParbenchError
 from parbench.measure import metrics_json
@@ -274,7 +274,7 @@ def test_strategies_compute_what_eager_training_does():
         ("bert", "pipeline", 2, {"chunks": 4}),
         *((name, "gpipe", 1, {"balance": [2], "chunks": 4}) for name in OF_TEXTS),
     ):
-        cell = trials.cell_of(name, strategy, devices, options)
+        cell = certificate.cell_of(name, strategy, devices, options)
         todo += trials.trials_of(cell, ("bf16",), False)
     rows = certify.certify(todo)
     print(certify.shown(rows))

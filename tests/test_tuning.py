@@ -8,7 +8,7 @@ import pytest
 
 from parbench import strategies
 from parbench.cell import Model
-from parbench.equivalence import certify, trials
+from parbench.equivalence import certificate, certify, trials
 from parbench.equivalence.certificate import EQUAL
 from parbench.measure import metrics_json
 from parbench.plan import consistency
@@ -22,7 +22,7 @@ LAST = {"memory_format": "channels_last", "fused": True}
 
 
 def trials_of(model, strategy, devices, precisions, tuned, **options):
-    value = trials.cell_of(model, strategy, devices, options, tuned)
+    value = certificate.cell_of(model, strategy, devices, options, tuned)
     return trials.trials_of(value, precisions, synchronized=False)
 
 

@@ -119,7 +119,7 @@ RATE = "gpipe-2: {settings: {learning_rate: 0.1}, strategy: gpipe,"
             {"train": 3, **PROVED},
         ),
         (
-            "scripts/parbench/training/loop.py",
+            "scripts/parbench/training/train.py",
             "from __future__ import annotations\n",
             "from __future__ import annotations\n\nUNUSED = 1\n",
             {"train": 6, **PROVED},

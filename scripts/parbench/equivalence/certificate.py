@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from parbench import cache, files, machine, packages, strategies
-from parbench.cell import TUNING, Training
+from parbench import cache, files, machine, models, packages, strategies
+from parbench.cell import TUNING, Cell, Dataset, Hardware, Model, RunSettings, Strategy, Training
 from parbench.errors import ParbenchError
 from parbench.measure import provenance
 
@@ -28,6 +28,8 @@ HOST = "host"  # in place of an image's label
 ALSO_IN = {"fp32": "float32", "bf16": "bfloat16"}
 FROZEN = "frozen"  # BatchNorm in a trial, else the setting that is compared
 LOCAL, SYNCHRONIZED = "local", "synchronized"
+BATCH = 23  # no number of ranks or micro-batches divides it
+LENGTH = 16  # of texts
 
 
 def path(place: str) -> Path:
@@ -77,11 +79,60 @@ def wanted(plans: Iterable[Mapping], place: str) -> list[dict]:
     return [entries[key] for key in sorted(entries)]
 
 
+def cell_of(
+    model: str,
+    strategy: str,
+    devices: int,
+    options: dict,
+    tuned: dict | None = None,
+    device: str = "cpu",
+) -> Cell:
+    """Return the cell that a trial runs: the small ``model`` on ``devices`` cores or GPUs, with the
+    settings ``tuned``."""
+    strategy_module, model_module = strategies.load(strategy), models.load(model)
+    defaults = {key: option.get("default") for key, option in strategy_module.OPTIONS.items()}
+    model_defaults = {key: option["default"] for key, option in model_module.OPTIONS.items()}
+    return Cell(
+        id=f"{model}.{strategy}",
+        model=Model(model, model_defaults | model_module.SMALL),
+        strategy=Strategy(strategy, strategies.stated_options(strategy, defaults | options)),
+        hardware=Hardware(
+            f"{device}{devices}", device, devices, threads=1, nodes=1, gpu_model=None
+        ),
+        dataset=Dataset("noise", train_samples=None, test_samples=None),
+        training=Training(
+            epochs=1,
+            global_batch=BATCH,
+            min_tail=1,
+            warmup_steps=0,
+            optimizer="sgd",
+            schedule="constant",
+            learning_rate=0.001,
+            max_length=LENGTH if models.vocabulary(model) else None,
+            padding="fixed",
+            tf32=False,  # which is no equal arithmetic
+            **(tuned or {}),
+        ),
+        stack="current",
+        deployment="host",
+        seed=0,
+        run=RunSettings(300, 3600, grace_seconds=60, interface=None, connect_seconds=120),
+    )
+
+
+def cell_for(entry: Mapping) -> Cell:
+    """Return the cell that trials of ``entry``, which is from `wanted`, run."""
+    names = ("model", "strategy", "devices", "options", "tuned", "device")
+    return cell_of(*(entry[name] for name in names))
+
+
 def code(todo: Iterable[Mapping]) -> str:
-    """Return the digest of the code that certifies ``todo``, which is from `wanted`."""
-    modules = {f"parbench.strategies.{entry['strategy']}" for entry in todo}
-    modules |= {f"parbench.models.{entry['model']}" for entry in todo}
-    return provenance.combined(provenance.closure("parbench.equivalence.certify", *modules))
+    """Return the digest of the code that decides a certificate of ``todo``, which is from `wanted`:
+    what certifies, and what the cells that it certifies can reach."""
+    modules = provenance.closure("parbench.equivalence.certify")
+    for entry in todo:
+        modules |= provenance.code_of(cell_for(entry))
+    return provenance.combined(modules)
 
 
 def make(plans: list[Path], place: str, out: Path) -> None:

@@ -123,7 +123,7 @@ def _rows(trial: Trial, result: dict | str) -> Iterator[dict]:
 def whole_matrix(chosen: list[str]) -> list[Trial]:
     """Return the trials of the ``chosen`` models with all that each strategy certifies."""
     cells = [
-        trials.cell_of(model, strategy, devices, options)
+        certificate.cell_of(model, strategy, devices, options)
         for model in chosen
         for strategy in strategies.names()
         for devices, options in strategies.load(strategy).certified()
@@ -135,14 +135,7 @@ def of_plans(plans: Iterable[Path], place: str) -> list[Trial]:
     """Return the trials of what the cells of ``plans`` that run in ``place`` use."""
     return _distinct(
         trials.trials_of(
-            trials.cell_of(
-                entry["model"],
-                entry["strategy"],
-                entry["devices"],
-                entry["options"],
-                entry["tuned"],
-                entry["device"],
-            ),
+            certificate.cell_for(entry),
             {entry["precision"]} & set(certificate.ALSO_IN),
             entry["batch_norm"] == certificate.SYNCHRONIZED,
         )

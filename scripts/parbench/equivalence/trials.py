@@ -22,20 +22,28 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from parbench import files, models, strategies
-from parbench.cell import TUNING, Cell, Dataset, Hardware, Model, RunSettings, Strategy, Training
+from parbench.cell import TUNING, Cell, Strategy, Training
 from parbench.data.tokens import Vocabulary
-from parbench.equivalence.certificate import ALSO_IN, FROZEN, IN_HALF, LOCAL, SYNCHRONIZED
+from parbench.equivalence.certificate import (
+    ALSO_IN,
+    BATCH,
+    FROZEN,
+    IN_HALF,
+    LENGTH,
+    LOCAL,
+    SYNCHRONIZED,
+)
 from parbench.strategies import _base
 from parbench.strategies import _stages as stages
 from parbench.training import loop, set_up
 from parbench.training.progress import Heartbeat
 
-BATCH, TAIL = 23, 3  # no number of ranks or micro-batches divides it; some ranks have no tail
+TAIL = 3  # some ranks have none of it
 # The batch, its tail, the batch again; unless BatchNorm is frozen only the first: in the tail a
 # channel has so few values that rounding errors grow a millionfold, even in eager training.
 STEPS = {FROZEN: 3, LOCAL: 1, SYNCHRONIZED: 1}
 CLASSES = 10
-LENGTH, WORDS = 16, Vocabulary(size=50, pad=1, first=0, last=2)  # of texts
+WORDS = Vocabulary(size=50, pad=1, first=0, last=2)  # of texts
 # Errors are relative to at least this share of the largest tensor's norm: a gradient that is
 # nothing but rounding has no meaningful relative error.
 FLOOR = 1e-3
@@ -96,47 +104,6 @@ class Trial:
 
 
 # ---------------------------------------------------------------- what is certified
-
-
-def cell_of(
-    model: str,
-    strategy: str,
-    devices: int,
-    options: dict,
-    tuned: dict | None = None,
-    device: str = "cpu",
-) -> Cell:
-    """Return the cell that a trial runs: the small ``model`` on ``devices`` cores or GPUs, with the
-    settings ``tuned``."""
-    strategy_module, model_module = strategies.load(strategy), models.load(model)
-    defaults = {key: option.get("default") for key, option in strategy_module.OPTIONS.items()}
-    model_defaults = {key: option["default"] for key, option in model_module.OPTIONS.items()}
-    return Cell(
-        id=f"{model}.{strategy}",
-        model=Model(model, model_defaults | model_module.SMALL),
-        strategy=Strategy(strategy, strategies.stated_options(strategy, defaults | options)),
-        hardware=Hardware(
-            f"{device}{devices}", device, devices, threads=1, nodes=1, gpu_model=None
-        ),
-        dataset=Dataset("noise", train_samples=None, test_samples=None),
-        training=Training(
-            epochs=1,
-            global_batch=BATCH,
-            min_tail=1,
-            warmup_steps=0,
-            optimizer="sgd",
-            schedule="constant",
-            learning_rate=0.001,
-            max_length=LENGTH if models.vocabulary(model) else None,
-            padding="fixed",
-            tf32=False,  # which is no equal arithmetic
-            **(tuned or {}),
-        ),
-        stack="current",
-        deployment="host",
-        seed=0,
-        run=RunSettings(300, 3600, grace_seconds=60, interface=None, connect_seconds=120),
-    )
 
 
 def trials_of(cell: Cell, precisions: Iterable[str], synchronized: bool) -> list[Trial]:
