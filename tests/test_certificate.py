@@ -10,6 +10,7 @@ import constructed
 from parbench.equivalence import certificate
 from parbench.equivalence.certificate import DIFFERS, EQUAL
 from parbench.errors import ParbenchError
+from parbench.measure import results
 from shown import collect, render
 
 CODE = "c0de" * 16  # of constructed runs
@@ -41,7 +42,7 @@ def run(precision="fp32", batch_norm="local", options=None, devices=2, device="c
         options={"bucket_cap_mb": 25} if options is None else options,
         training=constructed.TRAINING | {"precision": precision, "batch_norm": batch_norm},
     )
-    return constructed.make_metrics(cell, environment=environment)
+    return results.of(constructed.make_metrics(cell, environment=environment), "a run")
 
 
 WHOLE = [row(), row("float32"), row(batch_norm="synchronized"), row(batch_norm="local", error=0)]
@@ -83,7 +84,21 @@ def certificates(tmp_path, rows, place=certificate.HOST):
     ],
 )
 def test_a_cell_is_certified_or_it_is_said_why_not(tmp_path, changes, rows, problem):
-    found = certificates(tmp_path, rows).problem(run(**changes))
+    found = certificates(tmp_path, rows).problem(*run(**changes).trained)
+    assert found is None if problem is None else problem in found
+
+
+@pytest.mark.parametrize(
+    ("digest", "problem"),
+    [(CODE, None), ("0" * 64, "its code is another"), (None, "they do not tell the code of each")],
+)
+def test_a_side_of_a_pair_is_certified_like_a_cell(tmp_path, digest, problem):
+    cells = (run().cell.json(), constructed.make_cell("e", "resnet18", "eager", constructed.CPU2))
+    environment = {"code_digest": "5" * 64, "side_digest": digest}  # of both sides, of one
+    pair = constructed.make_pair("pair", list(cells))
+    value = constructed.make_pair_metrics(pair, environment=environment, seconds=(1.0, 2.0))
+    ddp, _ = results.of(value, "a pair").trained
+    found = certificates(tmp_path, WHOLE).problem(ddp)
     assert found is None if problem is None else problem in found
 
 

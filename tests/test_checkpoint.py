@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+import as_json
 from parbench import strategies
 from parbench.data import loader
-from parbench.measure import clocks, meters, metrics_json
+from parbench.measure import clocks, meters
 from parbench.strategies import eager
 from parbench.training import checkpoint, train
 from parbench.training.loop import Run
@@ -105,12 +106,12 @@ def test_stopped_anywhere(digits, tmp_path, state, name):
             file.unlink()
     assert starts > 2
     assert_same(ended, tmp_path / "whole")
-    metrics = metrics_json.read(ended / "metrics.json")
+    metrics = as_json.read(ended / "metrics.json")
     places = [(place["epoch"], place["step"]) for place in metrics["resumed_from"]]
     assert places == sorted(places)
     assert len(places) <= starts - 1
     assert metrics["train_seconds"] == pytest.approx(sum(metrics["epoch_seconds"]))
-    assert metrics_json.read(tmp_path / "whole" / "metrics.json")["resumed_from"] is None
+    assert as_json.read(tmp_path / "whole" / "metrics.json")["resumed_from"] is None
     assert len(list((ended / "checkpoints").iterdir())) == checkpoint.KEPT
 
 
@@ -135,7 +136,7 @@ def test_each_step_is_timed_once(digits, tmp_path, state, monkeypatch):
     while not here(value, digits, tmp_path, Until(state, 5)):
         for file in state.iterdir():
             file.unlink()
-    metrics = metrics_json.read(tmp_path / "metrics.json")
+    metrics = as_json.read(tmp_path / "metrics.json")
     assert len(metrics["resumed_from"]) >= 2
     assert metrics["epoch_seconds"] == [float(metrics["steps_per_epoch"])] * 2
     assert metrics["train_seconds"] == 2 * metrics["steps_per_epoch"]
@@ -160,7 +161,7 @@ def test_a_checkpoint_is_not_the_peak_of_training(digits, tmp_path, state, monke
     (state / "stop").unlink()
     usual[0] = 10.0
     assert here(often(), digits, tmp_path)
-    metrics = metrics_json.read(tmp_path / "metrics.json")
+    metrics = as_json.read(tmp_path / "metrics.json")
     assert len(metrics["resumed_from"]) == 1
     (process,) = metrics["peak_memory_mib"]["processes"]
     assert process["mib"] == 20.0
@@ -172,7 +173,7 @@ def test_another_cell_in_the_same_folder_starts_afresh(digits, tmp_path, state, 
     (state / "stop").unlink()
     assert here(often(learning_rate=0.001), digits, folder)
     assert "starts afresh: the settings changed since" in capsys.readouterr().out
-    assert metrics_json.read(folder / "metrics.json")["resumed_from"] is None
+    assert as_json.read(folder / "metrics.json")["resumed_from"] is None
 
 
 @pytest.fixture

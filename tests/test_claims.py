@@ -26,6 +26,7 @@ from constructed import CPU1, CPU2, make_hardware
 from parbench import by_schema
 from parbench.audit.arithmetic import Contradiction, Sure
 from parbench.errors import ParbenchError
+from parbench.measure import results
 from parbench.plan.published import Claim
 from parbench.plan.published import rows as rows_of
 from parbench.plan.study_plan import About, StudyPlan
@@ -75,7 +76,10 @@ def group(
     if statuses := changes.pop("status_by_seed", None):
         measured["status"] = statuses
     own = constructed.Group(model, variant, hardware, measured=measured, **changes)
-    runs = {own.cell_id(seed): constructed.metrics_json(own, seed) for seed in seeds}
+    runs = {
+        own.cell_id(seed): results.of(constructed.metrics_json(own, seed), "a run")
+        for seed in seeds
+    }
     plan = constructed.plan_json(constructed.usual_study(), [own])
     return groups_of(StudyPlan.of(plan, "plan"), runs)[own.id]
 
@@ -657,16 +661,15 @@ def test_firm_is_what_is_vouched_for_undisturbed_and_at_the_sources_scale(ddp, f
 
 def test_a_restart_is_what_its_undisturbed_pairs_say():
     """Two models one after the other, relative to both at once."""
-    seconds = [(1.0, 0.6, 0.9), (1.0, 0.6, 0.9), (1.0, 9.0, 9.0)]
-    slices = [
-        {"pair": pair, "side": side, "samples": 10, "seconds": row[side], "disturbed": pair == 2}
-        for pair, row in enumerate(seconds)
-        for side in range(3)
-    ]
-    cell = {"seed": 5, "variants": 1, "inference": False}
-    cell |= {"sides": [{"training": {"epochs": 2}}] * 3}
-    ends = {"started": "2026-11-22T10:00:00Z", "finished": "2026-11-22T10:00:30Z"}
-    found = restart({"cell": cell, "slices": slices, **ends})
+    side = constructed.make_cell("side", "net", "eager", CPU1)
+    pair = constructed.make_pair("three", [side] * 3, restart=5)
+    value = constructed.make_pair_metrics(pair, seconds=(1.0, 0.6, 0.9))
+    value["slices"] = value["slices"][:9]
+    for entry in value["slices"][6:]:
+        entry["disturbed"] = True
+        entry["seconds"] = (1.0, 9.0, 9.0)[entry["side"]]
+    value |= {"started": "2026-11-22T10:00:00Z", "finished": "2026-11-22T10:00:30Z"}
+    found = restart(results.of(value, "a pair"))
     assert math.exp(found.value) == pytest.approx(1.5)
     assert math.exp(found.of_all) > 1.5
     assert (found.number, found.pairs, found.disturbed, found.seconds) == (5, 3, 1, 30)

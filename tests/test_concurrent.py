@@ -7,10 +7,11 @@ import shutil
 
 import pytest
 
+import as_json
 import constructed
 from parbench import strategies
 from parbench.launch import command, devices
-from parbench.measure import clocks, metrics_json, provenance
+from parbench.measure import clocks, provenance
 from parbench.plan import config
 from parbench.plan.state import code_digest
 from parbench.reporting import report
@@ -88,7 +89,7 @@ def trained(strategy, digits, folder, heartbeat=None):
     folder.mkdir(exist_ok=True)
     out = folder / "metrics.json"
     train.train(strategy.cell, digits, out, strategy, heartbeat or Heartbeat(0))
-    return metrics_json.read(out) if out.exists() else None
+    return as_json.read(out) if out.exists() else None
 
 
 def test_the_end_is_when_all_have_ended(digits, tmp_path, monkeypatch):

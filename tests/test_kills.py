@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+import as_json
 import training
 from launched import Launched, wait_for
 from parbench.cell import Cell
-from parbench.measure import metrics_json
 from workspace import HANG_SECONDS, ROOT, Workspace
 
 
@@ -132,7 +132,7 @@ def test_a_cell_survives_all_kills(launched, digits, tmp_path):
     assert len(places) >= 3
     assert whole.wait(HANG_SECONDS) == 0, whole.stderr.read()
     whole.communicate()
-    expected = metrics_json.read(tmp_path / "whole" / "metrics.json")
+    expected = as_json.read(tmp_path / "whole" / "metrics.json")
     assert training.learned(metrics) == training.learned(expected)
     assert (metrics["status"], len(metrics["weights_sha256"])) == ("ok", 64)
     left = {path.name for path in it.folder.iterdir()}
@@ -149,5 +149,5 @@ def test_changed_code_starts_afresh(launched, work):
     work.edit(loop, "return batch[:2], 0.0", "return batch[:2], 0 * 1.0")
     assert end(it, it.start()) == 0
     assert "checkpoint: starts afresh: the code changed since " in it.log.read_text()
-    metrics = metrics_json.read(it.out)
+    metrics = as_json.read(it.out)
     assert (metrics["status"], metrics["resumed_from"]) == ("ok", None)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+import as_json
 import constructed
 from parbench import strategies
 from parbench.cell import Cell
@@ -28,7 +29,7 @@ def trained(folder, data, **changes) -> dict:
     strategy = strategies.of(value)
     out = folder / "metrics.json"
     train.train(value, data, out, strategy, Heartbeat(0))
-    return metrics_json.read(out)
+    return as_json.read(out)
 
 
 @pytest.fixture(scope="module")

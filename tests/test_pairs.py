@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import as_json
 import training
 from launched import Launched, wait_for
 from parbench import files
@@ -22,7 +23,7 @@ from parbench.bench import benchmarks
 from parbench.bench import pairs as known
 from parbench.cell import Cell, Pair
 from parbench.deploy import apptainer, images
-from parbench.measure import metrics_json
+from parbench.measure import provenance
 from require import require
 from workspace import HANG_SECONDS, ROOT, Workspace
 
@@ -103,7 +104,7 @@ def measured(it: Launched) -> dict:
     """Launch the pair; return its metrics.json."""
     status, _, errors = it.run()
     assert status == 0, errors + it.log.read_text()
-    return metrics_json.read(it.out)
+    return as_json.read(it.out)
 
 
 def ranks(it: Launched) -> dict[int, list[psutil.Process]]:
@@ -157,6 +158,8 @@ def test_sides_take_turns_and_who_waits_is_stopped(launch, watched):
         assert samples == {48 * told["steps"]}
         assert told["steps"] >= 4
     assert [each["environment"]["world_size"] for each in metrics["sides"]] == sizes
+    own = [provenance.combined(provenance.code_of(side)) for side in (first, BOTH[1])]
+    assert [each["environment"]["side_digest"] for each in metrics["sides"]] == own
 
 
 def test_two_models_at_once_against_one_after_the_other(launch, quick):
@@ -175,7 +178,7 @@ def test_sides_that_memory_does_not_hold_together_run_apart(launch, quick, tmp_p
     status, said, errors = it.run(**full)
     assert status == 0, errors + it.log.read_text()
     assert "no room beside another side: now each turn is a run of its own" in said
-    metrics = metrics_json.read(it.out)
+    metrics = as_json.read(it.out)
     assert [each["side"] for each in metrics["slices"]] == [0, 1, 1, 0]
     assert metrics["reason"].startswith("each turn was a run of its own, since together ")
 

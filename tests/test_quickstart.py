@@ -7,8 +7,8 @@ import json
 import pandas
 import pytest
 
+import as_json
 from parbench.deploy import apptainer
-from parbench.measure import metrics_json
 
 # To test the workflow's rules without waiting for it: pytest -m "not whole"
 pytestmark = pytest.mark.whole
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.whole
 @pytest.fixture(scope="module")
 def metrics(quickstart):
     folder = quickstart[0].folder / "results/cells"
-    return {path.parent.name: metrics_json.read(path) for path in folder.glob("*/metrics.json")}
+    return {path.parent.name: as_json.read(path) for path in folder.glob("*/metrics.json")}
 
 
 def test_every_cell_learns(quickstart, metrics):

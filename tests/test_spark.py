@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 
+import as_json
 import training
 from launched import Launched, wait_for
 from parbench import models, strategies
@@ -74,7 +75,7 @@ def by_spark(
     status, _, errors = it.run()
     assert status == 0, errors + it.log.read_text()
     wait_for(lambda: not it.processes())
-    return metrics_json.read(it.out)
+    return as_json.read(it.out)
 
 
 def digest(predictions: torch.Tensor) -> str:
@@ -204,7 +205,7 @@ def test_who_predicts_is_trained_for_and_knows_of_other_weights(tmp_path):
     cells = work.folder / "results/cells"
     (trainer,) = (name for name in names if (cells / name / kept.DIGEST).exists())
     (who,) = set(names) - {trainer}
-    first, second = (metrics_json.read(cells / name / "metrics.json") for name in (trainer, who))
+    first, second = (as_json.read(cells / name / "metrics.json") for name in (trainer, who))
     assert second["confusion"] == first["confusion"]
     assert second["weights_sha256"] == first["weights_sha256"]
     assert second["train_seconds"] is None

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import as_json
 import training
 from launched import Launched
 from parbench import models
@@ -17,7 +18,6 @@ from parbench.data import dataset, loader, source, texts, tokens
 from parbench.equivalence import certificate, certify, trials
 from parbench.equivalence.certificate import EQUAL
 from parbench.errors import ParbenchError
-from parbench.measure import metrics_json
 from require import require_package
 
 GRAMMAR = {"kind": "grammar", "train_samples": 240, "test_samples": 60, "seed": 0}
@@ -297,7 +297,7 @@ def test_a_cell_learns_and_counts_its_tokens(grammar, tmp_path):
     it = Launched(replace(cell, model=replace(cell.model, options=small)), grammar, tmp_path)
     status, _, errors = it.run()
     assert status == 0, errors + it.log.read_text()
-    found = metrics_json.read(it.out)
+    found = as_json.read(it.out)
     data = loader.load(grammar, "cpu", vocabulary="wordpiece", max_length=64)
     assert found["tokens"]["number"] == 4 * int(data.train_lengths.sum())
     assert found["tokens"]["per_second"] == pytest.approx(

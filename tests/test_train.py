@@ -18,8 +18,9 @@ from sklearn.metrics import (
     recall_score,
 )
 
+import as_json
 from parbench import models, packages, strategies
-from parbench.measure import clocks, metrics_json, scores
+from parbench.measure import clocks, scores
 from parbench.strategies import eager
 from parbench.training import evaluation, train
 from parbench.training.loop import Run
@@ -303,7 +304,7 @@ def test_no_number_at_any_moment_is_divergence(digits, tmp_path, moment):
 
     made, out = cell(), tmp_path / "metrics.json"
     train.train(made, digits, out, Poisoned(made), Heartbeat(0))
-    metrics = metrics_json.read(out)
+    metrics = as_json.read(out)
     assert metrics["status"] == "diverged"
     assert ("test loss" in metrics["reason"]) == (moment == "evaluation")
     assert len(metrics["history"]) == 1

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+import as_json
 from parbench import strategies
 from parbench.cell import Model
 from parbench.equivalence import certificate, certify, trials
 from parbench.equivalence.certificate import EQUAL
-from parbench.measure import metrics_json
 from parbench.plan import consistency
 from parbench.software import Software
 from parbench.training import train
@@ -43,7 +43,7 @@ def trained(value, digits, folder, heartbeat=None):
     folder.mkdir(exist_ok=True)
     out = folder / "metrics.json"
     train.train(value, digits, out, strategies.of(value), heartbeat or Heartbeat(0))
-    return metrics_json.read(out) if out.exists() else None
+    return as_json.read(out) if out.exists() else None
 
 
 class Stop(Heartbeat):

@@ -21,6 +21,7 @@ from parbench.bench.turns import BenchRow, Pairs, means, ratio, take_turns
 from parbench.cell import read as read_cell
 from parbench.errors import ParbenchError
 from parbench.files import read_json
+from parbench.measure import results
 
 ROOT = Path(__file__).resolve().parents[3]
 # What a copy of a checkout does not need.
@@ -206,7 +207,7 @@ def pairs(context: Context, **changes: object) -> list[BenchRow]:
             out = cell / "metrics.json"
             arguments = ["--cell", str(cell / "cell.json"), "--data", data, "--out", str(out)]
             run([sys.executable, "scripts/launch.py", *arguments], folder)
-            rows[share].add(read_json(out))
+            rows[share].add(results.read(out))
     return list(rows.values())
 
 
@@ -238,9 +239,9 @@ def study(context: Context, **changes: object) -> list[BenchRow]:
     for name, checkout in context.checkouts.items():
         folder = work_folder(checkout, context.folder / name, quickstart(checkout, **changes))
         run(snakemake("--quiet"), folder)
-        results = [read_json(path) for path in folder.glob("results/cells/*/metrics.json")]
+        found = [read_json(path) for path in folder.glob("results/cells/*/metrics.json")]
         for key in ("startup_seconds", "train_seconds"):
-            trained = [result for result in results if "sides" not in result]
+            trained = [result for result in found if "sides" not in result]
             spent = sum(
                 (result[key] or 0) * result["cell"]["hardware"]["devices"] for result in trained
             )

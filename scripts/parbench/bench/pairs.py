@@ -10,6 +10,7 @@ import yaml
 
 from parbench.bench.turns import BenchRow
 from parbench.files import read_json
+from parbench.measure.results import PairRun
 from parbench.verdicts import sequential
 from parbench.verdicts.pairs import restart
 from parbench.verdicts.sequential import FAILS, HOLDS, Series
@@ -93,9 +94,9 @@ class PairRow(BenchRow):
     share: float
     disturbed: int = 0  # pairs
 
-    def add(self, metrics: dict) -> None:
-        """Add a restart from its metrics.json."""
-        measured = restart(metrics)
+    def add(self, run: PairRun) -> None:
+        """Add a restart."""
+        measured = restart(run)
         self.values.append(math.exp(measured.value))
         self.disturbed += measured.disturbed
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,18 +27,19 @@ def keep(tensors: dict[str, torch.Tensor], sha256: str, folder: Path) -> None:
     files.write_json(folder / DIGEST, {"sha256": sha256})
 
 
-def changed(cell: Cell | Pair, metrics: Mapping, cells: Path) -> str | None:
+def changed(cell: Cell | Pair, sha256: str | None, cells: Path) -> str | None:
     """Return why ``cell`` must run again because of weights, else None: it did not keep its own, or
-    its trainer's changed. ``metrics`` is its result, ``cells`` the folder of all cells."""
+    its trainer's changed. ``sha256``: of the weights it ended with, None where it ended without
+    any; ``cells``: the folder of all cells."""
     if isinstance(cell, Pair):
         return None
     own_path = cells / cell.id / DIGEST
     if cell.run.keeps_weights and not own_path.exists():
         return f"another cell predicts with its weights, and they were not kept ({own_path})"
     trainers_path = cells / cell.trained_by / DIGEST if cell.trained_by else None
-    if metrics["status"] != "ok" or trainers_path is None or not trainers_path.exists():
+    if sha256 is None or trainers_path is None or not trainers_path.exists():
         return None
-    if files.read_record(trainers_path, "sha256")["sha256"] != metrics["weights_sha256"]:
+    if files.read_record(trainers_path, "sha256")["sha256"] != sha256:
         return f"the weights that {cell.trained_by} trained changed"
     return None
 

@@ -11,12 +11,15 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parbench import cache, files, machine, models, packages, strategies
 from parbench.cell import TUNING, Cell, Dataset, Hardware, Model, RunSettings, Strategy, Training
 from parbench.errors import ParbenchError
 from parbench.measure import provenance
+
+if TYPE_CHECKING:
+    from parbench.measure.results import Trained
 
 SCHEMA_VERSION = 1
 FOLDER = Path("results/certificates")
@@ -37,19 +40,18 @@ def path(place: str) -> Path:
     return FOLDER / f"{place}.json"
 
 
-def combination(cell: Mapping) -> dict[str, Any]:
+def combination(cell: Cell) -> dict[str, Any]:
     """Return the part of a cell that a certificate must match, besides its arithmetic.
 
     Of the model only the name, since a certificate is made at small width.
     """
-    hardware = cell["hardware"]
     return {
-        "model": cell["model"]["name"],
-        "strategy": cell["strategy"]["name"],
-        "options": cell["strategy"]["options"],
-        "device": hardware["device"],
-        "devices": hardware["devices"] * hardware["nodes"],
-        "tuned": tuned(cell["training"]),
+        "model": cell.model.name,
+        "strategy": cell.strategy.name,
+        "options": cell.strategy.options,
+        "device": cell.hardware.device,
+        "devices": cell.hardware.devices * cell.hardware.nodes,
+        "tuned": cell.training.tuned,
     }
 
 
@@ -221,49 +223,50 @@ class Certificates:
     def __init__(self, paths: Iterable[Path]):
         self.all = {certificate["place"]: certificate for certificate in map(read, paths)}
 
-    def digest(self, run: Mapping) -> str | None:
-        """Return the digest of the certificate that applies to a run (metrics.json), or None."""
-        certificate = self.all.get(run["environment"]["image"] or HOST)
+    def digest(self, trained: Trained) -> str | None:
+        """Return the digest of the certificate that applies to a trained cell, or None."""
+        certificate = self.all.get(trained.environment.image or HOST)
         return certificate and certificate["digest"]
 
-    def problems(self, runs: Iterable[Mapping]) -> list[str]:
-        """Return why runs are not certified, each reason once; empty if all are."""
-        return list(dict.fromkeys(filter(None, map(self.problem, runs))))
+    def problems(self, trained: Iterable[Trained]) -> list[str]:
+        """Return why cells are not certified, each reason once; empty if all are."""
+        return list(dict.fromkeys(filter(None, map(self.problem, trained))))
 
-    def problem(self, run: Mapping) -> str | None:
-        """Return why the mathematics of a run (metrics.json) is not certified, or how its method
-        deviates from eager training's on purpose; None if it is certified."""
-        if "trained_by" in run["cell"]:
+    def problem(self, trained: Trained) -> str | None:
+        """Return why the mathematics of a cell is not certified, or how its method deviates from
+        eager training's on purpose; None if it is certified."""
+        if trained.cell.trained_by is not None:
             return None  # it only predicts; what trained its weights has a certificate
-        strategy = run["cell"]["strategy"]
-        if lossy := strategies.load(strategy["name"]).lossy(strategy["options"]):
+        strategy = trained.cell.strategy
+        if lossy := strategies.load(strategy.name).lossy(strategy.options):
             return f"⚠ approximate by design: {lossy}"
-        why = self._why_not(run)
+        why = self._why_not(trained)
         return why and f"⚠ not certified: {why}"
 
-    def _why_not(self, run: Mapping) -> str | None:
-        cell, place = run["cell"], run["environment"]["image"] or HOST
-        training = cell["training"]
-        strategy = strategies.load(cell["strategy"]["name"])
+    def _why_not(self, trained: Trained) -> str | None:
+        training, place = trained.cell.training, trained.environment.image or HOST
+        strategy = strategies.load(trained.cell.strategy.name)
+        if trained.code is None:
+            return "its pairs alone were measured, and they do not tell the code of each side"
         if place not in self.all:
             return f"nothing of {place} is"
-        if training["profile"] != "none":
-            return f"it is instrumented (profile {training['profile']})"
-        if training["precision"] not in ALSO_IN:
-            return f"precision {training['precision']} is not"
-        required = combination(cell)
+        if training.profile != "none":
+            return f"it is instrumented (profile {training.profile})"
+        if training.precision not in ALSO_IN:
+            return f"precision {training.precision} is not"
+        required = combination(trained.cell)
         # Older certificates have no keys `tuned` and `device`.
         rows = [{"tuned": {}, "device": "cpu"} | row for row in self.all[place]["rows"]]
         rows = [row for row in rows if required.items() <= row.items()]
         if not rows:
             kind = "GPUs" if required["device"] == "cuda" else "devices"
             return f"this combination of model, strategy, options and {kind} is not"
-        if any(row["code"] != run["environment"]["code_digest"] for row in rows):
+        if any(row["code"] != trained.code for row in rows):
             return "its code is another"
         kinds = {_kind(row) for row in rows}
-        needed = {(strategy.EXACT, FROZEN), (ALSO_IN[training["precision"]], FROZEN)}
+        needed = {(strategy.EXACT, FROZEN), (ALSO_IN[training.precision], FROZEN)}
         # Present only if the model has BatchNorm and the strategy treats it as eager training does.
-        needed |= {kind for kind in kinds if kind[1] == training["batch_norm"]}
+        needed |= {kind for kind in kinds if kind[1] == training.batch_norm}
         if lacking := needed - kinds:
             return f"{', '.join(sorted(name for name, _ in lacking))} is not"
         differing = (row for row in rows if _kind(row) in needed and row["verdict"] == DIFFERS)

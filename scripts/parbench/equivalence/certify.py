@@ -104,7 +104,7 @@ def _rows(trial: Trial, result: dict | str) -> Iterator[dict]:
     errors, reason = ({"all": None}, result) if isinstance(result, str) else (result, None)
     bound = trials.ARITHMETIC[trial.arithmetic].bound
     row = {
-        **certificate.combination(trial.cell.json()),
+        **certificate.combination(trial.cell),
         "arithmetic": trial.arithmetic,
         "batch_norm": trial.batch_norm,
         "code": provenance.combined(provenance.code_of(trial.cell)),

@@ -113,7 +113,8 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
             _report(task, failure.sentence)
             return 1
         result = read_json(task.out)
-        if problem := kept.changed(cell, result, folder.parent):  # training diverged
+        weights = result.get("weights_sha256")  # none if training diverged
+        if problem := kept.changed(cell, weights, folder.parent):
             _report(task, f"{outcome.summary(result)}; {problem}")
             return 1
         outcome.record_result(task.out, result)

@@ -162,9 +162,11 @@ def take_finished(
         dataset = read_record(data / "digest.json", "sha256")["sha256"]
         ours = [(code, image and image["sha256"], dataset) for image in facts]
         keys = ("code_digest", "image_digest", "dataset_digest")
-        theirs = [tuple(each[k] for k in keys) for each in metrics_json.environments(metrics)]
+        sides = metrics.get("sides", [metrics])
+        theirs = [tuple(side["environment"][key] for key in keys) for side in sides]
         same = {**metrics["cell"], "run": None} == {**cell.json(), "run": None}
-        if same and theirs == ours and not kept.changed(cell, metrics, folder.parent):
+        weights = metrics.get("weights_sha256")
+        if same and theirs == ours and not kept.changed(cell, weights, folder.parent):
             metrics_json.write(out, metrics)
             forget_failure(folder)
             return True

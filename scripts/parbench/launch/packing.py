@@ -22,7 +22,7 @@ from parbench.data import dataset, source
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
 from parbench.launch.kit import Entry, Kit
-from parbench.measure import metrics_json, provenance
+from parbench.measure import metrics_json, provenance, results
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places, state, writing
 from parbench.plan.model import Model, Names, Whole, read_model, validated
@@ -220,23 +220,23 @@ def home(path: Path, order_path: Path, configfiles: Sequence[Path]) -> tuple[Res
     Returns the results and the names of their studies.
     """
     plan = planned(read_order(order_path), configfiles)
-    results = validated(Results, files.read_json(path, "copy it again from the machine"), str(path))
-    for cell, metrics in results.runs.items():
+    brought = validated(Results, files.read_json(path, "copy it again from the machine"), str(path))
+    for cell, metrics in brought.runs.items():
         where = f"{path}: {cell}"
-        metrics_json.check(metrics, where)
+        results.of(metrics, where)
         planned_cell = plan.cells.get(cell)
         if planned_cell is None or identity(metrics["cell"]) != identity(planned_cell.json()):
             raise ParbenchError(f"{where}: no such cell is planned here; name the files of `pack`")
-        for environment in metrics_json.environments(metrics):
+        for side in metrics.get("sides", [metrics]):
             # The bare machine has no git.
-            environment.update(git_commit=results.git_commit, git_dirty=results.git_dirty)
+            side["environment"].update(git_commit=brought.git_commit, git_dirty=brought.git_dirty)
     writing.write(plan)
-    for cell, metrics in results.runs.items():
+    for cell, metrics in brought.runs.items():
         existing = state.metrics(cell)
-        if existing is None or existing["finished"] < metrics["finished"]:
+        if existing is None or existing.finished < metrics["finished"]:
             metrics_json.write(places.folder(cell) / "metrics.json", metrics)
             (places.folder(cell) / "failed.json").unlink(missing_ok=True)
-    for cell in results.failed.keys() & plan.cells.keys():
-        files.write_json(places.folder(cell) / "failed.json", results.failed[cell].stated())
+    for cell in brought.failed.keys() & plan.cells.keys():
+        files.write_json(places.folder(cell) / "failed.json", brought.failed[cell].stated())
     studies = plan.studies.items()
-    return results, [name for name, study in studies if results.runs.keys() & study.runnable()]
+    return brought, [name for name, study in studies if brought.runs.keys() & study.runnable()]

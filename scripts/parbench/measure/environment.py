@@ -19,10 +19,12 @@ def describe(
     backend: str | None = None,
     cores: list[int] | None = None,
     image: dict | None = None,
+    side: Cell | None = None,
 ) -> dict:
     """Return everything that a reader needs to judge or reproduce a measurement.
 
-    ``image``: what scripts/images.py knows of the cell's image, if called outside of it.
+    ``image``: what scripts/images.py knows of the cell's image, if called outside of it; ``side``:
+    of a pair, the one that is described.
     """
     python, installed = platform.python_version(), packages.installed()
     if image is not None:
@@ -52,6 +54,8 @@ def describe(
         "code_digest": provenance.combined(code),
         "code": code,
         "dataset_digest": dataset_digest,
+        # By which a side is certified like a cell of its own.
+        **({"side_digest": provenance.combined(provenance.code_of(side))} if side else {}),
     }
 
 

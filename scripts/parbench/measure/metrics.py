@@ -6,13 +6,13 @@ A new metric needs one entry here, besides the code that measures it.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
-from operator import itemgetter, methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any
 
-Run = Mapping[str, Any]  # metrics.json
+from parbench.measure.results import Inference, Memory, Operator, Profiled, Run
+
 Read = Callable[[Run], float | None]
 
 
@@ -46,25 +46,19 @@ class Metric:
         return self.kind == "accuracy"
 
 
-def seconds(run: Run) -> float:
-    """Return the seconds from the start to the end of ``run``."""
-    started, finished = (datetime.fromisoformat(run[key]) for key in ("started", "finished"))
-    return (finished - started).total_seconds()
-
-
 # By kind of operator profile: its part that is compared with published operators.
 PROFILED = {"operators": "inference", "training_operators": "training"}
 
 
-def _profiled_part(run: Run) -> Mapping | None:
-    part = PROFILED.get(run["cell"]["training"]["profile"])
-    return run["profile"][part] if part and run.get("profile") else None
+def _profiled_part(run: Run) -> Profiled | None:
+    part = PROFILED.get(run.cell.training.profile)
+    return getattr(run.profile, part) if part and run.profile else None
 
 
-def profiled_operators(run: Run) -> dict[str, Mapping]:
+def profiled_operators(run: Run) -> dict[str, Operator]:
     """Return the operators in a run's profile, of inference or of training steps, by name."""
     part = _profiled_part(run)
-    return {operator["name"]: operator for operator in part["operators"]} if part else {}
+    return {operator.name: operator for operator in part.operators} if part else {}
 
 
 def clock(device: str) -> str:
@@ -73,25 +67,25 @@ def clock(device: str) -> str:
 
 
 def _clock(run: Run) -> str:
-    return clock(run["cell"]["hardware"]["device"])
+    return clock(run.cell.hardware.device)
 
 
 def _profiled(run: Run) -> float | None:
     part = _profiled_part(run)
-    return part and part[f"{_clock(run)}_self_seconds"]
+    return part and getattr(part, f"{_clock(run)}_self_seconds")
 
 
 def self_seconds(run: Run, operator: str) -> float:
     """Return the seconds of an operator in the profile of ``run``, without those that it calls."""
-    return profiled_operators(run)[operator][f"{_clock(run)}_self_seconds"]
+    return getattr(profiled_operators(run)[operator], f"{_clock(run)}_self_seconds")
 
 
 def _accuracy(name: str, label: str) -> Metric:
-    return Metric(name, label, "fraction", "accuracy", True, itemgetter(name))
+    return Metric(name, label, "fraction", "accuracy", True, attrgetter(name))
 
 
 def _seconds(name: str, label: str, read: Read | None = None, **more: Any) -> Metric:
-    read = read or itemgetter(name)
+    read = read or attrgetter(name)
     return Metric(name, label, "s", "absolute", read=read, clocked=True, **more)
 
 
@@ -101,56 +95,54 @@ def _throughput(name: str, label: str, read: Read, **more: Any) -> Metric:
 
 def _memory(of: str, where: str, label: str, **more: Any) -> Metric:
     def read(run: Run) -> float | None:
-        entries = run["peak_memory_mib"][where]
-        return max((entry["mib"] for entry in entries if entry["mib"] is not None), default=None)
+        entries = getattr(run.peak_memory_mib, where)
+        return max((entry.mib for entry in entries if entry.mib is not None), default=None)
 
     return Metric(f"peak_memory_{of}_mib", label, "MiB", "absolute", read=read, **more)
 
 
-def _memory_of(kind: str, label: str, read: Callable[[Mapping], float]) -> Metric:
+def _memory_of(kind: str, label: str, read: Callable[[Memory], float]) -> Metric:
     """Return a part of the peak memory of the fullest device or, on CPUs, the largest process."""
 
     def fullest(run: Run) -> float | None:
-        memory = run["peak_memory_mib"]
-        entries = memory["devices"] or memory["processes"]
-        known = [entry for entry in entries if entry["mib"] is not None and "state_mib" in entry]
-        return read(max(known, key=itemgetter("mib"))) if known else None
+        entries = run.peak_memory_mib.devices or run.peak_memory_mib.processes
+        known = [entry for entry in entries if None not in (entry.mib, entry.state_mib)]
+        return read(max(known, key=attrgetter("mib"))) if known else None
 
     return Metric(f"memory_{kind}_mib", label, "MiB", "absolute", read=fullest, optional=True)
 
 
-def _activations(entry: Mapping) -> float:
-    parts = entry["baseline_mib"] + entry["dataset_mib"] + entry["state_mib"]
-    return max(0.0, entry["mib"] - parts)
+def _activations(entry: Memory) -> float:
+    return max(0.0, entry.mib - (entry.baseline_mib + entry.dataset_mib + entry.state_mib))
 
 
 def _joules_per_sample(run: Run) -> float | None:
-    if run.get("beside"):  # the counter is of the whole card, which other models share
+    if run.beside:  # the counter is of the whole card, which other models share
         return None
-    joules = run.get("energy_joules")
-    return joules and joules / (run["samples_per_second"] * run["train_seconds"])
+    joules = run.energy_joules
+    return joules and joules / (run.samples_per_second * run.train_seconds)
 
 
 def _mfu(run: Run) -> float | None:
-    if run.get("flops_per_sample") is None:
+    flops, best = map(run.number, ("flops_per_sample", "best_flops_per_second"))
+    if flops is None or best is None:
         return None
-    hardware = run["cell"]["hardware"]
-    rate = run["best_flops_per_second"] * hardware["devices"] * hardware["nodes"]
-    return run["flops_per_sample"] * run["samples_per_second"] / rate
+    devices = run.cell.hardware.devices * run.cell.hardware.nodes
+    return flops * run.samples_per_second / (best * devices)
 
 
 def _optional(name: str, label: str, unit: str = "") -> Metric:
     """Return a metric that some cells have; without a unit or in MiB, it is not clocked."""
-    read, clocked = methodcaller("get", name), unit not in ("", "MiB")
+    read, clocked = methodcaller("number", name), unit not in ("", "MiB")
     return Metric(name, label, unit, "absolute", read=read, clocked=clocked, optional=True)
 
 
-def _inference(read: Read) -> Read:
-    return lambda run: run["inference"] and read(run["inference"])
+def _inference(read: Callable[[Inference], float]) -> Read:
+    return lambda run: run.inference and read(run.inference)
 
 
 def _tokens(key: str) -> Read:
-    return lambda run: run["tokens"][key] if "tokens" in run else None
+    return lambda run: run.tokens and getattr(run.tokens, key)
 
 
 # Needs the published accuracy of its group.
@@ -168,16 +160,21 @@ _ALL = (
     _accuracy("test_f1_macro", "F1 (macro)"),
     _accuracy("test_specificity_macro", "Specificity (macro)"),
     _seconds("train_seconds", "Training time"),
-    _seconds("total_seconds", "Time until all are trained", of="several"),
+    _seconds(
+        "total_seconds",
+        "Time until all are trained",
+        methodcaller("number", "total_seconds"),
+        of="several",
+    ),
     _seconds(
         "epoch_seconds",
         "Time per epoch",
-        lambda run: statistics.fmean(run["epoch_seconds"]) if run["epoch_seconds"] else None,
+        lambda run: statistics.fmean(run.epoch_seconds) if run.epoch_seconds else None,
     ),
     TO_PUBLISHED,
     _seconds("startup_seconds", "Start-up"),
     _optional("compile_seconds", "Compilation", "s"),
-    _throughput("samples_per_second", "Throughput", itemgetter("samples_per_second")),
+    _throughput("samples_per_second", "Throughput", attrgetter("samples_per_second")),
     Metric(
         "tokens_per_second",
         "Throughput in tokens",
@@ -197,12 +194,12 @@ _ALL = (
         optional=True,
     ),
     _seconds(
-        "inference_seconds", "Inference time", _inference(itemgetter("seconds")), optional=True
+        "inference_seconds", "Inference time", _inference(attrgetter("seconds")), optional=True
     ),
     _throughput(
         "inference_samples_per_second",
         "Inference throughput",
-        _inference(lambda inference: inference["samples"] / inference["seconds"]),
+        _inference(lambda inference: inference.samples / inference.seconds),
         optional=True,
     ),
     _optional("session_seconds", "Start of the Spark session", "s"),
@@ -220,7 +217,7 @@ _ALL = (
         "fraction",
         "accuracy",
         True,
-        methodcaller("get", "delivered_share"),
+        methodcaller("number", "delivered_share"),
         optional=True,
     ),
     _optional("lost", "Images lost"),
@@ -232,9 +229,9 @@ _ALL = (
     _optional("worker_memory_mib", "Peak memory, Python workers", "MiB"),
     _memory("process", "processes", "Peak memory, process"),
     _memory("device", "devices", "Peak memory, device", optional=True),
-    _memory_of("baseline", "Memory before data and model", itemgetter("baseline_mib")),
-    _memory_of("dataset", "Memory of the dataset", itemgetter("dataset_mib")),
-    _memory_of("state", "Memory of weights, gradients and optimizer", itemgetter("state_mib")),
+    _memory_of("baseline", "Memory before data and model", attrgetter("baseline_mib")),
+    _memory_of("dataset", "Memory of the dataset", attrgetter("dataset_mib")),
+    _memory_of("state", "Memory of weights, gradients and optimizer", attrgetter("state_mib")),
     _memory_of("activations", "Memory of activations and the rest", _activations),
     Metric(
         "joules_per_sample",
@@ -298,7 +295,7 @@ def operator_metric(name: str) -> Metric:
 
     def read(run: Run) -> float | None:
         entry = profiled_operators(run).get(operator)
-        return entry and entry[f"{_clock(run)}_{quantity.split('_')[1]}_seconds"]
+        return entry and getattr(entry, f"{_clock(run)}_{quantity.split('_')[1]}_seconds")
 
     return Metric(name, label(name), "s", "absolute", read=read)
 

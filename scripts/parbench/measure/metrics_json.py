@@ -1,5 +1,4 @@
-"""Write metrics.json, which nothing else does, and read it. Only readers check it against its
-schema: training has no schemas."""
+"""Write metrics.json, which nothing else does. `results` reads it."""
 
 from __future__ import annotations
 
@@ -9,10 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parbench import by_schema
 from parbench.cell import Cell, Pair
-from parbench.errors import ParbenchError
-from parbench.files import read_json, read_record, write_json
+from parbench.files import read_record, write_json
 from parbench.measure import clocks, environment, scores
 
 if TYPE_CHECKING:
@@ -34,29 +31,6 @@ def weights_sha256(state: Mapping[str, torch.Tensor]) -> str:
         digest.update(f"{value.dtype} {list(value.shape)}".encode())
         digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def environments(metrics: dict) -> list[dict]:
-    """Return the environments that a run was measured in: a pair has one for each side."""
-    if "sides" in metrics:
-        return [side["environment"] for side in metrics["sides"]]
-    return [metrics["environment"]]
-
-
-def check(value: Any, where: str) -> None:
-    """Raise a ParbenchError that begins with ``where`` if ``value`` is not a metrics.json."""
-    is_pair = isinstance(value, dict) and "sides" in value
-    by_schema.check(value, "pair" if is_pair else "metrics", where)
-
-
-def read(path: str | os.PathLike) -> dict:
-    """Read metrics.json and check it against its schema."""
-    metrics = read_json(path)
-    try:
-        check(metrics, str(path))
-    except ParbenchError as error:
-        raise ParbenchError(f"{error}; delete the file and run the cell again") from None
-    return metrics
 
 
 def write(path: str | os.PathLike, metrics: dict) -> None:
@@ -144,6 +118,9 @@ def write_out_of_memory(
         write_run(path, cell, "out_of_memory", reason, started, data_folder, image=held[0])
         return
     data = read_record(Path(data_folder) / "digest.json", "sha256")["sha256"]
-    descriptions = [environment.describe(cell, data, image=image) for image in held]
+    descriptions = [
+        environment.describe(cell, data, image=image, side=side)
+        for side, image in zip(cell.sides, held, strict=True)
+    ]
     sides = [{"steps": None, "environment": description} for description in descriptions]
     write_pair(path, cell, [], sides, started, "out_of_memory", reason)

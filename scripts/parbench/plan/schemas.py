@@ -1,4 +1,4 @@
-"""JSON schemas of the files that users write, for editors and other programs."""
+"""JSON schemas of the files that users write, and of results, for editors and other programs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import yaml
 from pydantic.json_schema import GenerateJsonSchema
 
 from parbench.by_schema import SCHEMAS
+from parbench.measure.results import PairRun, Run
 from parbench.plan.configuration import Config
 from parbench.plan.published import Claims
 from parbench.plan.study import Study
@@ -18,6 +19,8 @@ MADE: dict[str, tuple[type[pydantic.BaseModel], str]] = {
         Claims,
         "studies/published/claims.yaml, what sources say in words, by a name of one's own",
     ),
+    "metrics": (Run, "metrics.json, what one run of one cell measured"),
+    "pair": (PairRun, "metrics.json of a pair, one restart of sides that took turns"),
 }
 
 
@@ -38,7 +41,7 @@ def text(name: str) -> str:
         {**header, **schema, "title": title}, sort_keys=False, allow_unicode=True, width=100
     )
     command = "PYTHONPATH=scripts python -m parbench.plan.schemas"
-    return f"# Made from parbench/plan by `{command}`.\n{body}"
+    return f"# Made from {kind.__module__} by `{command}`.\n{body}"
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from parbench.cell import Cell, Pair
 from parbench.data import kept, pretrained
 from parbench.deploy import images
 from parbench.errors import ParbenchError
-from parbench.files import read_json, read_record
-from parbench.measure import metrics_json, provenance
-from parbench.measure.metrics import seconds
+from parbench.files import read_record
+from parbench.measure import provenance, results
+from parbench.measure.results import Environment, PairRun, Run
 from parbench.plan import places
 from parbench.plan.expansion import Plan
 from parbench.plan.naming import identity
@@ -54,8 +54,9 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
     if result is None:
         return "missing", ["it has not been trained yet"]
     try:
-        reasons = _changes(cell, metrics_json.environments(result), data, plan)
-        weights_change = kept.changed(cell, result, folder(cell_id).parent)
+        reasons = _changes(cell, result.environments, data, plan)
+        trained = None if isinstance(result, PairRun) else result.weights_sha256
+        weights_change = kept.changed(cell, trained, folder(cell_id).parent)
     except ParbenchError as error:
         return "unreadable", [str(error)]
     reasons += [weights_change] if weights_change else []
@@ -63,20 +64,20 @@ def state(cell_id: str, plan: Plan) -> tuple[str, list[str]]:
 
 
 def _changes(
-    cell: Cell | Pair, environments: Sequence[Mapping], data: dict | None, plan: Plan
+    cell: Cell | Pair, environments: Sequence[Environment], data: dict | None, plan: Plan
 ) -> list[str]:
     """Return what changed since ``cell`` was trained. ``environments`` (of its metrics.json) are
     those of its sides; ``data`` describes its dataset as it is now."""
-    code = {module: digest for each in environments for module, digest in each["code"].items()}
+    code = {module: digest for each in environments for module, digest in each.code.items()}
     reasons = _changed_code(cell, code)
     for side, environment in zip(cell.sides, environments, strict=False):
-        image, then = image_of(side, plan), environment["image"]
+        image, then = image_of(side, plan), environment.image
         if image is not None and image.label != then:
             reasons.append(f"the image {image.name} changed ({then} to {image.label})")
     reasons = list(dict.fromkeys(reasons))  # sides often share an image
     for path in lacking_weights(cell):
         reasons.append(f"the weights that it starts from are not there ({path})")
-    name, then = cell.dataset.name, environments[0]["dataset_digest"]
+    name, then = cell.dataset.name, environments[0].dataset_digest
     if data is None:
         reasons.append(f"the dataset {name} is not there ({data_path(cell)})")
     elif data["sha256"] != then:
@@ -105,16 +106,15 @@ def _changed_code(cell: Cell | Pair, then: Mapping[str, str]) -> list[str]:
 def took(cell: str) -> float | None:
     """Return the seconds from a cell's start to its end; None if it has no result."""
     try:
-        result = read_json(folder(cell) / "metrics.json")
-        return seconds(result)
-    except (ParbenchError, KeyError, TypeError, ValueError):
+        return results.read(folder(cell) / "metrics.json").seconds
+    except ParbenchError:
         return None
 
 
 # --- what a cell depends on ---
 
 
-def metrics(cell_id: str) -> dict | None:
+def metrics(cell_id: str) -> Run | PairRun | None:
     """Read a cell's metrics.json; None if there is none, ParbenchError if it is invalid.
 
     A results folder may hold anything: files copied from elsewhere, half deleted, edited.
@@ -122,10 +122,10 @@ def metrics(cell_id: str) -> dict | None:
     path = folder(cell_id) / "metrics.json"
     if not path.exists():
         return None
-    result = metrics_json.read(path)
-    if result["cell"].get("id") != cell_id:
+    result = results.read(path)
+    if result.cell.id != cell_id:
         raise ParbenchError(
-            f"{path}: a run of {result['cell'].get('id')}; delete the file and run the cell again"
+            f"{path}: a run of {result.cell.id}; delete the file and run the cell again"
         )
     return result
 
@@ -224,7 +224,7 @@ def show_why(cell_id: str, plan: Plan) -> None:
     if word == "missing":
         _show_changed(cell_id, plan)
     if result := metrics(cell_id):
-        print(f"It was run {result['started']} to {result['finished']}, status {result['status']}:")
+        print(f"It was run {result.started} to {result.finished}, status {result.status}:")
         print(f"  {folder(cell_id) / 'metrics.json'}")
 
 
@@ -234,7 +234,7 @@ def _show_changed(cell_id: str, plan: Plan) -> None:
     name = cell_id.rpartition("-")[0]
     for path in sorted((places.RESULTS / "cells").glob(f"{name}-*/metrics.json")):
         print(f"{path.parent.name} is finished; since then")
-        for change in _differences(identity(metrics_json.read(path)["cell"]), now):
+        for change in _differences(identity(results.read(path).cell.json()), now):
             print(f"  - {change}")
 
 

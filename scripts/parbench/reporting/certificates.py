@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from parbench.equivalence.certificate import DIFFERS, EQUAL, QUANTITIES, Certificates, summary
+from parbench.measure.results import Trained
 from parbench.reporting.study import Study
 from parbench.reporting.table import TableCell, make_table, whole
 
@@ -62,10 +61,10 @@ def _row(where: str, texts: list[str]) -> list[TableCell]:
     return [*cells, TableCell(texts[-1], tone=tone), TableCell(where)]
 
 
-def fact(certificates: Certificates | None, run: Mapping) -> list[list[str]]:
+def fact(certificates: Certificates | None, trained: Trained) -> list[list[str]]:
     """Return the facts row on a cell's certificate, or why it has none."""
     if certificates is None:
         return []
-    if (problem := certificates.problem(run)) is not None:
+    if (problem := certificates.problem(trained)) is not None:
         return [["equivalence", problem]]
-    return [["equivalence", f"equal to eager training: certificate {certificates.digest(run)}"]]
+    return [["equivalence", f"equal to eager training: certificate {certificates.digest(trained)}"]]

@@ -97,7 +97,7 @@ def _matrix(judged: list[Judged], studies: list[Study]) -> dict | None:
     """Return the table of claims by machine and grade, which a report on evidence begins with; None
     for another report where all are of one."""
     texts = {
-        run["environment"]["machine"]["fingerprint"]: machine_text(run["environment"]["machine"])
+        run.environment.machine.fingerprint: machine_text(run.environment.machine)
         for study in studies
         for run in study.runs.values()
     }

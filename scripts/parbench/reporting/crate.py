@@ -25,7 +25,8 @@ from parbench.deploy import deployment
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.files import make_folder, read_record, rename_durably, sha256_file, user_path
-from parbench.measure import metrics_json
+from parbench.measure import results
+from parbench.measure.results import Environment, PairRun, Run
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places, state
 from parbench.verdicts.closing import REPORTS
@@ -64,8 +65,8 @@ def finished(plan: expansion.Plan) -> dict[str, dict]:
             f"{len(lacking)} of {len(cells)} cells have no result, or a stale one, such as "
             f"{lacking[0]}; {FIX}"
         )
-    runs = {cell: metrics_json.read(places.folder(cell) / "metrics.json") for cell in cells}
-    end = datetime.fromisoformat(max(run["finished"] for run in runs.values()))
+    runs = {cell: results.read(places.folder(cell) / "metrics.json") for cell in cells}
+    end = datetime.fromisoformat(max(run.finished for run in runs.values()))
     for path in reported(plan):
         if not path.exists():
             raise ParbenchError(f"{path}: no such file; {FIX}")
@@ -96,13 +97,11 @@ def inputs(plan: expansion.Plan, stack: str, configfiles: list[Path]) -> list[Pa
 
 
 class Crate:
-    """The crate, built step by step, of ``plan``'s ``runs`` (metrics.json)."""
+    """The crate, built step by step, of ``plan``'s ``runs``, by cell."""
 
-    def __init__(self, plan: expansion.Plan, runs: dict[str, dict]) -> None:
+    def __init__(self, plan: expansion.Plan, runs: dict[str, Run | PairRun]) -> None:
         self.plan, self.runs = plan, runs
-        self.environments = [
-            environment for run in runs.values() for environment in metrics_json.environments(run)
-        ]
+        self.environments = [each for run in runs.values() for each in run.environments]
         self.crate = ROCrate(version=VERSION, exclude=["__pycache__"])
         self.crate.metadata.extra_terms = {term: WFRUN + term for term in TERMS}
 
@@ -141,7 +140,7 @@ class Crate:
 
     def add_code(self) -> tuple[Entity, Entity]:
         """Add the workflow and the program that runs a cell."""
-        installed = (each["packages"] | {"Python": each["python"]} for each in self.environments)
+        installed = (each.packages | {"Python": each.python} for each in self.environments)
         software = [
             self.named(f"#{name}-{version}", "SoftwareApplication", name=name, version=version)
             for name, version in sorted(
@@ -166,14 +165,14 @@ class Crate:
         ran = {"agent": self.named("#agent", "Person", name=agent)} if agent else {}
         descriptions = {path for cell in self.runs for path in self._described(cell)}
         outer = sorted(path for path in descriptions if path.name != kept.DIGEST)
-        proofs = {certificate.path(each["image"] or certificate.HOST) for each in self.environments}
+        proofs = {certificate.path(each.image or certificate.HOST) for each in self.environments}
         outputs = [*reported(self.plan), *filter(Path.exists, sorted(proofs))]
         properties = {
             "@type": "CreateAction",
             "name": "The workflow",
             "description": "From the start of the first cell to the end of the last one.",
-            "startTime": min(run["started"] for run in self.runs.values()),
-            "endTime": max(run["finished"] for run in self.runs.values()),
+            "startTime": min(run.started for run in self.runs.values()),
+            "endTime": max(run.finished for run in self.runs.values()),
             "actionStatus": "http://schema.org/CompletedActionStatus",
         }
         objects = [*map(self.file, taken), *map(self.tensors, outer)]
@@ -192,17 +191,17 @@ class Crate:
         outputs = filter(Path.exists, (home / "metrics.json", home / kept.DIGEST))
         properties = {
             "@type": "CreateAction",
-            "description": f"A run of parbench that ended {run['status']}",
-            "startTime": run["started"],
-            "endTime": run["finished"],
+            "description": f"A run of parbench that ended {run.status}",
+            "startTime": run.started,
+            "endTime": run.finished,
             "actionStatus": "http://schema.org/CompletedActionStatus",
         }
-        if run["status"] != "ok":
+        if run.status != "ok":
             properties |= {
                 "actionStatus": "http://schema.org/FailedActionStatus",
-                "error": run["reason"],
+                "error": run.reason,
             }
-        digests = {each["image"]: each["image_digest"] for each in metrics_json.environments(run)}
+        digests = {each.image: each.image_digest for each in run.environments}
         if images := {label: sha256 for label, sha256 in digests.items() if label}:
             properties["containerImage"] = [
                 self.named(
@@ -229,10 +228,10 @@ class Crate:
             rename_durably(path, out)
 
 
-def _version(environment: dict) -> str | None:
+def _version(environment: Environment) -> str | None:
     """Return parbench's commit in ``environment``; None without git."""
-    changed = " with uncommitted changes" if environment["git_dirty"] else ""
-    return environment["git_commit"] and environment["git_commit"] + changed
+    changed = " with uncommitted changes" if environment.git_dirty else ""
+    return environment.git_commit and environment.git_commit + changed
 
 
 def main() -> None:

@@ -7,6 +7,8 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from parbench.measure.metrics import METRICS
+from parbench.measure.results import Epoch
 from parbench.reporting.curves import streams_figure, sweep_figures
 from parbench.reporting.drawing import (
     COLOURS,
@@ -28,14 +30,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SECOND = "One device well, or a second one?"
-KEYS = ("elapsed_seconds", "test_accuracy")  # of an epoch's entry in a history
-
-Curve = tuple[str, list[dict]]  # label, and the mean entry of each epoch
+Point = tuple[float, float]  # seconds of training so far, and test accuracy, means over seeds
+Curve = tuple[str, list[Point]]  # label, and the point of each epoch
 
 
 def figures(study: Study) -> list[dict]:
     """Return the study's figures; none if no cell ended well."""
-    if not any(run["status"] == OK for run in study.runs.values()):
+    if not any(run.status == OK for run in study.runs.values()):
         return []
     makers = (learning_figure, second_device_figure, streams_figure, scaling_figure, phases_figure)
     learning, *others = (make(study) for make in makers)
@@ -46,12 +47,12 @@ def learning_figure(study: Study) -> dict | None:
     """Return the figure of accuracy over time, for models that several variants train."""
     curves: dict[str, list[Curve]] = {}
     for group in study.own:
-        histories = [run["history"] for run in group.ok if run["history"]]
+        histories = [run.history for run in group.ok if run.history]
         if histories and group.training.profile == "none" and group.training.steps is None:
-            means = [_mean_epoch(entries) for entries in zip(*histories, strict=False)]
-            if len(means) < 2:
+            points = [_mean_epoch(epochs) for epochs in zip(*histories, strict=False)]
+            if len(points) < 2:
                 continue  # one point is not a curve
-            curves.setdefault(group.model, []).append((bar_label(study, group), means))
+            curves.setdefault(group.model, []).append((bar_label(study, group), points))
     curves = {
         model: model_curves for model, model_curves in curves.items() if len(model_curves) > 1
     }
@@ -72,8 +73,8 @@ def learning_figure(study: Study) -> dict | None:
     return figure_json(study, "learning", "Does it learn the same?", caption, panels, 2)
 
 
-def _mean_epoch(entries: tuple[dict, ...]) -> dict:
-    return {key: fmean(entry[key] for entry in entries) for key in KEYS}
+def _mean_epoch(epochs: tuple[Epoch, ...]) -> Point:
+    return fmean(each.elapsed_seconds for each in epochs), fmean(e.test_accuracy for e in epochs)
 
 
 def _draw_curves(study: Study, model: str, curves: list[Curve], figure: Figure) -> None:
@@ -81,9 +82,9 @@ def _draw_curves(study: Study, model: str, curves: list[Curve], figure: Figure) 
     palette, time_unit = colours(study), study.unit("train_seconds") or "s"
     unit = study.unit("test_accuracy")
     axes = figure.subplots()
-    for label, entries in curves:
-        heights = [convert(entry["test_accuracy"], "fraction", unit) for entry in entries]
-        times = [convert(entry["elapsed_seconds"], "s", time_unit) for entry in entries]
+    for label, points in curves:
+        heights = [convert(accuracy, "fraction", unit) for _, accuracy in points]
+        times = [convert(seconds, "s", time_unit) for seconds, _ in points]
         look = dict(zip(("color", "ls"), palette[label], strict=True))
         axes.plot(times, heights, label=cut(label, 20), marker="o", lw=1.3, ms=2.6, **look)
     axes.grid(visible=True)
@@ -161,5 +162,5 @@ def _draw_second(study: Study, name: str, groups: list[Group], figure: Figure) -
 
 def _compiling(group: Group) -> str:
     """Return the mean compile time in words, if any."""
-    seconds = [run["compile_seconds"] for run in group.ok if run.get("compile_seconds") is not None]
-    return f", compiled {fmean(seconds):.0f} s" if seconds else ""
+    seconds = group.series(METRICS["compile_seconds"])
+    return f", compiled {seconds.mean:.0f} s" if seconds.values else ""

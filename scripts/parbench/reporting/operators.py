@@ -93,18 +93,18 @@ def _share(study: Study, group: Group, name: str, key: str) -> float | None:
 def _training(group: Group, name: str) -> list[TableCell]:
     """Return an operator's self time and share in training: means over seeds."""
     key = f"{clock(group.hardware.device)}_self_seconds"
-    recorded = (run["profile"]["training"] for run in group.ok)
+    recorded = (run.profile.training for run in group.ok)
     profiles = [profile for profile in recorded if profile is not None]
     times = [
-        operator[key]
+        getattr(operator, key)
         for profile in profiles
-        for operator in profile["operators"]
-        if operator["name"] == name
+        for operator in profile.operators
+        if operator.name == name
     ]
     if not times:
         return [absent("not among the largest")] * 2
     milliseconds = 1000 * fmean(times)
-    share = fmean(times) / fmean(profile[key] for profile in profiles)
+    share = fmean(times) / fmean(getattr(profile, key) for profile in profiles)
     return [number(milliseconds, f"{milliseconds:.3g}"), _percent(share)]
 
 

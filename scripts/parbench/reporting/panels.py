@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from parbench.measure.metrics import METRICS, Run
+from parbench.measure.metrics import METRICS
+from parbench.measure.results import Environment, PairRun, Run
 from parbench.printable import log_line
 from parbench.reporting import certificates
 from parbench.reporting.study import Study
@@ -24,7 +25,7 @@ from parbench.reporting.text import (
     settings_pairs,
     status_text,
 )
-from parbench.verdicts.groups import Group, environment_of
+from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import restart
 
 LOG_LINES = 20  # the last of a failed cell's log
@@ -49,35 +50,33 @@ def environments(studies: list[Study]) -> Environments:
     """Return the studies' distinct environments, named E1, E2, ... as they appear."""
     by_pairs: Environments = {}
     for study in studies:
-        for environment in map(environment_of, study.all_runs.values()):
-            pairs, name = _environment_pairs(environment), f"E{len(by_pairs) + 1}"
+        for run in study.all_runs.values():
+            pairs, name = _environment_pairs(run.environment), f"E{len(by_pairs) + 1}"
             by_pairs.setdefault(str(pairs), {"id": name.lower(), "name": name, "pairs": pairs})
     return by_pairs
 
 
-def _known(run: Run, known: Environments) -> dict:
-    return known[str(_environment_pairs(environment_of(run)))]
+def _known(run: Run | PairRun, known: Environments) -> dict:
+    return known[str(_environment_pairs(run.environment))]
 
 
-def _environment_pairs(environment: dict) -> list[list[str]]:
-    machine = environment["machine"]
-    packages = (f"{name} {version}" for name, version in sorted(environment["packages"].items()))
-    cards = machine.get("accelerators") or []
-    drivers = dict.fromkeys(card["driver"] for card in cards if card.get("driver"))
-    digest = environment["image_digest"]
-    steering = environment.get("steering", {})  # results of before have none
-    speed = (f"{name} {text}" for name, text in steering.items() if name not in OF_CORES)
+def _environment_pairs(environment: Environment) -> list[list[str]]:
+    machine, digest = environment.machine, environment.image_digest
+    packages = (f"{name} {version}" for name, version in sorted(environment.packages.items()))
+    drivers = dict.fromkeys(card.driver for card in machine.accelerators if card.driver)
+    steering = environment.steering.items()
+    speed = (f"{name} {text}" for name, text in steering if name not in OF_CORES)
     pairs = [
         ["Machine", machine_text(machine)],
-        ["System", ", ".join(filter(None, (machine.get("os"), machine.get("kernel"))))],
+        ["System", ", ".join(filter(None, (machine.os, machine.kernel)))],
         ["Driver", ", ".join(drivers)],
         ["Speed", "; ".join(speed)],
-        ["Stack", f"{environment['stack']}, in {deployment_text(environment['deployment'])}"],
-        ["Image", environment["image"]],
+        ["Stack", f"{environment.stack}, in {deployment_text(environment.deployment)}"],
+        ["Image", environment.image],
         ["Image digest", f"sha256:{digest}" if digest else ""],
-        ["Python", environment["python"]],
+        ["Python", environment.python],
         ["Packages", ", ".join(packages)],
-        ["Differs from the lock", ", ".join(environment["lock_mismatch"]) or "no"],
+        ["Differs from the lock", ", ".join(environment.lock_mismatch) or "no"],
     ]
     return [pair for pair in pairs if pair[1]]
 
@@ -127,16 +126,16 @@ def cells_table(study: Study, known: Environments) -> dict:
 
 
 def _cell_row(study: Study, run: Run, known: Environments) -> list[TableCell]:
-    environment, cell = _known(run, known), run["cell"]
+    environment = _known(run, known)
     return [
-        TableCell(cell["id"], link=study.cell_panel(cell["id"])),
-        TableCell(status_text(run["status"]), tone="plain" if run["status"] == "ok" else "bad"),
-        _number_cell(run["train_seconds"], 2),
-        _number_cell(run["test_accuracy"], 4),
+        TableCell(run.cell.id, link=study.cell_panel(run.cell.id)),
+        TableCell(status_text(run.status), tone="plain" if run.status == "ok" else "bad"),
+        _number_cell(run.train_seconds, 2),
+        _number_cell(run.test_accuracy, 4),
         _number_cell(_memory(run), 0),
-        TableCell(moment(run["started"])),
+        TableCell(moment(run.started)),
         TableCell(environment["name"], link=environment["id"]),
-        TableCell(run["environment"]["code_digest"][:8]),
+        TableCell(run.environment.code_digest[:8]),
     ]
 
 
@@ -171,28 +170,24 @@ def restarts_table(study: Study, known: Environments) -> dict | None:
     )
 
 
-def _restart_row(run: Run, compares: str, known: Environments) -> list[TableCell]:
-    environment, details, cell = _known(run, known), environment_of(run), run["cell"]
-    is_ok, slices = run["status"] == "ok", run["slices"]
-    status = status_text(run["status"])
-    status += f": {run['reason']}" if run["reason"] else ""
+def _restart_row(run: PairRun, compares: str, known: Environments) -> list[TableCell]:
+    environment, is_ok, slices = _known(run, known), run.status == "ok", run.slices
+    status = status_text(run.status) + (f": {run.reason}" if run.reason else "")
     ratio = math.exp(restart(run).value) if is_ok else None
-    disturbed = sum(each["disturbed"] for each in slices)
-    spent = sum(each["seconds"] for each in slices)
-    others = sum(each["others"] + each["steal"] for each in slices)
-    commit = (details.get("git_commit") or "unknown")[:12]
-    commit += " with uncommitted changes" * bool(details.get("git_dirty"))
+    disturbed = sum(each.disturbed for each in slices)
+    spent = sum(each.seconds for each in slices)
+    others = sum(each.others + each.steal for each in slices)
     return [
-        TableCell(cell["id"]),
+        TableCell(run.cell.id),
         TableCell(compares),
         TableCell(status, tone="plain" if is_ok else "bad"),
         _number_cell(ratio, 3),
         TableCell(f"{len(slices)}, {disturbed} disturbed", sort=len(slices)),
         number(others / spent, f"{100 * others / spent:.1f} %") if spent else absent("no slice"),
-        TableCell(period(run["started"], run["finished"])),
+        TableCell(period(run.started, run.finished)),
         TableCell(environment["name"], link=environment["id"]),
-        TableCell(commit),
-        TableCell(details["code_digest"][:8]),
+        TableCell(run.environment.commit),
+        TableCell(run.environment.code_digest[:8]),
     ]
 
 
@@ -228,7 +223,7 @@ def group_panels(studies: list[Study], known: Environments) -> list[dict]:
 
 
 def _settings(group: Group) -> list[list[str]]:
-    cell = group.runs[0]["cell"]
+    cell = group.runs[0].cell.json()
     sizes = {"train": group.dataset.train_samples, "test": group.dataset.test_samples}
     samples = (f"{part}: {'all' if size is None else size}" for part, size in sizes.items())
     return [
@@ -245,19 +240,19 @@ def _settings(group: Group) -> list[list[str]]:
 def _cell_panel(study: Study, cell: str, known: Environments) -> dict:
     """Return everything about one cell, formatted."""
     run = study.runs[cell]
-    status, reason = status_text(run["status"]), run["reason"]
+    status, reason = status_text(run.status), run.reason
     return {
         "id": cell,
         "anchor": study.cell_panel(cell),
-        "seed": str(run["cell"]["seed"]),
+        "seed": str(run.cell.seed),
         "status": f"{status}: {reason}" if reason else status,
-        "tone": "good" if run["status"] == "ok" else "bad",
+        "tone": "good" if run.status == "ok" else "bad",
         "command": study.cell_command(cell),
         "numbers": _cell_numbers(run),
-        "facts": [*_cell_facts(run), *certificates.fact(study.proofs, run)],
+        "facts": [*_cell_facts(run), *certificates.fact(study.proofs, *run.trained)],
         "environment": _known(run, known)["name"],
         "folder": str(study.cells_folder / cell),
-        "log": [] if run["status"] == "ok" else _end_of_log(study, cell),
+        "log": [] if run.status == "ok" else _end_of_log(study, cell),
     }
 
 
@@ -270,19 +265,19 @@ def _cell_numbers(run: Run) -> list[list[str]]:
             unit = "" if metric.unit == "fraction" else metric.unit
             text = fixed(value, decimals([value], metric.unit))
             numbers.append([heading(metric.name, unit), text])
-    if run["energy_joules"] is not None:
-        numbers.append(["Energy (J)", fixed(run["energy_joules"], 1)])
+    if run.energy_joules is not None:
+        numbers.append(["Energy (J)", fixed(run.energy_joules, 1)])
     return numbers
 
 
 def _cell_facts(run: Run) -> list[list[str]]:
-    facts = {key: run["environment"][key] for key in FACTS}
-    steering = run["environment"].get("steering", {})
-    facts |= {name: steering[name] for name in OF_CORES if name in steering}
-    facts |= {"started": f"{moment(run['started'])} UTC"}
-    facts |= {"finished": f"{moment(run['finished'])} UTC"}
-    facts |= {"interrupted, went on from": run["resumed_from"] or "ran in one go"}
-    facts |= {key: run[key] for key in ("steps_per_epoch", "warmup_steps")}
+    facts = {key: getattr(run.environment, key) for key in FACTS}
+    facts |= {key: text for key, text in run.environment.steering.items() if key in OF_CORES}
+    facts |= {"started": f"{moment(run.started)} UTC"}
+    facts |= {"finished": f"{moment(run.finished)} UTC"}
+    places = [place.model_dump() for place in run.resumed_from or []]
+    facts |= {"interrupted, went on from": places or "ran in one go"}
+    facts |= {key: getattr(run, key) for key in ("steps_per_epoch", "warmup_steps")}
     return settings_pairs(facts)
 
 

@@ -199,7 +199,7 @@ def _metric_head(title: str, columns: list[str]) -> tuple[str, list[str]]:
 def context(groups: list[Group]) -> str:
     """Return a warning if devices or machines are mixed."""
     runs = [run for group in groups for run in group.cell_runs]
-    machines = dict.fromkeys(machine_text(run["environment"]["machine"]) for run in runs)
+    machines = dict.fromkeys(machine_text(run.environment.machine) for run in runs)
     sentences = []
     if len({group.hardware.device for group in groups}) > 1:
         sentences.append(

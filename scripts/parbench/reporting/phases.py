@@ -7,7 +7,7 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from parbench.measure.metrics import Run
+from parbench.measure.results import Run
 from parbench.reporting.drawing import COLOURS, Panel, bar_label, figure_json
 from parbench.reporting.paper_tables import KEYS, context, key_cells
 from parbench.reporting.study import Study
@@ -49,7 +49,7 @@ def phases_table(study: Study) -> dict | None:
     rows = []
     places = decimals([value for group in groups for value in mean(group).values()], "s")
     for group in groups:
-        rank_count = len(_runs(group)[0]["profile"]["ranks"])
+        rank_count = len(_runs(group)[0].profile.ranks)
         for rank in ["mean", *range(rank_count)] if rank_count > 1 else ["mean"]:
             shares = [_shares(run, rank) for run in _runs(group)]
             sums = [sum(by_phase.values()) for by_phase in shares]
@@ -105,8 +105,8 @@ def _runs(group: Group) -> list[Run]:
 
 def _shares(run: Run, rank: str | int) -> Shares:
     """Return a run's seconds per epoch: of a rank, or the mean."""
-    seconds = run["profile"]["mean"] if rank == "mean" else run["profile"]["ranks"][rank]
-    return {phase: seconds[phase] / len(run["epoch_seconds"]) for phase in PHASES}
+    seconds = run.profile.mean if rank == "mean" else run.profile.ranks[rank]
+    return {phase: getattr(seconds, phase) / len(run.epoch_seconds) for phase in PHASES}
 
 
 def mean(group: Group) -> Shares:
@@ -127,13 +127,13 @@ def _ratios(study: Study, group: Group) -> list[float]:
         if other.training == timed_training
         and all(getattr(other, key) == getattr(group, key) for key in ALIKE)
     ]
-    twin_seconds = {_place(run): run["train_seconds"] for twin in twins for run in twin.ok}
-    pairs = [(run["train_seconds"], twin_seconds.get(_place(run))) for run in _runs(group)]
+    twin_seconds = {_place(run): run.train_seconds for twin in twins for run in twin.ok}
+    pairs = [(run.train_seconds, twin_seconds.get(_place(run))) for run in _runs(group)]
     return [own / twin for own, twin in pairs if twin is not None]
 
 
 def _place(run: Run) -> tuple:
-    return run["cell"]["seed"], run["environment"]["machine"]["fingerprint"]
+    return run.cell.seed, run.environment.machine.fingerprint
 
 
 def _against_twin(study: Study, group: Group) -> TableCell:

@@ -62,7 +62,7 @@ def _names(studies: list[Study]) -> str:
 
 def timestamp(studies: list[Study]) -> int:
     """Return the PDF's date: the last run's end in seconds since 1970; 0 without runs."""
-    ends = [run["finished"] for study in studies for run in study.all_runs.values()]
+    ends = [run.finished for study in studies for run in study.all_runs.values()]
     return int(datetime.fromisoformat(max(ends)).timestamp()) if ends else 0
 
 

@@ -9,7 +9,7 @@ from parbench.measure.metrics import METRICS
 from parbench.reporting.study import Study
 from parbench.reporting.table import TableCell, absent, interval_cell, make_table, number
 from parbench.reporting.text import fixed, ratio_text
-from parbench.verdicts.groups import Group, compared, machines_of, seed
+from parbench.verdicts.groups import Group, compared, machines_of
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.words import NOT_MEASURED
 
@@ -62,7 +62,7 @@ def _rows(a: Study, b: Study) -> Iterator[list[TableCell]]:
 
 def _trained(ours: Group, theirs: Group, share: float) -> list[TableCell]:
     """Return how many weights are equal, and B's accuracy less A's with what it says."""
-    weights = [{seed(run): run["weights_sha256"] for run in group.ok} for group in (ours, theirs)]
+    weights = [{run.cell.seed: run.weights_sha256 for run in g.ok} for g in (ours, theirs)]
     seeds = [number for number in weights[0] if number in weights[1]]
     equal = sum(weights[0][number] == weights[1][number] for number in seeds)
     difference = compared(ACCURACY, theirs, ours)

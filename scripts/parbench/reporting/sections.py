@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from parbench.measure.results import PairRun
 from parbench.reporting.figures import figures
 from parbench.reporting.in_turns import in_turns_table
 from parbench.reporting.lines import SPREAD
@@ -32,7 +33,6 @@ from parbench.reporting.text import (
     settings_pairs,
 )
 from parbench.reporting.work import work_table
-from parbench.verdicts.groups import environment_of
 from parbench.verdicts.words import JUDGED, NOT_COMPARABLE, NOT_MEASURED, NOT_RUN, VERDICTS
 
 LACKS = {
@@ -112,25 +112,20 @@ def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
     runs = {
         study.cells_folder / cell: run for study in studies for cell, run in study.all_runs.items()
     }
-    restarts = sum("sides" in run for run in runs.values())
+    restarts = sum(isinstance(run, PairRun) for run in runs.values())
     counts = [count(len(runs) - restarts, "cell")]
     counts += [f"{count(restarts, 'restart')} of pairs"] if restarts else []
-    started = min((run["started"] for run in runs.values()), default="")
-    finished = max((run["finished"] for run in runs.values()), default="")
-    environments = list(map(environment_of, runs.values()))
-    commits = (
-        (env.get("git_commit") or "unknown")[:12]
-        + (" with uncommitted changes" if env.get("git_dirty") else "")
-        for env in environments
-    )
+    started = min((run.started for run in runs.values()), default="")
+    finished = max((run.finished for run in runs.values()), default="")
+    environments = [run.environment for run in runs.values()]
     return [
         ["Groups", f"{states.total()}: {counted(states)}"],
         ["Measured", listed(counts)],
-        ["Machine", _several(machine_text(env["machine"]) for env in environments)],
+        ["Machine", _several(machine_text(each.machine) for each in environments)],
         ["Stack", _several(study.stack for study in studies)],
         ["Deployment", _several(deployment_text(study.deployment) for study in studies)],
         ["Runs", f"{moment(started)} to {moment(finished)} UTC" if runs else "none"],
-        ["Code", _several(commits)],
+        ["Code", _several(each.commit for each in environments)],
     ]
 
 
@@ -195,5 +190,5 @@ def evidence(studies: list[Study]) -> dict | None:
 
 
 def _machines(study: Study) -> list[str]:
-    environments = map(environment_of, study.all_runs.values())
-    return list(dict.fromkeys(machine_text(each["machine"]) for each in environments))
+    machines = (run.environment.machine for run in study.all_runs.values())
+    return list(dict.fromkeys(map(machine_text, machines)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from parbench.equivalence.certificate import Certificates
 from parbench.files import read_json
-from parbench.measure.metrics import Run
+from parbench.measure.results import PairRun, Run
 from parbench.plan.study import Table
 from parbench.plan.study_plan import StudyPlan
 from parbench.printable import printable
@@ -26,8 +26,8 @@ class Study:
     """One study's plan, table rows and metrics, checked against each other.
 
     ``study``: the plan's; ``groups``: all groups; ``own``: those with cells of their own; ``rows``:
-    the table's, by (group, metric); ``runs``: metrics.json by cell; ``pairs``: the plan's, and
-    ``pair_runs``: metrics.json of their restarts, by cell; ``proofs``: their certificates;
+    the table's, by (group, metric); ``runs``: by cell; ``pairs``: the plan's, and
+    ``pair_runs``: of their restarts, by cell; ``proofs``: their certificates;
     ``evidence``: what the plan says of the file it was unpacked from (scripts/evidence.py), which
     brings its own cells and certificates. ParbenchError if something is missing or broken.
     """
@@ -49,9 +49,9 @@ class Study:
         self.study, self.stack, self.deployment = plan.study, plan.stack, plan.deployment
         self.arguments, self.name, self.tables = plan.arguments, plan.study.name, plan.study.tables
         self.has_source = plan.study.published is not None
-        self.runs = printable(read_runs(plan, self.cells_folder, plan.groups))
+        self.runs = read_runs(plan, self.cells_folder, plan.groups)
         self.pairs = plan.pairs
-        self.pair_runs = printable(read_runs(plan, self.cells_folder, plan.pairs))
+        self.pair_runs = read_runs(plan, self.cells_folder, plan.pairs)
         self.by_id = groups_of(plan, self.runs | self.pair_runs, at_hand(self.cells_folder))
         # Groups of several models together follow those with cells of their own.
         self.groups = list(self.by_id.values())
@@ -80,8 +80,8 @@ class Study:
         return anchor("c", self.name, cell)
 
     @property
-    def all_runs(self) -> dict[str, Run]:
-        """Metrics of cells and of restarts of pairs, by cell."""
+    def all_runs(self) -> dict[str, Run | PairRun]:
+        """Runs of cells and of restarts of pairs, by cell."""
         return self.runs | self.pair_runs
 
     # ---------------------------------------------------------------- groups and rows

@@ -11,6 +11,7 @@ from typing import Any
 from parbench.cell import Hardware
 from parbench.errors import ParbenchError
 from parbench.measure.metrics import label
+from parbench.measure.results import Machine
 from parbench.verdicts.rows import Row
 from parbench.verdicts.sequential import Series
 
@@ -183,13 +184,13 @@ def hardware_text(hardware: Hardware) -> str:
     return text if hardware.nodes == 1 else f"{hardware.nodes} nodes, each {text}"
 
 
-def machine_text(machine: dict) -> str:
+def machine_text(machine: Machine) -> str:
     """Describe a machine: CPU, cores, memory, accelerators, fingerprint."""
-    parts = [machine.get("cpu") or "unknown CPU"]
-    if machine.get("cores"):
-        parts.append(count(machine["cores"], "core"))
-    if machine.get("memory_mib"):
-        parts.append(f"{machine['memory_mib'] / 1024:.0f} GiB")
-    cards = Counter(card["name"] for card in machine.get("accelerators") or [])
+    parts = [machine.cpu or "unknown CPU"]
+    if machine.cores:
+        parts.append(count(machine.cores, "core"))
+    if machine.memory_mib:
+        parts.append(f"{machine.memory_mib / 1024:.0f} GiB")
+    cards = Counter(card.name for card in machine.accelerators)
     parts += [f"{number}× {name}" for name, number in cards.items()]
-    return ", ".join(parts) + f" [{machine['fingerprint']}]"
+    return ", ".join(parts) + f" [{machine.fingerprint}]"

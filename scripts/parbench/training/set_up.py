@@ -54,6 +54,7 @@ def set_up(
         world_size=strategy.world_size,
         backend=strategy.backend,
         cores=_all_cores(run, own_cores),
+        side=cell if of else None,
     )
     return run, description
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from parbench import by_schema, files, machine
-from parbench import cell as cells
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
-from parbench.measure import metrics_json
+from parbench.measure import results
+from parbench.measure.results import Machine, PairRun, Run
 from parbench.plan.study_plan import Evidence, PairGroup, PlannedGroup, StudyPlan
 from parbench.verdicts.incomplete import cut
 from parbench.verdicts.words import NOT_MEASURED
@@ -43,20 +43,20 @@ _PATH = re.compile(r"""(?:file://|(?<![\w:/.]))[~/][^\s'",;:()\[\]{}]*/([^\s'",;
 # Writing
 
 
-def gather(study: str, results: Path, partial: bool = False) -> dict:
-    """Return the evidence of ``study`` from the folder ``results`` of finished runs.
+def gather(study: str, home: Path, partial: bool = False) -> dict:
+    """Return the evidence of ``study`` from ``home``, a folder of results of finished runs.
 
     Raises ParbenchError if a cell is not measured; if ``partial``, lists it in `missing` instead.
     """
-    path = results / "plan" / f"{study}.json"
+    path = home / "plan" / f"{study}.json"
     if not path.exists():
         fix = f"make report ARGS=\"--config studies='[{study}]'\""
         raise ParbenchError(f"{path}: no such file; run the study first: {fix}")
     plan = files.read_json(path)
     groups = [group for group in [*plan["groups"], *plan.get("pairs", [])] if not group["not_run"]]
     cells = list(dict.fromkeys(cell for group in groups for cell in group["cells"]))
-    paths = {cell: results / "cells" / cell / "metrics.json" for cell in cells}
-    runs = {cell: metrics_json.read(paths[cell]) for cell in cells if paths[cell].exists()}
+    paths = {cell: home / "cells" / cell / "metrics.json" for cell in cells}
+    runs = {cell: results.read(paths[cell]) for cell in cells if paths[cell].exists()}
     missing = [cell for cell in cells if cell not in runs]
     if not runs or (missing and not partial):
         example = f", such as {missing[0]}" if missing else ""
@@ -65,23 +65,21 @@ def gather(study: str, results: Path, partial: bool = False) -> dict:
             f"{path}: {len(missing)} of {len(cells)} cells are {NOT_MEASURED}{example}; finish the "
             f"study: {fix}, or say --partial where some are, and the file will name the others"
         )
-    used_environments = [
-        environment for run in runs.values() for environment in metrics_json.environments(run)
-    ]
-    places = {environment["image"] or certificate.HOST for environment in used_environments}
+    places = {each.image or certificate.HOST for run in runs.values() for each in run.environments}
     certificate_paths = [
-        results / "certificates" / certificate.path(place).name for place in sorted(places)
+        home / "certificates" / certificate.path(place).name for place in sorted(places)
     ]
     settings, environments, code = [], [], {}
     evidence = {
         "schema_version": SCHEMA_VERSION,
         "study": study,
         "machine": machine_name(runs.values()),
-        "date": max(run["finished"] for run in runs.values())[:10],
+        "date": max(run.finished for run in runs.values())[:10],
         "plan": _plain(plan),
         "missing": missing,
         "cells": {
-            cell: _plain(_packed(run, settings, environments, code)) for cell, run in runs.items()
+            cell: _plain(_packed(files.read_json(paths[cell]), settings, environments, code))
+            for cell in runs
         },
         "settings": settings,
         "environments": _plain(environments),
@@ -119,31 +117,29 @@ def _place(values: list, value: Any) -> int:
     return values.index(value)
 
 
-def machine_name(runs: Iterable[Mapping]) -> str:
+def machine_name(runs: Iterable[Run | PairRun]) -> str:
     """Return short names of the machines of ``runs``: ``h200-x1`` if GPUs were used, else by CPU.
 
     Models and numbers of devices, in letters, digits and hyphens: never the name of a host.
     """
     sides = [
-        (side["hardware"]["device"], environment["machine"])
+        (side.hardware.device, environment.machine)
         for run in runs
-        for side, environment in zip(
-            run["cell"].get("sides", [run["cell"]]), metrics_json.environments(run), strict=True
-        )
+        for side, environment in zip(run.cell.sides, run.environments, strict=True)
     ]
     on_gpus = [side for side in sides if side[0] != "cpu"]
     names = {_machine_name(described, bool(on_gpus)) for _, described in on_gpus or sides}
     return "-and-".join(sorted(names))
 
 
-def _machine_name(described: Mapping, gpus: bool) -> str:
-    cards = described.get("accelerators") or []
+def _machine_name(described: Machine, gpus: bool) -> str:
+    cards = described.accelerators
     if gpus and cards:
-        model, count = machine.model_name(cards[0]["name"]), len(cards)
+        model, count = machine.model_name(cards[0].name), len(cards)
     else:
         noise = r"\((R|TM|C)\)|\b(CPU|Processor|\d+-Core)\b|@.*"
-        model = re.sub(noise, " ", described.get("cpu") or "unknown", flags=re.IGNORECASE)
-        count = described.get("cores") or 0
+        model = re.sub(noise, " ", described.cpu or "unknown", flags=re.IGNORECASE)
+        count = described.cores or 0
     words = re.findall(r"[a-z0-9]+", model.lower())
     return f"{'-'.join(words)[:40].rstrip('-') or 'unknown'}-x{count}"
 
@@ -207,10 +203,11 @@ def runs(made: Mapping, path: Path) -> dict[str, dict]:
             run = _with_environments(packed, lambda index: _whole(made, index))
             settings, seed = made["settings"][run.pop("settings")], run.pop("seed")
             run["cell"] = {"id": cell, **settings} | {"id": cell, "seed": seed}
-            cells.of(run["cell"])
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            results.of(run, f"{path}: cell {cell}")
+        except (LookupError, TypeError, AttributeError) as error:
             raise ParbenchError(f"{path}: cell {cell}: incomplete ({error}); {GET_AGAIN}") from None
-        metrics_json.check(run, f"{path}: cell {cell}")
+        except ParbenchError as error:
+            raise ParbenchError(f"{error}; {GET_AGAIN}") from None
         run_by_cell[cell] = run
     return run_by_cell
 

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Collection
 
-from parbench.measure.metrics import seconds
+from parbench.measure.results import seconds
 from parbench.plan import places, state
 from parbench.plan.expansion import Plan
 from parbench.verdicts import asked, evidence
@@ -59,7 +59,9 @@ def _kept(study: str) -> tuple[str, dict[str, list[float]]]:
         if made["study"] == study:
             return made["machine"], {
                 _configuration(group["id"]): [
-                    seconds(run) for cell in group["cells"] if (run := made["cells"].get(cell))
+                    seconds(run["started"], run["finished"])
+                    for cell in group["cells"]
+                    if (run := made["cells"].get(cell))
                 ]
                 for group in [*made["plan"]["groups"], *made["plan"].get("pairs", [])]
             }

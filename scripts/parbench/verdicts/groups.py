@@ -8,14 +8,14 @@ import shlex
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from parbench.errors import ParbenchError
-from parbench.measure import metrics_json
-from parbench.measure.metrics import Metric, Run, seconds
+from parbench.measure import results
+from parbench.measure.metrics import Metric
+from parbench.measure.results import PairRun, Run, Trained
 from parbench.plan.selection import Configuration
 from parbench.plan.study_plan import PairGroup, PlannedGroup, StudyPlan
 from parbench.verdicts.pairs import Compared, lengths_of
@@ -26,9 +26,9 @@ from parbench.verdicts.words import FAILURES, LEAST_SECONDS, NOT_RUN, OK
 class Group(PlannedGroup):
     """A planned group together with the measurements of its cells. Compared by identity.
 
-    ``runs``: metrics.json of its cells or, for several models trained together (a group with
+    ``runs``: of its cells or, for several models trained together (a group with
     ``members``), one combined run per seed that all have; ``cell_runs``: the runs of all cells;
-    ``turned_on``: `machine` of each restart of a pair that it is a side of.
+    ``turned``: what was trained of it in restarts of pairs.
     """
 
     runs: tuple[Run, ...] = ()
@@ -37,7 +37,7 @@ class Group(PlannedGroup):
     # Pairs with a baseline, by the id of its group: of training, and of predicting.
     pairs: Mapping[str, Compared] = {}
     predicting: Mapping[str, Compared] = {}
-    turned_on: tuple[Mapping, ...] = ()
+    turned: tuple[Trained, ...] = ()
     __eq__, __hash__ = object.__eq__, object.__hash__
 
     @classmethod
@@ -51,17 +51,17 @@ class Group(PlannedGroup):
     @property
     def ok(self) -> list[Run]:
         """The runs that ended well; only these are averaged."""
-        return [run for run in self.runs if run["status"] == OK]
+        return [run for run in self.runs if run.status == OK]
 
     def failed_runs(self) -> dict[str, int]:
         """Return how many runs failed, by the word for the failure."""
-        counts = Counter(run["status"] for run in self.runs)
+        counts = Counter(run.status for run in self.runs)
         return {word: counts[status] for status, word in FAILURES.items() if counts[status]}
 
     @property
     def is_short(self) -> bool:
         """Whether some run timed so few seconds of training that its rate says little."""
-        return any((run["train_seconds"] or math.inf) < LEAST_SECONDS for run in self.ok)
+        return any((run.train_seconds or math.inf) < LEAST_SECONDS for run in self.ok)
 
     @property
     def status(self) -> str:
@@ -84,16 +84,16 @@ class Group(PlannedGroup):
     def failures(self) -> list[str]:
         """Return one sentence for each run that did not end well."""
         return [
-            f"seed {run['cell']['seed']} {FAILURES[run['status']]}"
-            + (f" ({run['reason']})" if run["reason"] else "")
+            f"seed {run.cell.seed} {FAILURES[run.status]}"
+            + (f" ({run.reason})" if run.reason else "")
             for run in self.runs
-            if run["status"] != OK
+            if run.status != OK
         ]
 
     @property
     def why(self) -> str:
         """Why it was not run, or the first reason that one of its runs gives; else empty."""
-        return self.not_run or next(filter(None, (run["reason"] for run in self.runs)), "")
+        return self.not_run or next(filter(None, (run.reason for run in self.runs)), "")
 
     def cautions(self, metric: Metric) -> list[str]:
         """Return why the metric means less than it seems, whatever it is compared with."""
@@ -114,13 +114,19 @@ class Group(PlannedGroup):
 
     def machines(self) -> list[str]:
         """Return the fingerprints of the machines that ran it or, if none did, its pairs."""
-        names = [name for run in self.runs for name in fingerprints(run)]
-        return list(dict.fromkeys(names or (each["fingerprint"] for each in self.turned_on)))
+        names = [name for run in self.cell_runs for name in run.machines]
+        turned = (each.environment.machine.fingerprint for each in self.turned)
+        return list(dict.fromkeys(names or turned))
+
+    @property
+    def trained(self) -> tuple[Trained, ...]:
+        """What was trained of it in cells or, if none was, in restarts of pairs."""
+        return tuple(each for run in self.cell_runs for each in run.trained) or self.turned
 
     def accelerators(self) -> list[str]:
         """Return the accelerators' names as recorded or, if none were, as planned."""
-        machines = [run["environment"]["machine"] for run in self.runs] or self.turned_on
-        names = {card["name"] for machine in machines for card in machine["accelerators"]}
+        machines = (each.environment.machine for each in self.trained)
+        names = {card.name for machine in machines for card in machine.accelerators}
         return sorted(names) or list(filter(None, [self.hardware.gpu_model]))
 
     @cached_property
@@ -146,19 +152,20 @@ class Group(PlannedGroup):
 
     def series(self, metric: Metric) -> Series:
         """Return the metric's values by seed."""
-        values = {seed(run): metric.read(run) for run in self.ok if self.measures(metric)}
+        values = {run.cell.seed: metric.read(run) for run in self.ok if self.measures(metric)}
         measured = {number: value for number, value in values.items() if value is not None}
         return Series(measured, cost=self.seed_seconds, resolution=self.resolution(metric))
 
     def resolution(self, metric: Metric) -> float:
         """Return the smallest step of the metric: one test image for a score, otherwise 0."""
-        images = sum(map(sum, self.ok[0]["confusion"])) if self.ok and metric.is_score else 0
+        images = sum(map(sum, self.ok[0].confusion)) if self.ok and metric.is_score else 0
         return 1 / images if images else 0.0
 
     @property
     def seed_seconds(self) -> float:
         """The seconds that one more seed costs: the mean of those that ran, start to end."""
-        return sum(map(seconds, self.cell_runs)) / max(1, len(set(map(seed, self.cell_runs))))
+        spent = sum(run.seconds for run in self.cell_runs)
+        return spent / max(1, len({run.cell.seed for run in self.cell_runs}))
 
     def at_most_faster(self, slow: Group) -> float:
         """Return the upper bound on its speedup over ``slow`` by more devices: the lowest of their
@@ -198,7 +205,7 @@ class Group(PlannedGroup):
 
 def rates(group: Group, baseline: Group) -> float:
     """Return the factor that turns a speedup, of all epochs, into a ratio of samples per second."""
-    ours, theirs = lengths_of(asdict(side.training) for side in (group, baseline))
+    ours, theirs = lengths_of(side.training for side in (group, baseline))
     return ours / theirs
 
 
@@ -212,32 +219,16 @@ def machines_of(groups: Iterable[Group]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for group in groups for name in group.machines()))
 
 
-def environment_of(run: Run) -> dict:
-    """Return the environment of a cell, or of a restart of a pair: its first side's."""
-    return run["sides"][0]["environment"] if "sides" in run else run["environment"]
-
-
-def fingerprints(run: Run) -> list[str]:
-    """Return the fingerprints of the machines a run was interrupted on, then of its last one."""
-    interrupted_on = [entry["machine"] for entry in run["resumed_from"] or []]
-    return list(dict.fromkeys([*interrupted_on, run["environment"]["machine"]["fingerprint"]]))
-
-
-def seed(run: Run) -> int:
-    """Return the seed of a run."""
-    return run["cell"]["seed"]
-
-
 def groups_of(
-    plan: StudyPlan, runs: Mapping[str, Run], others: Iterable[Run] = ()
+    plan: StudyPlan, runs: Mapping[str, Run | PairRun], others: Iterable[Run | PairRun] = ()
 ) -> dict[str, Group]:
     """Return the plan's groups with their runs, by id; those of several models together last.
 
-    ``runs`` maps ids of cells and pairs to the contents of metrics.json; ``others``: of whatever
-    else is at hand, which may have run at the same time.
+    ``runs``: by the ids of cells and pairs; ``others``: of whatever else is at hand, which may have
+    run at the same time.
     """
-    pairs_by_group, turned_on = _turns(plan, runs), _turned_on(plan, runs)
-    every = {run["cell"]["id"]: run for run in (*others, *runs.values())}
+    pairs_by_group, turned = _turns(plan, runs), _turned(plan, runs)
+    every = {run.cell.id: run for run in (*others, *runs.values())}
     overlapping, groups = _beside_others(every.values()), {}
     for planned in plan.groups + plan.together:
         if planned.not_run:
@@ -249,34 +240,36 @@ def groups_of(
             )
         else:
             own_runs = cell_runs = [runs[cell] for cell in planned.cells]
-        shared = any(run["cell"]["id"] in overlapping for run in cell_runs)
+        shared = any(run.cell.id in overlapping for run in cell_runs)
         found = pairs_by_group.get(planned.id, {}) | {"shared": shared}
-        found["turned_on"] = tuple(turned_on[planned.id])
+        found["turned"] = tuple(turned[planned.id])
         groups[planned.id] = Group.of(planned, own_runs, cell_runs, **found)
     return groups
 
 
-def at_hand(cells: Path) -> Iterator[Run]:
-    """Yield metrics.json of every cell and pair in the folder ``cells`` that can be read."""
+def at_hand(cells: Path) -> Iterator[Run | PairRun]:
+    """Yield the run of every cell and pair in the folder ``cells`` that can be read."""
     for path in sorted(cells.glob("*/metrics.json")):
         with contextlib.suppress(ParbenchError):  # the study that it belongs to says so
-            yield metrics_json.read(path)
+            yield results.read(path)
 
 
-def _beside_others(runs: Iterable[Run]) -> set[str]:
+def _beside_others(runs: Iterable[Run | PairRun]) -> set[str]:
     """Return the cells that ran while another one did, on a machine with the same fingerprint."""
     overlapping, last_by_machine = set(), {}
-    for run in sorted(runs, key=lambda run: run["started"]):
-        machine = environment_of(run)["machine"]["fingerprint"]
+    for run in sorted(runs, key=lambda run: run.started):
+        machine = run.environment.machine.fingerprint
         previous = last_by_machine.get(machine)
-        if previous and run["started"] < previous["finished"]:
-            overlapping |= {run["cell"]["id"], previous["cell"]["id"]}
-        if not previous or previous["finished"] < run["finished"]:
+        if previous and run.started < previous.finished:
+            overlapping |= {run.cell.id, previous.cell.id}
+        if not previous or previous.finished < run.finished:
             last_by_machine[machine] = run
     return overlapping
 
 
-def _turns(plan: StudyPlan, runs: Mapping[str, Run]) -> dict[str, dict[str, dict[str, Compared]]]:
+def _turns(
+    plan: StudyPlan, runs: Mapping[str, Run | PairRun]
+) -> dict[str, dict[str, dict[str, Compared]]]:
     """Return a plan's pairs by the id of the variant's group: ``pairs`` (of training) and
     ``predicting``, each by the id of the baseline's group."""
     ids = _ids(plan)
@@ -289,15 +282,15 @@ def _turns(plan: StudyPlan, runs: Mapping[str, Run]) -> dict[str, dict[str, dict
     return pairs_by_group
 
 
-def _turned_on(plan: StudyPlan, runs: Mapping[str, Run]) -> dict[str, list[dict]]:
-    """Return the machines of all restarts of a plan's pairs, by the id of either side's group."""
-    ids, machines = _ids(plan), defaultdict(list)
+def _turned(plan: StudyPlan, runs: Mapping[str, Run | PairRun]) -> dict[str, list[Trained]]:
+    """Return what was trained in all restarts of a plan's pairs, by the id of its group."""
+    ids, turned = _ids(plan), defaultdict(list)
     for pair in plan.pairs:
         for run in (runs[cell] for cell in pair.cells if cell in runs):
-            for number, side in enumerate(run["sides"]):
-                name = pair.variant if number < run["cell"]["variants"] else pair.baseline
-                machines[ids[pair.model, name]].append(side["environment"]["machine"])
-    return machines
+            for number, side in enumerate(run.trained):
+                name = pair.variant if number < run.cell.variants else pair.baseline
+                turned[ids[pair.model, name]].append(side)
+    return turned
 
 
 def _ids(plan: StudyPlan) -> dict[tuple[str, str], str]:
@@ -310,28 +303,22 @@ def _together(members: list[Group]) -> list[Run]:
     runs_by_seed: dict[int, list[Run]] = {}
     for member in members:
         for run in member.runs:
-            runs_by_seed.setdefault(seed(run), []).append(run)
+            runs_by_seed.setdefault(run.cell.seed, []).append(run)
     return [_all_trained(runs) for runs in runs_by_seed.values() if len(runs) == len(members)]
 
 
 def _all_trained(runs: list[Run]) -> Run:
-    """Combine the runs of several models into one, whose training time is the total."""
-    worst = next((run for run in runs if run["status"] != OK), runs[0])
+    """Combine the runs of several models into one, the first's, whose training time is the total,
+    and which failed if one of them did."""
+    worst = next((run for run in runs if run.status != OK), runs[0])
     total = None
-    if worst["status"] == OK:
+    if worst.status == OK:
         # Average over which run is first: each cell of models trained at the same time timed all.
         orders = ([*runs[n:], *runs[:n]] for n in range(len(runs)))
         total = statistics.fmean(map(_seconds_in_turn, orders))
-    return {
-        "cell": runs[0]["cell"],
-        "status": worst["status"],
-        "reason": worst["reason"],
-        "train_seconds": total,
-        "total_seconds": total,
-        "environment": runs[0]["environment"],
-        # All machines that took part.
-        "resumed_from": [{"machine": name} for run in runs for name in fingerprints(run)],
-    }
+    told = {"status": worst.status, "reason": worst.reason}
+    times = {"train_seconds": total, "total_seconds": total}
+    return runs[0].model_copy(update=told | times)
 
 
 def _seconds_in_turn(runs: list[Run]) -> float:
@@ -339,18 +326,15 @@ def _seconds_in_turn(runs: list[Run]) -> float:
     model was already trained beside an earlier one is skipped."""
     total, trained = 0.0, set()
     for run in runs:
-        if run["cell"]["model"]["name"] not in trained:
-            at_once = [run["train_seconds"]]
-            for other in run.get("beside", []):
-                at_once.append(other["train_seconds"])
-                trained.add(other["model"])
-            total += max(at_once)
+        if run.cell.model.name not in trained:
+            trained.update(other.model for other in run.beside)
+            total += max([run.train_seconds, *(other.train_seconds for other in run.beside)])
     return total
 
 
 def read_runs(
     plan: StudyPlan, folder: str | Path, of: Iterable[PlannedGroup | PairGroup]
-) -> dict[str, Run]:
+) -> dict[str, Run | PairRun]:
     """Read ``folder``/<cell>/metrics.json of every cell that runs, of some of the plan's groups or
     pairs; ParbenchError if one is missing."""
     runs = {}
@@ -360,7 +344,7 @@ def read_runs(
             if not path.exists():
                 command = shlex.join(["snakemake", str(path), *plan.arguments])
                 raise ParbenchError(f"{path}: no such file; make it with: {command}")
-            runs[cell] = metrics_json.read(path)
+            runs[cell] = results.read(path)
     return runs
 
 
@@ -373,16 +357,16 @@ def compared(metric: Metric, group: Group, baseline: Group, but: Collection[str]
 
     ``but``: keys of their work that may differ.
     """
-    base_by_seed = {seed(run): run for run in baseline.runs}
+    base_by_seed = {run.cell.seed: run for run in baseline.runs}
     values, reasons = {}, group.failures()
     if baseline.not_run:
         reasons.append(f"the baseline {baseline.id} was not run")
     for run in [] if baseline.not_run else group.ok:
-        number, base = seed(run), base_by_seed.get(seed(run))
+        number, base = run.cell.seed, base_by_seed.get(run.cell.seed)
         if base is None:
             reasons.append(f"the baseline has no seed {number}")
-        elif base["status"] != OK:
-            reasons.append(f"the baseline's seed {number}: {FAILURES[base['status']]}")
+        elif base.status != OK:
+            reasons.append(f"the baseline's seed {number}: {FAILURES[base.status]}")
         elif why := _why_not(run, base, metric.is_score, but):
             reasons.append(why)
         elif metric.is_score:
@@ -402,7 +386,7 @@ def compared(metric: Metric, group: Group, baseline: Group, but: Collection[str]
 
 def _why_not(run: Run, base: Run, scored: bool, but: Collection[str]) -> str:
     """Return why two runs of a seed cannot be compared; empty if they can."""
-    steps = (side["cell"]["training"]["steps"] for side in (run, base))
+    steps = (side.cell.training.steps for side in (run, base))
     if scored and (few := next(filter(None, map(few_steps, steps)), "")):
         return few
     ours, theirs = _work(run), _work(base)
@@ -422,9 +406,9 @@ def few_steps(steps: int | None) -> str:
 
 
 def _work(run: Run) -> dict[str, Any]:
-    training, dataset = run["cell"]["training"], run["cell"]["dataset"]
+    training, dataset = run.cell.training, run.cell.dataset
     settings = ("epochs", "steps", "global_batch", "image_size", "mode", "profile")
-    work = {"dataset": dataset["name"]}
-    work |= {key: dataset[key] for key in ("train_samples", "test_samples")}
-    work |= {key: training[key] for key in settings}
+    work = {"dataset": dataset.name}
+    work |= {key: getattr(dataset, key) for key in ("train_samples", "test_samples")}
+    work |= {key: getattr(training, key) for key in settings}
     return {key: "all" if value is None else value for key, value in work.items()}

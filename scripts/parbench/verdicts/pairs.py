@@ -12,7 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from parbench.measure.metrics import Run
+from parbench.cell import Training
+from parbench.measure.results import PairRun
 from parbench.plan.study_plan import PairGroup
 from parbench.verdicts import sequential
 from parbench.verdicts.sequential import HOLDS, Series
@@ -50,26 +51,25 @@ class Restart:
         return (self.finished - self.started).total_seconds()
 
 
-def lengths_of(trainings: Iterable[Mapping]) -> list[int]:
+def lengths_of(trainings: Iterable[Training]) -> list[int]:
     """Return each side's epochs, which its seconds per sample are multiplied by; all 1 if some side
     does only a few steps of each epoch, since then no whole trainings are compared."""
     settings = list(trainings)
-    all_steps = all(training.get("steps") is None for training in settings)
-    return [training["epochs"] if all_steps else 1 for training in settings]
+    all_steps = all(training.steps is None for training in settings)
+    return [training.epochs if all_steps else 1 for training in settings]
 
 
-def restart(run: Run) -> Restart:
-    """Return the restart that metrics.json of a pair describes, which ended well."""
-    cell = run["cell"]
-    trainings = [side["training"] for side in cell["sides"]]
-    lengths = [1] * len(trainings) if cell["inference"] else lengths_of(trainings)
+def restart(run: PairRun) -> Restart:
+    """Return the restart that ``run``, which ended well, measured."""
+    trainings = [side.training for side in run.cell.sides]
+    lengths = [1] * len(trainings) if run.cell.inference else lengths_of(trainings)
     times: dict[int, dict[int, float]] = {}
-    disturbed = {entry["pair"] for entry in run["slices"] if entry["disturbed"]}
-    for entry in run["slices"]:
+    disturbed = {entry.pair for entry in run.slices if entry.disturbed}
+    for entry in run.slices:
         # The time of a whole training, up to a factor that all sides share.
-        duration = lengths[entry["side"]] * entry["seconds"] / entry["samples"]
-        times.setdefault(entry["pair"], {})[entry["side"]] = duration
-    first_baseline = cell["variants"]
+        duration = lengths[entry.side] * entry.seconds / entry.samples
+        times.setdefault(entry.pair, {})[entry.side] = duration
+    first_baseline = run.cell.variants
     ratios = {
         pair: math.log(
             sum(row[n] for n in row if n >= first_baseline)
@@ -84,14 +84,14 @@ def restart(run: Run) -> Restart:
         for n in range(first_baseline, len(lengths))
     ]
     return Restart(
-        cell["seed"],
+        run.cell.seed,
         float(sequential.hodges_lehmann(log_ratios)),
         float(sequential.hodges_lehmann(list(ratios.values()))),
         log_ratios,
         len(ratios),
         len(disturbed),
         sum(medians) / max(medians),
-        *(datetime.fromisoformat(run[key]) for key in ("started", "finished")),
+        *map(datetime.fromisoformat, (run.started, run.finished)),
     )
 
 
@@ -109,16 +109,14 @@ class Compared:
     failed: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, pair: PairGroup, runs: Mapping[str, Run]) -> Compared:
-        """Return the comparison of a planned pair; ``runs``: metrics.json by cell."""
+    def of(cls, pair: PairGroup, runs: Mapping[str, PairRun]) -> Compared:
+        """Return the comparison of a planned pair; ``runs``: by cell."""
         own_runs = [runs[cell] for cell in pair.cells if cell in runs]
-        failures = (
-            f"restart {run['cell']['seed']}: {run['reason']}" for run in own_runs if run["reason"]
-        )
+        failures = (f"restart {run.cell.seed}: {run.reason}" for run in own_runs if run.reason)
         good = list(filter(_ok, own_runs))
-        shared = SHARED_NODES if any("shared" in run for run in good) else None
+        shared = SHARED_NODES if any(run.shared for run in good) else None
         reasons = filter(None, [pair.not_run, *failures, shared])
-        failed = Counter(FAILURES[run["status"]] for run in own_runs if not _ok(run))
+        failed = Counter(FAILURES[run.status] for run in own_runs if not _ok(run))
         return cls(tuple(map(restart, good)), tuple(reasons), tuple(pair.cells), failed)
 
     @cached_property
@@ -191,5 +189,5 @@ class Compared:
         return f"{ends} of {series.seeds} restarts: {word}"
 
 
-def _ok(run: Run) -> bool:
-    return run["status"] == OK
+def _ok(run: PairRun) -> bool:
+    return run.status == OK

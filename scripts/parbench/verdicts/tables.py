@@ -27,7 +27,7 @@ from parbench.measure.metrics import (
 )
 from parbench.plan.published import Published
 from parbench.plan.study_plan import StudyPlan
-from parbench.verdicts.groups import Group, at_hand, compared, groups_of, rates, read_runs, seed
+from parbench.verdicts.groups import Group, at_hand, compared, groups_of, rates, read_runs
 from parbench.verdicts.judging import Verdict, scale_difference, verdict
 from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.rows import NUMBERS, Row, write_rows
@@ -197,13 +197,15 @@ def time_to(accuracy: float, group: Group, reasons: list[str]) -> Series:
     never did, there is no mean, as it would leave out the slowest: only minimum and maximum of
     those that did, and a reason that counts the others.
     """
-    scored: dict[int, float | None] = {seed(run): None for run in group.runs if run["status"] != OK}
+    scored: dict[int, float | None] = {
+        run.cell.seed: None for run in group.runs if run.status != OK
+    }
     for run in group.ok:
-        epochs = [epoch for epoch in run["history"] if epoch["test_accuracy"] is not None]
+        epochs = [epoch for epoch in run.history if epoch.test_accuracy is not None]
         # The last digits of a float must not decide.
-        reached = (epoch for epoch in epochs if epoch["test_accuracy"] >= accuracy * (1 - 1e-9))
+        reached = (epoch for epoch in epochs if epoch.test_accuracy >= accuracy * (1 - 1e-9))
         if epochs:
-            scored[seed(run)] = next((epoch["elapsed_seconds"] for epoch in reached), None)
+            scored[run.cell.seed] = next((epoch.elapsed_seconds for epoch in reached), None)
     values = {number: seconds for number, seconds in scored.items() if seconds is not None}
     if len(values) == len(scored):
         return Series(values, cost=group.seed_seconds, reasons=tuple(reasons))
@@ -232,8 +234,6 @@ def main(arguments: list[str] | None = None) -> None:
     runs = read_runs(plan, options.cells, plan.measured)
     measured, rows = Measured(plan, groups_of(plan, runs, at_hand(options.cells)), source), []
     for group in measured.groups.values():
-        uncertified = certificates.problems(group.cell_runs) if certificates else []
-        if certificates and group.turned_on and not group.cell_runs and not group.trained_by:
-            uncertified.append("⚠ not certified: its pairs alone were measured")
+        uncertified = certificates.problems(group.trained) if certificates else []
         rows += measured.rows(group, uncertified)
     write_rows(options.out, rows)

@@ -1,0 +1,14 @@
+"""metrics.json in tests: checked by its model, returned as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from parbench import files
+from parbench.measure import results
+
+
+def read(path: Path) -> dict:
+    """Return the content of metrics.json; ParbenchError if it is none."""
+    results.read(path)
+    return files.read_json(path)
