@@ -18,8 +18,6 @@ rule table:
         **RUN.preparing,
     params:
         plan=RUN.plan_digest,
-        # Otherwise Snakemake leaves out what is lacking as long as nothing that is made needs it.
-        deleted=RUN.deleted,
         code=code_of("parbench.verdicts.tables"),
         inside=RUN.inside_report_image,
     shell:

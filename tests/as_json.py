@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from parbench import files
-from parbench.measure import results
+from parbench.runs import records
 
 
 def read(path: Path) -> dict:
     """Return the content of metrics.json; ParbenchError if it is none."""
-    results.read(path)
+    records.read(path)
     return files.read_json(path)

@@ -20,8 +20,8 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from parbench.measure.metrics import METRICS
 from parbench.plan.settings import defaults
+from parbench.runs.metrics import METRICS
 from parbench.verdicts import tables
 from parbench.verdicts.rows import NUMBERS
 

@@ -10,7 +10,7 @@ import constructed
 from parbench.equivalence import certificate
 from parbench.equivalence.certificate import DIFFERS, EQUAL
 from parbench.errors import ParbenchError
-from parbench.measure import results
+from parbench.runs import records
 from shown import collect, render
 
 CODE = "c0de" * 16  # of constructed runs
@@ -42,7 +42,7 @@ def run(precision="fp32", batch_norm="local", options=None, devices=2, device="c
         options={"bucket_cap_mb": 25} if options is None else options,
         training=constructed.TRAINING | {"precision": precision, "batch_norm": batch_norm},
     )
-    return results.of(constructed.make_metrics(cell, environment=environment), "a run")
+    return records.of(constructed.make_metrics(cell, environment=environment), "a run")
 
 
 WHOLE = [row(), row("float32"), row(batch_norm="synchronized"), row(batch_norm="local", error=0)]
@@ -97,7 +97,7 @@ def test_a_side_of_a_pair_is_certified_like_a_cell(tmp_path, digest, problem):
     environment = {"code_digest": "5" * 64, "side_digest": digest}  # of both sides, of one
     pair = constructed.make_pair("pair", list(cells))
     value = constructed.make_pair_metrics(pair, environment=environment, seconds=(1.0, 2.0))
-    ddp, _ = results.of(value, "a pair").trained
+    ddp, _ = records.of(value, "a pair").trained
     found = certificates(tmp_path, WHOLE).problem(ddp)
     assert found is None if problem is None else problem in found
 

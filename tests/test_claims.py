@@ -26,10 +26,10 @@ from constructed import CPU1, CPU2, make_hardware
 from parbench import by_schema
 from parbench.audit.arithmetic import Contradiction, Sure
 from parbench.errors import ParbenchError
-from parbench.measure import results
 from parbench.plan.published import Claim
 from parbench.plan.published import rows as rows_of
 from parbench.plan.study_plan import About, StudyPlan
+from parbench.runs import records
 from parbench.verdicts import claims, claims_json, words
 from parbench.verdicts.comparisons import Rebuilt
 from parbench.verdicts.groups import Group, groups_of
@@ -77,7 +77,7 @@ def group(
         measured["status"] = statuses
     own = constructed.Group(model, variant, hardware, measured=measured, **changes)
     runs = {
-        own.cell_id(seed): results.of(constructed.metrics_json(own, seed), "a run")
+        own.cell_id(seed): records.of(constructed.metrics_json(own, seed), "a run")
         for seed in seeds
     }
     plan = constructed.plan_json(constructed.usual_study(), [own])
@@ -669,7 +669,7 @@ def test_a_restart_is_what_its_undisturbed_pairs_say():
         entry["disturbed"] = True
         entry["seconds"] = (1.0, 9.0, 9.0)[entry["side"]]
     value |= {"started": "2026-11-22T10:00:00Z", "finished": "2026-11-22T10:00:30Z"}
-    found = restart(results.of(value, "a pair"))
+    found = restart(records.of(value, "a pair"))
     assert math.exp(found.value) == pytest.approx(1.5)
     assert math.exp(found.of_all) > 1.5
     assert (found.number, found.pairs, found.disturbed, found.seconds) == (5, 3, 1, 30)

@@ -100,7 +100,8 @@ def test_a_partial_study_is_refused_unless_it_is_said_and_named(tmp_path):
     assert groups[swin.id].not_run == "not measured"
     out = evidence.unpack(path, tmp_path / "out")
     html = report.render.render_html(collected(out))
-    assert "This report is not finished: 5 cells not trained yet." in html
+    assert f"Partial evidence: {path.name} lacks 5 cells of its study." in html
+    assert "not finished" not in html
     assert "not run" in html
     assert "1 of 4 cells not measured" in html
 

@@ -158,7 +158,7 @@ def test_a_cell_that_cannot_end_in_time_is_not_started(bare, work):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"runs": {"x": {}}}, "x: .*required property"),
+        ({"runs": {"x": {}}}, "x: schema_version: is missing"),
         ({"failed": {"x": {}}}, "results.json: failed.x: .*sentence"),
         ({"more": 1}, "unknown key 'more'"),
     ],

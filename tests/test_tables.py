@@ -16,7 +16,7 @@ import pytest
 import constructed
 from constructed import CPU1, CPU2, Group, make_hardware
 from parbench.errors import ParbenchError
-from parbench.measure.metrics import METRICS
+from parbench.runs.metrics import METRICS
 from parbench.verdicts import words
 from parbench.verdicts.published import PublishedSource
 from parbench.verdicts.sequential import k

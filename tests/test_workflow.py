@@ -75,15 +75,6 @@ def test_nothing_changed_nothing_runs(work):
     assert "metrics.json" in work.run("scripts/cells.py", "why", "swin.ddp.cpu2").stdout
 
 
-def test_a_deleted_result_is_made_again(work):
-    """Snakemake alone makes nothing that is lacking as long as all that was made of it is there."""
-    path = next((work.folder / "results/cells").glob("swin.eager*/metrics.json"))
-    aside = path.rename(path.with_name("aside"))
-    assert work.jobs() == {"train": 1, **AFTER}
-    aside.rename(path)
-    assert work.jobs() == {}
-
-
 def test_a_result_whose_workflow_was_killed_is_taken_over(work):
     """Snakemake died before it noticed that the cell was done, so it runs the cell's job again."""
     path = next((work.folder / "results/cells").glob("swin.eager*/metrics.json"))

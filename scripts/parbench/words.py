@@ -1,8 +1,9 @@
-"""Parts of messages: a value on one short line, and a suggestion for a misspelt name."""
+"""Parts of messages: a value on one short line, a suggestion for a misspelt name, plain words."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from parbench.printable import printable
@@ -21,3 +22,10 @@ def nearest(name: str, known: Iterable[str], listed: bool = True) -> str:
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; known: {', '.join(sorted(known))}" if listed and known else ""
+
+
+def plain(message: str) -> str:
+    """Return a message of pydantic's without programmers' terms."""
+    text = re.sub(r"^(Input|String|List|Dictionary) (?=should)", "", message)
+    text = re.sub(r"a valid dictionary( or instance of \w+)?", "keys with values", text)
+    return re.sub(r" after validation, not \d+$", "", text)

@@ -270,11 +270,6 @@ class WorkflowRun:
             raise WorkflowError(f"error: study {study!r} is not in `studies`{near}")
         return [str(folder(cell) / "metrics.json") for cell in self.plan.runnable(study)]
 
-    def deleted(self, wildcards: Any) -> list[str]:
-        """Return the results of the study that its table was made of and that are gone."""
-        made = Path(f"results/tables/{wildcards.study}.csv").exists()
-        return [path for path in self.metrics(wildcards) if made and not Path(path).exists()]
-
     def plan_digest(self, wildcards: Any) -> str:
         """Return a digest that changes with the study's plan: its groups, tables, texts."""
         return files.digest(self.plan.studies[wildcards.study].stated())

@@ -18,8 +18,8 @@ from pathlib import Path
 from parbench.audit.arithmetic import RATIOS, SCORES, quantity_of
 from parbench.errors import ParbenchError
 from parbench.files import read_text
-from parbench.measure.metrics import METRICS
 from parbench.plan.published import Published
+from parbench.runs.metrics import METRICS
 from parbench.words import brief, nearest
 
 # Columns that say what was measured; every other name is a metric's.

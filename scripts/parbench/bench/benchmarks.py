@@ -21,7 +21,7 @@ from parbench.bench.turns import BenchRow, Pairs, means, ratio, take_turns
 from parbench.cell import read as read_cell
 from parbench.errors import ParbenchError
 from parbench.files import read_json
-from parbench.measure import results
+from parbench.runs import records
 
 ROOT = Path(__file__).resolve().parents[3]
 # What a copy of a checkout does not need.
@@ -207,7 +207,7 @@ def pairs(context: Context, **changes: object) -> list[BenchRow]:
             out = cell / "metrics.json"
             arguments = ["--cell", str(cell / "cell.json"), "--data", data, "--out", str(out)]
             run([sys.executable, "scripts/launch.py", *arguments], folder)
-            rows[share].add(results.read(out))
+            rows[share].add(records.read(out))
     return list(rows.values())
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from parbench.arguments import duration
 from parbench.errors import ParbenchError
 from parbench.files import canonical_json, user_path
-from parbench.measure import results
-from parbench.measure.results import PairRun
+from parbench.runs import records
+from parbench.runs.records import PairRun
 from parbench.verdicts.pairs import Restart, restart
 from parbench.verdicts.sequential import ALPHA, hodges_lehmann, k, ratio_margin
 from parbench.verdicts.words import FEWEST, OK
@@ -54,7 +54,7 @@ def read(paths: Iterable[Path]) -> list[Restart]:
     """Read the restarts of A/A pairs from metrics.json files, ignoring all others."""
     restarts = []
     for path in paths:
-        run = results.read(path)
+        run = records.read(path)
         if not isinstance(run, PairRun) or run.status != OK:
             continue
         if len({canonical_json(side.json()) for side in run.cell.sides}) == 1:

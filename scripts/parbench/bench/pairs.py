@@ -10,7 +10,7 @@ import yaml
 
 from parbench.bench.turns import BenchRow
 from parbench.files import read_json
-from parbench.measure.results import PairRun
+from parbench.runs.records import PairRun
 from parbench.verdicts import sequential
 from parbench.verdicts.pairs import restart
 from parbench.verdicts.sequential import FAILS, HOLDS, Series

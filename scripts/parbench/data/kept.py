@@ -29,8 +29,8 @@ def keep(tensors: dict[str, torch.Tensor], sha256: str, folder: Path) -> None:
 
 def changed(cell: Cell | Pair, sha256: str | None, cells: Path) -> str | None:
     """Return why ``cell`` must run again because of weights, else None: it did not keep its own, or
-    its trainer's changed. ``sha256``: of the weights it ended with, None where it ended without
-    any; ``cells``: the folder of all cells."""
+    its trainer's changed. ``sha256``: of the weights it ended with, None if it has none; ``cells``:
+    the folder of all cells."""
     if isinstance(cell, Pair):
         return None
     own_path = cells / cell.id / DIGEST

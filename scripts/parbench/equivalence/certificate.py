@@ -19,7 +19,7 @@ from parbench.errors import ParbenchError
 from parbench.measure import provenance
 
 if TYPE_CHECKING:
-    from parbench.measure.results import Trained
+    from parbench.runs.records import Trained
 
 SCHEMA_VERSION = 1
 FOLDER = Path("results/certificates")

@@ -113,7 +113,7 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
             _report(task, failure.sentence)
             return 1
         result = read_json(task.out)
-        weights = result.get("weights_sha256")  # none if training diverged
+        weights = result.get("weights_sha256")  # None if it trained to no end
         if problem := kept.changed(cell, weights, folder.parent):
             _report(task, f"{outcome.summary(result)}; {problem}")
             return 1

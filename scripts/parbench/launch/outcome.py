@@ -19,7 +19,7 @@ from pathlib import Path
 from parbench.cell import Cell, Pair
 from parbench.data import kept
 from parbench.errors import ParbenchError
-from parbench.files import read_json, read_record, write_json
+from parbench.files import read_record, write_json
 from parbench.launch.ranks import Ranks
 from parbench.measure import metrics_json, provenance
 from parbench.printable import printable
@@ -157,7 +157,7 @@ def take_finished(
     """
     path = folder / "finished.json"
     with contextlib.suppress(ParbenchError, KeyError, TypeError):  # damaged: train again
-        metrics = read_json(path)
+        metrics = read_record(path, "cell")
         code = provenance.combined(provenance.code_of(cell))
         dataset = read_record(data / "digest.json", "sha256")["sha256"]
         ours = [(code, image and image["sha256"], dataset) for image in facts]

@@ -22,12 +22,13 @@ from parbench.data import dataset, source
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
 from parbench.launch.kit import Entry, Kit
-from parbench.measure import metrics_json, provenance, results
+from parbench.measure import metrics_json, provenance
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places, state, writing
 from parbench.plan.model import Model, Names, Whole, read_model, validated
 from parbench.plan.naming import identity
 from parbench.plan.study_plan import PairGroup, PlannedGroup
+from parbench.runs import records
 
 Measured = PlannedGroup | PairGroup
 MIB = 2**20
@@ -223,7 +224,7 @@ def home(path: Path, order_path: Path, configfiles: Sequence[Path]) -> tuple[Res
     brought = validated(Results, files.read_json(path, "copy it again from the machine"), str(path))
     for cell, metrics in brought.runs.items():
         where = f"{path}: {cell}"
-        results.of(metrics, where)
+        records.of(metrics, where)
         planned_cell = plan.cells.get(cell)
         if planned_cell is None or identity(metrics["cell"]) != identity(planned_cell.json()):
             raise ParbenchError(f"{where}: no such cell is planned here; name the files of `pack`")

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from parbench.errors import ParbenchError
 from parbench.plan.places import shown
 from parbench.plan.yaml_file import as_typed, dotted, missing_key, none_of, read_yaml, words_of
-from parbench.words import brief, nearest
+from parbench.words import brief, nearest, plain
 
 
 class Model(pydantic.BaseModel):
@@ -170,10 +170,10 @@ def _problem(kind: type[pydantic.BaseModel], value: Any, found: Any) -> Problem:
         case "value_error":  # the model's own full sentence
             return Problem(keys, message.removeprefix("Value error, "))
     if place[-1:] == ("[key]",):
-        return Problem(keys[:-1], f"value {text} as a key {_said(message)}", str(place[-2]))
+        return Problem(keys[:-1], f"value {text} as a key {plain(message)}", str(place[-2]))
     field = kind.model_fields.get(keys[0]) if keys else None
     meaning = f"; it is: {field.description}" if field and field.description else ""
-    return Problem(keys, f"value {text} {_said(message)}{meaning}")
+    return Problem(keys, f"value {text} {plain(message)}{meaning}")
 
 
 def _keys(place: tuple, value: Any) -> list:
@@ -186,10 +186,3 @@ def _keys(place: tuple, value: Any) -> list:
             continue
         keys.append(part)
     return keys
-
-
-def _said(message: str) -> str:
-    """Return pydantic's message without programmers' terms."""
-    text = re.sub(r"^(Input|String|List|Dictionary) (?=should)", "", message)
-    text = re.sub(r"a valid dictionary( or instance of \w+)?", "keys with values", text)
-    return re.sub(r" after validation, not \d+$", "", text)

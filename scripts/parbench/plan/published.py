@@ -13,7 +13,6 @@ import pydantic
 from pydantic import ConfigDict, Field, RootModel, model_validator
 from pydantic_core import PydanticCustomError
 
-from parbench.measure.metrics import METRICS, OPERATOR_METRICS
 from parbench.plan.csv_file import read_csv
 from parbench.plan.model import (
     Model,
@@ -27,6 +26,7 @@ from parbench.plan.model import (
     validated,
     wrong,
 )
+from parbench.runs.metrics import METRICS, OPERATOR_METRICS
 from parbench.words import brief, nearest
 
 

@@ -7,10 +7,10 @@ import yaml
 from pydantic.json_schema import GenerateJsonSchema
 
 from parbench.by_schema import SCHEMAS
-from parbench.measure.results import PairRun, Run
 from parbench.plan.configuration import Config
 from parbench.plan.published import Claims
 from parbench.plan.study import Study
+from parbench.runs.records import PairRun, Run
 
 MADE: dict[str, tuple[type[pydantic.BaseModel], str]] = {
     "config": (Config, "config.yaml, what to run"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,13 +13,15 @@ from parbench.cell import Cell, Pair
 from parbench.data import kept, pretrained
 from parbench.deploy import images
 from parbench.errors import ParbenchError
-from parbench.files import read_record
-from parbench.measure import provenance, results
-from parbench.measure.results import Environment, PairRun, Run
+from parbench.files import read_json, read_record
+from parbench.measure import provenance
 from parbench.plan import places
 from parbench.plan.expansion import Plan
 from parbench.plan.naming import identity
 from parbench.plan.places import folder
+from parbench.runs import records
+from parbench.runs.parts import Environment
+from parbench.runs.records import PairRun, Run
 from parbench.words import nearest
 
 _CODE: dict[tuple, dict[str, str]] = {}  # a cache: thousands of cells share a few
@@ -106,7 +109,7 @@ def _changed_code(cell: Cell | Pair, then: Mapping[str, str]) -> list[str]:
 def took(cell: str) -> float | None:
     """Return the seconds from a cell's start to its end; None if it has no result."""
     try:
-        return results.read(folder(cell) / "metrics.json").seconds
+        return records.read(folder(cell) / "metrics.json").seconds
     except ParbenchError:
         return None
 
@@ -122,7 +125,7 @@ def metrics(cell_id: str) -> Run | PairRun | None:
     path = folder(cell_id) / "metrics.json"
     if not path.exists():
         return None
-    result = results.read(path)
+    result = records.read(path)
     if result.cell.id != cell_id:
         raise ParbenchError(
             f"{path}: a run of {result.cell.id}; delete the file and run the cell again"
@@ -233,9 +236,11 @@ def _show_changed(cell_id: str, plan: Plan) -> None:
     now = identity(plan.cells[cell_id].json())
     name = cell_id.rpartition("-")[0]
     for path in sorted((places.RESULTS / "cells").glob(f"{name}-*/metrics.json")):
-        print(f"{path.parent.name} is finished; since then")
-        for change in _differences(identity(results.read(path).cell.json()), now):
-            print(f"  - {change}")
+        with contextlib.suppress(ParbenchError, KeyError, TypeError):  # it is of another cell
+            # As it was written: a record would have today's settings, too.
+            changes = _differences(identity(read_json(path)["cell"]), now)
+            print(f"{path.parent.name} is finished; since then")
+            print(*(f"  - {change}" for change in changes), sep="\n")
 
 
 def _differences(then: Any, now: Any, key: str = "") -> list[str]:

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from parbench.measure.metrics import METRICS
 from parbench.plan.configuration import Seeds
 from parbench.plan.model import Distinct, Model, Name, Names, Number, Positive, Whole
 from parbench.plan.settings import Assumed, Layer
+from parbench.runs.metrics import METRICS
 
 # Selects published rows: column = value, or one of several values.
 _Value = str | int | Number

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from parbench.equivalence.certificate import DIFFERS, EQUAL, QUANTITIES, Certificates, summary
-from parbench.measure.results import Trained
 from parbench.reporting.study import Study
 from parbench.reporting.table import TableCell, make_table, whole
+from parbench.runs.records import Trained
 
 CAPTION = (
     "Each strategy is compared with eager training on one batch with an uneven "

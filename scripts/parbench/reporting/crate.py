@@ -25,10 +25,11 @@ from parbench.deploy import deployment
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
 from parbench.files import make_folder, read_record, rename_durably, sha256_file, user_path
-from parbench.measure import results
-from parbench.measure.results import Environment, PairRun, Run
 from parbench.plan import config as configuration
 from parbench.plan import expansion, places, state
+from parbench.runs import records
+from parbench.runs.parts import Environment
+from parbench.runs.records import PairRun, Run
 from parbench.verdicts.closing import REPORTS
 
 VERSION = "1.1"  # of RO-Crate, required by the profiles
@@ -63,9 +64,9 @@ def finished(plan: expansion.Plan) -> dict[str, dict]:
     if lacking:
         raise ParbenchError(
             f"{len(lacking)} of {len(cells)} cells have no result, or a stale one, such as "
-            f"{lacking[0]}; {FIX}"
+            f"{lacking[0]}; {FIX} and --forcerun table"  # else nothing needs what is gone
         )
-    runs = {cell: results.read(places.folder(cell) / "metrics.json") for cell in cells}
+    runs = {cell: records.read(places.folder(cell) / "metrics.json") for cell in cells}
     end = datetime.fromisoformat(max(run.finished for run in runs.values()))
     for path in reported(plan):
         if not path.exists():

@@ -13,12 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from parbench.files import canonical_json
-from parbench.measure.metrics import METRICS, Metric
 from parbench.reporting.drawing import COLOURS, WIDTH, Panel, figure_json
 from parbench.reporting.lines import SPREAD, Line, by_doubling, draw_line, seeds_line
 from parbench.reporting.scaling import scaled
 from parbench.reporting.study import Study
 from parbench.reporting.text import cut, unit_text
+from parbench.runs.metrics import METRICS, Metric
 from parbench.verdicts.groups import Group
 
 if TYPE_CHECKING:

@@ -7,8 +7,6 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from parbench.measure.metrics import METRICS
-from parbench.measure.results import Epoch
 from parbench.reporting.curves import streams_figure, sweep_figures
 from parbench.reporting.drawing import (
     COLOURS,
@@ -23,6 +21,8 @@ from parbench.reporting.phases import phases_figure
 from parbench.reporting.scaling import scaling_figure
 from parbench.reporting.study import Study
 from parbench.reporting.text import convert, cut, heading, ratio_text, unit_text
+from parbench.runs.metrics import METRICS
+from parbench.runs.parts import Epoch
 from parbench.verdicts.groups import Group
 from parbench.verdicts.words import OK
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from parbench.measure.metrics import Metric
 from parbench.reporting.text import cut, decimals, fixed, hardware_text
+from parbench.runs.metrics import Metric
 from parbench.verdicts.groups import Group
 from parbench.verdicts.words import FEWEST
 

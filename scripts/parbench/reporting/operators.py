@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from parbench.measure.metrics import clock
 from parbench.reporting.paper_tables import KEYS, context, key_cells, outcome_cell, published_cell
 from parbench.reporting.study import Study
 from parbench.reporting.table import Notes, TableCell, absent, make_table, number
+from parbench.runs.metrics import clock
 from parbench.verdicts.groups import Group
 from parbench.verdicts.words import OK
 

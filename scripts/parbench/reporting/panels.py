@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from parbench.measure.metrics import METRICS
-from parbench.measure.results import Environment, PairRun, Run
+from parbench.plan.study_plan import PairGroup
 from parbench.printable import log_line
 from parbench.reporting import certificates
 from parbench.reporting.study import Study
@@ -25,6 +24,9 @@ from parbench.reporting.text import (
     settings_pairs,
     status_text,
 )
+from parbench.runs.metrics import METRICS
+from parbench.runs.parts import Environment
+from parbench.runs.records import PairRun, Run
 from parbench.verdicts.groups import Group
 from parbench.verdicts.pairs import restart
 
@@ -86,20 +88,34 @@ def _environment_pairs(environment: Environment) -> list[list[str]]:
 
 def unfinished(studies: list[Study]) -> dict | None:
     """Return what an unfinished report (reporting/unfinished.py) lacks: failed cells with the ends
-    of their logs, and how many are not trained yet. None for a complete report."""
-    groups = {group.id: group for study in studies for group in study.own}.values()
-    pairs = {pair.id: pair for study in studies for pair in study.pairs}.values()
-    failed = {failure.cell: failure for part in (*groups, *pairs) for failure in part.failed}
-    waiting = sum(part.waiting for part in (*groups, *pairs))
-    if not failed and not waiting:
-        return None
+    of their logs, and how many are not trained yet; of evidence, the cells that a file lacks. None
+    for a complete report."""
+    trained = _parts([study for study in studies if study.evidence is None])
+    failed = {failure.cell: failure for part in trained for failure in part.failed}
+    waiting = sum(part.waiting for part in trained)
     parts = [f"{count(len(failed), 'cell')} failed"] if failed else []
     parts += [f"{count(waiting, 'cell')} not trained yet"] if waiting else []
+    sentences = [f"This report is not finished: {listed(parts)}."] if parts else []
+    lacking = {
+        study.evidence.file: sum(part.waiting for part in _parts([study]))
+        for study in studies
+        if study.evidence is not None
+    }
+    files = [f"{file} lacks {count(cells, 'cell')}" for file, cells in lacking.items() if cells]
+    sentences += [f"Partial evidence: {listed(files)} of its study."] if files else []
+    if not sentences:
+        return None
     failures = [
         {**failure.stated(), "lines": [log_line(line) for line in failure.lines]}
         for failure in failed.values()
     ]
-    return {"sentence": f"This report is not finished: {listed(parts)}.", "failed": failures}
+    return {"sentence": " ".join(sentences), "failed": failures}
+
+
+def _parts(studies: list[Study]) -> list[Group | PairGroup]:
+    """Return the groups and pairs of the studies, each once."""
+    parts = [part for study in studies for part in (*study.own, *study.pairs)]
+    return list({part.id: part for part in parts}.values())
 
 
 # ---------------------------------------------------------------- all cells

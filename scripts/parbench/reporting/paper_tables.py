@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from parbench.measure.metrics import METRICS, TO_PUBLISHED, label
 from parbench.plan.study import Table
 from parbench.reporting.study import ONCE, Study
 from parbench.reporting.table import (
@@ -24,6 +23,7 @@ from parbench.reporting.text import (
     ratio_text,
     short,
 )
+from parbench.runs.metrics import METRICS, TO_PUBLISHED, label
 from parbench.verdicts import words
 from parbench.verdicts.groups import Group
 from parbench.verdicts.rows import Row

@@ -7,12 +7,12 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from parbench.measure.results import Run
 from parbench.reporting.drawing import COLOURS, Panel, bar_label, figure_json
 from parbench.reporting.paper_tables import KEYS, context, key_cells
 from parbench.reporting.study import Study
 from parbench.reporting.table import TableCell, absent, make_table, number
 from parbench.reporting.text import cut, decimals, fixed, spread_text
+from parbench.runs.records import Run
 from parbench.verdicts.groups import Group
 from parbench.verdicts.sequential import numbered
 

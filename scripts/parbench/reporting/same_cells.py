@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from parbench.measure.metrics import METRICS
 from parbench.reporting.study import Study
 from parbench.reporting.table import TableCell, absent, interval_cell, make_table, number
 from parbench.reporting.text import fixed, ratio_text
+from parbench.runs.metrics import METRICS
 from parbench.verdicts.groups import Group, compared, machines_of
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.words import NOT_MEASURED

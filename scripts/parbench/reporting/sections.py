@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from parbench.measure.results import PairRun
 from parbench.reporting.figures import figures
 from parbench.reporting.in_turns import in_turns_table
 from parbench.reporting.lines import SPREAD
@@ -33,6 +32,7 @@ from parbench.reporting.text import (
     settings_pairs,
 )
 from parbench.reporting.work import work_table
+from parbench.runs.records import PairRun
 from parbench.verdicts.words import JUDGED, NOT_COMPARABLE, NOT_MEASURED, NOT_RUN, VERDICTS
 
 LACKS = {
@@ -143,7 +143,10 @@ def _headline(studies: list[Study], states: Counter) -> str:
     judged = [name for name in VERDICTS if verdicts[name] and name in JUDGED]
     judged_text = listed([f"{verdicts[name]} {name}" for name in judged])
     total, compared = verdicts.total(), sum(verdicts[name] for name in judged)
-    text = f"{compared} of {count(total, 'published number')} can be compared"
+    sources = [study.study.published for study in studies if counted_verdicts(study)]
+    repeated = len(set(sources)) < len(sources)
+    each = " (a source's once for each study that rebuilds it)" if repeated else ""
+    text = f"{compared} of {count(total, 'published number')}{each} can be compared"
     text += f": {judged_text}." if judged_text else "."
     rest = listed([f"{verdicts[name]} {lack}" for name, lack in LACKS.items() if verdicts[name]])
     return f"{text} Of the others, {rest}." if rest else text

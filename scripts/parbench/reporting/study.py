@@ -8,11 +8,11 @@ from pathlib import Path
 
 from parbench.equivalence.certificate import Certificates
 from parbench.files import read_json
-from parbench.measure.results import PairRun, Run
 from parbench.plan.study import Table
 from parbench.plan.study_plan import StudyPlan
 from parbench.printable import printable
 from parbench.reporting.text import anchor, convert, decimals, spread_text
+from parbench.runs.records import PairRun, Run
 from parbench.verdicts.groups import Group, at_hand, groups_of, read_runs
 from parbench.verdicts.rows import Row, read_rows
 from parbench.verdicts.tables import IN_TURNS
@@ -26,8 +26,8 @@ class Study:
     """One study's plan, table rows and metrics, checked against each other.
 
     ``study``: the plan's; ``groups``: all groups; ``own``: those with cells of their own; ``rows``:
-    the table's, by (group, metric); ``runs``: by cell; ``pairs``: the plan's, and
-    ``pair_runs``: of their restarts, by cell; ``proofs``: their certificates;
+    the table's, by (group, metric); ``runs``: the runs by cell; ``pairs``: the plan's, and
+    ``pair_runs``: the runs of their restarts, by cell; ``proofs``: their certificates;
     ``evidence``: what the plan says of the file it was unpacked from (scripts/evidence.py), which
     brings its own cells and certificates. ParbenchError if something is missing or broken.
     """

@@ -10,8 +10,8 @@ from typing import Any
 
 from parbench.cell import Hardware
 from parbench.errors import ParbenchError
-from parbench.measure.metrics import label
-from parbench.measure.results import Machine
+from parbench.runs.metrics import label
+from parbench.runs.parts import Machine
 from parbench.verdicts.rows import Row
 from parbench.verdicts.sequential import Series
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from parbench.audit import checks
-from parbench.measure import results
 from parbench.plan import consistency, expansion, places
+from parbench.runs import records
 from parbench.verdicts import claims
 from parbench.verdicts.comparisons import Rebuilt
 from parbench.verdicts.groups import groups_of
@@ -20,7 +20,7 @@ def measured(plan: expansion.Plan, name: str, done: Collection[str] = ()) -> Mea
     # A group with none of these cells has no runs, and no reason is given.
     study_plan = cut(plan.studies[name], done, lambda group, left: {"cells": []})
     cells = [cell for cell in study_plan.runnable() if cell in done]
-    runs = {cell: results.read(places.folder(cell) / "metrics.json") for cell in cells}
+    runs = {cell: records.read(places.folder(cell) / "metrics.json") for cell in cells}
     source = PublishedSource.read(study_plan.study.published, places.published_files())
     return Measured(study_plan, groups_of(study_plan, runs), source)
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from parbench.audit.arithmetic import Contradiction, Sure
-from parbench.measure.metrics import PROFILED, Metric, is_operator
 from parbench.plan.published import Claim, ClaimTest
+from parbench.runs.metrics import PROFILED, Metric, is_operator
 from parbench.verdicts import judging, sequential, words
 from parbench.verdicts.comparisons import (
     Comparison,

@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from parbench.measure.metrics import METRICS, Metric
 from parbench.plan.published import ClaimTest, Selection
 from parbench.plan.selection import Configuration, contrasted
 from parbench.plan.study import Tolerance
 from parbench.plan.study_plan import About
+from parbench.runs.metrics import METRICS, Metric
 from parbench.verdicts import judging, sequential, words
 from parbench.verdicts.groups import Group, compared, rates
 from parbench.verdicts.pairs import Compared

@@ -21,10 +21,10 @@ from parbench.arguments import duration, of_snakemake
 from parbench.deploy import deployment
 from parbench.errors import ParbenchError
 from parbench.files import user_path, write_json
-from parbench.measure import results
 from parbench.plan import config as configuration
 from parbench.plan import expansion, pairing, places, state
 from parbench.plan.study_plan import PairGroup, PlannedGroup
+from parbench.runs import records
 from parbench.terminal import aligned, say
 from parbench.verdicts import asked, sequential
 from parbench.verdicts.comparisons import Comparison
@@ -143,7 +143,7 @@ def _compares(compared: Comparison) -> str:
 
 def _compared(pair: PairGroup) -> Compared:
     paths = {cell: places.folder(cell) / "metrics.json" for cell in pair.cells}
-    runs = {cell: results.read(path) for cell, path in paths.items() if path.exists()}
+    runs = {cell: records.read(path) for cell, path in paths.items() if path.exists()}
     return Compared.of(pair, runs)
 
 

@@ -22,9 +22,10 @@ from typing import Any
 from parbench import by_schema, files, machine
 from parbench.equivalence import certificate
 from parbench.errors import ParbenchError
-from parbench.measure import results
-from parbench.measure.results import Machine, PairRun, Run
 from parbench.plan.study_plan import Evidence, PairGroup, PlannedGroup, StudyPlan
+from parbench.runs import records
+from parbench.runs.parts import Machine
+from parbench.runs.records import PairRun, Run
 from parbench.verdicts.incomplete import cut
 from parbench.verdicts.words import NOT_MEASURED
 
@@ -56,11 +57,12 @@ def gather(study: str, home: Path, partial: bool = False) -> dict:
     groups = [group for group in [*plan["groups"], *plan.get("pairs", [])] if not group["not_run"]]
     cells = list(dict.fromkeys(cell for group in groups for cell in group["cells"]))
     paths = {cell: home / "cells" / cell / "metrics.json" for cell in cells}
-    runs = {cell: results.read(paths[cell]) for cell in cells if paths[cell].exists()}
+    runs = {cell: records.read(paths[cell]) for cell in cells if paths[cell].exists()}
     missing = [cell for cell in cells if cell not in runs]
     if not runs or (missing and not partial):
         example = f", such as {missing[0]}" if missing else ""
-        fix = shlex.join(["snakemake", *plan["arguments"]])
+        # Snakemake makes no input that is gone again as long as all that was made of it is there.
+        fix = shlex.join(["snakemake", *plan["arguments"], "--forcerun", "table"])
         raise ParbenchError(
             f"{path}: {len(missing)} of {len(cells)} cells are {NOT_MEASURED}{example}; finish the "
             f"study: {fix}, or say --partial where some are, and the file will name the others"
@@ -203,7 +205,7 @@ def runs(made: Mapping, path: Path) -> dict[str, dict]:
             run = _with_environments(packed, lambda index: _whole(made, index))
             settings, seed = made["settings"][run.pop("settings")], run.pop("seed")
             run["cell"] = {"id": cell, **settings} | {"id": cell, "seed": seed}
-            results.of(run, f"{path}: cell {cell}")
+            records.of(run, f"{path}: cell {cell}")
         except (LookupError, TypeError, AttributeError) as error:
             raise ParbenchError(f"{path}: cell {cell}: incomplete ({error}); {GET_AGAIN}") from None
         except ParbenchError as error:

@@ -6,9 +6,9 @@ import math
 import statistics
 from collections.abc import Collection
 
-from parbench.measure.results import seconds
 from parbench.plan import places, state
 from parbench.plan.expansion import Plan
+from parbench.runs.records import seconds
 from parbench.verdicts import asked, evidence
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from parbench.errors import ParbenchError
-from parbench.measure import results
-from parbench.measure.metrics import Metric
-from parbench.measure.results import PairRun, Run, Trained
 from parbench.plan.selection import Configuration
 from parbench.plan.study_plan import PairGroup, PlannedGroup, StudyPlan
+from parbench.runs import records
+from parbench.runs.metrics import Metric
+from parbench.runs.records import PairRun, Run, Trained
 from parbench.verdicts.pairs import Compared, lengths_of
 from parbench.verdicts.sequential import Series
 from parbench.verdicts.words import FAILURES, LEAST_SECONDS, NOT_RUN, OK
@@ -26,8 +26,9 @@ from parbench.verdicts.words import FAILURES, LEAST_SECONDS, NOT_RUN, OK
 class Group(PlannedGroup):
     """A planned group together with the measurements of its cells. Compared by identity.
 
-    ``runs``: of its cells or, for several models trained together (a group with
-    ``members``), one combined run per seed that all have; ``cell_runs``: the runs of all cells;
+    ``runs``: the runs of its cells or, for several models trained together (a group with
+    ``members``), one combined run per seed that all have; ``cell_runs``: the runs of these seeds of
+    all cells;
     ``turned``: what was trained of it in restarts of pairs.
     """
 
@@ -234,10 +235,10 @@ def groups_of(
         if planned.not_run:
             own_runs = cell_runs = []
         elif members := [groups[name] for name in planned.members]:
-            own_runs, cell_runs = (
-                _together(members),
-                [run for member in members for run in member.runs],
-            )
+            own_runs = _together(members)
+            seeds = {run.cell.seed for run in own_runs}
+            every_run = (run for member in members for run in member.runs)
+            cell_runs = [run for run in every_run if run.cell.seed in seeds]
         else:
             own_runs = cell_runs = [runs[cell] for cell in planned.cells]
         shared = any(run.cell.id in overlapping for run in cell_runs)
@@ -251,7 +252,7 @@ def at_hand(cells: Path) -> Iterator[Run | PairRun]:
     """Yield the run of every cell and pair in the folder ``cells`` that can be read."""
     for path in sorted(cells.glob("*/metrics.json")):
         with contextlib.suppress(ParbenchError):  # the study that it belongs to says so
-            yield results.read(path)
+            yield records.read(path)
 
 
 def _beside_others(runs: Iterable[Run | PairRun]) -> set[str]:
@@ -344,7 +345,7 @@ def read_runs(
             if not path.exists():
                 command = shlex.join(["snakemake", str(path), *plan.arguments])
                 raise ParbenchError(f"{path}: no such file; make it with: {command}")
-            runs[cell] = results.read(path)
+            runs[cell] = records.read(path)
     return runs
 
 

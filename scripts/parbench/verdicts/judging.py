@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from parbench.measure.metrics import Metric, is_operator
 from parbench.plan.published import Published
 from parbench.plan.study_plan import About
+from parbench.runs.metrics import Metric, is_operator
 from parbench.verdicts import sequential, words
 from parbench.verdicts.groups import Group, few_steps
 from parbench.verdicts.published import described_hardware, has_hardware, has_layout

@@ -13,8 +13,8 @@ from itertools import pairwise
 import numpy as np
 
 from parbench.cell import Training
-from parbench.measure.results import PairRun
 from parbench.plan.study_plan import PairGroup
+from parbench.runs.records import PairRun
 from parbench.verdicts import sequential
 from parbench.verdicts.sequential import HOLDS, Series
 from parbench.verdicts.words import FAILURES, OK, SHARED_NODES

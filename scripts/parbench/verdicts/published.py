@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from parbench.errors import ParbenchError
-from parbench.measure.metrics import METRICS, Metric, is_operator
 from parbench.plan.published import Published, rows
 from parbench.plan.selection import names_model
+from parbench.runs.metrics import METRICS, Metric, is_operator
 from parbench.verdicts.groups import Group, on_nodes
 
 # From spellings of published values to ours.

@@ -15,7 +15,9 @@ from pathlib import Path
 
 from parbench import files
 from parbench.equivalence.certificate import Certificates
-from parbench.measure.metrics import (
+from parbench.plan.published import Published
+from parbench.plan.study_plan import StudyPlan
+from parbench.runs.metrics import (
     DEFAULT_METRICS,
     METRICS,
     PROFILED,
@@ -25,8 +27,6 @@ from parbench.measure.metrics import (
     profiled_operators,
     self_seconds,
 )
-from parbench.plan.published import Published
-from parbench.plan.study_plan import StudyPlan
 from parbench.verdicts.groups import Group, at_hand, compared, groups_of, rates, read_runs
 from parbench.verdicts.judging import Verdict, scale_difference, verdict
 from parbench.verdicts.published import PublishedSource
@@ -234,6 +234,8 @@ def main(arguments: list[str] | None = None) -> None:
     runs = read_runs(plan, options.cells, plan.measured)
     measured, rows = Measured(plan, groups_of(plan, runs, at_hand(options.cells)), source), []
     for group in measured.groups.values():
-        uncertified = certificates.problems(group.trained) if certificates else []
+        # What only predicts has the weights of a group that is certified itself.
+        trained = () if group.trained_by else group.trained
+        uncertified = certificates.problems(trained) if certificates else []
         rows += measured.rows(group, uncertified)
     write_rows(options.out, rows)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from operator import attrgetter, methodcaller
 from typing import Any
 
-from parbench.measure.results import Inference, Memory, Operator, Profiled, Run
+from parbench.runs.parts import Inference, Memory, Operator, Profiled
+from parbench.runs.records import Run
 
 Read = Callable[[Run], float | None]
 

@@ -1,0 +1,262 @@
+"""Records of metrics.json, as readers see it: what one run of a cell, or of a pair, measured.
+
+`metrics_json` writes the file, also where there is no pydantic; rules/schemas/metrics.schema.yaml
+and pair.schema.yaml are made from these models.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import (
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
+
+from parbench import cell as cells
+from parbench.cell import Cell, Pair
+from parbench.errors import ParbenchError
+from parbench.files import read_json
+from parbench.printable import printable
+from parbench.runs.parts import (
+    Beside,
+    Count,
+    Environment,
+    Epoch,
+    Inference,
+    Moment,
+    NotNegative,
+    Operators,
+    PeakMemory,
+    Phases,
+    Positive,
+    Record,
+    Resumed,
+    Sha256,
+    Share,
+    Side,
+    Slice,
+    Tokens,
+    Whole,
+)
+from parbench.words import brief, plain
+
+
+def _as(kind: type, value: Any) -> Any:
+    try:
+        cell = cells.of(value)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"no cell of this version ({error})") from None
+    if not isinstance(cell, kind):
+        raise ValueError(f"a {type(cell).__name__.lower()}, and not a {kind.__name__.lower()}")
+    return cell
+
+
+_OBJECT = WithJsonSchema({"type": "object"})
+WholeCell = Annotated[Cell, PlainValidator(partial(_as, Cell)), _OBJECT]
+WholePair = Annotated[Pair, PlainValidator(partial(_as, Pair)), _OBJECT]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A cell that was trained: in a run of its own, or as a side of a pair.
+
+    ``code``: the digest of its code, None in older files of pairs.
+    """
+
+    cell: Cell
+    environment: Environment
+    code: str | None
+
+
+class Run(Record):
+    """metrics.json, what one run of one cell measured.
+
+    Written by parbench/measure/ alone. Numbers of a run that did not end ok are null, lists empty.
+    Optional metrics are further keys with a number or null: see `number`.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, float | None] = Field(init=False)
+
+    schema_version: Literal[1] = Field(description="version of this file's shape")
+    cell: WholeCell = Field(description="the whole cell.json")
+    status: Literal["ok", "out_of_memory", "diverged"] = Field(description="how the run ended")
+    reason: str | None = Field(description="why it did not end ok, in words")
+    train_seconds: Positive | None = Field(description="sum of epoch_seconds")
+    epoch_seconds: list[Positive] = Field(
+        description="seconds of each epoch: devices synchronised, slowest rank, warm-up and "
+        "evaluation excluded"
+    )
+    warmup_steps: Count = Field(
+        description="steps before the clock that the cell asked for, undone; a last batch of "
+        "another size is one more"
+    )
+    steps_per_epoch: Whole | None = Field(description="optimizer steps of an epoch")
+    samples_per_second: Positive | None = Field(
+        description="samples of all ranks over train_seconds"
+    )
+    peak_memory_mib: PeakMemory
+    startup_seconds: NotNegative | None = Field(
+        description="from the launcher's start to the first timed step, warm-up included"
+    )
+    energy_joules: NotNegative | None = Field(
+        description="of the accelerators over the timed steps by NVML; null where it cannot be read"
+    )
+    test_accuracy: Share | None = Field(
+        description="share of the whole test set after the last epoch; null where training.steps "
+        "left the rest of it out"
+    )
+    test_precision_macro: Share | None
+    test_recall_macro: Share | None
+    test_f1_macro: Share | None
+    test_specificity_macro: Share | None
+    confusion: list[list[Count]] = Field(
+        description="counts; rows are true classes, columns predicted ones"
+    )
+    inference: Inference | None
+    tokens: Tokens | None = None
+    weights_sha256: Sha256 | None = Field(
+        description="SHA-256 of the trained weights and buffers (`metrics_json.weights_sha256`); "
+        "equal for runs that learned the same, bit for bit"
+    )
+    predictions_sha256: Sha256 | None = Field(
+        None,
+        description="SHA-256 of the predicted classes of the test set, of a cell that predicts "
+        "alone; equal for runs that predicted the same, id by id",
+    )
+    history: list[Epoch] = Field(description="an entry an epoch")
+    beside: list[Beside] = Field([], description="from one start")
+    profile: Annotated[Phases | Operators, Field(discriminator="kind")] | None = Field(
+        None, description="what an instrument found (training.profile of the cell)"
+    )
+    environment: Environment
+    started: Moment
+    finished: Moment
+    resumed_from: Annotated[list[Resumed], Field(min_length=1)] | None = Field(
+        description="where an interrupted run went on, each time; null when it ran in one go. Its "
+        "clocks count each step once",
+    )
+
+    @property
+    def trained(self) -> tuple[Trained, ...]:
+        """What was trained: its cell."""
+        return (Trained(self.cell, self.environment, self.environment.code_digest),)
+
+    @property
+    def environments(self) -> tuple[Environment, ...]:
+        """The environments that it was measured in: its only one."""
+        return (self.environment,)
+
+    @property
+    def seconds(self) -> float:
+        """The seconds from its start to its end."""
+        return seconds(self.started, self.finished)
+
+    @property
+    def machines(self) -> list[str]:
+        """The fingerprints of the machines it was interrupted on, then of its last one."""
+        before = [entry.machine for entry in self.resumed_from or []]
+        return list(dict.fromkeys([*before, self.environment.machine.fingerprint]))
+
+    def number(self, name: str) -> float | None:
+        """Return an optional metric; None if it was not measured."""
+        return (self.model_extra or {}).get(name)
+
+
+class PairRun(Record):
+    """metrics.json of a pair, one restart of sides that took turns on the same devices.
+
+    Written by parbench/measure/metrics_json.py alone.
+    """
+
+    schema_version: Literal[1] = Field(description="version of this file's shape")
+    cell: WholePair = Field(description="the whole cell.json")
+    status: Literal["ok", "out_of_memory"] = Field(description="how the run ended")
+    reason: str | None = Field(
+        description="why it did not end ok, or why each turn was a run of its own"
+    )
+    sides: list[Side] = Field(min_length=2, description="in the cell's order")
+    slices: list[Slice] = Field(
+        description="in the order in which they were taken; a pair has one of each side"
+    )
+    started: Moment
+    finished: Moment
+    shared: Literal[True] | None = Field(
+        None,
+        description="present where a Slurm job did not have its nodes to itself: others' jobs may "
+        "have run on them meanwhile",
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> PairRun:
+        count = len(self.cell.sides)
+        if len(self.sides) != count or any(entry.side >= count for entry in self.slices):
+            raise ValueError(f"sides or slices are not those of the cell, which has {count} sides")
+        return self
+
+    @property
+    def trained(self) -> tuple[Trained, ...]:
+        """What was trained: its sides."""
+        sides = zip(self.cell.sides, self.environments, strict=True)
+        return tuple(Trained(cell, where, where.side_digest) for cell, where in sides)
+
+    @property
+    def environments(self) -> tuple[Environment, ...]:
+        """The environments that it was measured in: one for each side."""
+        return tuple(side.environment for side in self.sides)
+
+    @property
+    def environment(self) -> Environment:
+        """The first side's."""
+        return self.sides[0].environment
+
+    @property
+    def seconds(self) -> float:
+        """The seconds from its start to its end."""
+        return seconds(self.started, self.finished)
+
+
+def seconds(started: str, finished: str) -> float:
+    """Return the seconds between two moments of metrics.json."""
+    return (datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds()
+
+
+def of(content: Any, where: str) -> Run | PairRun:
+    """Return the run that the ``content`` of a metrics.json describes, its texts safe to show.
+    Raises a ParbenchError that begins with ``where`` if it describes none."""
+    if not isinstance(content, dict):
+        raise ParbenchError(f"{where}: holds {brief(repr(content))}, and not the result of a run")
+    try:
+        return (PairRun if "sides" in content else Run).model_validate(printable(content))
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        value = f"value {brief(repr(first['input']), 40)}"
+        match first["type"]:
+            case "missing":
+                problem = "is missing"
+            case "extra_forbidden":
+                problem = f"unknown key ({value})"
+            case "value_error":
+                problem = first["msg"].removeprefix("Value error, ")
+            case _:
+                problem = f"{value} {plain(first['msg'])}"
+        raise ParbenchError(f"{where}: {place and f'{place}: '}{problem}") from None
+
+
+def read(path: str | os.PathLike) -> Run | PairRun:
+    """Read metrics.json. Raises ParbenchError if it is none of this version."""
+    content = read_json(path)
+    try:
+        return of(content, str(path))
+    except ParbenchError as error:
+        raise ParbenchError(f"{error}; delete the file and run the cell again") from None
