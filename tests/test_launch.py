@@ -37,10 +37,11 @@ parser = argparse.ArgumentParser()
 for name in ("cell", "data", "out"):
     parser.add_argument(f"--{name}", type=Path)
 given = parser.parse_args()
-launched.begin()
 cell = cells.read(given.cell)
 rank = int(os.environ.get("RANK", "0"))
 mode = cell.model.options.get(str(rank), "ok")
+if mode != "obeys":
+    launched.begin()
 if mode == "early":
     os.kill(os.getpid(), signal.SIGKILL)
 heartbeat, state = Heartbeat(rank), Path(os.environ.get("PARBENCH_STATE", given.out.parent))
@@ -81,6 +82,20 @@ elif mode == "partner":  # like Gloo: an error as soon as the other rank's conne
     sys.exit(1)
 elif mode in ("work", "stubborn"):
     work(mode == "work")
+elif mode == "obeys":  # SIGTERM reaches it before it notices that its input was closed
+
+    def obey(number, frame):
+        heartbeat.stopped({"epoch": 3, "step": 17})
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, obey)
+    given.out.with_name("ready").touch()
+    while True:
+        signal.pause()
+elif mode == "last":  # dies when the other one can be asked to stop
+    while not given.out.with_name("ready").exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
 if rank == 0 and mode != "silent":
     known = {"train_seconds": 7.94, "test_accuracy": 0.9312}
     metrics_json.write_run(given.out, cell, "ok", None, clocks.now(), given.data, **known)
@@ -197,6 +212,7 @@ BAD = [
     (("stubborn", "raise"), "rank 1 of 2: RuntimeError: no luck"),
     (("partner", "kill"), "rank 1 of 2 died: killed by signal 9 (SIGKILL)"),
     (("work", "early"), "rank 1 of 2 died: killed by signal 9 (SIGKILL)"),
+    (("obeys", "last"), "rank 1 of 2 died: killed by signal 9 (SIGKILL)"),
 ]
 
 

@@ -54,8 +54,9 @@ class Ranks:
     ``programs``: by rank, or under -1 the one that starts them all, whose exit code is ``status``.
     ``state``: the run's folder (PARBENCH_STATE). ``deaths``: (time, rank, exit code, negative for
     a signal) of ranks that failed by themselves, in order. ``errors``: {rank, time, kind, message}
-    that ranks reported themselves, by rank. ``hung``: a sentence if a rank hung. ``oom_killed``:
-    the kernel killed some process for lack of memory. ``printed``: the ``log`` when they ended.
+    that ranks reported themselves, by rank. ``hung``: a sentence if a rank hung. ``stopped``: the
+    epoch and step at which training stopped on request. ``oom_killed``: the kernel killed some
+    process for lack of memory. ``printed``: the ``log`` when they ended.
     """
 
     programs: Mapping[int, Program]
@@ -67,6 +68,7 @@ class Ranks:
     status: int = 0
     errors: dict[int, dict] = field(default_factory=dict)
     hung: str | None = None
+    stopped: dict | None = None
     oom_killed: bool = False
     printed: str = ""
 
@@ -90,7 +92,10 @@ class Ranks:
                     )
             yield
         finally:
-            self.failed()  # note the deaths so far: later ones are our doing
+            # Note deaths and stops so far: later ones are our doing.
+            self.failed()
+            path = self.state / "stopped.json"
+            self.stopped = json.loads(path.read_text()) if path.exists() else None
             with contextlib.suppress(OSError):  # the log may have been deleted
                 self.printed = self.log.read_text(encoding="utf-8", errors="replace")
             self._end()
@@ -137,12 +142,6 @@ class Ranks:
     def _reported(self) -> dict[int, dict]:
         errors = [json.loads(path.read_text()) for path in self.state.glob("rank*.error.json")]
         return {error["rank"]: error for error in errors}
-
-    @property
-    def stopped(self) -> dict | None:
-        """The epoch and step at which training stopped on request; None if it did not."""
-        path = self.state / "stopped.json"
-        return json.loads(path.read_text()) if path.exists() else None
 
 
 def run(
