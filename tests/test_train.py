@@ -201,6 +201,16 @@ def test_communication_options(runs, digits, tmp_path, strategy, options, tolera
     assert (losses != usual) == bool(strategies.load(strategy).lossy(value.strategy.options))
 
 
+def test_blocks_in_bfloat16_learn_as_with_autocast(digits, tmp_path):
+    losses, small = {}, models.load("deep_cnn").SMALL  # which has BatchNorm
+    for mixed in ("autocast", "policy"):
+        value = cell("fsdp", 2, model="deep_cnn", mixed_precision=mixed, precision="bf16")
+        value = altered(value, model={"options": value.model.options | small})
+        metrics, _ = run(value, digits, tmp_path / mixed)
+        losses[mixed] = [entry["train_loss"] for entry in metrics["history"]]
+    assert losses["policy"] == pytest.approx(losses["autocast"], rel=3e-2)
+
+
 # ---------------------------------------------------------------- one rank, in this process
 
 

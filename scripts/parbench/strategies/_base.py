@@ -164,15 +164,20 @@ class Strategy:
         """Whether this rank shows the progress of all ranks; it must be one that knows the loss."""
         return self.leads
 
+    @property
+    def autocast(self) -> str:
+        """The precision that each stage computes in by torch.autocast; with fp32 by none."""
+        return self.cell.training.precision
+
     def staged(self, blocks: nn.Sequential) -> nn.Sequential:
-        """Group ``blocks`` into stages, in the cell's precision and memory format."""
+        """Group ``blocks`` into stages, which autocast, in the cell's memory format."""
         import torch
 
         from parbench.strategies._stages import group
 
         training = self.cell.training
         cuts = models.load(self.model.name).cuts(self.stages, self.model.options)
-        stages = group(blocks, cuts, training.precision, self.cell.hardware.device)
+        stages = group(blocks, cuts, self.autocast, self.cell.hardware.device)
         if training.memory_format == "channels_last":
             stages.to(memory_format=torch.channels_last)
         return stages

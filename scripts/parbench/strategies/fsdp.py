@@ -5,6 +5,7 @@ of each block's weights, gradients and optimizer state, and gathers a block whil
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from parbench.strategies import _process_group
@@ -33,6 +34,14 @@ class Strategy(_process_group.DataParallelGroup):
             "type": "boolean",
             "default": True,
         },
+        "mixed_precision": {
+            "description": "with precision bf16: `autocast`, as other strategies, or `policy`, "
+            "fully_shard's own: it gathers weights in bfloat16, half as many bytes, computes all "
+            "of a block in it, and averages gradients in float32",
+            "enum": ["autocast", "policy"],
+            "default": "autocast",
+            "implied": True,
+        },
     }
     REFUSES: ClassVar[dict[str, str]] = {
         "compile": "fully_shard gathers weights in the middle of what would be compiled",
@@ -48,20 +57,47 @@ class Strategy(_process_group.DataParallelGroup):
         """Yield those of data parallelism, and blocks that stay whole between their passes."""
         yield from super().certified()
         yield 2, {"reshard_after_forward": False}
+        yield 2, {"mixed_precision": "policy"}
+
+    def check(self) -> Iterator[str]:
+        """Require bf16 for the policy, which knows no other."""
+        yield from super().check()
+        precision = self.cell.training.precision
+        if self.options["mixed_precision"] == "policy" and precision != "bf16":
+            yield (
+                f"mixed_precision policy is for precision bf16, and this is {precision}: choose "
+                "precision bf16, or autocast"
+            )
+
+    @property
+    def autocast(self) -> str:
+        """None with the policy, whose blocks are in bfloat16."""
+        return super().autocast if self.options["mixed_precision"] == "autocast" else "fp32"
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
         """Shard the model block by block, along its parameters' first dimension (DTensor)."""
+        import torch
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        from torch.nn.modules.batchnorm import _BatchNorm
 
         # On the CPU: fully_shard moves one block after the other to the device, and keeps a part.
         model = self.staged(blocks)
         # Explicit: by default it would use a GPU if there is one.
         mesh = init_device_mesh(self.devices[0].type, (self.world_size,))
+        reshards = self.options["reshard_after_forward"]
+        shard = partial(fully_shard, mesh=mesh, reshard_after_forward=reshards)
+        policy, in_float32 = MixedPrecisionPolicy(), []
+        if self.cell.training.precision == "bf16" and self.autocast == "fp32":
+            policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
+            # Half precision has too few digits for statistics: these are gathered by themselves.
+            in_float32 = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
+        for layer in in_float32:
+            shard(layer)
         for stage in model:
             for block in stage:
-                if any(True for _ in block.parameters()):
-                    fully_shard(block, mesh=mesh, **self.options)
+                if block not in in_float32 and any(True for _ in block.parameters()):
+                    shard(block, mp_policy=policy)
         return fully_shard(model, mesh=mesh)
 
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
