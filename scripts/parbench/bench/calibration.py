@@ -17,7 +17,7 @@ import numpy as np
 
 from parbench.arguments import duration
 from parbench.errors import ParbenchError
-from parbench.files import canonical_json, user_path
+from parbench.files import user_path
 from parbench.runs import records
 from parbench.runs.records import PairRun
 from parbench.verdicts.pairs import Restart, restart
@@ -57,7 +57,7 @@ def read(paths: Iterable[Path]) -> list[Restart]:
         run = records.read(path)
         if not isinstance(run, PairRun) or run.status != OK:
             continue
-        if len({canonical_json(side.json()) for side in run.cell.sides}) == 1:
+        if all(side == run.cell.sides[0] for side in run.cell.sides):
             restarts.append(restart(run))
     return restarts
 

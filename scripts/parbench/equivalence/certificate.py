@@ -132,8 +132,8 @@ def code(todo: Iterable[Mapping]) -> str:
     """Return the digest of the code that decides a certificate of ``todo``, which is from `wanted`:
     what certifies, and what the cells that it certifies can reach."""
     modules = provenance.closure("parbench.equivalence.certify")
-    for entry in todo:
-        modules |= provenance.code_of(cell_for(entry))
+    for names in {provenance.names_of(cell_for(entry)) for entry in todo}:
+        modules |= provenance.cell_code(*names)
     return provenance.combined(modules)
 
 

@@ -113,7 +113,7 @@ def run(task: Task, job: Job | None, stop: Stop) -> int:
             _report(task, failure.sentence)
             return 1
         result = read_json(task.out)
-        weights = result.get("weights_sha256")  # None if it trained to no end
+        weights = result.get("weights_sha256")  # None without a trained model, and of pairs
         if problem := kept.changed(cell, weights, folder.parent):
             _report(task, f"{outcome.summary(result)}; {problem}")
             return 1

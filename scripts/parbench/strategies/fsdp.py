@@ -71,7 +71,7 @@ class Strategy(_process_group.DataParallelGroup):
 
     @property
     def autocast(self) -> str:
-        """None with the policy, whose blocks are in bfloat16."""
+        """fp32 with the policy, whose blocks compute in bfloat16 without autocast."""
         return super().autocast if self.options["mixed_precision"] == "autocast" else "fp32"
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
