@@ -6,6 +6,8 @@ tests/contract has their work in the plans of all studies, and most of the contr
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parbench import strategies
 from parbench.software import Software
@@ -25,6 +27,32 @@ def test_work_that_no_plan_of_a_study_holds():
     assert gpipe.pipeline_bound == 1.6
     assert not gpipe.notes()
     assert "one worker" in strategies.of(on_cpus).notes()["speedup"]
+
+
+def test_a_pipeline_of_several_stages_a_rank():
+    """Its bound: the first micro-batch reaches the second rank after half as long."""
+
+    def bound(**options):
+        value = cell("pipeline", 2, **options)
+        return strategies.of(value).pipeline_bound
+
+    assert bound(chunks=4) == 8 / 5
+    assert bound(chunks=4, stages_per_rank=2) == 16 / 9
+    assert bound(chunks=1, stages_per_rank=2) == 1  # nothing overlaps
+    assert bound(chunks=4, stages_per_rank=2, schedule="zbv") == 2
+
+    def refusal(**options):
+        return next(strategies.of(cell("pipeline", 2, **options)).check(), None)
+
+    assert refusal(schedule="zbv") == "schedule zbv needs stages_per_rank: 2, not 1"
+    assert "choose a multiple of the 2 ranks" in refusal(chunks=5, stages_per_rank=2)
+    assert refusal(chunks=6, stages_per_rank=2) is None
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 40))
+def test_a_bound_of_a_pipeline_is_between_one_rank_and_all(ranks, each, chunks):
+    value = cell("pipeline", ranks, chunks=chunks, stages_per_rank=each)
+    assert 1 <= strategies.of(value).pipeline_bound <= ranks
 
 
 def test_a_horovod_without_nccl_is_a_reason_not_to_run_on_gpus():

@@ -1,4 +1,4 @@
-"""One rank's stage of a pipeline, which takes batches of any size."""
+"""One rank's stages of a pipeline, which takes batches of any size."""
 
 from __future__ import annotations
 
@@ -8,14 +8,28 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch import distributed, nn
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleLoopedBFS,
+    ScheduleZBVZeroBubble,
+)
 
-SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+from parbench.strategies.pipeline import interleaves
+
+ONE_STAGE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+SEVERAL_STAGES = {
+    "gpipe": ScheduleLoopedBFS,
+    "1f1b": ScheduleInterleaved1F1B,
+    "zbv": ScheduleZBVZeroBubble,
+}
 
 
 class Pipe(nn.Module):
-    """The stage ``index`` of ``staged``, on ``device``, under its name in the whole model.
+    """The stages ``own`` of ``staged``, on ``device``, under their names in the whole model.
 
     torch's schedules need micro-batches of equal shape. A batch is cut as evenly as possible, so
     there are at most two sizes, and all micro-batches of one size go through the pipeline together.
@@ -25,46 +39,74 @@ class Pipe(nn.Module):
     def __init__(
         self,
         staged: nn.Sequential,
-        index: int,
+        own: list[int],
         device: torch.device,
         sample: torch.Tensor,
         schedule: str,
         chunks: int,
     ):
         super().__init__()
-        self.index, self.number = index, len(staged)
+        self.own, self.number = own, len(staged)
         self.device, self.schedule, self.chunks = device, schedule, chunks
         # Tensors are received contiguous, so they must be sent contiguous.
         for stage in staged:
             stage.register_forward_hook(lambda module, inputs, output: output.contiguous())
-        self.shapes = _shapes(staged, sample)[index : index + 2]
-        self.add_module(str(index), staged[index].to(device))
+        self.shapes = _shapes(staged, sample)
+        for index in own:
+            self.add_module(str(index), staged[index].to(device))
         self._loss: Callable = nn.functional.cross_entropy
         self._made: dict[tuple, Any] = {}
 
     @property
     def is_last(self) -> bool:
-        """Whether this is the last rank, which has the logits."""
-        return self.index == self.number - 1
+        """Whether this rank has the last stage, and thus the logits."""
+        return self.number - 1 in self.own
 
     def forward(self, images: torch.Tensor) -> torch.Tensor | None:
-        """Return logits [B, classes] on the last rank, None on others. ``images``: [B, 3, S, S] on
-        the first rank, [B, 0] on others.
+        """Return logits [B, classes] from the last stage, None on other ranks. ``images``:
+        [B, 3, S, S] on the rank of the first stage, [B, 0] on others.
 
         Computes no gradients: that is done by ``train_batch``.
         """
+        if self.schedule == "zbv":
+            return self._forward_by_stage(images)
         outputs = [
             schedule.step(*self._taken(images, part))
             for schedule, part in self._passes(len(images), training=False)
         ]
         return torch.cat(outputs) if self.is_last else None
 
+    def _forward_by_stage(self, images: torch.Tensor) -> torch.Tensor | None:
+        """Do the same, all micro-batches through one stage after the other.
+
+        Without gradients, torch 2.15 runs no schedule in which a rank has adjacent stages.
+        """
+        sizes = [len(part) for part in torch.arange(len(images)).tensor_split(self.chunks)]
+        values = list(images.split([size for size in sizes if size > 0]))
+        for index in self.own:
+            before, after = (self._rank_of(index + step) for step in (-1, 1))
+            shape, dtype = self.shapes[index]
+            for at, value in enumerate(values):
+                if before != self._rank_of(index):
+                    values[at] = torch.empty(len(value), *shape, dtype=dtype, device=self.device)
+                    distributed.recv(values[at], before)
+                values[at] = self.get_submodule(str(index))(values[at])
+                if after != self._rank_of(index):
+                    distributed.send(values[at], after)
+        return torch.cat(values) if self.is_last else None
+
+    def _rank_of(self, index: int) -> int:
+        """Return the rank of a stage of zbv; of none before the first and behind the last, that
+        one's."""
+        index = min(max(index, 0), self.number - 1)
+        return min(index, self.number - 1 - index)
+
     def train_batch(
         self, images: torch.Tensor, labels: torch.Tensor, loss: Callable
     ) -> torch.Tensor:
         """Add the gradients of ``loss(logits, labels)``, a sum over samples, to the parameters'.
 
-        Returns the loss, detached; zero except on the last rank.
+        Returns the loss, detached; zero on ranks without the last stage.
         """
         self._loss = loss
         total = torch.zeros((), device=self.device)
@@ -78,7 +120,7 @@ class Pipe(nn.Module):
 
     def _taken(self, images: torch.Tensor, part: slice) -> tuple[torch.Tensor, ...]:
         """Return the first rank's input; none on the others, which receive activations."""
-        return (images[part],) if self.index == 0 else ()
+        return (images[part],) if 0 in self.own else ()
 
     def _passes(self, samples: int, training: bool) -> Iterator[tuple[Any, slice]]:
         """Yield the schedules for a batch of ``samples``, each with its slice of the samples."""
@@ -95,29 +137,37 @@ class Pipe(nn.Module):
         """Return the schedule of ``number`` micro-batches of ``size`` samples, made once."""
         key = number, size, training
         if key not in self._made:
-            inputs, outputs = (
-                torch.empty(
-                    size,
-                    *shape,
-                    dtype=dtype,
-                    device="meta",
-                    requires_grad=training and dtype.is_floating_point,
-                )
-                for shape, dtype in self.shapes
-            )
-            stage = PipelineStage(
-                self.get_submodule(str(self.index)),
-                self.index,
-                self.number,
-                self.device,
-                input_args=inputs,
-                output_args=outputs,
-            )
-            # With fewer micro-batches than stages 1F1B equals GPipe, and torch allows only GPipe.
-            kind = SCHEDULES[self.schedule if number >= self.number else "gpipe"]
+            stages = [self._stage(index, size, training) for index in self.own]
+            kind = self._kind(number)
             loss = (lambda *samples: self._loss(*samples)) if training else None
-            self._made[key] = kind(stage, number, loss_fn=loss, scale_grads=False)
+            only = stages[0] if kind in ONE_STAGE.values() else stages
+            self._made[key] = kind(only, number, loss_fn=loss, scale_grads=False)
         return self._made[key]
+
+    def _kind(self, number: int) -> Any:
+        """Return the schedule for ``number`` micro-batches: gpipe's where torch has no other."""
+        if len(self.own) == 1:
+            # With fewer micro-batches than stages, 1F1B equals GPipe.
+            return ONE_STAGE[self.schedule if number >= self.number else "gpipe"]
+        ranks = self.number // len(self.own)
+        in_turn = self.schedule != "1f1b" or interleaves(number, ranks)
+        return SEVERAL_STAGES[self.schedule if in_turn else "gpipe"]
+
+    def _stage(self, index: int, size: int, training: bool) -> PipelineStage:
+        """Return a stage that takes micro-batches of ``size`` samples."""
+        inputs, outputs = (
+            torch.empty(
+                size,
+                *shape,
+                dtype=dtype,
+                device="meta",
+                requires_grad=training and dtype.is_floating_point,
+            )
+            for shape, dtype in self.shapes[index : index + 2]
+        )
+        module = self.get_submodule(str(index))
+        places = {"input_args": inputs, "output_args": outputs}
+        return PipelineStage(module, index, self.number, self.device, **places)
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
-"""A pipeline over processes (torch.distributed.pipelining): one stage per rank, micro-batches by
-the schedule of GPipe (Huang et al. 2019) or 1F1B (Narayanan et al. 2019).
+"""A pipeline over processes (torch.distributed.pipelining): one stage per rank or several, and
+micro-batches by the schedule of GPipe (Huang et al. 2019), 1F1B (Narayanan et al. 2019, interleaved
+2021) or ZB-V (Qi et al. 2024).
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ class Strategy(_process_group.ProcessGroup):
     OPTIONS: ClassVar[dict[str, dict]] = {
         "schedule": {
             "description": "gpipe: all forward passes, then all backward passes; 1f1b: in turn, so "
-            "that a stage holds activations of no more micro-batches than there are stages",
-            "enum": ["gpipe", "1f1b"],
+            "that a stage holds activations of no more micro-batches than there are stages; zbv: "
+            "as 1f1b, and a rank computes its weights' gradients when it would wait for others",
+            "enum": ["gpipe", "1f1b", "zbv"],
             "default": "1f1b",
         },
         "chunks": {
@@ -32,10 +34,19 @@ class Strategy(_process_group.ProcessGroup):
             "minimum": 1,
             "default": 4,
         },
+        "stages_per_rank": {
+            "description": "stages of each rank: every n-th of the model on n ranks, with zbv one "
+            "from each end; with 1f1b, several are interleaved 1F1B",
+            "type": "integer",
+            "minimum": 1,
+            "default": 1,
+            "implied": True,
+        },
     }
     REFUSES: ClassVar[dict[str, str]] = {
         "compile": "a pipeline's stages compute by torch's schedule, piece by piece",
         "memory_format": "a pipeline's stages send each other contiguous tensors",
+        "gradient_accumulation": "a pipeline has micro-batches of its own (chunks)",
     }
     LEAST_TORCH = "2.10"  # the first whose schedules need not return outputs (return_outputs)
 
@@ -46,28 +57,50 @@ class Strategy(_process_group.ProcessGroup):
 
     @property
     def stages(self) -> int:
-        """The number of stages: one per rank."""
+        """The number of stages, over all ranks."""
+        return self._ranks * self.options["stages_per_rank"]
+
+    @property
+    def _ranks(self) -> int:
+        """The number of ranks, which the plan knows before ``setup``."""
         return self.cell.hardware.devices * self.cell.hardware.nodes
 
     @property
-    def batch_norm_scope(self) -> str:
-        """Each micro-batch, if there are several."""
-        if self.micro_batches == 1:
-            return super().batch_norm_scope
-        return "each micro-batch, running statistics not deferred"
+    def own_stages(self) -> list[int]:
+        """The stages of this rank, from 0."""
+        if self.options["schedule"] == "zbv":
+            return [self.rank, self.stages - 1 - self.rank]
+        return list(range(self.rank, self.stages, self.world_size))
 
     @property
     def pipeline_bound(self) -> float:
-        """The bound: m equal micro-batches take m + n - 1 turns on n stages, and m * n on one."""
-        return self.micro_batches * self.stages / (self.micro_batches + self.stages - 1)
+        """The bound: m equal micro-batches take m * v * n turns on one device, for v stages on each
+        of n ranks.
+
+        A rank is idle until the first micro-batch arrives, and the last stage until it has passed
+        all others. With zbv, it can be busy with weights instead.
+        """
+        m, n, v = self.micro_batches, self._ranks, self.options["stages_per_rank"]
+        if self.options["schedule"] == "zbv":
+            return n
+        return m * v * n / max(m * v + n - 1, v * n + m - 1)
 
     def check(self) -> Iterator[str]:
-        """Require two stages, which exchange nothing but activations and their gradients."""
-        training = self.cell.training
-        if self.stages < 2:
+        """Require two ranks, which exchange nothing but activations and their gradients, and
+        options that go together."""
+        training, each = self.cell.training, self.options["stages_per_rank"]
+        schedule, chunks = self.options["schedule"], self.micro_batches
+        if self._ranks < 2:
             yield (
                 "a pipeline over processes needs two devices or more; choose other hardware, or "
                 "strategy gpipe with several stages on one device"
+            )
+        if schedule == "zbv" and each != 2:
+            yield f"schedule zbv needs stages_per_rank: 2, not {each}"
+        if schedule == "1f1b" and each > 1 and not interleaves(chunks, self._ranks):
+            yield (
+                f"chunks {chunks}: interleaved 1F1B takes them in rounds of equal size; choose a "
+                f"multiple of the {self._ranks} ranks"
             )
         if training.batch_norm == "synchronized" and self.micro_batches > 1:
             yield (
@@ -87,10 +120,13 @@ class Strategy(_process_group.ProcessGroup):
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:
-        """Yield both schedules, with fewer micro-batches than stages, as many, and more."""
-        for schedule in cls.OPTIONS["schedule"]["enum"]:
+        """Yield all schedules, with fewer micro-batches than stages, as many, and more."""
+        for schedule in ("gpipe", "1f1b"):
             for chunks in (1, 2, 4, 8):
                 yield 2, {"schedule": schedule, "chunks": chunks}
+        for schedule in ("gpipe", "1f1b", "zbv"):
+            for chunks in (1, 4, 8):
+                yield 2, {"schedule": schedule, "chunks": chunks, "stages_per_rank": 2}
 
     @property
     def takes_images(self) -> bool:
@@ -99,14 +135,16 @@ class Strategy(_process_group.ProcessGroup):
 
     @property
     def shows(self) -> bool:
-        """Whether this is the last rank, which computes the loss."""
-        return self.rank == self.world_size - 1
+        """Whether this rank has the last stage, which computes the loss."""
+        return self.stages - 1 in self.own_stages
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
-        """Return this rank's stage."""
+        """Return this rank's stages."""
         from parbench.strategies._pipe import Pipe
 
-        return Pipe(self.staged(blocks), self.rank, self.devices[0], self.sample(), **self.options)
+        staged, schedule = self.staged(blocks), self.options["schedule"]
+        device, chunks = self.devices[0], self.micro_batches
+        return Pipe(staged, self.own_stages, device, self.sample(), schedule, chunks)
 
     def watch(self, phases: Any, model: Any, optimizer: Any) -> None:
         """Count as exchange: a rank's waits for messages between micro-batches; as bubble, those
@@ -125,7 +163,7 @@ class Strategy(_process_group.ProcessGroup):
         loss: Loss,
         scaler: torch.amp.GradScaler,
     ) -> torch.Tensor:
-        """Compute gradients from the first rank's images and the last's labels, unscaled."""
+        """Compute gradients from the first stage's images and the last's labels, unscaled."""
         return model.train_batch(images, labels, loss)
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -152,4 +190,14 @@ class Strategy(_process_group.ProcessGroup):
             distributed.broadcast(received, rank)
             stage_tensors = load(received.cpu().numpy().tobytes())
             whole |= {name.partition(".")[2]: stage_tensors[name] for name in sorted(stage_tensors)}
-        return whole
+        return dict(sorted(whole.items(), key=lambda item: _stage_of(item[0])))
+
+
+def interleaves(micro_batches: int, ranks: int) -> bool:
+    """Return whether torch's interleaved 1F1B takes that many micro-batches."""
+    return micro_batches % max(1, micro_batches // ranks) == 0
+
+
+def _stage_of(name: str) -> int:
+    """Return a tensor's stage: the first number in its name, as in `exp_avg.0.block_1.bias`."""
+    return next(int(part) for part in name.split(".") if part.isdigit())
