@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parbench.data import loader
+from parbench.data.disk_input import DiskInput
 from parbench.data.pil_input import PilInput
 from parbench.errors import ParbenchError
 
@@ -170,3 +171,44 @@ def test_a_file_that_is_missing_or_damaged_is_seen(copied):
     path.unlink()
     with pytest.raises(ParbenchError, match=r"data\.safetensors: missing"):
         loader.load(copied, "cpu", verify=False)
+
+
+# ---- from disk ----
+
+
+@pytest.mark.parametrize("part", [{}, {"train_samples": 205, "test_samples": 50}])
+@pytest.mark.parametrize("augment", [True, False])
+@pytest.mark.parametrize("size", [32, 20])
+def test_images_on_disk_are_the_same_to_the_bit(digits, part, augment, size):
+    whole, kept = (loader.load(digits, "cpu", **part, keeps_on_disk=disk) for disk in (False, True))
+    assert kept.train_images.numel() == kept.test_images.numel() == 0
+    in_memory, on_disk = loader.Augment(whole, 5, size, augment), DiskInput(kept, 5, size, augment)
+    order = loader.order(5, 1, len(whole.train_labels))
+    batches = [(samples, 1) for samples in order.split(48)]
+    asked = 0
+    for samples, epoch in on_disk.ahead(iter(batches), lambda batch: batch.tensor_split(2)):
+        for share in samples.tensor_split(2):
+            asked += 1
+            for ours, theirs in zip(
+                on_disk.train_batch(share, epoch), in_memory.train_batch(share, epoch), strict=True
+            ):
+                assert ours.equal(theirs)
+    assert asked == 2 * len(batches)
+    unexpected = order[3:9]  # as in a warm-up
+    assert on_disk.train_batch(unexpected, 0)[0].equal(in_memory.train_batch(unexpected, 0)[0])
+    for start in range(0, len(whole.test_labels), 16):
+        stop = min(start + 16, len(whole.test_labels))
+        for ours, theirs in zip(
+            on_disk.test_batch(start, stop), in_memory.test_batch(start, stop), strict=True
+        ):
+            assert ours.equal(theirs)
+
+
+def test_a_file_that_became_shorter_is_named(digits, tmp_path):
+    folder = shutil.copytree(digits, tmp_path / "data")
+    kept = loader.load(folder, "cpu", keeps_on_disk=True)
+    path = folder / "data.safetensors"
+    with open(path, "r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+    with pytest.raises(ParbenchError, match=r"data\.safetensors: ends too early"):
+        DiskInput(kept, 0, 32, True).train_batch(torch.arange(1000), 0)

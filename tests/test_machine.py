@@ -487,3 +487,33 @@ def test_what_steers_the_speed_of_cores_and_gpus_is_told(program, tmp_path, monk
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY")
     monkeypatch.setattr(steering, "MPS", tmp_path / "none")
     assert steering.of_gpus() == {"MPS": "off", "NCCL": "its defaults"}
+
+
+def test_what_gpus_talk_by_is_read_from_a_log_of_nccl(monkeypatch, tmp_path):
+    for name in [name for name in os.environ if name.startswith("NCCL_")]:
+        monkeypatch.delenv(name)
+    for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE"):  # taken away again afterwards
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PARBENCH_STATE", str(tmp_path))
+    assert "NCCL's transport" not in steering.of_gpus()
+    head = "node1:27255:27906 [0] NCCL INFO"
+    (tmp_path / "nccl.node1.27255").write_text(
+        f"{head} NET/IB : No device found.\n"
+        f"{head} Channel 00/0 : 0[0] -> 4[0] [send] via NET/Socket/0\n"
+        f"{head} Channel 01/0 : 0[0] -> 1[1] via P2P/direct pointer/read\n"
+    )
+    (tmp_path / "nccl.node1.27256").write_text(
+        f"{head} Channel 03/0 : 7[3] -> 3[3] [receive] via NET/IBext_v8/3/GDRDMA\n"
+        f"{head} Channel 00/0 : 1[1] -> 0[0] via SHM/direct/direct\n"
+    )
+    talked = "NET/IBext_v8/GDRDMA, NET/Socket, P2P/direct pointer, SHM/direct"
+    assert steering.of_gpus()["NCCL's transport"] == talked
+    steering.log_nccl()
+    assert os.environ["NCCL_DEBUG_FILE"] == f"{tmp_path}/nccl.%h.%p"
+    assert steering.of_gpus()["NCCL"] == "its defaults"
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")  # a user's own
+    monkeypatch.setenv("PARBENCH_STATE", "elsewhere")
+    steering.log_nccl()
+    assert os.environ["NCCL_DEBUG_FILE"] == f"{tmp_path}/nccl.%h.%p"

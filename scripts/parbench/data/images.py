@@ -6,6 +6,8 @@ Does not import pydantic: a bare machine decodes the images of a kit (launch/kit
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 import unicodedata
 import warnings
 from collections import Counter
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any
 
-from parbench.errors import ParbenchError
+from parbench.errors import ParbenchError, sentence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,16 +139,22 @@ def decoded(
 
 
 def _room(count: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array for ``count`` images. ParbenchError if the memory does not suffice."""
+    """Return an array for ``count`` images, in a temporary file of the current folder: they may be
+    larger than memory. ParbenchError if there is no room for it.
+    """
     import numpy as np
 
+    size = count * math.prod(shape)
     try:
-        return np.empty((count, *shape), dtype=np.uint8)
-    except MemoryError:
-        gib = count * math.prod(shape) / 2**30
+        with tempfile.TemporaryFile(dir=".") as file:
+            if hasattr(os, "posix_fallocate"):  # else a full disk would end the process later
+                os.posix_fallocate(file.fileno(), 0, size)
+            return np.memmap(file, np.uint8, "w+", shape=(count, *shape))
+    except OSError as error:
         raise ParbenchError(
-            f"{count:,} images of {shape[2]}x{shape[1]} pixels take {gib:,.0f} GiB of memory, more "
-            "than there is; make them smaller or fewer"
+            f"{count:,} images of {shape[2]}x{shape[1]} pixels take {size / 2**30:,.1f} GiB in "
+            f"{os.getcwd()} while they are converted, and as much afterwards: {sentence(error)}; "
+            "or make them smaller or fewer"
         ) from None
 
 

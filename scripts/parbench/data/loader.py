@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
@@ -18,6 +18,9 @@ from safetensors import safe_open
 from parbench import files
 from parbench.data import tokens
 from parbench.errors import ParbenchError
+
+if TYPE_CHECKING:
+    from parbench.data.disk_input import Rows
 
 PARTS = ("train", "test")
 PADDING = 4  # zero pixels on each side before a random crop: the usual CIFAR augmentation
@@ -38,6 +41,8 @@ class Dataset:
 
     For texts, ``images`` are padded tokens, int32 [N, max_length], of ``vocabulary``; their
     ``lengths`` [N] are on the CPU.
+
+    Images that stay ``on_disk``, by part, are read from there; tensors of images are then empty.
     """
 
     train_images: torch.Tensor
@@ -51,6 +56,7 @@ class Dataset:
     vocabulary: tokens.Vocabulary | None = None
     train_lengths: torch.Tensor | None = None
     test_lengths: torch.Tensor | None = None
+    on_disk: dict[str, Rows] | None = None
 
     def without_train_images(self) -> Dataset:
         """Return it without its training images, for who holds these in another form."""
@@ -77,8 +83,9 @@ def load(
     verify: bool = True,
     vocabulary: str | None = None,
     max_length: int | None = None,
+    keeps_on_disk: bool = False,
 ) -> Dataset:
-    """Read ``folder``/data.safetensors onto ``device``.
+    """Read ``folder``/data.safetensors onto ``device``; images that it ``keeps_on_disk`` later.
 
     ``train_samples`` and ``test_samples`` select a class-balanced subset that depends only on the
     file (see ``balanced``); None takes all. ``verify`` first compares the file's SHA-256 with
@@ -97,6 +104,7 @@ def load(
             f"{folder} and prepare the dataset again"
         )
     tensors, fields = _read(path, vocabulary, max_length)
+    positions: dict[str, torch.Tensor] = {}
     for part, count in (("train", train_samples), ("test", test_samples)):
         labels = tensors[f"{part}_labels"]
         if count is None:
@@ -106,9 +114,18 @@ def load(
                 f"{path}: {part}_samples is {count}, but the dataset has {len(labels)} "
                 f"{part} samples; ask for 1 to {len(labels)}, or null for all"
             )
-        positions = balanced(labels, count)
+        positions[part] = balanced(labels, count)
         for name in [name for name in tensors if name.startswith(part)]:
-            tensors[name] = tensors[name][positions]
+            if not (keeps_on_disk and name.endswith("images")):
+                tensors[name] = tensors[name][positions[part]]
+    if keeps_on_disk:
+        from parbench.data.disk_input import Rows
+
+        names = {part: f"{part}_images" for part in PARTS}
+        fields["on_disk"] = {
+            part: Rows(path, name, positions.get(part)) for part, name in names.items()
+        }
+        tensors |= {name: tensors[name][:0] for name in names.values()}
     # copy=True: a tensor of the mapped file would crash the process if the file were truncated.
     copies = {
         name: tensor.to("cpu" if name.endswith("lengths") else device, copy=True)
@@ -253,12 +270,12 @@ class Augment:
             images = self._cropped(indices, epoch)
         else:
             images = self._data.train_images.index_select(0, indices)
-        return self._finish(images), self._data.train_labels.index_select(0, indices)
+        return self.finish(images), self._data.train_labels.index_select(0, indices)
 
     def test_batch(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return test samples start..stop-1, not augmented: float32 [B, 3, S, S], int64 [B]."""
         images = self._data.test_images[start:stop]
-        return self._finish(images), self._data.test_labels[start:stop]
+        return self.finish(images), self._data.test_labels[start:stop]
 
     def _draw(self, epoch: int) -> None:
         """Draw where the crop of each training sample begins in ``_row_table``."""
@@ -278,7 +295,8 @@ class Augment:
         shape = (len(indices), *self._data.test_images.shape[1:])
         return self._row_table.index_select(0, rows).view(shape)
 
-    def _finish(self, images: torch.Tensor) -> torch.Tensor:
+    def finish(self, images: torch.Tensor) -> torch.Tensor:
+        """Return uint8 images [B, 3, H, W] as a model takes them: normalised, float32, resized."""
         images = images.float().mul_(self._scale).add_(self._shift)
         size = (self._size, self._size)
         if images.shape[2:] == size:

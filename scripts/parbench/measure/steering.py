@@ -10,6 +10,10 @@ from pathlib import Path
 from parbench.machine import asked, read
 
 CPUS = Path("/sys/devices/system/cpu")
+# NVIDIA's images set NCCL_VERSION, of a library that torch does not use.
+NO_SETTINGS = ("NCCL_VERSION", "NCCL_DEBUG", "NCCL_DEBUG_FILE")
+# How NCCL's log says what two ranks talk by; of a network the card's number and more follow.
+TRANSPORT = re.compile(r" via ((?:P2P|SHM)/[\w ]+|NET/\w+)(?:/\d+)?(/GDRDMA)?")
 MPS = Path("/tmp/nvidia-mps")  # noqa: S108  # the default of CUDA_MPS_PIPE_DIRECTORY
 
 
@@ -29,18 +33,34 @@ def of_cores(cores: Iterable[int]) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
+def log_nccl() -> None:
+    """Let NCCL write what it chooses to a file in PARBENCH_STATE, unless a user asked for its log;
+    to call before it starts."""
+    state = os.environ.get("PARBENCH_STATE")
+    if state and not {"NCCL_DEBUG", "NCCL_DEBUG_FILE"} & set(os.environ):
+        os.environ |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": f"{state}/nccl.%h.%p"}
+
+
+def _transports() -> str:
+    """Return what the ranks on this node talk by, as far as NCCL has told until now."""
+    logs = Path(os.environ.get("PARBENCH_STATE", ".")).glob("nccl.*")
+    found = (match for log in logs for match in TRANSPORT.finditer(read(log)))
+    return ", ".join(sorted({f"{match[1].strip()}{match[2] or ''}" for match in found}))
+
+
 def of_gpus() -> dict[str, str]:
-    """Return whether processes share a GPU by MPS, what was said to NCCL, and the power limit and
-    highest clock of the visible cards."""
+    """Return whether processes share a GPU by MPS, what was said to NCCL and what it chose, and the
+    power limit and highest clock of the visible cards."""
     pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", MPS))
     said = {
         name.removeprefix("NCCL_"): os.environ[name]
         for name in sorted(os.environ)
-        # NVIDIA's images set NCCL_VERSION: of a library that torch does not use.
-        if name.startswith("NCCL_") and name != "NCCL_VERSION"
+        if name.startswith("NCCL_") and name not in NO_SETTINGS
     }
     nccl = ", ".join(f"{name} {value}" for name, value in said.items())
     found = {"MPS": "on" if (pipes / "control").exists() else "off", "NCCL": nccl or "its defaults"}
+    if transports := _transports():
+        found["NCCL's transport"] = transports
     return found | _limits()
 
 

@@ -1,0 +1,133 @@
+"""Batches of images that stay on disk, for datasets larger than a device's or machine's memory.
+
+One thread, on the cores of the training process, reads ahead: while a step computes, the images of
+the next ones are read and, for a GPU, laid into pinned memory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from parbench.data import loader
+from parbench.errors import ParbenchError
+
+AHEAD = 2  # batches that are read before they are asked for
+
+
+class Rows:
+    """The images of one part of a converted dataset, read by number; uint8 [N, 3, H, W]."""
+
+    def __init__(self, path: Path, name: str, positions: torch.Tensor | None):
+        """Open the tensor ``name`` of the safetensors file ``path``; ``positions``: which of its
+        images are 0, 1, ...; None: all."""
+        self._path, self._positions = path, positions
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115  as long as the process
+        length = int.from_bytes(self._file.read(8), "little")
+        entry = json.loads(self._file.read(length))[name]
+        self._begin = 8 + length + entry["data_offsets"][0]
+        self.shape = tuple(entry["shape"][1:])
+
+    def read(self, indices: torch.Tensor, pinned: bool = False) -> torch.Tensor:
+        """Return the images ``indices`` (int64 [B], on the CPU), uint8 [B, 3, H, W] on the CPU.
+
+        ParbenchError if the file has become shorter.
+        """
+        if self._positions is not None:
+            indices = self._positions[indices]
+        images = torch.empty(len(indices), *self.shape, dtype=torch.uint8, pin_memory=pinned)
+        size, rows = math.prod(self.shape), images.view(len(indices), -1)
+        for at, index in enumerate(indices.tolist()):
+            found = os.pread(self._file.fileno(), size, self._begin + index * size)
+            if len(found) < size:
+                raise ParbenchError(f"{self._path}: ends too early; delete it and run again")
+            rows[at] = torch.frombuffer(bytearray(found), dtype=torch.uint8)
+        return images
+
+
+class DiskInput:
+    """The counterpart of loader.Augment, with the same arguments, whose images stay on disk.
+
+    Its crops and flips have the same bits. ``waited``: seconds in which training steps waited.
+    """
+
+    def __init__(self, dataset: loader.Dataset, seed: int, image_size: int, augment: bool) -> None:
+        self._data, self._seed, self._augment = dataset, seed, augment
+        self._finish = loader.Augment(dataset, seed, image_size, augment=False).finish
+        self._device = dataset.train_labels.device
+        self._reader = ThreadPoolExecutor(1)
+        self._read: deque[tuple[torch.Tensor, Future[torch.Tensor]]] = deque()
+        self.waited = 0.0
+
+    def ahead(
+        self,
+        batches: Iterable[tuple[torch.Tensor, int]],
+        shares: Callable[[torch.Tensor], Iterable[torch.Tensor]],
+    ) -> Iterator[tuple[torch.Tensor, int]]:
+        """Yield ``batches`` (sample indices and epoch), of which this rank will ask for ``shares``,
+        and read the next ones meanwhile."""
+        self._read.clear()
+        upcoming: deque[tuple[torch.Tensor, int]] = deque()
+        for batch in batches:
+            upcoming.append(batch)
+            for indices in shares(batch[0]):
+                self._read.append((indices, self._submit("train", indices)))
+            if len(upcoming) > AHEAD:
+                yield upcoming.popleft()
+        yield from upcoming
+
+    def _submit(self, part: str, indices: torch.Tensor) -> Future[torch.Tensor]:
+        pinned = self._device.type == "cuda"
+        return self._reader.submit(self._data.on_disk[part].read, indices, pinned)
+
+    def _images(self, part: str, indices: torch.Tensor) -> torch.Tensor:
+        """Return images on the device: those that were read ahead, or else read now."""
+        if self._read and torch.equal(self._read[0][0], indices):
+            _, reading = self._read.popleft()
+        else:
+            reading = self._submit(part, indices)
+        return reading.result().to(self._device, non_blocking=True)
+
+    def train_batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what loader.Augment.train_batch returns; ``indices`` are on the CPU."""
+        began = time.perf_counter()
+        images = self._images("train", indices)
+        self.waited += time.perf_counter() - began
+        if self._augment:
+            drawn = loader.draws(self._seed, epoch, indices)
+            images = _cropped(images, *(each.to(self._device) for each in drawn))
+        labels = self._data.train_labels
+        return self._finish(images), labels.index_select(0, indices.to(labels.device))
+
+    def test_batch(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what loader.Augment.test_batch returns, and read the next as many ahead."""
+        count = len(self._data.test_labels)
+        images = self._images("test", torch.arange(start, stop))
+        following = torch.arange(stop, min(2 * stop - start, count))
+        self._read.clear()
+        if len(following):
+            self._read.append((following, self._submit("test", following)))
+        return self._finish(images), self._data.test_labels[start:stop]
+
+
+def _cropped(
+    images: torch.Tensor, top: torch.Tensor, left: torch.Tensor, flip: torch.Tensor
+) -> torch.Tensor:
+    """Return images [B, 3, H, W] padded, cropped at ``top`` and ``left`` [B], and mirrored where
+    ``flip`` [B] is 1."""
+    count, channels, height, width = images.shape
+    padded = torch.nn.functional.pad(images, [loader.PADDING] * 4)
+    rows = top[:, None] + torch.arange(height, device=images.device)
+    columns = torch.arange(width, device=images.device).expand(count, width)
+    columns = left[:, None] + torch.where(flip[:, None] == 1, width - 1 - columns, columns)
+    shape = (count, channels, height)
+    padded = padded.gather(2, rows[:, None, :, None].expand(*shape, padded.shape[3]))
+    return padded.gather(3, columns[:, None, None, :].expand(*shape, width))
