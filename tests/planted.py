@@ -56,11 +56,11 @@ def other_weights(right, strategy, blocks):
     return model
 
 
-@planted(loop.Run, "share")
+@planted(loop.Run, "micro_batches")
 def uneven_mean(right, run, batch):
     """Weight every rank's mean equally, whatever its share of the batch."""
-    samples, weight = right(run, batch)
-    return samples, weight and 1 / len(samples)
+    for samples, weight in right(run, batch):
+        yield samples, weight and 1 / len(samples)
 
 
 @planted(gpipe.Strategy, "wrap")

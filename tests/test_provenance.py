@@ -13,7 +13,7 @@ from parbench.measure import provenance
 SCRIPTS = provenance.SCRIPTS
 # Modules of parbench.
 REACHED = """
-    cache cell data data.kept data.loader data.pil_input data.pretrained data.tokens
+    cache cell data data.disk_input data.kept data.loader data.pil_input data.pretrained data.tokens
     errors files git machine measure measure.clocks measure.cores measure.environment measure.flops
     measure.meters measure.metrics_json measure.profiling measure.profiling.none
     measure.provenance measure.scores measure.steering models models._cuts models._resnet

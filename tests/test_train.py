@@ -40,7 +40,13 @@ CASES = {
     "pipeline": cell("pipeline", 2),
     "deepspeed": cell("deepspeed", 2, stage=3),
     "concurrent": cell("concurrent", 2, beside={"simple_cnn": {}}),
+    "accumulating": cell("ddp", 2, gradient_accumulation=2),
+    "disk": cell("fsdp", 2, input="disk", gradient_accumulation=2),
 }
+# Stages 0 and 3 on the first rank, with the input and the loss, 1 and 2 on the second.
+DEEPER = {"options": {**cell().model.options, "depths": [2, 2]}}
+CASES["deeper"] = altered(CASES["eager"], model=DEEPER)
+CASES["zbv"] = altered(cell("pipeline", 2, schedule="zbv", stages_per_rank=2), model=DEEPER)
 
 
 def built(value):
@@ -94,7 +100,8 @@ SLOW = {name: pytest.param(name, marks=pytest.mark.whole) for name in ("deepspee
 @pytest.mark.parametrize("name", [SLOW.get(name, name) for name in CASES])
 def test_every_strategy_computes_what_eager_does(runs, name):
     """Same weights, samples, order and loss: with LayerNorm only, the losses agree to rounding."""
-    metrics, alone = runs(name), runs("eager")
+    deeper = CASES[name].model == CASES["deeper"].model
+    metrics, alone = runs(name), runs("deeper" if deeper else "eager")
     for ours, theirs in zip(metrics["history"], alone["history"], strict=True):
         assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-4)
         assert ours["test_loss"] == pytest.approx(theirs["test_loss"], rel=1e-4)
@@ -117,6 +124,11 @@ def test_every_strategy_computes_what_eager_does(runs, name):
     assert metrics["startup_seconds"] > 0
 
 
+def test_waiting_for_the_disk_is_a_metric(runs):
+    assert 0 <= runs("disk")["disk_wait_seconds"] < runs("disk")["train_seconds"]
+    assert "disk_wait_seconds" not in runs("eager")
+
+
 def test_memory_of_the_state_is_what_each_rank_holds(runs):
     """Weights, gradients and AdamW's two moments: whole, half, or by stage."""
 
@@ -134,12 +146,13 @@ def test_memory_of_the_state_is_what_each_rank_holds(runs):
 
 
 KILLED = ("ddp", "ddp of 3")  # tests/test_kills.py has these
+LIKE_OTHERS = ("accumulating", "deeper")  # nothing of theirs is kept
 
 
 STOPPED = [
     name if name == "eager" else pytest.param(name, marks=pytest.mark.whole)
     for name in (*CASES, "powersgd")
-    if name not in KILLED
+    if name not in KILLED + LIKE_OTHERS
 ]
 
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import importlib.util
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import as_json
 from parbench import strategies
 from parbench.cell import Model
 from parbench.equivalence import certificate, certify, trials
 from parbench.equivalence.certificate import EQUAL
+from parbench.errors import ParbenchError
 from parbench.plan import consistency
 from parbench.software import Software
-from parbench.training import train
+from parbench.training import compiling, progress, train
 from parbench.training.progress import Heartbeat
 from require import required
 from training import altered, cell, learned
+from workspace import HANG_SECONDS
 
 LAST = {"memory_format": "channels_last", "fused": True}
 
@@ -38,6 +44,23 @@ def test_they_compute_what_eager_training_does():
     assert next(row["tuned"] for row in rows if row["strategy"] == "gpipe") == LAST
 
 
+def test_micro_batches_that_are_added_up_are_the_batch():
+    """Of every way to hold back the exchange; of the last batch, some micro-batches are empty."""
+    todo = []
+    for strategy, devices, precisions in (
+        ("eager", 1, ["fp32"]),
+        ("ddp", 2, ["fp32", "bf16"]),
+        ("fsdp", 2, ["fp32"]),
+        *((("horovod", 2, ["fp32"]),) if importlib.util.find_spec("horovod") else ()),
+        *((("deepspeed", 2, ["fp32"]),) if importlib.util.find_spec("deepspeed") else ()),
+    ):
+        tuned = {"gradient_accumulation": 3}
+        todo += trials_of("deep_cnn", strategy, devices, precisions, tuned)
+    rows = certify.certify(todo)
+    assert {row["verdict"] for row in rows} == {EQUAL}, certify.shown(rows)
+    assert {row["batch_norm"] for row in rows} == {certificate.FROZEN}  # else not the same
+
+
 def trained(value, digits, folder, heartbeat=None):
     """Train in this process; return metrics.json, or None if it was stopped."""
     folder.mkdir(exist_ok=True)
@@ -56,6 +79,28 @@ class Stop(Heartbeat):
     def beat(self, phase, epoch=0, step=0):
         if phase == "training":
             (self.state / "stop").touch()
+
+
+def test_a_pass_that_compiles_is_progress(monkeypatch, tmp_path):
+    """max-autotune takes minutes, and the launcher would end a rank that says nothing."""
+    monkeypatch.setenv("PARBENCH_STATE", str(tmp_path))
+    monkeypatch.setattr(torch.compiler, "set_stance", lambda stance: None)
+    monkeypatch.setattr(compiling, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "BEAT_SECONDS", 0.0)
+    path, passes = tmp_path / "rank0.heartbeat", []
+
+    def compiles():
+        passes.append(None)
+        deadline = time.monotonic() + HANG_SECONDS
+        for _ in range(3):
+            path.unlink(missing_ok=True)
+            while not path.exists():
+                assert time.monotonic() < deadline
+
+    strategy = SimpleNamespace(devices=[torch.device("cpu")], reduced=lambda values, op: values)
+    run = SimpleNamespace(strategy=strategy, heartbeat=Heartbeat(0))
+    compiling.compile_all(run, [compiles])
+    assert len(passes) == compiling.PASSES
 
 
 @pytest.mark.whole
@@ -82,6 +127,21 @@ def test_a_compiled_training_that_was_stopped_ends_as_the_whole(digits, tmp_path
     ended = trained(value, digits, tmp_path / "ended")
     assert ended["resumed_from"]
     assert learned(ended) == learned(whole)
+
+
+def test_what_only_a_gpu_has_is_refused_elsewhere():
+    tried = altered(cell(), training={"cudnn_benchmark": True})
+    problem = "cudnn_benchmark is of NVIDIA GPUs, and this is cpu; remove it"
+    with pytest.raises(ParbenchError, match=problem):
+        consistency.check_cell(tried, None, "here", "swin", "images")
+    added_up = altered(cell("gpipe", 1, balance=[2]), training={"gradient_accumulation": 2})
+    with pytest.raises(ParbenchError, match=r"has micro-batches of its own \(chunks\); choose 1"):
+        consistency.check_cell(added_up, None, "here", "swin", "images")
+    together = {"gradient_accumulation": 2, "batch_norm": "synchronized"}
+    with pytest.raises(ParbenchError, match="choose local, or gradient_accumulation: 1"):
+        consistency.check_cell(
+            altered(cell("ddp", 2), training=together), None, "here", "swin", "images"
+        )
 
 
 def test_what_it_needs_is_a_reason_not_to_run(monkeypatch, tmp_path):

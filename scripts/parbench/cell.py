@@ -14,10 +14,13 @@ from parbench.errors import ParbenchError
 from parbench.files import read_json
 
 SCHEMA_VERSION = 1
-# Settings that make one device faster.
-TUNING = ("memory_format", "compile", "fused")
+# Settings of how a step is computed: of its speed and memory, not of what it adds up.
+TUNING = ("memory_format", "compile", "fused", "cudnn_benchmark", "gradient_accumulation")
 # cell.json omits these at their defaults, so that cells older than them keep their ids.
-IMPLIED = (*TUNING, "normalization")
+IMPLIED = (
+    *TUNING,
+    *("normalization", "learning_rate_steps", "learning_rate_factor", "learning_rate_warmup"),
+)
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,9 @@ class Training:
     momentum: float = 0.9
     weight_decay: float = 0
     schedule: str
+    learning_rate_steps: tuple[float, ...] | list[float] = ()
+    learning_rate_factor: float = 0.1
+    learning_rate_warmup: float = 0
     label_smoothing: float = 0
     batch_norm: str = "local"
     precision: str = "fp32"
@@ -104,6 +110,8 @@ class Training:
     memory_format: str = "contiguous"
     compile: str = "none"
     fused: bool = False
+    cudnn_benchmark: bool = False
+    gradient_accumulation: int = 1
     augment: bool = True
     normalization: str = "dataset"
     input: str = "tensor"
@@ -117,8 +125,9 @@ class Training:
     profile: str = "none"
 
     def __post_init__(self) -> None:
-        """Unify ``tf32``."""
+        """Unify ``tf32``, and what JSON and YAML have as a list."""
         object.__setattr__(self, "tf32", TF32.of(self.tf32))
+        object.__setattr__(self, "learning_rate_steps", tuple(self.learning_rate_steps))
 
     @property
     def tuned(self) -> dict[str, Any]:

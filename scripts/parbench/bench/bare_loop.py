@@ -16,7 +16,7 @@ from parbench.measure.clocks import Stopwatch
 from parbench.strategies._stages import DTYPES
 from parbench.training import set_up
 from parbench.training.loop import Run
-from parbench.training.optimizers import OPTIMIZERS, SCHEDULES, grad_scaler
+from parbench.training.optimizers import OPTIMIZERS, grad_scaler, schedule
 from parbench.training.progress import Heartbeat
 
 
@@ -67,7 +67,7 @@ def _bare(
     optimizer = OPTIMIZERS[training.optimizer](
         list(model.parameters()), training.learning_rate, training
     )
-    scheduler = SCHEDULES[training.schedule](optimizer, training.learning_rate, 1)
+    scheduler = schedule(optimizer, training, training.learning_rate, 1)
     scaler, dtype = grad_scaler(training.precision == "fp16"), DTYPES[training.precision]
     mean, std = (
         torch.tensor(each, device=device).view(1, 3, 1, 1) for each in (data.mean, data.std)

@@ -145,6 +145,8 @@ def differences(
     if cell.hardware.device != "cuda":
         source_settings["tf32"] = asdict(cell.training.tf32)  # it means nothing here
     settings = asdict(cell.training) | asdict(cell.dataset)
+    # As a study has them.
+    settings |= {key: list(value) for key, value in settings.items() if isinstance(value, tuple)}
     phrases = [
         f"{key} {_instead(settings[key], source_settings[key])}"
         for key in source_settings

@@ -223,8 +223,37 @@ def _training_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
             f"min_tail {training.min_tail} is larger than global_batch {training.global_batch}; "
             f"choose at most {training.global_batch}"
         )
+    yield from _schedule_problems(training)
+    if training.batch_norm == "synchronized" and training.gradient_accumulation > 1:
+        yield (
+            "batch_norm synchronized: each micro-batch of gradient_accumulation "
+            f"{training.gradient_accumulation} is normalised by itself; choose local, or "
+            "gradient_accumulation: 1"
+        )
     if training.precision == "fp16" and cell.hardware.device == "cpu":
         yield "precision fp16 needs an accelerator; choose bf16 or fp32 on CPU devices"
+
+
+def _schedule_problems(training: Training) -> Iterator[str]:
+    stated, name = list(training.learning_rate_steps), training.schedule
+    if (name == "step") != bool(stated):
+        yield (
+            f"schedule {name} and learning_rate_steps {stated}: schedule step needs the epochs "
+            "after which the rate falls, and no other schedule takes them; state both or neither"
+        )
+    if stated != sorted(set(stated)) or any(epoch >= training.epochs for epoch in stated):
+        yield (
+            f"learning_rate_steps {stated}: choose ascending epochs before the last of "
+            f"{training.epochs}"
+        )
+    warmup = training.learning_rate_warmup
+    if warmup >= training.epochs or any(epoch <= warmup for epoch in stated):
+        yield (
+            f"learning_rate_warmup {warmup:g}: choose fewer epochs than the training's "
+            f"{training.epochs}, and than the first of learning_rate_steps"
+        )
+    if warmup and name == "onecycle":
+        yield f"learning_rate_warmup {warmup:g}: schedule onecycle has a warm-up of its own"
 
 
 def _data_problems(cell: Cell, holds: str) -> Iterator[str]:
@@ -265,6 +294,10 @@ def _tuning_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
         if key in strategy.REFUSES:
             default = str(getattr(type(training), key)).lower()
             yield f"{setting}: {strategy.REFUSES[key]}; choose {default}, or another strategy"
+    if training.cudnn_benchmark and cell.hardware.device != "cuda":
+        yield f"cudnn_benchmark is of NVIDIA GPUs, and this is {cell.hardware.device}; remove it"
+    if training.cudnn_benchmark and training.mode == "deterministic":
+        yield "cudnn_benchmark may choose another algorithm in each run: choose mode performance"
     if training.memory_format != "contiguous" and models.vocabulary(cell.model.name):
         yield f"memory_format {training.memory_format} is of images; remove it"
     if training.compile == "none":

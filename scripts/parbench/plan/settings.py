@@ -43,8 +43,18 @@ class Settings(Model):
     weight_decay: NotNegative = Field(
         Training.weight_decay, description="weight decay of the optimizer"
     )
-    schedule: Literal["constant", "cosine", "onecycle"] = Field(
-        description="schedule of the learning rate over the steps"
+    schedule: Literal["constant", "cosine", "onecycle", "step"] = Field(
+        description="schedule of the learning rate over the steps; step: learning_rate_steps"
+    )
+    learning_rate_steps: list[Positive] = Field(
+        [], description="epochs after which schedule step multiplies the rate, ascending"
+    )
+    learning_rate_factor: Positive = Field(
+        Training.learning_rate_factor, description="by what it multiplies it each time"
+    )
+    learning_rate_warmup: NotNegative = Field(
+        Training.learning_rate_warmup,
+        description="epochs in which the rate first rises evenly to its peak, before the schedule",
     )
     label_smoothing: Share = Field(
         Training.label_smoothing, description="label smoothing of the cross-entropy"
@@ -68,13 +78,23 @@ class Settings(Model):
         Training.memory_format,
         description="memory layout of weights and images; channels_last is for images only",
     )
-    compile: Literal["none", "default", "max-autotune"] = Field(
+    compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = Field(
         Training.compile,
         description="mode of torch.compile for training and evaluation; compiling is timed apart "
         "(compile_seconds)",
     )
     fused: bool = Field(
         Training.fused, description="whether the optimizer uses torch's fused kernel"
+    )
+    cudnn_benchmark: bool = Field(
+        Training.cudnn_benchmark,
+        description="whether cuDNN tries its algorithms for each shape and takes the fastest, on "
+        "NVIDIA GPUs",
+    )
+    gradient_accumulation: Whole = Field(
+        Training.gradient_accumulation,
+        description="micro-batches into which each rank cuts its share of a batch, one after the "
+        "other; their gradients are added up, and exchanged once a step",
     )
     augment: bool = Field(
         Training.augment,
@@ -86,9 +106,11 @@ class Settings(Model):
         "(those of the whole training set), or imagenet (those of the images that most published "
         "weights were trained on)",
     )
-    input: Literal["tensor", "pil"] = Field(
+    input: Literal["tensor", "disk", "pil"] = Field(
         Training.input,
-        description="tensor: batches are cropped, flipped and resized at once, on the device; "
+        description="tensor: batches are cropped, flipped and resized at once, on the device, "
+        "which holds the whole dataset; disk: the same, but images stay on disk, and a thread "
+        "reads those of the next steps, for datasets larger than memory; "
         "pil: the same samples are made one by one by PIL and torchvision in the "
         "training process, as most published code does",
     )

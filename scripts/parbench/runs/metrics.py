@@ -124,6 +124,11 @@ def _joules_per_sample(run: Run) -> float | None:
     return joules and joules / (run.samples_per_second * run.train_seconds)
 
 
+def _batch_seconds(run: Run) -> float | None:
+    steps = run.steps_per_epoch and run.steps_per_epoch * len(run.epoch_seconds)
+    return run.train_seconds and run.train_seconds / steps
+
+
 def _mfu(run: Run) -> float | None:
     flops, best = map(run.number, ("flops_per_sample", "best_flops_per_second"))
     if flops is None or best is None:
@@ -172,9 +177,11 @@ _ALL = (
         "Time per epoch",
         lambda run: statistics.fmean(run.epoch_seconds) if run.epoch_seconds else None,
     ),
+    _seconds("batch_seconds", "Time per batch", _batch_seconds, named=True),
     TO_PUBLISHED,
     _seconds("startup_seconds", "Start-up"),
     _optional("compile_seconds", "Compilation", "s"),
+    _optional("disk_wait_seconds", "Waiting for images from disk", "s"),
     _throughput("samples_per_second", "Throughput", attrgetter("samples_per_second")),
     Metric(
         "tokens_per_second",

@@ -73,8 +73,8 @@ class Environment(Record):
     steering: dict[str, str] = Field(
         {},
         description="what steers the speed of cores and GPUs besides software, as far as the "
-        "kernel tells: governor, turbo, threads of a core, NUMA node, MPS, NCCL's settings, power "
-        "limit and highest clock; empty in older files",
+        "kernel tells: governor, turbo, threads of a core, NUMA node, MPS, NCCL's settings and "
+        "transport, power limit and highest clock; empty in older files",
     )
     oversubscribed: Literal[False] = Field(
         False, description="of older files; cores are not shared"

@@ -7,6 +7,7 @@ No torch at module level: the workflow imports strategies when it is parsed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from parbench import models
@@ -82,7 +83,7 @@ class Strategy:
     @property
     def micro_batches(self) -> int:
         """The number of micro-batches in a rank's share of a batch."""
-        return 1
+        return self.cell.training.gradient_accumulation
 
     @property
     def stages(self) -> int:
@@ -92,6 +93,8 @@ class Strategy:
     @property
     def batch_norm_scope(self) -> str:
         """The samples over which BatchNorm normalizes, in words."""
+        if self.micro_batches > 1:
+            return "each micro-batch, running statistics not deferred"
         return "the whole batch"
 
     @property
@@ -212,14 +215,20 @@ class Strategy:
         loss: Loss,
         scaler: torch.amp.GradScaler,
     ) -> torch.Tensor:
-        """Compute the gradients for this rank's share of a batch: ``images`` [B, 3, S, S] float32
-        or tokens [B, L] on the first device ([B, 0] if not ``takes_images``), ``labels`` [B].
+        """Add the gradients for this rank's share of a batch, or a micro-batch of it: ``images``
+        [B, 3, S, S] float32 or tokens [B, L] on the first device ([B, 0] if not ``takes_images``),
+        ``labels`` [B].
 
         Returns the loss, detached; zero if another rank computes it.
         """
         value = loss(model(images), labels)
         scaler.scale(value).backward()
         return value.detach()
+
+    def accumulating(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Return a context for `backward` of all micro-batches of a step but its last, in which
+        gradients are added up and not exchanged."""
+        return nullcontext()
 
     def step(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
         """Do one step; ``scaler`` is disabled unless the precision is fp16."""

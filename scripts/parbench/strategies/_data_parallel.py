@@ -27,7 +27,9 @@ class DataParallel(_base.Strategy):
 
     @property
     def batch_norm_scope(self) -> str:
-        """Each rank's share, unless ranks exchange their statistics."""
+        """Each rank's share or micro-batch, unless ranks exchange their statistics."""
+        if self.micro_batches > 1:
+            return super().batch_norm_scope
         synchronized = self.cell.training.batch_norm == "synchronized"
         return "the whole batch, over all ranks" if synchronized else "each rank's share"
 

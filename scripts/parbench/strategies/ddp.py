@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from parbench.strategies import _process_group
@@ -194,6 +194,10 @@ class Strategy(_process_group.DataParallelGroup):
             lambda *arguments: broadcast.enter_context(phases.phase("exchange"))
         )
         model.module.register_forward_pre_hook(lambda *arguments: broadcast.close())
+
+    def accumulating(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Keep gradients on this rank."""
+        return model.no_sync()
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         """Return the model without DDP, whose collective calls evaluation does not need."""

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from parbench.strategies import _process_group
@@ -83,8 +84,9 @@ class Strategy(_process_group.DataParallelGroup):
         config = {
             # Required, although each rank computes its share of each batch.
             "train_micro_batch_size_per_gpu": math.ceil(
-                self.cell.training.global_batch / self.world_size
+                self.cell.training.global_batch / self.world_size / self.micro_batches
             ),
+            "gradient_accumulation_steps": self.micro_batches,
             "zero_optimization": {
                 "stage": stage,
                 "reduce_bucket_size": elements,
@@ -115,8 +117,14 @@ class Strategy(_process_group.DataParallelGroup):
         """Compute gradients; the engine averages them over the ranks."""
         self.engine.training = model.training  # the loop only knows the model
         value = loss(self.engine(images), labels)
-        self.engine.backward(value)
+        self.engine.backward(value, scale_wrt_gas=False)  # a sum, not a mean over micro-batches
         return value.detach()
+
+    @contextmanager
+    def accumulating(self, model: nn.Module) -> Iterator[None]:
+        """Let the engine count the micro-batch: it steps at every last one."""
+        yield
+        self.engine.step()
 
     def step(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
         """Let the engine step: each rank updates its shard, then shards are gathered."""

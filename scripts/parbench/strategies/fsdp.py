@@ -5,6 +5,7 @@ of each block's weights, gradients and optimizer state, and gathers a block whil
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -99,6 +100,13 @@ class Strategy(_process_group.DataParallelGroup):
                 if block not in in_float32 and any(True for _ in block.parameters()):
                     shard(block, mp_policy=policy)
         return fully_shard(model, mesh=mesh)
+
+    @contextmanager
+    def accumulating(self, model: nn.Module) -> Iterator[None]:
+        """Keep whole gradients on this rank, without scattering them."""
+        model.set_requires_gradient_sync(False)
+        yield
+        model.set_requires_gradient_sync(True)
 
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:
         """Count as exchange: waits for a block's weights before its passes and its gradients after.

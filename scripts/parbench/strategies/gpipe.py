@@ -47,6 +47,7 @@ class Strategy(_base.Strategy):
 
     REFUSES: ClassVar[dict[str, str]] = {
         "compile": "torchgpipe computes in threads of its own, which torch.compile does not know",
+        "gradient_accumulation": "GPipe has micro-batches of its own (chunks)",
     }
 
     @property

@@ -136,7 +136,10 @@ class Strategy(_data_parallel.DataParallel):
 
         compression = getattr(hvd.Compression, self.options["compression"])
         return hvd.DistributedOptimizer(
-            optimizer, named_parameters=model.named_parameters(), compression=compression
+            optimizer,
+            named_parameters=model.named_parameters(),
+            compression=compression,
+            backward_passes_per_step=self.micro_batches,
         )
 
     def watch(self, phases: Any, model: nn.Module, optimizer: Any) -> None:

@@ -73,7 +73,7 @@ class Synchronized(_BatchNorm):
         x = value.to(torch.promote_types(value.dtype, torch.float32))
         axes, shape = [0, *range(2, x.dim())], [1, -1, *[1] * (x.dim() - 2)]
         # Two sums over ranks: mean of squares minus squared mean would lose digits.
-        own_count = x.new_tensor([x.numel() / x.shape[1]])
+        own_count = x.new_full((1,), x.numel() / x.shape[1])  # without a copy from the host
         total = self.ranks.sum(torch.cat([x.sum(axes), own_count]))
         mean, count = total[:-1] / total[-1], total[-1]
         centred = x - mean.view(shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,15 @@ import torch
 
 from parbench.cell import Cell
 from parbench.measure.clocks import Stopwatch
+from parbench.training.progress import BEAT_SECONDS
 
 if TYPE_CHECKING:
     from parbench.training.loop import Run
 
 # Passes for each shape. On a GPU the first compiles the graph and the second records it.
 PASSES = 3
+# A pass that compiles counts as progress for so long: max-autotune tries kernels for minutes.
+LIMIT_SECONDS = 3600.0
 
 
 @contextlib.contextmanager
@@ -43,10 +47,29 @@ def compile_all(run: Run, passes: Iterable[Callable[[], object]]) -> float:
     for number, run_pass in enumerate(passes):
         durations = []
         for _ in range(PASSES):
-            with Stopwatch(strategy.devices) as watch:
+            with _beating(run, number), Stopwatch(strategy.devices) as watch:
                 run_pass()
             durations.append(watch.seconds)
-            run.heartbeat.beat("warm-up", 0, number)
         seconds += max(0.0, durations[0] - durations[-1])
     torch.compiler.set_stance("fail_on_recompile")
     return strategy.reduced([seconds], "max")[0]
+
+
+@contextlib.contextmanager
+def _beating(run: Run, number: int) -> Iterator[None]:
+    """Send heartbeats meanwhile, for at most LIMIT_SECONDS."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        for _ in range(int(LIMIT_SECONDS / BEAT_SECONDS)):
+            run.heartbeat.beat("warm-up", 0, number)
+            if ended.wait(BEAT_SECONDS):
+                return
+
+    beating = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    beating.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        beating.join()

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from parbench import models
 from parbench.cell import Cell
-from parbench.data import loader, pil_input, pretrained, tokens
+from parbench.data import disk_input, loader, pil_input, pretrained, tokens
 from parbench.errors import ParbenchError
 from parbench.measure import clocks, profiling
 from parbench.measure.meters import Meters, tensors_in
@@ -29,7 +29,7 @@ from parbench.training import (
 )
 from parbench.training.companions import Companions
 from parbench.training.endings import Diverged, Stopped
-from parbench.training.optimizers import OPTIMIZERS, SCHEDULES, grad_scaler
+from parbench.training.optimizers import OPTIMIZERS, grad_scaler, schedule
 from parbench.training.progress import Heartbeat
 
 if TYPE_CHECKING:
@@ -37,7 +37,12 @@ if TYPE_CHECKING:
 
     from parbench.strategies._base import Strategy
 
-INPUTS = {"tensor": loader.Augment, "pil": pil_input.PilInput}
+INPUTS = {
+    "tensor": loader.Augment,
+    "disk": disk_input.DiskInput,
+    "pil": pil_input.PilInput,
+}
+Batch = tuple[torch.Tensor, int]  # sample indices and epoch
 
 
 class Run:
@@ -83,6 +88,7 @@ class Run:
             verify=strategy.local_rank == 0,  # once per node
             vocabulary=models.vocabulary(self.cell.model.name),
             max_length=settings.max_length,
+            keeps_on_disk=settings.input == "disk",
         )
         if settings.normalization == "imagenet":
             self.data = replace(self.data, mean=loader.IMAGENET_MEAN, std=loader.IMAGENET_STD)
@@ -94,6 +100,7 @@ class Run:
             self.augment = input_class(
                 self.data, self.cell.seed, settings.image_size, settings.augment
             )
+        self.input = self.augment  # without a wrapper
         if settings.memory_format == "channels_last":
             self.augment = loader.ChannelsLast(self.augment)
         self.data = self.data.without_train_images()  # `augment` has them
@@ -150,12 +157,14 @@ class Run:
         strategy = self.strategy
         return samples.tensor_split(strategy.data_parallel_size)[strategy.data_parallel_rank]
 
-    def share(self, batch: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """Return this rank's share of the global ``batch`` and the weight of a sample's loss."""
-        share = self.mine(batch)
-        if len(share) == 0:  # must still take part in collectives, with gradients of zero
-            return batch[:2], 0.0
-        return share, self.strategy.data_parallel_size / len(batch)
+    def micro_batches(self, batch: torch.Tensor) -> Iterator[tuple[torch.Tensor, float]]:
+        """Yield each micro-batch in this rank's share of the global ``batch``, and the weight of a
+        sample's loss; one, the share, without gradient_accumulation."""
+        for samples in self.mine(batch).tensor_split(self.training.gradient_accumulation):
+            if len(samples) > 0:
+                yield samples, self.strategy.data_parallel_size / len(batch)
+            else:  # must still take part in collectives, with gradients of zero
+                yield batch[:2], 0.0
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the summed loss of N samples: ``logits`` [N, classes], ``labels`` [N]."""
@@ -172,21 +181,38 @@ class Run:
         the ranks' shares differ in size.
         """
         self.optimizer.zero_grad()
-        share, weight = self.share(batch)
-        self.ranks.counts = weight > 0
+        *others, last = self.micro_batches(batch)
         with self.profile.phase("compute"):
-            with self.profile.phase("input"):
-                images, labels = self.augment.train_batch(share, epoch)
-            loss = self.strategy.backward(
-                self.model,
-                images,
-                labels,
-                lambda logits, labels: self.loss(logits, labels) * weight,
-                self.scaler,
-            )
+            losses = []
+            for micro_batch in others:
+                with self.strategy.accumulating(self.model):
+                    losses.append(self._add_gradients(*micro_batch, epoch))
+            loss = self._add_gradients(*last, epoch)
         with self.profile.phase("update"):
             self.strategy.step(self.optimizer, self.scaler)
-        return loss
+        return sum(losses, loss)
+
+    def _add_gradients(self, samples: torch.Tensor, weight: float, epoch: int) -> torch.Tensor:
+        """Add the gradients of a micro-batch, whose samples' losses have this weight; return its
+        loss, detached."""
+        self.ranks.counts = weight > 0
+        with self.profile.phase("input"):
+            images, labels = self.augment.train_batch(samples, epoch)
+        return self.strategy.backward(
+            self.model,
+            images,
+            labels,
+            lambda logits, labels: self.loss(logits, labels) * weight,
+            self.scaler,
+        )
+
+    def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield ``batches``; an input that reads from disk reads the next ones meanwhile."""
+        if not isinstance(self.input, disk_input.DiskInput):
+            return batches
+        return self.input.ahead(
+            batches, lambda batch: (samples for samples, _ in self.micro_batches(batch))
+        )
 
     def _exchanged(self, values: torch.Tensor) -> torch.Tensor:
         """Sum ``values`` over all ranks in the middle of a step (synchronized BatchNorm)."""
@@ -274,13 +300,14 @@ class Run:
 
     def begin(self, found: int | None = None) -> None:
         """Prepare for the first step, or for the one after the checkpoint ``found``."""
-        steps = self.training.epochs * len(self.bounds)
-        self.scheduler = SCHEDULES[self.training.schedule](self.optimizer, self.peak_rate, steps)
+        self.scheduler = schedule(self.optimizer, self.training, self.peak_rate, len(self.bounds))
         # So that dropout differs between ranks and repeats between runs.
         torch.manual_seed(self.cell.seed * 1_000_003 + self.strategy.rank)
         if found is not None:
             snapshot.resume(self, found)
         self.lookout.restart()
+        if isinstance(self.input, disk_input.DiskInput):
+            self.input.waited = 0.0
         self.companions.meet("ready", "start-up")
 
     # ------------------------------------------------------------ epochs
@@ -358,11 +385,12 @@ class Run:
         place = self.place
         total = torch.tensor(place.loss, device=self.strategy.devices[-1])
         due = False
-        for start, stop in self.bounds[place.step :]:
-            loss = self.step(order[start:stop], place.epoch)
+        bounds = self.bounds[place.step :]
+        for batch, epoch in self.ahead((order[start:stop], place.epoch) for start, stop in bounds):
+            loss = self.step(batch, epoch)
             self.next_rate()
             # A step's loss is a mean over the batch, the epoch's a mean over its samples.
-            total.add_(loss, alpha=stop - start)
+            total.add_(loss, alpha=len(batch))
             place.step += 1
             self.beat("training")
             due = self.lookout.due("training")

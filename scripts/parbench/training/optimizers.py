@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.optim import lr_scheduler
 
 from parbench.cell import Training
 
@@ -14,21 +15,45 @@ OPTIMIZERS = {
         parameters, rate, weight_decay=t.weight_decay, **_fused(t)
     ),
 }
+# Each takes the optimizer, the peak rate, the number of steps, and the steps at which `step` lowers
+# the rate and by which factor.
 SCHEDULES = {
-    "constant": lambda optimizer, rate, steps: torch.optim.lr_scheduler.LambdaLR(
+    "constant": lambda optimizer, rate, steps, lowered, factor: lr_scheduler.LambdaLR(
         optimizer, lambda step: 1.0
     ),
-    "cosine": lambda optimizer, rate, steps: torch.optim.lr_scheduler.CosineAnnealingLR(
+    "cosine": lambda optimizer, rate, steps, lowered, factor: lr_scheduler.CosineAnnealingLR(
         optimizer, steps
     ),
-    "onecycle": lambda optimizer, rate, steps: torch.optim.lr_scheduler.OneCycleLR(
+    "onecycle": lambda optimizer, rate, steps, lowered, factor: lr_scheduler.OneCycleLR(
         # OneCycleLR would otherwise change the stated momentum.
         optimizer,
         rate,
         total_steps=steps,
         cycle_momentum=False,
     ),
+    "step": lambda optimizer, rate, steps, lowered, factor: lr_scheduler.MultiStepLR(
+        optimizer, lowered, factor
+    ),
 }
+
+
+def schedule(
+    optimizer: torch.optim.Optimizer, training: Training, peak: float, steps_per_epoch: int
+) -> lr_scheduler.LRScheduler:
+    """Return the schedule of a whole training, whose epochs have so many steps.
+
+    During the warm-up the rate rises evenly, from a first step's share to the ``peak``, and the
+    schedule follows (Goyal et al. 2017).
+    """
+    rising = round(training.learning_rate_warmup * steps_per_epoch)
+    steps = training.epochs * steps_per_epoch - rising
+    lowered = [round(epoch * steps_per_epoch) - rising for epoch in training.learning_rate_steps]
+    factor, chosen = training.learning_rate_factor, SCHEDULES[training.schedule]
+    if rising < 2:
+        return chosen(optimizer, peak, steps, lowered, factor)
+    warmup = lr_scheduler.LinearLR(optimizer, 1 / rising, total_iters=rising - 1)
+    following = chosen(optimizer, peak, steps, lowered, factor)
+    return lr_scheduler.SequentialLR(optimizer, [warmup, following], [rising])
 
 
 def _fused(training: Training) -> dict[str, bool]:

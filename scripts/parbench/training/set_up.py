@@ -14,7 +14,7 @@ import torch
 
 from parbench import strategies
 from parbench.cell import Cell, Pair
-from parbench.measure import cores, environment
+from parbench.measure import cores, environment, steering
 from parbench.strategies._base import Strategy
 from parbench.training import compiling
 from parbench.training.loop import Run
@@ -27,11 +27,11 @@ def prepare(cell: Cell) -> None:
         torch.set_num_threads(cell.hardware.threads)
     torch.backends.cuda.matmul.allow_tf32 = cell.training.tf32.matmul
     torch.backends.cudnn.allow_tf32 = cell.training.tf32.convolutions
+    torch.backends.cudnn.benchmark = cell.training.cudnn_benchmark
     if cell.training.mode == "deterministic":
         # An operator without a deterministic algorithm then raises an error.
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS reads it when it starts
         torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.benchmark = False
 
 
 def set_up(
@@ -43,17 +43,20 @@ def set_up(
     """
     prepare(cell)
     heartbeat.beat("start-up")
+    if cell.hardware.device == "cuda":
+        steering.log_nccl()
     strategy.setup()
     own_cores = cores.pin(strategy.local_rank, strategy.ranks_per_node)
     cell = replace(cell, model=strategy.model)
     run = Run(cell, data_folder, strategy, heartbeat)
     run.data.require_every_class()
+    all_cores = _all_cores(run, own_cores)  # by which NCCL has connected the ranks
     description = environment.describe(
         of or cell,
         run.data.sha256,
         world_size=strategy.world_size,
         backend=strategy.backend,
-        cores=_all_cores(run, own_cores),
+        cores=all_cores,
         side=cell if of else None,
     )
     return run, description

@@ -11,7 +11,7 @@ import torch
 
 from parbench.cell import Cell
 from parbench.cell import read as read_cell
-from parbench.data import kept, tokens
+from parbench.data import disk_input, kept, tokens
 from parbench.measure import flops, metrics_json, scores
 from parbench.strategies._base import Strategy
 from parbench.strategies._stages import DTYPES
@@ -38,6 +38,7 @@ def train(
             heartbeat.stopped(run.kept)
         return
     joules = run.meters.joules()
+    run.extra |= _waited(run)
     metrics = {
         "epoch_seconds": [entry["seconds"] for entry in run.history],
         "steps_per_epoch": len(run.bounds),
@@ -124,17 +125,27 @@ def _arithmetic(run: Run) -> dict[str, float]:
     return {"flops_per_sample": counted, "best_flops_per_second": best}
 
 
+def _waited(run: Run) -> dict[str, float]:
+    """Return for how long steps waited for images from disk, on the rank that waited longest;
+    nothing where images are in memory, or where an earlier process took some of the steps."""
+    if run.training.input != "disk" or run.resumed_from:
+        return {}
+    own = run.input.waited if isinstance(run.input, disk_input.DiskInput) else 0.0
+    return {"disk_wait_seconds": run.strategy.reduced([own], "max")[0]}
+
+
 def _tokens(run: Run, seconds: float) -> dict:
     """Return token counts of a training on texts of ``seconds``; nothing for images."""
     if run.data.train_lengths is None:
         return {}
     training, ranks = run.training, run.strategy.data_parallel_size
     shares = (
-        share
+        micro_batch
         for epoch in range(training.epochs)
         for order in [run.order(epoch)]
         for start, stop in run.bounds
         for share in order[start:stop].tensor_split(ranks)
+        for micro_batch in share.tensor_split(training.gradient_accumulation)
     )
     token_count, place_count = tokens.counted(
         run.data.train_lengths, shares, training.padding == "longest", training.max_length

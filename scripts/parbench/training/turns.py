@@ -105,7 +105,7 @@ def _training(run: Run) -> Callable[[], int]:
     spans = [(start, stop) for start, stop in run.bounds if stop - start == size] or run.bounds
     if run.training.compile != "none":
         compiling.compile_all(run, run.passes(spans))
-    batches = (
+    batches = run.ahead(
         (order[start:stop], epoch)
         for epoch in itertools.count()
         for order in [run.order(epoch)]
