@@ -146,7 +146,7 @@ def test_changed_code_starts_afresh(launched, work):
     process.kill()
     end(it, process)
     loop = "scripts/parbench/training/loop.py"
-    work.edit(loop, "return batch[:2], 0.0", "return batch[:2], 0 * 1.0")
+    work.edit(loop, "yield batch[:2], 0.0", "yield batch[:2], 0 * 1.0")
     assert end(it, it.start()) == 0
     assert "checkpoint: starts afresh: the code changed since " in it.log.read_text()
     metrics = as_json.read(it.out)

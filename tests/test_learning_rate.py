@@ -93,3 +93,13 @@ def test_a_rate_rises_evenly_before_its_schedule(digits, schedule):
 def test_a_schedule_that_contradicts_itself_is_refused(settings, problem):
     with pytest.raises(ParbenchError, match=problem):
         consistency.check_cell(cell(**settings), None, "here", "swin", "images")
+
+
+@pytest.mark.parametrize(("warmup", "rising"), [(0.2, 0), (2.99, 14)])
+def test_a_warm_up_of_one_step_is_none_and_of_all_leaves_one(digits, warmup, rising):
+    settings = {"epochs": 3, "global_batch": 20, "learning_rate_warmup": warmup}
+    used, _ = rates(digits, "fixed", "cosine", 1, **settings)
+    plain, _ = rates(digits, "fixed", "cosine", 1, epochs=3, global_batch=20)
+    assert used == pytest.approx(
+        plain if rising == 0 else [0.01 * step / rising for step in range(1, 15)] + [0.01]
+    )

@@ -176,6 +176,18 @@ def test_a_file_that_is_missing_or_damaged_is_seen(copied):
 # ---- from disk ----
 
 
+def count_calls(thing, name):
+    """Let a method note its calls; return them."""
+    calls, method = [], getattr(thing, name)
+
+    def noted(*arguments):
+        calls.append(arguments)
+        return method(*arguments)
+
+    setattr(thing, name, noted)
+    return calls
+
+
 @pytest.mark.parametrize("part", [{}, {"train_samples": 205, "test_samples": 50}])
 @pytest.mark.parametrize("augment", [True, False])
 @pytest.mark.parametrize("size", [32, 20])
@@ -185,7 +197,7 @@ def test_images_on_disk_are_the_same_to_the_bit(digits, part, augment, size):
     in_memory, on_disk = loader.Augment(whole, 5, size, augment), DiskInput(kept, 5, size, augment)
     order = loader.order(5, 1, len(whole.train_labels))
     batches = [(samples, 1) for samples in order.split(48)]
-    asked = 0
+    read, asked = count_calls(on_disk, "_submit"), 0
     for samples, epoch in on_disk.ahead(iter(batches), lambda batch: batch.tensor_split(2)):
         for share in samples.tensor_split(2):
             asked += 1
@@ -193,7 +205,7 @@ def test_images_on_disk_are_the_same_to_the_bit(digits, part, augment, size):
                 on_disk.train_batch(share, epoch), in_memory.train_batch(share, epoch), strict=True
             ):
                 assert ours.equal(theirs)
-    assert asked == 2 * len(batches)
+    assert asked == len(read) == 2 * len(batches)  # all were read ahead
     unexpected = order[3:9]  # as in a warm-up
     assert on_disk.train_batch(unexpected, 0)[0].equal(in_memory.train_batch(unexpected, 0)[0])
     for start in range(0, len(whole.test_labels), 16):

@@ -505,7 +505,7 @@ def test_what_gpus_talk_by_is_read_from_a_log_of_nccl(monkeypatch, tmp_path):
         f"{head} Channel 01/0 : 0[0] -> 1[1] via P2P/direct pointer/read\n"
     )
     (tmp_path / "nccl.node1.27256").write_text(
-        f"{head} Channel 03/0 : 7[3] -> 3[3] [receive] via NET/IBext_v8/3/GDRDMA\n"
+        f"{head} Channel 03/0 : 7[3] -> 3[3] [receive] via NET/IBext_v8/3(2)/GDRDMA\n"
         f"{head} Channel 00/0 : 1[1] -> 0[0] via SHM/direct/direct\n"
     )
     talked = "NET/IBext_v8/GDRDMA, NET/Socket, P2P/direct pointer, SHM/direct"

@@ -42,11 +42,13 @@ def test_a_pipeline_of_several_stages_a_rank():
     assert bound(chunks=4, stages_per_rank=2, schedule="zbv") == 2
 
     def refusal(**options):
-        return next(strategies.of(cell("pipeline", 2, **options)).check(), None)
+        value = cell("pipeline", 2, **{"global_batch": 60, **options})
+        return next(strategies.of(value).check(), None)
 
     assert refusal(schedule="zbv") == "schedule zbv needs stages_per_rank: 2, not 1"
     assert "choose a multiple of the 2 ranks" in refusal(chunks=5, stages_per_rank=2)
     assert refusal(chunks=6, stages_per_rank=2) is None
+    assert "chunks 8 do not divide global_batch 60" in refusal(chunks=8, stages_per_rank=2)
 
 
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 40))

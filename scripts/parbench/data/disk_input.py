@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from parbench.data import loader
@@ -44,12 +45,12 @@ class Rows:
         if self._positions is not None:
             indices = self._positions[indices]
         images = torch.empty(len(indices), *self.shape, dtype=torch.uint8, pin_memory=pinned)
-        size, rows = math.prod(self.shape), images.view(len(indices), -1)
-        for at, index in enumerate(indices.tolist()):
+        size, rows = math.prod(self.shape), images.view(len(indices), -1).numpy()
+        for row, index in zip(rows, indices.tolist(), strict=True):
             found = os.pread(self._file.fileno(), size, self._begin + index * size)
             if len(found) < size:
                 raise ParbenchError(f"{self._path}: ends too early; delete it and run again")
-            rows[at] = torch.frombuffer(bytearray(found), dtype=torch.uint8)
+            row[:] = np.frombuffer(found, np.uint8)  # by one thread, as torch would not
         return images
 
 
@@ -74,6 +75,8 @@ class DiskInput:
     ) -> Iterator[tuple[torch.Tensor, int]]:
         """Yield ``batches`` (sample indices and epoch), of which this rank will ask for ``shares``,
         and read the next ones meanwhile."""
+        for _, reading in self._read:
+            reading.cancel()
         self._read.clear()
         upcoming: deque[tuple[torch.Tensor, int]] = deque()
         for batch in batches:
@@ -88,33 +91,27 @@ class DiskInput:
         pinned = self._device.type == "cuda"
         return self._reader.submit(self._data.on_disk[part].read, indices, pinned)
 
-    def _images(self, part: str, indices: torch.Tensor) -> torch.Tensor:
-        """Return images on the device: those that were read ahead, or else read now."""
+    def _ahead(self, indices: torch.Tensor) -> Future[torch.Tensor]:
+        """Return training images that are read ahead, or else are read now."""
         if self._read and torch.equal(self._read[0][0], indices):
-            _, reading = self._read.popleft()
-        else:
-            reading = self._submit(part, indices)
-        return reading.result().to(self._device, non_blocking=True)
+            return self._read.popleft()[1]
+        return self._submit("train", indices)
 
     def train_batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what loader.Augment.train_batch returns; ``indices`` are on the CPU."""
         began = time.perf_counter()
-        images = self._images("train", indices)
+        read = self._ahead(indices).result()
         self.waited += time.perf_counter() - began
+        images = read.to(self._device, non_blocking=True)
+        indices = indices.to(self._device, non_blocking=True)
         if self._augment:
-            drawn = loader.draws(self._seed, epoch, indices)
-            images = _cropped(images, *(each.to(self._device) for each in drawn))
-        labels = self._data.train_labels
-        return self._finish(images), labels.index_select(0, indices.to(labels.device))
+            images = _cropped(images, *loader.draws(self._seed, epoch, indices))
+        return self._finish(images), self._data.train_labels.index_select(0, indices)
 
     def test_batch(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what loader.Augment.test_batch returns, and read the next as many ahead."""
-        count = len(self._data.test_labels)
-        images = self._images("test", torch.arange(start, stop))
-        following = torch.arange(stop, min(2 * stop - start, count))
-        self._read.clear()
-        if len(following):
-            self._read.append((following, self._submit("test", following)))
+        """Return what loader.Augment.test_batch returns, read now."""
+        read = self._submit("test", torch.arange(start, stop)).result()
+        images = read.to(self._device, non_blocking=True)
         return self._finish(images), self._data.test_labels[start:stop]
 
 

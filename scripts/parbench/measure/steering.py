@@ -13,7 +13,7 @@ CPUS = Path("/sys/devices/system/cpu")
 # NVIDIA's images set NCCL_VERSION, of a library that torch does not use.
 NO_SETTINGS = ("NCCL_VERSION", "NCCL_DEBUG", "NCCL_DEBUG_FILE")
 # How NCCL's log says what two ranks talk by; of a network the card's number and more follow.
-TRANSPORT = re.compile(r" via ((?:P2P|SHM)/[\w ]+|NET/\w+)(?:/\d+)?(/GDRDMA)?")
+TRANSPORT = re.compile(r" via ((?:P2P|SHM)/[\w ]+|NET/\w+)(?:/\d+(?:\(\d+\))?)?(/GDRDMA)?")
 MPS = Path("/tmp/nvidia-mps")  # noqa: S108  # the default of CUDA_MPS_PIPE_DIRECTORY
 
 

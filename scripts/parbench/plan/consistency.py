@@ -246,6 +246,8 @@ def _schedule_problems(training: Training) -> Iterator[str]:
             f"learning_rate_steps {stated}: choose ascending epochs before the last of "
             f"{training.epochs}"
         )
+    if name != "step" and training.learning_rate_factor != Training.learning_rate_factor:
+        yield f"learning_rate_factor is of schedule step, and this is {name}; remove it"
     warmup = training.learning_rate_warmup
     if warmup >= training.epochs or any(epoch <= warmup for epoch in stated):
         yield (
@@ -303,6 +305,8 @@ def _tuning_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:
     if training.compile == "none":
         return
     setting = f"compile {training.compile}"
+    if training.compile != "default" and training.gradient_accumulation > 1:
+        yield f"{setting}: CUDA graphs overwrite gradients that are added up; choose default"
     if training.padding == "longest" and training.max_length is not None:
         yield f"{setting}: each length of a batch would be compiled; choose padding: fixed"
     if training.batch_norm == "synchronized" and strategy.data_parallel_size > 1:

@@ -94,7 +94,8 @@ class Settings(Model):
     gradient_accumulation: Whole = Field(
         Training.gradient_accumulation,
         description="micro-batches into which each rank cuts its share of a batch, one after the "
-        "other; their gradients are added up, and exchanged once a step",
+        "other; their gradients are added up, and exchanged once a step (by deepspeed's stages 2 "
+        "and 3 after each)",
     )
     augment: bool = Field(
         Training.augment,

@@ -45,11 +45,14 @@ def schedule(
     During the warm-up the rate rises evenly, from a first step's share to the ``peak``, and the
     schedule follows (Goyal et al. 2017).
     """
-    rising = round(training.learning_rate_warmup * steps_per_epoch)
-    steps = training.epochs * steps_per_epoch - rising
+    total = training.epochs * steps_per_epoch
+    rising = min(round(training.learning_rate_warmup * steps_per_epoch), total - 1)
+    if rising < 2:  # a first step's share of one is all
+        rising = 0
+    steps = total - rising
     lowered = [round(epoch * steps_per_epoch) - rising for epoch in training.learning_rate_steps]
     factor, chosen = training.learning_rate_factor, SCHEDULES[training.schedule]
-    if rising < 2:
+    if rising == 0:
         return chosen(optimizer, peak, steps, lowered, factor)
     warmup = lr_scheduler.LinearLR(optimizer, 1 / rising, total_iters=rising - 1)
     following = chosen(optimizer, peak, steps, lowered, factor)
