@@ -13,9 +13,9 @@ from parbench.measure import provenance
 SCRIPTS = provenance.SCRIPTS
 # Modules of parbench.
 REACHED = """
-    cache cell data data.disk_input data.kept data.loader data.pil_input data.pretrained data.tokens
-    errors files git machine measure measure.clocks measure.cores measure.environment measure.flops
-    measure.meters measure.metrics_json measure.profiling measure.profiling.none
+    cache cell data data.disk_input data.kept data.loader data.pil_input data.pretrained data.rows
+    data.tokens errors files git machine measure measure.clocks measure.cores measure.environment
+    measure.flops measure.meters measure.metrics_json measure.profiling measure.profiling.none
     measure.provenance measure.scores measure.steering models models._cuts models._resnet
     models.resnet18 outside packages printable strategies strategies._base strategies._stages
     strategies.eager training training.batch_norm training.checkpoint training.companions

@@ -17,10 +17,8 @@ SCHEMA_VERSION = 1
 # Settings of how a step is computed: of its speed and memory, not of what it adds up.
 TUNING = ("memory_format", "compile", "fused", "cudnn_benchmark", "gradient_accumulation")
 # cell.json omits these at their defaults, so that cells older than them keep their ids.
-IMPLIED = (
-    *TUNING,
-    *("normalization", "learning_rate_steps", "learning_rate_factor", "learning_rate_warmup"),
-)
+SCHEDULE = ("learning_rate_steps", "learning_rate_factor", "learning_rate_warmup")
+IMPLIED = (*TUNING, *SCHEDULE, "normalization")
 
 
 @dataclass(frozen=True)

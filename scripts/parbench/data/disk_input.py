@@ -6,58 +6,23 @@ the next ones are read and, for a GPU, laid into pinned memory.
 
 from __future__ import annotations
 
-import json
-import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
-import numpy as np
 import torch
 
 from parbench.data import loader
-from parbench.errors import ParbenchError
 
 AHEAD = 2  # batches that are read before they are asked for
-
-
-class Rows:
-    """The images of one part of a converted dataset, read by number; uint8 [N, 3, H, W]."""
-
-    def __init__(self, path: Path, name: str, positions: torch.Tensor | None):
-        """Open the tensor ``name`` of the safetensors file ``path``; ``positions``: which of its
-        images are 0, 1, ...; None: all."""
-        self._path, self._positions = path, positions
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115  as long as the process
-        length = int.from_bytes(self._file.read(8), "little")
-        entry = json.loads(self._file.read(length))[name]
-        self._begin = 8 + length + entry["data_offsets"][0]
-        self.shape = tuple(entry["shape"][1:])
-
-    def read(self, indices: torch.Tensor, pinned: bool = False) -> torch.Tensor:
-        """Return the images ``indices`` (int64 [B], on the CPU), uint8 [B, 3, H, W] on the CPU.
-
-        ParbenchError if the file has become shorter.
-        """
-        if self._positions is not None:
-            indices = self._positions[indices]
-        images = torch.empty(len(indices), *self.shape, dtype=torch.uint8, pin_memory=pinned)
-        size, rows = math.prod(self.shape), images.view(len(indices), -1).numpy()
-        for row, index in zip(rows, indices.tolist(), strict=True):
-            found = os.pread(self._file.fileno(), size, self._begin + index * size)
-            if len(found) < size:
-                raise ParbenchError(f"{self._path}: ends too early; delete it and run again")
-            row[:] = np.frombuffer(found, np.uint8)  # by one thread, as torch would not
-        return images
 
 
 class DiskInput:
     """The counterpart of loader.Augment, with the same arguments, whose images stay on disk.
 
-    Its crops and flips have the same bits. ``waited``: seconds in which training steps waited.
+    Its crops and flips have the same bits. ``waited``: seconds in which steps waited for images
+    that were being read ahead, as those of all timed steps are.
     """
 
     def __init__(self, dataset: loader.Dataset, seed: int, image_size: int, augment: bool) -> None:
@@ -91,18 +56,18 @@ class DiskInput:
         pinned = self._device.type == "cuda"
         return self._reader.submit(self._data.on_disk[part].read, indices, pinned)
 
-    def _ahead(self, indices: torch.Tensor) -> Future[torch.Tensor]:
-        """Return training images that are read ahead, or else are read now."""
-        if self._read and torch.equal(self._read[0][0], indices):
-            return self._read.popleft()[1]
-        return self._submit("train", indices)
+    def _taken(self, indices: torch.Tensor) -> torch.Tensor:
+        """Return training images that were read ahead, or else are read now."""
+        if not (self._read and torch.equal(self._read[0][0], indices)):
+            return self._submit("train", indices).result()
+        began = time.perf_counter()
+        images = self._read.popleft()[1].result()
+        self.waited += time.perf_counter() - began
+        return images
 
     def train_batch(self, indices: torch.Tensor, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what loader.Augment.train_batch returns; ``indices`` are on the CPU."""
-        began = time.perf_counter()
-        read = self._ahead(indices).result()
-        self.waited += time.perf_counter() - began
-        images = read.to(self._device, non_blocking=True)
+        images = self._taken(indices).to(self._device, non_blocking=True)
         indices = indices.to(self._device, non_blocking=True)
         if self._augment:
             images = _cropped(images, *loader.draws(self._seed, epoch, indices))

@@ -139,22 +139,23 @@ def decoded(
 
 
 def _room(count: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array for ``count`` images, in a temporary file of the current folder: they may be
-    larger than memory. ParbenchError if there is no room for it.
+    """Return an array for ``count`` images, in a temporary file: they may be larger than memory.
+
+    ParbenchError if there is no room for it.
     """
     import numpy as np
 
     size = count * math.prod(shape)
     try:
-        with tempfile.TemporaryFile(dir=".") as file:
+        with tempfile.TemporaryFile() as file:
             if hasattr(os, "posix_fallocate"):  # else a full disk would end the process later
                 os.posix_fallocate(file.fileno(), 0, size)
             return np.memmap(file, np.uint8, "w+", shape=(count, *shape))
     except OSError as error:
         raise ParbenchError(
             f"{count:,} images of {shape[2]}x{shape[1]} pixels take {size / 2**30:,.1f} GiB in "
-            f"{os.getcwd()} while they are converted, and as much afterwards: {sentence(error)}; "
-            "or make them smaller or fewer"
+            f"{tempfile.gettempdir()} while they are converted: {sentence(error)}; or make them "
+            "smaller or fewer"
         ) from None
 
 

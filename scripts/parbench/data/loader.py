@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import safe_open
 
 from parbench import files
 from parbench.data import tokens
+from parbench.data.rows import Rows
 from parbench.errors import ParbenchError
-
-if TYPE_CHECKING:
-    from parbench.data.disk_input import Rows
 
 PARTS = ("train", "test")
 PADDING = 4  # zero pixels on each side before a random crop: the usual CIFAR augmentation
@@ -119,8 +117,6 @@ def load(
             if not (keeps_on_disk and name.endswith("images")):
                 tensors[name] = tensors[name][positions[part]]
     if keeps_on_disk:
-        from parbench.data.disk_input import Rows
-
         names = {part: f"{part}_images" for part in PARTS}
         fields["on_disk"] = {
             part: Rows(path, name, positions.get(part)) for part, name in names.items()

@@ -29,7 +29,9 @@ SEVERAL_STAGES = {
 
 
 class Pipe(nn.Module):
-    """The stages ``own`` of ``staged``, on ``device``, under their names in the whole model.
+    """The stages of ``staged`` on one rank, on ``device``, under their names in the whole model.
+
+    ``placement``: the rank of each stage.
 
     torch's schedules need micro-batches of equal shape. A batch is cut as evenly as possible, so
     there are at most two sizes, and all micro-batches of one size go through the pipeline together.
@@ -39,20 +41,22 @@ class Pipe(nn.Module):
     def __init__(
         self,
         staged: nn.Sequential,
-        own: list[int],
+        placement: list[int],
+        rank: int,
         device: torch.device,
         sample: torch.Tensor,
         schedule: str,
         chunks: int,
     ):
         super().__init__()
-        self.own, self.number = own, len(staged)
+        self.placement, self.rank, self.number = placement, rank, len(staged)
+        self.own = [index for index, each in enumerate(placement) if each == rank]
         self.device, self.schedule, self.chunks = device, schedule, chunks
         # Tensors are received contiguous, so they must be sent contiguous.
         for stage in staged:
             stage.register_forward_hook(lambda module, inputs, output: output.contiguous())
         self.shapes = _shapes(staged, sample)
-        for index in own:
+        for index in self.own:
             self.add_module(str(index), staged[index].to(device))
         self._loss: Callable = nn.functional.cross_entropy
         self._made: dict[tuple, Any] = {}
@@ -84,22 +88,18 @@ class Pipe(nn.Module):
         sizes = [len(part) for part in torch.arange(len(images)).tensor_split(self.chunks)]
         values = list(images.split([size for size in sizes if size > 0]))
         for index in self.own:
-            before, after = (self._rank_of(index + step) for step in (-1, 1))
+            # The first stage receives from nobody, as one whose predecessor is here, too.
+            before = self.placement[max(index - 1, 0)]
+            after = self.placement[min(index + 1, self.number - 1)]
             shape, dtype = self.shapes[index]
             for at, value in enumerate(values):
-                if before != self._rank_of(index):
+                if before != self.rank:
                     values[at] = torch.empty(len(value), *shape, dtype=dtype, device=self.device)
                     distributed.recv(values[at], before)
                 values[at] = self.get_submodule(str(index))(values[at])
-                if after != self._rank_of(index):
+                if after != self.rank:
                     distributed.send(values[at], after)
         return torch.cat(values) if self.is_last else None
-
-    def _rank_of(self, index: int) -> int:
-        """Return the rank of a stage of zbv; of none before the first and behind the last, that
-        one's."""
-        index = min(max(index, 0), self.number - 1)
-        return min(index, self.number - 1 - index)
 
     def train_batch(
         self, images: torch.Tensor, labels: torch.Tensor, loss: Callable
@@ -140,8 +140,8 @@ class Pipe(nn.Module):
             stages = [self._stage(index, size, training) for index in self.own]
             kind = self._kind(number)
             loss = (lambda *samples: self._loss(*samples)) if training else None
-            only = stages[0] if kind in ONE_STAGE.values() else stages
-            self._made[key] = kind(only, number, loss_fn=loss, scale_grads=False)
+            taken = stages[0] if len(stages) == 1 else stages
+            self._made[key] = kind(taken, number, loss_fn=loss, scale_grads=False)
         return self._made[key]
 
     def _kind(self, number: int) -> Any:

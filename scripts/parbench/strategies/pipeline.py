@@ -66,11 +66,12 @@ class Strategy(_process_group.ProcessGroup):
         return self.cell.hardware.devices * self.cell.hardware.nodes
 
     @property
-    def own_stages(self) -> list[int]:
-        """The stages of this rank, from 0."""
+    def placement(self) -> list[int]:
+        """The rank of each stage."""
+        ranks = list(range(self._ranks))
         if self.options["schedule"] == "zbv":
-            return [self.rank, self.stages - 1 - self.rank]
-        return list(range(self.rank, self.stages, self.world_size))
+            return ranks + ranks[::-1]
+        return ranks * self.options["stages_per_rank"]
 
     @property
     def pipeline_bound(self) -> float:
@@ -145,7 +146,7 @@ class Strategy(_process_group.ProcessGroup):
     @property
     def shows(self) -> bool:
         """Whether this rank has the last stage, which computes the loss."""
-        return self.stages - 1 in self.own_stages
+        return self.placement[-1] == self.rank
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
         """Return this rank's stages."""
@@ -153,7 +154,7 @@ class Strategy(_process_group.ProcessGroup):
 
         staged, schedule = self.staged(blocks), self.options["schedule"]
         device, chunks = self.devices[0], self.micro_batches
-        return Pipe(staged, self.own_stages, device, self.sample(), schedule, chunks)
+        return Pipe(staged, self.placement, self.rank, device, self.sample(), schedule, chunks)
 
     def watch(self, phases: Any, model: Any, optimizer: Any) -> None:
         """Count as exchange: a rank's waits for messages between micro-batches; as bubble, those

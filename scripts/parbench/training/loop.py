@@ -306,8 +306,6 @@ class Run:
         if found is not None:
             snapshot.resume(self, found)
         self.lookout.restart()
-        if isinstance(self.input, disk_input.DiskInput):
-            self.input.waited = 0.0
         self.companions.meet("ready", "start-up")
 
     # ------------------------------------------------------------ epochs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch.optim import lr_scheduler
 
@@ -49,14 +51,19 @@ def schedule(
     rising = min(round(training.learning_rate_warmup * steps_per_epoch), total - 1)
     if rising < 2:  # a first step's share of one is all
         rising = 0
-    steps = total - rising
     lowered = [round(epoch * steps_per_epoch) - rising for epoch in training.learning_rate_steps]
-    factor, chosen = training.learning_rate_factor, SCHEDULES[training.schedule]
+    following = partial(
+        SCHEDULES[training.schedule],
+        optimizer,
+        peak,
+        total - rising,
+        lowered,
+        training.learning_rate_factor,
+    )
     if rising == 0:
-        return chosen(optimizer, peak, steps, lowered, factor)
+        return following()
     warmup = lr_scheduler.LinearLR(optimizer, 1 / rising, total_iters=rising - 1)
-    following = chosen(optimizer, peak, steps, lowered, factor)
-    return lr_scheduler.SequentialLR(optimizer, [warmup, following], [rising])
+    return lr_scheduler.SequentialLR(optimizer, [warmup, following()], [rising])
 
 
 def _fused(training: Training) -> dict[str, bool]:
