@@ -41,7 +41,7 @@ CASES = {
     "deepspeed": cell("deepspeed", 2, stage=3),
     "concurrent": cell("concurrent", 2, beside={"simple_cnn": {}}),
     "accumulating": cell("ddp", 2, gradient_accumulation=2),
-    "disk": cell("fsdp", 2, input="disk", gradient_accumulation=2),
+    "disk": cell(input="disk", gradient_accumulation=2),
 }
 # Stages 0 and 3 on the first rank, with the input and the loss, 1 and 2 on the second.
 DEEPER = {"options": {**cell().model.options, "depths": [2, 2]}}
