@@ -213,6 +213,16 @@ def test_the_sources_configuration_counts_and_not_the_variants_beside_it():
     assert (made.verdict, made.reason) == (words.NOT_TESTED, "needs 2x A100")
 
 
+def test_options_alone_are_compared_on_the_same_devices():
+    hooks = [{"options": {"hook": each}} for each in ("none", "fp16")]
+    here = group("ddp", CPU2, 60), group("ddp-hook", CPU2, 30, options={"hook": "fp16"})
+    wider = group("ddp-4", make_hardware("cpu", 4, name="cpu4"), 90)
+    for about in ({}, {"strategy": "ddp"}):
+        sides = [side | about for side in hooks]
+        made = judged(ratio(*sides, ">", MEMORY), *here, wider)
+        assert [each.ratios[0].over.variant for each in made.comparisons] == ["ddp"]
+
+
 def test_an_option_may_be_named_by_the_default_that_cells_leave_out():
     hook = group("ddp-hook", CPU2, 60, options={"hook": "fp16"})
     claim = ratio({"options": {"hook": "none"}}, {"options": {"hook": "fp16"}}, ">", MEMORY)

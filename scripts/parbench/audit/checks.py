@@ -126,8 +126,10 @@ def _own_ratios(test: ClaimTest, rows: Rows) -> Iterator[OwnRatio]:
 
     def unnamed(row: Published) -> tuple:
         batch = "" if "batch_size" in test.named else row.batch_size
-        way = () if test.is_of_layouts else (*row.way, row.devices_per_node)
-        return row.model, row.hardware, row.precision, batch, way
+        options = Configuration.of_row(row).options.items()
+        rest = sorted(each for each in options if each[0] not in test.named_options)
+        way = row.strategy, tuple(rest), row.nodes, row.devices, row.devices_per_node
+        return row.model, row.hardware, row.precision, batch, () if test.is_of_layouts else way
 
     by = operator.sub if test.is_of_differences else operator.truediv
     overs, unders = (

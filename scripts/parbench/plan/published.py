@@ -290,8 +290,13 @@ class ClaimTest(Model):
 
     @property
     def is_of_layouts(self) -> bool:
-        """Whether the two sides may differ in how they are trained."""
-        return bool(self.named & {"strategy", "devices", "nodes", "options"})
+        """Whether the two sides may be trained on different numbers of devices and nodes: if the
+        test has them differ in these, or in the strategy; options alone are compared on the same.
+        """
+        over, under = self.sides
+        return any(
+            getattr(over, key) != getattr(under, key) for key in ("strategy", "devices", "nodes")
+        )
 
     @property
     def most(self) -> float:
