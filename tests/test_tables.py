@@ -16,6 +16,7 @@ import pytest
 import constructed
 from constructed import CPU1, CPU2, Group, make_hardware
 from parbench.errors import ParbenchError
+from parbench.runs import records
 from parbench.runs.metrics import METRICS
 from parbench.verdicts import words
 from parbench.verdicts.published import PublishedSource
@@ -391,6 +392,18 @@ def test_the_end_of_a_run_says_it_in_short(tmp_path):
     paths["table"].write_text("a,b\n1,2\n")
     done = run_program("closing.py", tmp_path)
     assert "paper.csv: not a table of parbench (KeyError('study')); delete it" in done.stderr
+
+
+def test_epochs_hold_further_numbers_for_metrics():
+    content = constructed.metrics_json(group(), 0)
+    for epoch in content["history"]:
+        epoch["gradient_norm"] = 0.5 * epoch["epoch"]
+    history = records.of(content, "a run").history
+    assert [epoch.number("gradient_norm") for epoch in history[:2]] == [0.5, 1]
+    assert history[0].number("unknown") is None
+    content["history"][1]["gradient_norm"] = "large"
+    with pytest.raises(ParbenchError, match="history.1.gradient_norm: value 'large'"):
+        records.of(content, "a run")
 
 
 def test_every_verdict_and_metric_is_documented():

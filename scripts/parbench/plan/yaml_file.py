@@ -25,6 +25,8 @@ from parbench.words import brief, nearest
 # The most that a text may hold: aliases unfold to any number of values.
 MOST_LEVELS = 50
 MOST_VALUES = 100_000
+# The most known values that a message lists where it has a better guess.
+MOST_LISTED = 20
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVER = yaml.resolver.Resolver()
@@ -261,4 +263,6 @@ def missing_key(name: str, description: str | None) -> str:
 
 def none_of(words: str, known: list[str]) -> str:
     """Return the message for a value, in ``words``, that is not among the ``known`` ones."""
-    return f"{words} is not one of {', '.join(known)}{nearest(words, known, listed=False)}"
+    near = nearest(words, known, listed=False)
+    short = near and len(known) > MOST_LISTED
+    return f"{words} is not one of {f'{len(known)} names' if short else ', '.join(known)}{near}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter, methodcaller
 from typing import Any
 
-from parbench.runs.parts import Inference, Memory, Operator, Profiled
+from parbench.runs.parts import Epoch, Inference, Memory, Operator, Profiled
 from parbench.runs.records import Run
 
 Read = Callable[[Run], float | None]
@@ -143,6 +143,16 @@ def _optional(name: str, label: str, unit: str = "") -> Metric:
     return Metric(name, label, unit, "absolute", read=read, clocked=clocked, optional=True)
 
 
+def _mean_of_epochs(read: Callable[[Epoch], float | None]) -> Read:
+    """Return a reader of the mean over a run's epochs, those left out where ``read`` gives None."""
+
+    def mean(run: Run) -> float | None:
+        known = [value for epoch in run.history if (value := read(epoch)) is not None]
+        return statistics.fmean(known) if known else None
+
+    return mean
+
+
 def _inference(read: Callable[[Inference], float]) -> Read:
     return lambda run: run.inference and read(run.inference)
 
@@ -172,11 +182,7 @@ _ALL = (
         methodcaller("number", "total_seconds"),
         of="several",
     ),
-    _seconds(
-        "epoch_seconds",
-        "Time per epoch",
-        lambda run: statistics.fmean(run.epoch_seconds) if run.epoch_seconds else None,
-    ),
+    _seconds("epoch_seconds", "Time per epoch", _mean_of_epochs(attrgetter("seconds"))),
     _seconds("batch_seconds", "Time per batch", _batch_seconds, named=True),
     TO_PUBLISHED,
     _seconds("startup_seconds", "Start-up"),

@@ -33,6 +33,17 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class Extended(Record):
+    """A record that may hold further metrics: any other key, with a number or null."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, float | None] = Field(init=False)
+
+    def number(self, name: str) -> float | None:
+        """Return a further metric; None if it was not measured."""
+        return (self.model_extra or {}).get(name)
+
+
 # --- of the machine ---
 
 
@@ -156,7 +167,7 @@ class Tokens(Record):
     per_second: Positive = Field(description="tokens without padding a second of train_seconds")
 
 
-class Epoch(Record):
+class Epoch(Extended):
     """One epoch of the history."""
 
     epoch: Whole = Field(description="from 1")

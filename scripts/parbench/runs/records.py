@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import (
-    ConfigDict,
     Field,
     PlainValidator,
     WithJsonSchema,
@@ -31,6 +30,7 @@ from parbench.runs.parts import (
     Count,
     Environment,
     Epoch,
+    Extended,
     Inference,
     Moment,
     NotNegative,
@@ -77,15 +77,11 @@ class Trained:
     code: str | None
 
 
-class Run(Record):
+class Run(Extended):
     """metrics.json, what one run of one cell measured.
 
     Written by parbench/measure/ alone. Numbers of a run that did not end ok are null, lists empty.
-    Optional metrics are further keys with a number or null: see `number`.
     """
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, float | None] = Field(init=False)
 
     schema_version: Literal[1] = Field(description="version of this file's shape")
     cell: WholeCell = Field(description="the whole cell.json")
@@ -166,10 +162,6 @@ class Run(Record):
         """The fingerprints of the machines it was interrupted on, then of its last one."""
         before = [entry.machine for entry in self.resumed_from or []]
         return list(dict.fromkeys([*before, self.environment.machine.fingerprint]))
-
-    def number(self, name: str) -> float | None:
-        """Return an optional metric; None if it was not measured."""
-        return (self.model_extra or {}).get(name)
 
 
 class PairRun(Record):
