@@ -20,7 +20,7 @@ PYTHON := $(PYTHON)
 ENTER := "$(PYTHON)" -E scripts/environment.py exec --stack "$(STACK)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env report test lint format bench decide calibrate certificate bundle evidence crate gpu-evidence system doctor slurm rehearsal spark-up spark-down chaos-stream clean lock .python
+.PHONY: help env report test lint format bench decide versus calibrate certificate bundle evidence crate gpu-evidence system doctor slurm rehearsal spark-up spark-down chaos-stream clean lock .python
 # A target's parts follow each other, also under `make -j`: Snakemake is what runs jobs at once.
 .NOTPARALLEL:
 
@@ -65,6 +65,9 @@ format: .python ## format the code
 
 bench: .python ## measure what parbench itself costs; docs/bench.md says what each row means
 	@$(ENTER) --add horovod -- python scripts/bench.py $(ARGS)
+
+versus: .python ## compare two training scripts of yours in turns; ARGS="--a 'python a.py' --b 'python b.py' --minutes 5"
+	@PARBENCH_USERS_PATH="$$PATH" $(ENTER) -- python scripts/versus.py $(ARGS)
 
 decide: .python ## add restarts of pairs, and seeds, until what they compare is decided; ARGS='--minutes 60 --configfile <file>'
 	@$(ENTER) -- python scripts/decide.py $(ARGS)

@@ -17,7 +17,7 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from parbench import machine, strategies
@@ -80,6 +80,17 @@ def lent(cell: Cell | Pair, here: int = 1) -> Iterator[Lent]:
         core_by_lock = {f"core-{core}": str(core) for core in nearest}
         with _locked(cores, "cores", core_by_lock, cell.id) as lent_cores:
             yield Lent(lent_gpus, lent_cores)
+
+
+@contextlib.contextmanager
+def whole(cores: Collection[int], holder: str) -> Iterator[None]:
+    """Lock these ``cores``, and all GPUs that this process may use, for programs of a user."""
+    gpus = machine.usable_gpus()
+    with (
+        _locked(len(gpus), "GPUs", {f"gpu-{uuid}": uuid for uuid in gpus}, holder),
+        _locked(len(cores), "cores", {f"core-{core}": str(core) for core in cores}, holder),
+    ):
+        yield
 
 
 @contextlib.contextmanager

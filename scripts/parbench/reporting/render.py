@@ -10,8 +10,8 @@ from pathlib import Path
 TEMPLATES = Path(__file__).resolve().parents[3] / "reports"
 
 
-def render_html(data: dict) -> str:
-    """Return the report as one HTML file without external references."""
+def page(template: str, data: dict) -> str:
+    """Return ``data`` as one HTML file without external references; raises for what it lacks."""
     import jinja2
     from markupsafe import Markup
 
@@ -24,12 +24,17 @@ def render_html(data: dict) -> str:
     )
     script = (TEMPLATES / "table.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("template.html.j2").render(
+    return environment.get_template(template).render(
         **data,
         style=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),  # noqa: S704
         script=Markup(script),  # noqa: S704
         script_digest=digest,
     )
+
+
+def render_html(data: dict) -> str:
+    """Return the report as HTML."""
+    return page("template.html.j2", data)
 
 
 def render_pdf(data: dict) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -77,21 +77,36 @@ def restart(run: PairRun) -> Restart:
         )
         for pair, row in times.items()
     }
-    undisturbed = [ratio for pair, ratio in ratios.items() if pair not in disturbed]
-    log_ratios = tuple(undisturbed if len(undisturbed) >= LEAST_PAIRS else ratios.values())
     medians = [
         float(np.median([row[n] for row in times.values()]))
         for n in range(first_baseline, len(lengths))
     ]
+    bound = sum(medians) / max(medians)
+    ends = map(datetime.fromisoformat, (run.started, run.finished))
+    return restart_of(run.cell.seed, ratios, disturbed, bound, *ends)
+
+
+def restart_of(
+    number: int,
+    ratios: Mapping[int, float],
+    disturbed: Collection[int],
+    bound: float,
+    started: datetime,
+    finished: datetime,
+) -> Restart:
+    """Return the restart whose pairs of slices have these log ``ratios``, some ``disturbed``."""
+    undisturbed = [ratio for pair, ratio in ratios.items() if pair not in disturbed]
+    log_ratios = tuple(undisturbed if len(undisturbed) >= LEAST_PAIRS else ratios.values())
     return Restart(
-        run.cell.seed,
+        number,
         float(sequential.hodges_lehmann(log_ratios)),
         float(sequential.hodges_lehmann(list(ratios.values()))),
         log_ratios,
         len(ratios),
         len(disturbed),
-        sum(medians) / max(medians),
-        *map(datetime.fromisoformat, (run.started, run.finished)),
+        bound,
+        started,
+        finished,
     )
 
 

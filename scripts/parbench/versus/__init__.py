@@ -1,0 +1,1 @@
+"""Any two training scripts against each other: `make versus` (docs/versus.md)."""

@@ -1,0 +1,150 @@
+"""Compare two programs in turns, restart by restart, until they are told apart (docs/verdicts.md).
+
+As in a study's pairs: in each restart both are started anew and take turns of about a second, the
+other one stopped meanwhile. In every second restart the first one runs beside itself (A/A), until
+equal sides are shown to be equal, or not to be.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from parbench.launch.turns import DISTURBED, LEAST_STEPS, PAIRS, SLICE_SECONDS
+from parbench.measure import load
+from parbench.verdicts import pairs
+from parbench.verdicts.pairs import EQUAL, Compared, Restart
+from parbench.versus.program import Program
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One turn of a side: seconds for each of its ``samples``; processor seconds of ``others`` on
+    the cores, with those that the hypervisor took, and whether they ``disturbed`` it."""
+
+    pair: int
+    side: int
+    samples: float
+    seconds: float
+    others: float
+    disturbed: bool
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One restart: whether of A beside itself, its value and its slices."""
+
+    beside_itself: bool
+    restart: Restart
+    slices: tuple[Slice, ...]
+
+
+def compare(a: Program, b: Program, minutes: float, told: Callable[[str], None]) -> list[Measured]:
+    """Compare ``a`` with ``b`` until the verdict and that on equal sides stand, or time is up.
+
+    ``told``: gets a line after each restart. Raises Misbehaved.
+    """
+    until = time.monotonic() + 60 * minutes
+    found: list[Measured] = []
+    other_a = replace(a, label=f"{a.label} again")
+    while True:
+        checks = not _is_checked(found) and len(of(found, True).restarts) < len(
+            of(found, False).restarts
+        )
+        begun = time.monotonic()
+        if found and begun + _longest(found) > until:
+            return found
+        number = len(of(found, checks).restarts)
+        measured = _restart(a, other_a if checks else b, number, checks)
+        found.append(measured)
+        told(line(measured, found))
+        if _is_checked(found) and not of(found, False).series.undecided(EQUAL):
+            return found
+
+
+def of(found: list[Measured], beside_itself: bool) -> Compared:
+    """Return the comparison of A with B, or of A with itself."""
+    restarts = (each.restart for each in found if each.beside_itself == beside_itself)
+    return Compared(tuple(restarts), (), ())
+
+
+def line(measured: Measured, found: list[Measured]) -> str:
+    """Return what a restart found, and all so far."""
+    kind = "A beside itself" if measured.beside_itself else "B beside A"
+    compared = of(found, measured.beside_itself)
+    ratio = math.exp(measured.restart.value)
+    return f"{kind}, restart {len(compared.restarts)}: {ratio:.3f} times as fast"
+
+
+def _is_checked(found: list[Measured]) -> bool:
+    equal = of(found, True)
+    return equal.is_equal or equal.biased
+
+
+def _longest(found: list[Measured]) -> float:
+    """Return the seconds that the longest restart took."""
+    return max(each.restart.seconds for each in found)
+
+
+def _restart(a: Program, b: Program, number: int, beside_itself: bool) -> Measured:
+    """Start both, measure pairs of slices until PAIRS are undisturbed, at most twice as many, and
+    end both."""
+    started = datetime.now(UTC)
+    sides = (a, b)
+    with tempfile.TemporaryDirectory(prefix="versus-") as name:
+        folder = Path(name)
+        # One after the other: each has the cores to itself until it waits in its first step.
+        with a.started(folder):
+            a.wait_for_step()
+            a.send(signal.SIGSTOP)
+            with b.started(folder):
+                b.wait_for_step()
+                b.send(signal.SIGSTOP)
+                slices = tuple(_slices(sides))
+    finished = datetime.now(UTC)
+    return Measured(beside_itself, _value(number, slices, started, finished), slices)
+
+
+def _slices(sides: tuple[Program, Program]) -> Iterator[Slice]:
+    steps = []
+    for side in range(2):  # warm up, and see how long a step takes
+        seconds = [_turn(sides, side, LEAST_STEPS, -1).seconds for _ in range(2)][1] / LEAST_STEPS
+        steps.append(max(LEAST_STEPS, math.ceil(SLICE_SECONDS / seconds)))
+    undisturbed = pair = 0
+    while undisturbed < PAIRS and pair < 2 * PAIRS:
+        order = (0, 1) if pair % 4 in (0, 3) else (1, 0)
+        both = [_turn(sides, side, steps[side], pair) for side in order]
+        yield from both
+        undisturbed += not any(each.disturbed for each in both)
+        pair += 1
+
+
+def _turn(sides: tuple[Program, Program], number: int, steps: int, pair: int) -> Slice:
+    side = sides[number]
+    side.send(signal.SIGCONT)
+    before, used = load.now(), side.seconds_used()
+    turn = side.take(steps)
+    spent, used = load.now() - before, side.seconds_used() - used
+    side.send(signal.SIGSTOP)
+    others = max(0.0, spent.busy - used - spent.own) + spent.steal
+    return Slice(
+        pair, number, turn.samples, turn.seconds, others, others > DISTURBED * turn.seconds
+    )
+
+
+def _value(
+    number: int, slices: tuple[Slice, ...], started: datetime, finished: datetime
+) -> Restart:
+    """Return the log of A's time for a sample over B's."""
+    times: dict[int, dict[int, float]] = {}
+    for each in slices:
+        times.setdefault(each.pair, {})[each.side] = each.seconds / each.samples
+    ratios = {pair: math.log(both[0] / both[1]) for pair, both in times.items()}
+    disturbed = {each.pair for each in slices if each.disturbed}
+    return pairs.restart_of(number, ratios, disturbed, math.inf, started, finished)

@@ -1,0 +1,94 @@
+"""What a comparison found, in a sentence, as JSON and as one HTML page."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from parbench.files import write_atomically, write_json
+from parbench.reporting.render import page
+from parbench.verdicts.pairs import EQUAL, Compared
+from parbench.versus.measuring import Measured, of
+from parbench.versus.program import Program
+
+
+@dataclass(frozen=True)
+class Result:
+    """A comparison of program ``b`` with ``a``: its restarts, the machine and the cores used."""
+
+    a: Program
+    b: Program
+    found: list[Measured]
+    machine: dict
+    cores: list[int]
+    minutes: float
+
+    @property
+    def compared(self) -> Compared:
+        """B compared with A."""
+        return of(self.found, False)
+
+    @property
+    def equal_sides(self) -> Compared:
+        """A compared with itself."""
+        return of(self.found, True)
+
+    @property
+    def verdict(self) -> str:
+        """Whether B is faster, slower, equal or undecided, and what it takes."""
+        if self.equal_sides.biased:
+            return "void: A beside itself differs, so that taking turns favours one side"
+        return self.compared.reading(EQUAL)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with the ratio and its interval, in a sentence."""
+        series = self.compared.series
+        if series.mean is None:
+            return f"{self.b.label} was not measured beside {self.a.label}"
+        spread = ""
+        if series.ci_low is not None:
+            spread = f" [{series.ci_low:.3f}, {series.ci_high:.3f}]"
+        return (
+            f"{self.b.label} is {series.mean:.3f} times as fast as {self.a.label}{spread}, "
+            f"by {series.seeds} restarts: {self.verdict}"
+        )
+
+    def json(self) -> dict:
+        """Return it for versus.json; seconds, samples, and ratios of A's time over B's."""
+        series = self.compared.series
+        return {
+            "schema_version": 1,
+            "a": {"label": self.a.label, "command": self.a.command},
+            "b": {"label": self.b.label, "command": self.b.command},
+            "environment": self.a.environment,
+            "machine": self.machine,
+            "cores": self.cores,
+            "minutes": self.minutes,
+            "sentence": self.sentence,
+            "verdict": self.verdict,
+            "ratio": series.mean,
+            "low": series.ci_low,
+            "high": series.ci_high,
+            "equal_sides": self.equal_sides.equality,
+            "restarts": [
+                {
+                    "of": "A beside itself" if each.beside_itself else "B beside A",
+                    "ratio": series.shown(each.restart.value),
+                    "pairs": each.restart.pairs,
+                    "disturbed": each.restart.disturbed,
+                    "started": f"{each.restart.started:%FT%TZ}",
+                    "finished": f"{each.restart.finished:%FT%TZ}",
+                    "slices": [asdict(turn) for turn in each.slices],
+                }
+                for each in self.found
+            ],
+        }
+
+    def write(self, folder: Path) -> Path:
+        """Write versus.json and versus.html into ``folder``; return the page's path."""
+        content = self.json()
+        write_json(folder / "versus.json", content)
+        path = folder / "versus.html"
+        write_atomically(path, page("versus.html.j2", content))
+        return path

@@ -1,0 +1,296 @@
+"""One of the two programs that `make versus` compares: its processes, and what they say by the
+socket of client/parbench_turns.py."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import shlex
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from parbench.errors import ParbenchError
+from parbench.printable import log_line
+
+CLIENT = Path(__file__).with_name("client")
+HOW = "from parbench_turns import step, and step(samples=...) after each training step"
+HELLO, REPORT = ("process", "rank", "ranks"), ("samples", "seconds")  # keys of its messages
+LOOK_SECONDS = 0.2
+END_SECONDS = 10.0  # between SIGTERM and SIGKILL
+LOG_LINES = 8  # that an error shows
+
+
+class Misbehaved(ParbenchError):
+    """A program did something that no comparison can use; the message says which, what and the
+    fix."""
+
+
+@dataclass
+class Rank:
+    """A process that called `step`: its socket and what it has sent and not yet been read."""
+
+    connection: socket.socket
+    process: int = 0
+    number: int = 0
+    of: int = 1
+    unread: bytes = b""
+
+    def messages(self) -> Iterator[dict]:
+        """Yield the messages that have come. Raises EOFError at the end of all of them."""
+        received = self.connection.recv(65_536)
+        *lines, self.unread = (self.unread + received).split(b"\n")
+        yield from map(json.loads, lines)
+        if not received:
+            raise EOFError
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a program did in its turn: ``samples`` of all ranks, ``seconds`` of the slowest."""
+
+    samples: float
+    seconds: float
+
+
+@dataclass
+class Program:
+    """A program: its ``label``, its command line, what its environment has more, and its log.
+
+    ``patience``: the seconds within which it must reach its first step, and end each turn.
+    """
+
+    label: str
+    command: str
+    environment: dict[str, str]
+    log: Path
+    patience: float
+    process: subprocess.Popen | None = None
+    listener: socket.socket | None = None
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    turns: int = 0
+
+    @contextlib.contextmanager
+    def started(self, folder: Path) -> Iterator[None]:
+        """Run the program, with its socket in ``folder``, until the end of the context."""
+        path = folder / f"{len(os.listdir(folder))}.socket"
+        given = os.environ | self.environment
+        paths = [str(CLIENT), *filter(None, [given.get("PYTHONPATH")])]
+        variables = {"PYTHONPATH": os.pathsep.join(paths), "PARBENCH_TURNS": str(path)}
+        # Of the caller, before `make` entered parbench's own environment.
+        users_path = os.environ.get("PARBENCH_USERS_PATH")
+        if users_path and "PATH" not in self.environment:
+            variables["PATH"] = users_path
+        self.ranks, self.turns = {}, 0
+        with socket.socket(socket.AF_UNIX) as listener, open(self.log, "ab") as log:
+            listener.bind(str(path))
+            listener.listen()
+            self.listener = listener
+            try:
+                self.process = subprocess.Popen(
+                    self.words,
+                    env=given | variables,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise Misbehaved(
+                    f"{self}: cannot be started: {error.strerror}; check the command"
+                ) from None
+            try:
+                yield
+            finally:
+                self._end()
+
+    @property
+    def words(self) -> list[str]:
+        """Its command line as words. Raises Misbehaved if it has none, or a quote does not end."""
+        try:
+            words = shlex.split(self.command)
+        except ValueError:
+            words = []
+        if not words:
+            raise Misbehaved(f"{self}: no command, or one whose quotes do not end; correct it")
+        return words
+
+    def __str__(self) -> str:
+        return f"{self.label} ({self.command})"
+
+    # ------------------------------------------------------------ its processes
+
+    def tree(self) -> list[psutil.Process]:
+        """Return its processes that have not ended, the first one first."""
+        try:
+            root = psutil.Process(self.process.pid)
+            return [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def seconds_used(self) -> float:
+        """Return the processor seconds of all its processes so far."""
+        used = 0.0
+        for process in self.tree():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                used += sum(process.cpu_times()[:4])  # own and those of ended children
+        return used
+
+    def send(self, number: int) -> None:
+        """Send a signal to all its processes."""
+        for process in self.tree():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def _end(self) -> None:
+        left = self.tree()
+        for number in (signal.SIGCONT, signal.SIGTERM, signal.SIGKILL):
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(number)
+            if number == signal.SIGTERM:
+                _, left = psutil.wait_procs(left, END_SECONDS)
+        self.process.wait()
+        with contextlib.suppress(ProcessLookupError):  # whose parents have ended
+            os.killpg(self.process.pid, signal.SIGKILL)
+        for rank in self.ranks.values():
+            rank.connection.close()
+
+    # ------------------------------------------------------------ its turns
+
+    def wait_for_step(self) -> None:
+        """Wait until all of its ranks have called `step` once. Raises Misbehaved."""
+        until = time.monotonic() + self.patience
+        waiting: list[Rank] = []
+        while not self.ranks or len(self.ranks) < self._count:
+            for rank in self._heard(waiting):
+                if rank is None:
+                    waiting.append(Rank(self.listener.accept()[0]))
+                elif self._introduced(rank):
+                    waiting.remove(rank)
+            if time.monotonic() > until:
+                self._fail_late()
+
+    def take(self, steps: int) -> Turn:
+        """Let it take ``steps`` timed steps, after an untimed one. Raises Misbehaved."""
+        until = time.monotonic() + self.patience
+        for rank in self.ranks.values():
+            with contextlib.suppress(OSError):  # a dead rank is noticed below
+                rank.connection.sendall(json.dumps({"steps": steps}).encode() + b"\n")
+        reports: dict[int, dict] = {}
+        while len(reports) < len(self.ranks):
+            silent = [rank for rank in self.ranks.values() if rank.number not in reports]
+            for rank in self._heard(silent):
+                if rank is None:
+                    self._introduced(Rank(self.listener.accept()[0]))
+                else:
+                    for message in self._messages(rank):
+                        reports[rank.number] = message
+            if time.monotonic() > until:
+                raise Misbehaved(
+                    f"{self}: rank {silent[0].number} took no {steps + 1} steps in "
+                    f"{self.patience:g} s after {self._done()}; give it --patience, or see "
+                    f"{self.log}"
+                )
+        self.turns += 1
+        samples = sum(one["samples"] for one in reports.values())
+        if samples <= 0:
+            raise Misbehaved(f"{self}: step(samples=0) throughout a turn; pass the step's samples")
+        return Turn(samples, max(one["seconds"] for one in reports.values()))
+
+    @property
+    def _count(self) -> int:
+        """The number of its ranks, as the first one that spoke has it."""
+        return next(iter(self.ranks.values())).of
+
+    def _heard(self, ranks: list[Rank]) -> Iterator[Rank | None]:
+        """Yield each of ``ranks`` that has said something, or ended, within LOOK_SECONDS; None for
+        another process that calls. Raises Misbehaved if the program has ended."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.listener, selectors.EVENT_READ)
+            for rank in ranks:
+                selector.register(rank.connection, selectors.EVENT_READ, rank)
+            events = selector.select(LOOK_SECONDS)
+        yield from (key.data for key, _ in events)
+        if not events and self.process.poll() is not None:
+            self._fail_ended()
+
+    def _introduced(self, rank: Rank) -> bool:
+        """Return whether a process has said which rank it is, and note it."""
+        for message in self._messages(rank):
+            rank.process, rank.number, rank.of = (message[key] for key in HELLO)
+            if (other := self.ranks.setdefault(rank.number, rank)) is not rank:
+                raise Misbehaved(
+                    f"{self}: processes {other.process} and {rank.process} both call step as rank "
+                    f"{rank.number} of {rank.of}: call it in one process, or start the ranks with "
+                    "torchrun, or set RANK and WORLD_SIZE for each"
+                )
+        return bool(rank.process)
+
+    def _messages(self, rank: Rank) -> list[dict]:
+        """Return what a rank has said. Raises Misbehaved if it has ended, or did wrong."""
+        found: list[dict] = []
+        try:
+            for message in rank.messages():
+                found.append(message)
+        except (EOFError, OSError):
+            if not found:
+                self._fail_ended()
+        except ValueError:
+            found = [{}]
+        for message in found:
+            if problem := message.get("problem"):
+                raise Misbehaved(f"{self} {problem}")
+            if not set(REPORT if rank.process else HELLO) <= set(message):
+                raise Misbehaved(f"{self}: something but parbench_turns writes to its socket")
+        return found
+
+    # ------------------------------------------------------------ what is wrong
+
+    def _fail_ended(self) -> None:
+        """Raise Misbehaved for a program, or one of its ranks, that has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_SECONDS)
+        status = self.process.returncode
+        if status == 0 and not self.ranks:
+            raise Misbehaved(f"{self}: ended without a training step; add to it: {HOW}")
+        if status == 0:
+            raise Misbehaved(
+                f"{self}: ended after {self._done()}, and a comparison takes more steps; let it "
+                "train longer, say for more epochs"
+            )
+        how = f"ended with status {status}"
+        if status is None:
+            how = "one of its ranks ended"
+        elif status < 0:
+            how = f"was ended by {signal.Signals(-status).name}"
+        raise Misbehaved(f"{self}: {how} after {self._done()}{self._last_lines()}")
+
+    def _fail_late(self) -> None:
+        if not self.ranks:
+            raise Misbehaved(
+                f"{self}: no training step in {self.patience:g} s; add to it: {HOW}; or give it "
+                f"--patience{self._last_lines()}"
+            )
+        missing = min(set(range(self._count)) - set(self.ranks))
+        raise Misbehaved(
+            f"{self}: rank {missing} of {self._count} took no training step in "
+            f"{self.patience:g} s; each rank must call step{self._last_lines()}"
+        )
+
+    def _done(self) -> str:
+        return (
+            f"{self.turns} turns" if self.turns else "its first step" if self.ranks else "0 steps"
+        )
+
+    def _last_lines(self) -> str:
+        lines = self.log.read_bytes().decode(errors="replace").splitlines()[-LOG_LINES:]
+        return "".join(f"\n  {log_line(line)}" for line in lines)

@@ -1,0 +1,260 @@
+"""make versus: two programs in turns, what is said of them, and of those that cannot take turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from parbench.errors import ParbenchError
+from parbench.versus import measuring, program
+from parbench.versus.program import Misbehaved, Program
+from workspace import ROOT
+
+TRAINS = """
+import sys
+from parbench_turns import step
+
+for number in range(10**9):
+    sum(range(20_000))
+    step(samples=4)
+"""
+# Its first process does nothing but start two ranks and wait for them.
+TWO_RANKS = """
+import os, subprocess, sys
+
+if "RANK" in os.environ:
+    from parbench_turns import step
+    while True:
+        sum(range(20_000))
+        step(samples=1 + int(os.environ["RANK"]))
+os.environ["WORLD_SIZE"] = "2"
+ranks = [
+    subprocess.Popen([sys.executable, __file__], env=os.environ | {"RANK": str(n)})
+    for n in range(2)
+]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+# A helper that counts all the time, as a data loader's workers do.
+WITH_HELPER = """
+import mmap, os, sys
+from parbench_turns import step
+
+with open(sys.argv[1], "r+b") as file:
+    count = mmap.mmap(file.fileno(), 8)
+if os.fork() == 0:
+    while True:
+        count[:] = (int.from_bytes(count, "little") + 1).to_bytes(8, "little")
+while True:
+    sum(range(20_000))
+    step(samples=4)
+"""
+WATCHES = """
+import mmap, sys
+from parbench_turns import step
+
+with open(sys.argv[1], "r+b") as file:
+    count = mmap.mmap(file.fileno(), 8)
+step(samples=1)
+while True:
+    before = bytes(count)
+    sum(range(20_000))
+    if bytes(count) != before:
+        sys.exit("the other side's helper counts")
+    step(samples=4)
+"""
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """Return a function that makes a program of a script's text and its arguments."""
+    monkeypatch.setattr(measuring, "SLICE_SECONDS", 0.01)
+    monkeypatch.delenv("PARBENCH_USERS_PATH", raising=False)
+
+    def made(text: str, *words: object, label="A", patience=100.0) -> Program:
+        script = tmp_path / f"a script {len(list(tmp_path.glob('*.py')))}.py"
+        script.write_text(text)
+        command = shlex.join(map(str, (sys.executable, script, *words)))
+        return Program(label, command, {}, tmp_path / f"{label}.log", patience)
+
+    return made
+
+
+def once(a: Program, b: Program) -> measuring.Measured:
+    """Compare two programs in one restart."""
+    (found,) = measuring.compare(a, b, 1e-9, lambda line: None)
+    return found
+
+
+def test_it_names_the_verdict_writes_a_page_and_ends_all_processes(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.py").write_text(TRAINS)
+    sides = [f"--{name}={shlex.join([sys.executable, f'{name}.py'])}" for name in ("a", "b")]
+    words = ["--minutes", "0.001", "--label", "<plain>", "other", "--env", "KEY=a value"]
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts/versus.py", *sides, *words, "--out", "a folder"],
+        cwd=tmp_path,
+        env=os.environ | {"PARBENCH_LOCKS": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "a folder/versus.json").read_text())
+    (restart,) = result["restarts"]
+    assert restart["of"] == "B beside A"
+    assert result["ratio"] == pytest.approx(restart["ratio"])
+    assert result["environment"] == {"KEY": "a value"}
+    assert f"other is {result['ratio']:.3f} times as fast as <plain>, by 1 restarts" in done.stdout
+    assert "A beside itself: not checked" in done.stdout
+    page = (tmp_path / "a folder/versus.html").read_text()
+    assert "times as fast as &lt;plain&gt;" in page
+    assert "<plain>" not in page
+    assert not [each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == str(tmp_path)]
+
+
+def test_a_side_is_stopped_with_its_helpers_while_the_other_has_its_turn(make, tmp_path):
+    counts = tmp_path / "counts"
+    counts.write_bytes(bytes(8))
+    found = once(make(WITH_HELPER, counts), make(WATCHES, counts, label="B"))
+    pairs = [[turn.side for turn in found.slices if turn.pair == pair] for pair in range(4)]
+    assert pairs == [[0, 1], [1, 0], [1, 0], [0, 1]]
+    assert int.from_bytes(counts.read_bytes(), "little") > 0
+
+
+def test_samples_of_all_ranks_count(make):
+    found = once(make(TWO_RANKS), make(TRAINS, label="B"))
+    samples = {side: {t.samples for t in found.slices if t.side == side} for side in (0, 1)}
+    (of_ranks,), (of_one,) = samples.values()
+    assert of_ranks % 3 == 0  # one and two in each step
+    assert of_one % 4 == 0
+
+
+def test_every_second_restart_is_of_equal_sides(make):
+    a, b = make(TRAINS), make(TRAINS, label="B")
+    told: list[str] = []
+
+    class Enough(Exception):
+        pass
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if len(told) == 3:
+            raise Enough
+
+    with pytest.raises(Enough):
+        measuring.compare(a, b, 100, tell)
+    kinds = [line.partition(",")[0] for line in told]
+    assert kinds == ["B beside A", "A beside itself", "B beside A"]
+
+
+CALLS = "from parbench_turns import step\n"
+WRONG = {
+    "never calls step": (
+        "print('done')",
+        "ended without a training step; add to it: from parbench",
+    ),
+    "ends early": (f"{CALLS}for _ in range(3): step(samples=1)", "let it train longer"),
+    "dies": (
+        f"{CALLS}import sys\nstep(samples=1)\nprint('the cause')\nsys.exit(3)",
+        "ended with status 3 after [^\n]*\n  the cause$",
+    ),
+    "is killed": (
+        f"{CALLS}import os\nstep(samples=1)\nos.kill(os.getpid(), 9)",
+        "was ended by SIGKILL after",
+    ),
+    "prints garbage": (
+        f"{CALLS}import os\nos.write(1, bytes(range(256)) * 9)\n1 / 0",
+        "ended with status 1 after 0 steps(.|\n)*ZeroDivisionError: division by zero$",
+    ),
+    "passes no number": (f"{CALLS}step(samples='many')", r"calls step\(samples='many'\): pass"),
+    "passes less than nothing": (f"{CALLS}step(samples=-1)", r"calls step\(samples=-1\): pass"),
+    "passes nothing at all": (
+        f"{CALLS}while True: step(samples=0)",
+        r"step\(samples=0\) throughout",
+    ),
+    "calls it in two threads": (
+        f"{CALLS}import threading\nstep(samples=1)\n"
+        "threading.Thread(target=step, args=(1,)).start()\nthreading.Event().wait()",
+        "calls step from two threads: call it from the one that trains",
+    ),
+    "forks": (
+        f"{CALLS}import os\nos.fork()\nwhile True: step(samples=1)",
+        "both call step as rank 0 of 1: call it in one process, or start the ranks with torchrun",
+    ),
+}
+
+
+@pytest.mark.parametrize("which", WRONG)
+@pytest.mark.parametrize("first", [True, False], ids=["A", "B"])
+def test_what_no_comparison_can_use_is_one_sentence(make, which, first):
+    text, sentence = WRONG[which]
+    sides = make(text, label="wrong"), make(TRAINS, label="right")
+    with pytest.raises(Misbehaved, match=rf"^wrong \((.|\n)*{sentence}"):
+        once(*(sides if first else reversed(sides)))
+
+
+def test_one_that_hangs_is_named(make, monkeypatch):
+    with pytest.raises(Misbehaved, match=r"no training step in 0.5 s; add to it: from parbench_t"):
+        once(make("import threading; threading.Event().wait()", patience=0.5), make(TRAINS))
+    hangs = f"{CALLS}import threading\nstep(samples=1)\nthreading.Event().wait()"
+    a = make(hangs)
+    measured = program.Program.take
+
+    def impatient(self, steps):
+        self.patience = 0.5
+        return measured(self, steps)
+
+    monkeypatch.setattr(program.Program, "take", impatient)
+    with pytest.raises(Misbehaved, match=r"rank 0 took no 5 steps in 0.5 s after .* --patience"):
+        once(a, make(TRAINS, label="B"))
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("no-such-program --now", "cannot be started: No such file or directory; check"),
+        ("", "no command"),
+        ("python 'a.py", "quotes do not end"),
+    ],
+)
+def test_a_command_that_cannot_be_started(make, tmp_path, command, sentence):
+    a = Program("A", command, {}, tmp_path / "a.log", 10)
+    with pytest.raises(Misbehaved, match=sentence):
+        once(a, make(TRAINS))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--cores", "0,x"], "--cores 0,x: 'x' is no core that this process may use; it may use "),
+        (["--env", "KEY"], "--env KEY: write NAME=VALUE"),
+        (["--minutes", "0"], "--minutes 0.0: must be more than 0"),
+        (["--patience", "nan"], "--patience nan: must be more than 0"),
+    ],
+)
+def test_arguments_that_cannot_be_used(words, sentence, tmp_path, monkeypatch):
+    import versus
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["versus.py", "--a", "true", "--b", "true", *words])
+    with pytest.raises(ParbenchError) as error:
+        versus.main()
+    assert str(error.value).startswith(sentence)
+
+
+def test_outside_of_parbench_step_does_nothing():
+    client = Path(program.CLIENT)
+    done = subprocess.run(
+        [sys.executable, "-c", "from parbench_turns import step; print(step(samples='any'))"],
+        cwd=client,
+        env={key: value for key, value in os.environ.items() if key != "PARBENCH_TURNS"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("None\n", "")
