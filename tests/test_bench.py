@@ -9,6 +9,7 @@ import pytest
 
 import bench
 from parbench.bench import benchmarks
+from parbench.bench import pairs as known
 from parbench.errors import ParbenchError
 from workspace import ROOT
 
@@ -68,3 +69,14 @@ def test_planning_of_many_cells(context):
         "snakemake -n --quiet, 20 jobs, this",
         "snakemake -n --quiet, 20 jobs, a bare Snakefile",
     ]
+
+
+def test_the_share_of_its_cores_that_a_cell_does_not_account_for(context, monkeypatch):
+    """`make bench ARGS=cores` shows that it is small, which takes an idle machine."""
+    monkeypatch.setattr(known.strategies, "names", lambda: ["eager", "ddp", "spark", "stream"])
+    rows = benchmarks.cores(context, models={"simple_cnn": {}})
+    assert [row.what for row in rows] == [
+        "used by other programs, ddp",
+        "used by other programs, eager",
+    ]
+    assert all(0 <= value < 1 for row in rows for value in row.values)

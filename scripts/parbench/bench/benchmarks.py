@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -194,21 +194,35 @@ def loop(context: Context, steps: int = 200) -> list[BenchRow]:
 
 def pairs(context: Context, **changes: object) -> list[BenchRow]:
     """Measure time ratios by pairs: of equal sides, and of one slowed on purpose over another"""
-    study = known.study(context.pairs, **changes)
+    rows: dict[float, known.PairRow] = {}
+    for measured in restarts(context, known.study(context.pairs, **changes)):
+        share = known.share_of(measured)
+        rows.setdefault(share, known.row(share)).add(measured)
+    return [rows[share] for share in sorted(rows)]
+
+
+def cores(context: Context, **changes: object) -> list[BenchRow]:
+    """Measure the share of its cores that each strategy's own processes do not account for"""
+    rows: dict[str, BenchRow] = {}
+    for measured in restarts(context, known.each_strategy(context.pairs) | changes):
+        name = measured.cell.sides[0].strategy.name
+        row = rows.setdefault(name, BenchRow(f"used by other programs, {name}", "share", []))
+        row.values.append(known.unexplained(measured))
+    return list(rows.values())
+
+
+def restarts(context: Context, study: dict) -> Iterator[records.PairRun]:
+    """Measure all pairs of ``study`` and yield each restart."""
     folder = work_folder(ROOT, context.folder / "this", study)
     known.add_strategy(folder)
     data = "results/data/synthetic-32"
     run(snakemake("--cores", "1", f"{data}/digest.json"), folder)
-    by_share = known.by_share(folder / "results/cells")
-    rows = {share: known.row(share) for share in by_share}
-    restarts = list(zip(*by_share.values(), strict=True))  # in rotation: drift affects all alike
-    for restart in tqdm(restarts, unit="restart", disable=not sys.stderr.isatty()):
-        for share, cell in zip(by_share, restart, strict=True):
-            out = cell / "metrics.json"
-            arguments = ["--cell", str(cell / "cell.json"), "--data", data, "--out", str(out)]
-            run([sys.executable, "scripts/launch.py", *arguments], folder)
-            rows[share].add(records.read(out))
-    return list(rows.values())
+    cells = known.in_rotation(folder / "results/cells")
+    for cell in tqdm(cells, unit="restart", disable=not sys.stderr.isatty()):
+        out = cell / "metrics.json"
+        arguments = ["--cell", str(cell / "cell.json"), "--data", data, "--out", str(out)]
+        run([sys.executable, "scripts/launch.py", *arguments], folder)
+        yield records.read(out)
 
 
 # ---------------------------------------------------------------- the workflow
@@ -274,6 +288,7 @@ BENCHMARKS: dict[str, Callable[[Context], list[BenchRow]]] = {
     "start": start,
     "loop": loop,
     "pairs": pairs,
+    "cores": cores,
     "quickstart": study,
     "cells5000": cells5000,
     "cells20000": cells20000,

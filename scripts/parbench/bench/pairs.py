@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import yaml
 
+from parbench import strategies
 from parbench.bench.turns import BenchRow
 from parbench.files import read_json
 from parbench.runs.records import PairRun
@@ -68,20 +70,48 @@ def study(restarts: int, **changes: object) -> dict:
     return {**content, "pairs": {**content["pairs"], "restarts": restarts}}
 
 
+def each_strategy(restarts: int) -> dict:
+    """Return a study that pairs every strategy with itself, on two cores if it can use them."""
+    variants = {}
+    for name in strategies.names():
+        kind = strategies.load(name)
+        ways = sorted(kind.certified(), key=lambda way: way[0] != 2)
+        if ways and kind.TAKES_TURNS:
+            devices, options = ways[0]
+            variants[name] = {"strategy": name, "options": options, "hardware": f"cpu{devices}"}
+    compare = [{"variant": name, "baseline": name} for name in variants]
+    table = {"title": "All", "variants": list(variants), "metrics": ["train_seconds"]}
+    pairs = {"compare": compare, "restarts": restarts}
+    return yaml.safe_load(STUDY) | {"variants": variants, "pairs": pairs, "tables": [table]}
+
+
 def add_strategy(checkout: Path) -> None:
     """Add the strategy `slowed` to a copy of a checkout."""
     path = checkout / "scripts/parbench/strategies/slowed.py"
     path.write_text(STRATEGY, encoding="utf-8")
 
 
-def by_share(cells: Path) -> dict[float, list[Path]]:
-    """Return the folders of a study's pairs, in the order of their restarts, by the share that
-    slows the baseline (0 for A/A)."""
-    folders: dict[float, list[Path]] = {}
-    for path in cells.glob("*.pair.*/cell.json"):
-        options = read_json(path)["sides"][1]["strategy"]["options"]
-        folders.setdefault(options.get("share", 0.0), []).append(path.parent)
-    return {share: sorted(folders[share]) for share in sorted(folders)}
+def in_rotation(cells: Path) -> list[Path]:
+    """Return the folders of a study's pairs: all first restarts, all second ones, and so on, so
+    that a drift of the machine affects all pairs alike."""
+    by_baseline: dict[str, list[Path]] = {}
+    for path in sorted(cells.glob("*.pair.*/cell.json")):
+        baseline = repr(read_json(path)["sides"][1])
+        by_baseline.setdefault(baseline, []).append(path.parent)
+    return list(itertools.chain.from_iterable(zip(*by_baseline.values(), strict=True)))
+
+
+def share_of(run: PairRun) -> float:
+    """Return the share by which the baseline was slowed; 0 for A/A."""
+    return run.cell.sides[1].strategy.options.get("share", 0.0)
+
+
+def unexplained(run: PairRun) -> float:
+    """Return the share of the sides' cores that programs other than the sides kept busy."""
+    cores = [side.hardware.devices * side.hardware.threads for side in run.cell.sides]
+    return sum(turn.others for turn in run.slices) / sum(
+        turn.seconds * cores[turn.side] for turn in run.slices
+    )
 
 
 @dataclass
@@ -115,5 +145,5 @@ class PairRow(BenchRow):
 
 
 def row(share: float) -> PairRow:
-    """Return a row without restarts yet."""
+    """Return a row without restarts yet, of a baseline slowed by this share."""
     return PairRow(f"slowed by {100 * share:g} %" if share else "A/A", "x", [], share)
