@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import time
 from dataclasses import replace
@@ -18,7 +19,7 @@ from parbench.equivalence.certificate import EQUAL
 from parbench.errors import ParbenchError
 from parbench.plan import consistency
 from parbench.software import Software
-from parbench.training import compiling, progress, train
+from parbench.training import compiling, progress, set_up, train
 from parbench.training.progress import Heartbeat
 from require import required
 from training import altered, cell, learned
@@ -59,6 +60,23 @@ def test_micro_batches_that_are_added_up_are_the_batch():
     rows = certify.certify(todo)
     assert {row["verdict"] for row in rows} == {EQUAL}, certify.shown(rows)
     assert {row["batch_norm"] for row in rows} == {certificate.FROZEN}  # else not the same
+
+
+def test_gradients_that_are_added_up_are_exchanged_once(digits):
+    exchanges = []
+    for micro_batches in (1, 3):
+        value = altered(cell("ddp"), training={"gradient_accumulation": micro_batches})
+        strategy = strategies.of(value)
+        run, _ = set_up.set_up(value, digits, strategy, Heartbeat(0))
+        batch = run.order(0)[:12]
+        run.step(batch, 0)  # in which DDP makes its buckets
+        with torch.profiler.profile() as recorded:
+            run.step(batch, 0)
+        exchanges.append([each.name for each in recorded.events() if "allreduce" in each.name])
+        del run
+        gc.collect()
+        strategy.close()
+    assert exchanges[0] == exchanges[1] != []
 
 
 def trained(value, digits, folder, heartbeat=None):
