@@ -154,6 +154,25 @@ def test_every_second_restart_is_of_equal_sides(make):
 
 
 CALLS = "from parbench_turns import step\n"
+# Neither takes a second step before both have called.
+TWO_PROCESSES = """
+import os
+import parbench_turns
+
+pipes = os.pipe(), os.pipe()
+mine = int(os.fork() == 0)
+begin = parbench_turns._Turns.__init__
+
+def told(self, path):
+    begin(self, path)
+    os.write(pipes[mine][1], b"x")
+
+parbench_turns._Turns.__init__ = told
+parbench_turns.step(samples=1)
+os.read(pipes[1 - mine][0], 1)
+while True:
+    parbench_turns.step(samples=1)
+"""
 WRONG = {
     "never calls step": (
         "print('done')",
@@ -184,7 +203,7 @@ WRONG = {
         "calls step from two threads: call it from the one that trains",
     ),
     "forks": (
-        f"{CALLS}import os\nos.fork()\nwhile True: step(samples=1)",
+        TWO_PROCESSES,
         "both call step as rank 0 of 1: call it in one process, or start the ranks with torchrun",
     ),
 }

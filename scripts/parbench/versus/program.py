@@ -34,7 +34,7 @@ class Misbehaved(ParbenchError):
     fix."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Rank:
     """A process that called `step`: its socket and what it has sent and not yet been read."""
 
@@ -75,6 +75,7 @@ class Program:
     patience: float
     process: subprocess.Popen | None = None
     listener: socket.socket | None = None
+    callers: list[Rank] = field(default_factory=list)  # that have not said yet who they are
     ranks: dict[int, Rank] = field(default_factory=dict)
     turns: int = 0
 
@@ -89,7 +90,7 @@ class Program:
         users_path = os.environ.get("PARBENCH_USERS_PATH")
         if users_path and "PATH" not in self.environment:
             variables["PATH"] = users_path
-        self.ranks, self.turns = {}, 0
+        self.callers, self.ranks, self.turns = [], {}, 0
         with socket.socket(socket.AF_UNIX) as listener, open(self.log, "ab") as log:
             listener.bind(str(path))
             listener.listen()
@@ -161,7 +162,7 @@ class Program:
         self.process.wait()
         with contextlib.suppress(ProcessLookupError):  # whose parents have ended
             os.killpg(self.process.pid, signal.SIGKILL)
-        for rank in self.ranks.values():
+        for rank in (*self.callers, *self.ranks.values()):
             rank.connection.close()
 
     # ------------------------------------------------------------ its turns
@@ -169,13 +170,8 @@ class Program:
     def wait_for_step(self) -> None:
         """Wait until all of its ranks have called `step` once. Raises Misbehaved."""
         until = time.monotonic() + self.patience
-        waiting: list[Rank] = []
         while not self.ranks or len(self.ranks) < self._count:
-            for rank in self._heard(waiting):
-                if rank is None:
-                    waiting.append(Rank(self.listener.accept()[0]))
-                elif self._introduced(rank):
-                    waiting.remove(rank)
+            self._heard([])
             if time.monotonic() > until:
                 self._fail_late()
 
@@ -189,11 +185,8 @@ class Program:
         while len(reports) < len(self.ranks):
             silent = [rank for rank in self.ranks.values() if rank.number not in reports]
             for rank in self._heard(silent):
-                if rank is None:
-                    self._introduced(Rank(self.listener.accept()[0]))
-                else:
-                    for message in self._messages(rank):
-                        reports[rank.number] = message
+                for message in self._messages(rank):
+                    reports[rank.number] = message
             if time.monotonic() > until:
                 raise Misbehaved(
                     f"{self}: rank {silent[0].number} took no {steps + 1} steps in "
@@ -211,17 +204,22 @@ class Program:
         """The number of its ranks, as the first one that spoke has it."""
         return next(iter(self.ranks.values())).of
 
-    def _heard(self, ranks: list[Rank]) -> Iterator[Rank | None]:
-        """Yield each of ``ranks`` that has said something, or ended, within LOOK_SECONDS; None for
-        another process that calls. Raises Misbehaved if the program has ended."""
+    def _heard(self, ranks: list[Rank]) -> list[Rank]:
+        """Return those of ``ranks`` that have said something, or ended, within LOOK_SECONDS; take
+        in other processes that call. Raises Misbehaved if the program has ended."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.listener, selectors.EVENT_READ)
-            for rank in ranks:
+            for rank in (*self.callers, *ranks):
                 selector.register(rank.connection, selectors.EVENT_READ, rank)
-            events = selector.select(LOOK_SECONDS)
-        yield from (key.data for key, _ in events)
-        if not events and self.process.poll() is not None:
+            heard = [key.data for key, _ in selector.select(LOOK_SECONDS)]
+        if not heard and self.process.poll() is not None:
             self._fail_ended()
+        for caller in [each for each in self.callers if each in heard]:
+            if self._introduced(caller):
+                self.callers.remove(caller)
+        if None in heard:  # the listener's
+            self.callers.append(Rank(self.listener.accept()[0]))
+        return [rank for rank in ranks if rank in heard]
 
     def _introduced(self, rank: Rank) -> bool:
         """Return whether a process has said which rank it is, and note it."""
