@@ -139,7 +139,7 @@ def _headline(studies: list[Study], states: Counter) -> str:
         sentence = (
             f"{states.total() - states[NOT_RUN]} of {count(states.total(), 'group')} ran here. "
         )
-        return sentence + "No number of this report has a published counterpart."
+        return sentence + "No number of its tables has a published counterpart."
     judged = [name for name in VERDICTS if verdicts[name] and name in JUDGED]
     judged_text = listed([f"{verdicts[name]} {name}" for name in judged])
     total, compared = verdicts.total(), sum(verdicts[name] for name in judged)
