@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from parbench.errors import ParbenchError
+from parbench.launch import turns
 from parbench.versus import measuring, program
 from parbench.versus.program import Misbehaved, Program
 from workspace import ROOT
@@ -74,7 +75,7 @@ while True:
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     """Return a function that makes a program of a script's text and its arguments."""
-    monkeypatch.setattr(measuring, "SLICE_SECONDS", 0.01)
+    monkeypatch.setattr(turns, "SLICE_SECONDS", 0.01)
     monkeypatch.delenv("PARBENCH_USERS_PATH", raising=False)
 
     def made(text: str, *words: object, label="A", patience=100.0) -> Program:
@@ -110,7 +111,7 @@ def test_it_names_the_verdict_writes_a_page_and_ends_all_processes(tmp_path):
     assert restart["of"] == "B beside A"
     assert result["ratio"] == pytest.approx(restart["ratio"])
     assert result["environment"] == {"KEY": "a value"}
-    assert f"other is {result['ratio']:.3f} times as fast as <plain>, by 1 restarts" in done.stdout
+    assert f"other is {result['ratio']:.3f} times as fast as <plain>, by 1 restart:" in done.stdout
     assert "A beside itself: not checked" in done.stdout
     page = (tmp_path / "a folder/versus.html").read_text()
     assert "times as fast as &lt;plain&gt;" in page

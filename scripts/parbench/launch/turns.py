@@ -54,7 +54,7 @@ class Slice:
 
     pair: int
     side: int
-    samples: int
+    samples: float
     seconds: float
     others: float
     steal: float
@@ -68,6 +68,25 @@ class Slice:
     def json(self) -> dict:
         """Return the slice's entry for metrics.json."""
         return asdict(self) | {"disturbed": self.disturbed}
+
+
+def steps_of_slice(seconds: float) -> int:
+    """Return the number of steps of a slice, if a step takes so many seconds."""
+    return max(LEAST_STEPS, math.ceil(SLICE_SECONDS / seconds))
+
+
+def interleaved(turn: Callable[[int, int], Slice], sides: int, most: int) -> list[Slice]:
+    """Measure pairs of slices until PAIRS are undisturbed, and no more than ``most``; ``turn`` gets
+    the numbers of a side and of the pair."""
+    slices: list[Slice] = []
+    undisturbed = pair = 0
+    while undisturbed < PAIRS and pair < most:
+        order = list(range(sides))
+        pair_slices = [turn(n, pair) for n in (order if pair % 4 in (0, 3) else order[::-1])]
+        slices += pair_slices
+        undisturbed += not any(each.disturbed for each in pair_slices)
+        pair += 1
+    return slices
 
 
 class Over(Exception):
@@ -101,7 +120,7 @@ class _Lead:
         with self._started(*numbers):
             for number in numbers:
                 self._warm_up(number)
-            return self._pairs(self._turn, 2 * PAIRS)
+            return interleaved(self._turn, len(self.sides), 2 * PAIRS)
 
     def apart(self) -> list[Slice]:
         """Measure with a separate run for each slice. Raises Over."""
@@ -111,26 +130,14 @@ class _Lead:
                 self._warm_up(number)
                 return self._turn(number, pair)
 
-        return self._pairs(whole, PAIRS)  # no more: each pair costs two starts
-
-    def _pairs(self, turn: Callable[[int, int], Slice], most: int) -> list[Slice]:
-        """Measure pairs of slices until PAIRS are undisturbed, and no more than ``most``."""
-        slices: list[Slice] = []
-        undisturbed = pair = 0
-        while undisturbed < PAIRS and pair < most:
-            order = list(range(len(self.sides)))
-            pair_slices = [turn(n, pair) for n in (order if pair % 4 in (0, 3) else order[::-1])]
-            slices += pair_slices
-            undisturbed += not any(each.disturbed for each in pair_slices)
-            pair += 1
-        return slices
+        # No more pairs: each costs two starts.
+        return interleaved(whole, len(self.sides), PAIRS)
 
     def _warm_up(self, number: int) -> None:
         """Warm a side up and set the number of steps of its slices."""
         side = self.sides[number]
         self._turn(number, -1)
-        seconds = self._turn(number, -1).seconds / side.steps
-        side.steps = max(LEAST_STEPS, math.ceil(SLICE_SECONDS / seconds))
+        side.steps = steps_of_slice(self._turn(number, -1).seconds / side.steps)
 
     @contextmanager
     def _started(self, *numbers: int) -> Iterator[None]:

@@ -11,29 +11,17 @@ import math
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from parbench.launch.turns import DISTURBED, LEAST_STEPS, PAIRS, SLICE_SECONDS
+from parbench.launch import turns
+from parbench.launch.turns import LEAST_STEPS, PAIRS, Slice
 from parbench.measure import load
 from parbench.verdicts import pairs
 from parbench.verdicts.pairs import EQUAL, Compared, Restart
 from parbench.versus.program import Program
-
-
-@dataclass(frozen=True)
-class Slice:
-    """One turn of a side: seconds for each of its ``samples``; processor seconds of ``others`` on
-    the cores, with those that the hypervisor took, and whether they ``disturbed`` it."""
-
-    pair: int
-    side: int
-    samples: float
-    seconds: float
-    others: float
-    disturbed: bool
 
 
 @dataclass(frozen=True)
@@ -96,7 +84,6 @@ def _restart(a: Program, b: Program, number: int, beside_itself: bool) -> Measur
     """Start both, measure pairs of slices until PAIRS are undisturbed, at most twice as many, and
     end both."""
     started = datetime.now(UTC)
-    sides = (a, b)
     with tempfile.TemporaryDirectory(prefix="versus-") as name:
         folder = Path(name)
         # One after the other: each has the cores to itself until it waits in its first step.
@@ -106,36 +93,31 @@ def _restart(a: Program, b: Program, number: int, beside_itself: bool) -> Measur
             with b.started(folder):
                 b.wait_for_step()
                 b.send(signal.SIGSTOP)
-                slices = tuple(_slices(sides))
+                slices = tuple(_slices((a, b)))
     finished = datetime.now(UTC)
     return Measured(beside_itself, _value(number, slices, started, finished), slices)
 
 
-def _slices(sides: tuple[Program, Program]) -> Iterator[Slice]:
+def _slices(sides: tuple[Program, Program]) -> list[Slice]:
     steps = []
-    for side in range(2):  # warm up, and see how long a step takes
-        seconds = [_turn(sides, side, LEAST_STEPS, -1).seconds for _ in range(2)][1] / LEAST_STEPS
-        steps.append(max(LEAST_STEPS, math.ceil(SLICE_SECONDS / seconds)))
-    undisturbed = pair = 0
-    while undisturbed < PAIRS and pair < 2 * PAIRS:
-        order = (0, 1) if pair % 4 in (0, 3) else (1, 0)
-        both = [_turn(sides, side, steps[side], pair) for side in order]
-        yield from both
-        undisturbed += not any(each.disturbed for each in both)
-        pair += 1
+    for number, side in enumerate(sides):  # warm up, and see how long a step takes
+        seconds = [_turn(side, number, LEAST_STEPS, -1).seconds for _ in range(2)][1]
+        steps.append(turns.steps_of_slice(seconds / LEAST_STEPS))
+
+    def turn(number: int, pair: int) -> Slice:
+        return _turn(sides[number], number, steps[number], pair)
+
+    return turns.interleaved(turn, len(sides), 2 * PAIRS)
 
 
-def _turn(sides: tuple[Program, Program], number: int, steps: int, pair: int) -> Slice:
-    side = sides[number]
+def _turn(side: Program, number: int, steps: int, pair: int) -> Slice:
     side.send(signal.SIGCONT)
     before, used = load.now(), side.seconds_used()
     turn = side.take(steps)
     spent, used = load.now() - before, side.seconds_used() - used
     side.send(signal.SIGSTOP)
-    others = max(0.0, spent.busy - used - spent.own) + spent.steal
-    return Slice(
-        pair, number, turn.samples, turn.seconds, others, others > DISTURBED * turn.seconds
-    )
+    others = max(0.0, spent.busy - used - spent.own)
+    return Slice(pair, number, turn.samples, turn.seconds, others, spent.steal, spent.waited)
 
 
 def _value(

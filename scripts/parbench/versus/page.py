@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from parbench.files import write_atomically, write_json
@@ -51,7 +51,7 @@ class Result:
             spread = f" [{series.ci_low:.3f}, {series.ci_high:.3f}]"
         return (
             f"{self.b.label} is {series.mean:.3f} times as fast as {self.a.label}{spread}, "
-            f"by {series.seeds} restarts: {self.verdict}"
+            f"by {series.seeds} restart{'s' * (series.seeds != 1)}: {self.verdict}"
         )
 
     def json(self) -> dict:
@@ -79,7 +79,7 @@ class Result:
                     "disturbed": each.restart.disturbed,
                     "started": f"{each.restart.started:%FT%TZ}",
                     "finished": f"{each.restart.finished:%FT%TZ}",
-                    "slices": [asdict(turn) for turn in each.slices],
+                    "slices": [turn.json() for turn in each.slices],
                 }
                 for each in self.found
             ],
