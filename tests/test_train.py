@@ -73,6 +73,15 @@ POWERSGD = altered(
 )
 
 
+OTHERS = {"powersgd": POWERSGD}  # learn something else than eager training
+if "deepspeed" in CASES:
+    OTHERS["engine"] = altered(
+        CASES["deepspeed"],
+        strategy={"options": {"stage": 2, "mixed_precision": "engine"}},
+        training={"precision": "bf16"},
+    )
+
+
 @pytest.fixture(scope="module")
 def runs(digits, tmp_path_factory):
     """Return a function that gives metrics.json of a case, trained once."""
@@ -151,7 +160,7 @@ LIKE_OTHERS = ("accumulating", "deeper")  # nothing of theirs is kept
 
 STOPPED = [
     name if name == "eager" else pytest.param(name, marks=pytest.mark.whole)
-    for name in (*CASES, "powersgd")
+    for name in (*CASES, *OTHERS)
     if name not in KILLED + LIKE_OTHERS
 ]
 
@@ -159,7 +168,7 @@ STOPPED = [
 @pytest.mark.parametrize("name", STOPPED)
 def test_stopped_and_killed_it_ends_as_in_one_go(runs, digits, tmp_path, name):
     """To the last bit: asked to stop in its first checkpoint, then killed in its third."""
-    value = POWERSGD if name == "powersgd" else CASES[name]
+    value = OTHERS.get(name) or CASES[name]
     state, place = tmp_path / "state", f"{tmp_path}/checkpoints/0"
     state.mkdir()
     dying = {"PARBENCH_STATE": str(state), "PYTHONPATH": str(ROOT / "tests" / "dying")}
@@ -174,7 +183,7 @@ def test_stopped_and_killed_it_ends_as_in_one_go(runs, digits, tmp_path, name):
 
     metrics, _ = run(value, digits, tmp_path)
     assert len(metrics["resumed_from"]) == 2
-    if name == "powersgd":  # with a profile, which changes nothing
+    if name in OTHERS:  # one with a profile, which changes nothing
         plain = altered(value, training={"profile": "none"})
         whole = run(plain, digits, tmp_path / "in one go")[0]
     else:
@@ -214,14 +223,25 @@ def test_communication_options(runs, digits, tmp_path, strategy, options, tolera
     assert (losses != usual) == bool(strategies.load(strategy).lossy(value.strategy.options))
 
 
-def test_blocks_in_bfloat16_learn_as_with_autocast(digits, tmp_path):
+@pytest.mark.parametrize(
+    ("strategy", "own", "options"),
+    [
+        ("fsdp", "policy", {}),
+        pytest.param("deepspeed", "engine", {"stage": 1}, marks=pytest.mark.whole),
+        pytest.param("deepspeed", "engine", {"stage": 3}, marks=pytest.mark.whole),
+    ],
+)
+def test_weights_in_bfloat16_learn_as_with_autocast(digits, tmp_path, strategy, own, options):
+    if strategy not in CASES:
+        pytest.skip("DeepSpeed is not installed")
     losses, small = {}, models.load("deep_cnn").SMALL  # which has BatchNorm
-    for mixed in ("autocast", "policy"):
-        value = cell("fsdp", 2, model="deep_cnn", mixed_precision=mixed, precision="bf16")
+    for mixed in ("autocast", own):
+        options = options | {"mixed_precision": mixed}
+        value = cell(strategy, 2, model="deep_cnn", precision="bf16", **options)
         value = altered(value, model={"options": value.model.options | small})
         metrics, _ = run(value, digits, tmp_path / mixed)
         losses[mixed] = [entry["train_loss"] for entry in metrics["history"]]
-    assert losses["policy"] == pytest.approx(losses["autocast"], rel=3e-2)
+    assert losses[own] == pytest.approx(losses["autocast"], rel=3e-2)
 
 
 # ---------------------------------------------------------------- one rank, in this process

@@ -185,19 +185,22 @@ class Strategy:
             stages.to(memory_format=torch.channels_last)
         return stages
 
-    def compiled(self, model: nn.Module) -> nn.Module:
-        """Compile ``model`` if the cell says so: in place, so that its names stay."""
+    def compile(self, *modules: nn.Module, **how: Any) -> None:
+        """Compile each of ``modules`` by itself if the cell says so: in place, so that its names
+        stay. ``how``: further arguments of torch.compile."""
         import torch
 
         if (mode := self.cell.training.compile) != "none":
             torch.compiler.reset()  # graphs of earlier models count towards a limit
             torch.compiler.set_stance("default")
-            model.compile(mode=mode, dynamic=False)
-        return model
+            for module in modules:
+                module.compile(mode=mode, dynamic=False, **how)
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
         """Return the model to train, on this process's devices."""
-        return self.compiled(self.staged(blocks).to(self.devices[0]))
+        model = self.staged(blocks).to(self.devices[0])
+        self.compile(model)
+        return model
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         """Return the model to evaluate: images to logits, or to None if another rank has them."""

@@ -45,6 +45,14 @@ class Strategy(_process_group.DataParallelGroup):
             "exclusiveMinimum": 0,
             "default": 25,
         },
+        "mixed_precision": {
+            "description": "with precision bf16: `autocast`, as other strategies, or `engine`, "
+            "DeepSpeed's own: ranks compute with and send bfloat16, and hold weights in float32 "
+            "beside their shards of the optimizer's state",
+            "enum": ["autocast", "engine"],
+            "default": "autocast",
+            "implied": True,
+        },
     }
 
     def check(self) -> Iterator[str]:
@@ -53,8 +61,14 @@ class Strategy(_process_group.DataParallelGroup):
         stage = self.options["stage"]
         if stage > 0 and self.data_parallel_size == 1:
             yield f"stage {stage} divides a model among ranks, and there is one device; choose two"
-        if self.cell.training.precision == "fp16":
+        precision = self.cell.training.precision
+        if precision == "fp16":
             yield "precision fp16 would be scaled by DeepSpeed itself; choose bf16 or fp32"
+        if self.options["mixed_precision"] == "engine" and (precision != "bf16" or stage == 0):
+            yield (
+                f"mixed_precision engine is for precision bf16 and stages 1 to 3, and this is "
+                f"{precision} in stage {stage}: choose autocast, or change these"
+            )
 
     def unavailable(self, software: Software) -> str | None:
         """Return why DeepSpeed cannot run here; None if it can."""
@@ -67,12 +81,42 @@ class Strategy(_process_group.DataParallelGroup):
             yield 2, {"stage": stage}
         yield 3, {"stage": 3}
         yield 2, {"stage": 2, "bucket_cap_mb": 0.01}
+        for stage in (1, 2, 3):
+            yield 2, {"stage": stage, "mixed_precision": "engine"}
+
+    @property
+    def casts(self) -> bool:
+        """Whether the engine holds the model in bfloat16, and weights in float32 apart."""
+        in_bf16 = self.cell.training.precision == "bf16"
+        return in_bf16 and self.options["mixed_precision"] == "engine"
+
+    @property
+    def autocast(self) -> str:
+        """fp32 for a model in bfloat16, which computes in it without autocast."""
+        return "fp32" if self.casts else super().autocast
 
     def setup(self) -> None:
         """Join the process group, which DeepSpeed then uses."""
         os.environ["DS_ACCELERATOR"] = self.cell.hardware.device
         super().setup()
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+
+    def notes(self) -> dict[str, str]:
+        """Say what else the engine casts."""
+        if not self.casts:
+            return {}
+        return {"test_accuracy": "DeepSpeed's engine keeps BatchNorm's statistics in bfloat16, too"}
+
+    def wrap(self, blocks: nn.Sequential) -> nn.Module:
+        """Return the model; it takes images of float32 also when the engine has cast it."""
+
+        def cast(module: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+            return tuple(x.bfloat16() if x.is_floating_point() else x for x in inputs)
+
+        model = super().wrap(blocks)
+        if self.casts:
+            model.register_forward_pre_hook(cast)
+        return model
 
     def optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         """Return the optimizer: it keeps the learning rate, and the state of this rank's shard."""
@@ -98,8 +142,15 @@ class Strategy(_process_group.DataParallelGroup):
             "zero_allow_untested_optimizer": True,
             "gradient_clipping": 0.0,  # the default clips at 1
         }
+        if self.casts:
+            # Buffers, too: on processors, BatchNorm takes no statistics in float32 beside weights
+            # in bfloat16.
+            config |= {"bf16": {"enabled": True}, "data_types": {"buffer_dtype": "bf16"}}
         self.parameters = dict(model.named_parameters())
+        seeded = {name: v.clone() for name, v in model.state_dict().items() if self.casts}
         self.engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+        if self.casts:  # its float32 weights are made from those in bfloat16
+            self.load(model, seeded)
         return optimizer
 
     def unwrap(self, model: nn.Module) -> nn.Module:
@@ -137,10 +188,11 @@ class Strategy(_process_group.DataParallelGroup):
             yield from (parameter.ds_tensor for parameter in self.parameters.values())
 
     def whole(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Gather weights of stage 3 one by one, into host memory; other tensors are whole."""
+        """Gather weights in float32 one by one, into host memory, where this rank has but a shard
+        of them; other tensors are whole."""
         from deepspeed.utils import safe_get_full_fp32_param
 
-        if self.options["stage"] < 3:
+        if self.options["stage"] < 3 and not self.casts:
             return tensors
         return {
             name: safe_get_full_fp32_param(self.parameters[name]).cpu()
@@ -153,6 +205,7 @@ class Strategy(_process_group.DataParallelGroup):
         """Set weights (of stage 3 one by one), buffers, and the engine's own copies of weights."""
         import deepspeed
         import torch
+        from deepspeed.utils import safe_set_full_fp32_param
 
         stage = self.options["stage"]
         for name, parameter in self.parameters.items() if stage == 3 else ():
@@ -164,6 +217,8 @@ class Strategy(_process_group.DataParallelGroup):
                     value.copy_(whole[name])
         if stage > 0:
             self.engine.optimizer.refresh_fp32_params()
+        for name, parameter in self.parameters.items() if self.casts else ():
+            safe_set_full_fp32_param(parameter, whole[name].to(self.devices[0]))
 
     def optimizer_state(
         self, optimizer: torch.optim.Optimizer, parameters: dict[str, torch.Tensor]

@@ -45,13 +45,13 @@ class Strategy(_process_group.DataParallelGroup):
         },
     }
     REFUSES: ClassVar[dict[str, str]] = {
-        "compile": "fully_shard gathers weights in the middle of what would be compiled",
         "memory_format": "fully_shard takes no weights that are not contiguous",
         "fused": "not every fused optimizer of torch knows weights that are in parts",
     }
     # fully_shard is public since 2.6; since 2.7 each rank can take its shard of a tensor that all
     # ranks have (distribute_tensor's src_data_rank).
     LEAST_TORCH = "2.7"
+    LEAST_TO_COMPILE = "2.15"  # the version that it was tested with; blocks count apart
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:
@@ -59,6 +59,11 @@ class Strategy(_process_group.DataParallelGroup):
         yield from super().certified()
         yield 2, {"reshard_after_forward": False}
         yield 2, {"mixed_precision": "policy"}
+
+    def least_torch(self) -> str:
+        """Return the oldest version of torch that can run this cell."""
+        compiles = self.cell.training.compile != "none"
+        return self.LEAST_TO_COMPILE if compiles else self.LEAST_TORCH
 
     def check(self) -> Iterator[str]:
         """Require bf16 for the policy, which knows no other."""
@@ -76,7 +81,8 @@ class Strategy(_process_group.DataParallelGroup):
         return super().autocast if self.options["mixed_precision"] == "autocast" else "fp32"
 
     def wrap(self, blocks: nn.Sequential) -> nn.Module:
-        """Shard the model block by block, along its parameters' first dimension (DTensor)."""
+        """Shard the model block by block, along its parameters' first dimension (DTensor), each
+        compiled by itself."""
         import torch
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -95,10 +101,17 @@ class Strategy(_process_group.DataParallelGroup):
             in_float32 = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
         for layer in in_float32:
             shard(layer)
-        for stage in model:
-            for block in stage:
-                if block not in in_float32 and any(True for _ in block.parameters()):
-                    shard(block, mp_policy=policy)
+        blocks_with_weights = [
+            block
+            for stage in model
+            for block in stage
+            if block not in in_float32 and any(True for _ in block.parameters())
+        ]
+        # Each by itself: weights are gathered between blocks. Blocks of one class would otherwise
+        # share a limit on recompiling.
+        self.compile(*blocks_with_weights, isolate_recompiles=True)
+        for block in blocks_with_weights:
+            shard(block, mp_policy=policy)
         return fully_shard(model, mesh=mesh)
 
     @contextmanager
