@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import shutil
@@ -16,16 +17,21 @@ from pathlib import Path
 import yaml
 from tqdm import tqdm
 
+from parbench import machine
 from parbench.bench import pairs as known
 from parbench.bench.turns import BenchRow, Pairs, means, ratio, take_turns
 from parbench.cell import read as read_cell
 from parbench.errors import ParbenchError
 from parbench.files import read_json
+from parbench.launch import devices
 from parbench.runs import records
+from parbench.versus import measuring
+from parbench.versus.program import Program
 
 ROOT = Path(__file__).resolve().parents[3]
 # What a copy of a checkout does not need.
 LEFT_OUT = (".*", "__pycache__", "bundle", "evidence", "final.*", "results", "tests")
+PEERS = {"loader": "torch", "lightning": "lightning", "accelerate": "accelerate"}
 BATCH, STEPS = 64, 8  # all of the dataset's 512 images
 BARE = "a bare Snakefile"
 
@@ -189,6 +195,32 @@ def loop(context: Context, steps: int = 200) -> list[BenchRow]:
     return rows
 
 
+def peers(context: Context, minutes: float = 5.0) -> list[BenchRow]:
+    """Measure our loop's speed over that of loops that people use, on one core, as in `versus`"""
+    cells, rows = TimedCells(ROOT, context.folder / "this", LOOP), []
+    paths = cells.folder.glob("results/cells/*/cell.json")
+    path = next(each for each in paths if read_cell(each).training.global_batch == BATCH)
+    script = Path(__file__).with_name("peer.py")
+    (core, *_), environment = machine.usable_cores(), {"PYTHONPATH": str(ROOT / "scripts")}
+
+    def program(way: str) -> Program:
+        command = shlex.join([sys.executable, str(script), way, str(path), str(cells.data)])
+        return Program(way, command, environment, context.folder / f"{way}.log", patience=600)
+
+    before = os.sched_getaffinity(0)
+    with devices.whole([core], "bench"):
+        os.sched_setaffinity(0, [core])  # the programs inherit it
+        for way, package in PEERS.items():
+            if importlib.util.find_spec(package) is None:
+                print(f"  {way}: {package} is not installed in this environment; left out")
+                continue
+            found = measuring.compare(program(way), program("parbench"), minutes, lambda _: None)
+            values = measuring.of(found, False).series.points
+            rows.append(BenchRow(f"speed of our loop over that of {way}", "x", values))
+    os.sched_setaffinity(0, before)
+    return rows
+
+
 # ---------------------------------------------------------------- pairs
 
 
@@ -287,6 +319,7 @@ BENCHMARKS: dict[str, Callable[[Context], list[BenchRow]]] = {
     "train": train,
     "start": start,
     "loop": loop,
+    "peers": peers,
     "pairs": pairs,
     "cores": cores,
     "quickstart": study,

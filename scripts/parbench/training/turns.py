@@ -47,7 +47,7 @@ def take_turns(
             compiling.compile_all(run, evaluation.passes(run))
         step, helpers = infer.engine(strategy).turns(run)
     else:
-        step = _training(run)
+        step = training_steps(run)
     identity = {"rank": int(os.environ["RANK"]), "node": node(), "pids": [os.getpid(), *helpers]}
     # A model that trains beside one that is compared alone only takes its share of the machine.
     identity["compared"] = run.cell.model.name in {side.model.name for side in pair.sides}
@@ -97,7 +97,7 @@ def _meet(strategy: Strategy) -> None:
     clocks.synchronize(strategy.devices)
 
 
-def _training(run: Run) -> Callable[[], int]:
+def training_steps(run: Run) -> Callable[[], int]:
     """Return a function that takes the next step, at a constant learning rate, and returns its
     number of samples. All batches have full size.
     """
