@@ -1,0 +1,282 @@
+"""Draft a study from a table as a source prints it: published values, study, small copy, claims.
+
+What the table does not say becomes a line under `assumed`, to be filled in; what parbench has no
+name for is an error that says how to map it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import yaml
+
+from parbench import models, strategies
+from parbench.audit.arithmetic import Contradiction, converted
+from parbench.errors import ParbenchError
+from parbench.plan.published import Published
+from parbench.plan.selection import Configuration
+from parbench.runs.metrics import METRICS
+from parbench.words import brief, nearest
+
+# What people call them, besides their names here.
+CALLED = {
+    "pytorch": "eager", "torch": "eager", "baseline": "eager", "single": "eager",
+    "serial": "eager", "1gpu": "eager", "distributeddataparallel": "ddp", "torchddp": "ddp",
+    "fullyshardeddataparallel": "fsdp", "torchgpipe": "gpipe", "zero": "deepspeed",
+}  # fmt: skip
+# Settings that few tables state, with a usual value; the reader fills in the source's.
+USUAL = {
+    "epochs": 10,
+    "global_batch": 64,
+    "image_size": 32,
+    "optimizer": "sgd",
+    "learning_rate": 0.01,
+    "schedule": "constant",
+    "precision": "fp32",
+    "augment": True,
+}
+SMALL = {"epochs": 2, "train_samples": 2048, "test_samples": 1000}
+COLUMNS = (
+    "study", "document", "table", "model", "strategy", "options", "hardware", "nodes",
+    "devices_per_node", "batch_size", "precision", "metric", "value", "unit", "published_value",
+    "published_unit", "note",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Way:
+    """A configuration of the source, without the model: a variant of the study."""
+
+    strategy: str
+    options: str
+    nodes: int
+    devices: int  # on each node
+    batch_size: str
+    precision: str
+    on_cpu: bool
+
+    @classmethod
+    def of(cls, row: Published) -> Way:
+        """Return that of a row."""
+        layout = row.strategy, row.options, row.nodes, row.devices_per_node
+        return cls(*layout, row.batch_size, row.precision, row.hardware.upper() == "CPU")
+
+    @property
+    def name(self) -> str:
+        """Its name in the study, such as ``ddp-2x2-64``."""
+        layout = f"{self.nodes}x{self.devices}" if self.nodes > 1 else str(self.devices)
+        options = re.sub(r"[^a-z0-9]+", "-", self.options.lower()).strip("-")
+        parts = [self.strategy, layout, self.batch_size, options, self.precision]
+        return re.sub(r"[^a-z0-9-]", "", "-".join(filter(None, parts)).lower())
+
+    @property
+    def hardware(self) -> str:
+        """Its entry under `hardware` in config.yaml."""
+        kind = "cpu" if self.on_cpu else "gpu"
+        return f"{kind}{self.nodes}x{self.devices}" if self.nodes > 1 else f"{kind}{self.devices}"
+
+    def is_baseline_of(self, other: Way) -> bool:
+        """Whether ``other``'s speedup is measured against it: one device, the same batch."""
+        return (
+            (self.strategy, self.nodes, self.devices) == ("eager", 1, 1)
+            and (self.batch_size, self.precision) == (other.batch_size, other.precision)
+            and self != other
+        )
+
+
+def renamed(rows: Iterable[Published], given: Mapping[str, str]) -> list[Published]:
+    """Return ``rows`` with our names of models and strategies; ``given``: ours by the source's.
+
+    Raises ParbenchError for a name that is not clear.
+    """
+    ours = {
+        "model": _by_spelling({}, given, models.names()),
+        "strategy": _by_spelling(CALLED, given, strategies.names()),
+    }
+    found = []
+    for row in rows:
+        changes: dict[str, Any] = {}
+        for key, known in ours.items():
+            printed = getattr(row, key)
+            name = known.get(_spelled(printed)) or ("eager" if not printed else None)
+            if name is None:
+                names = models.names() if key == "model" else strategies.names()
+                raise ParbenchError(
+                    f"line {row.line}: {key} {brief(printed)!r} is none of parbench's"
+                    f"{nearest(printed.lower(), names)}; say which it is, for example "
+                    f'--names "{brief(printed, 30)}={names[0]}", or add it (docs/extending.md)'
+                )
+            changes[key] = name
+        changes["note"] = "; ".join(
+            [f"{key} printed as {getattr(row, key)}" for key in ours if getattr(row, key)]
+            + ([row.note] if row.note else [])
+        )
+        found.append(row.model_copy(update=changes))
+    return found
+
+
+def _spelled(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _by_spelling(
+    called: Mapping[str, str], given: Mapping[str, str], names: Iterable[str]
+) -> dict[str, str]:
+    own = {_spelled(name): name for name in names}
+    chosen = {_spelled(key): name for key, name in given.items() if name in own.values()}
+    return {**called, **own, **chosen}
+
+
+def values(name: str, rows: Iterable[Published]) -> str:
+    """Return the CSV of published values of the source ``name``, in our units and as printed."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        own = converted(row)
+        if isinstance(own, Contradiction):
+            raise ParbenchError(f"line {row.line}: {own.says}; correct the table, or --columns")
+        metric = METRICS.get(row.metric)
+        unit = metric.unit if metric and metric.kind == "absolute" else own.unit
+        values = {"study": name, "value": repr(own.value), "unit": unit}
+        printed = {"published_unit": row.unit or unit}
+        writer.writerow(own.model_dump(include=set(COLUMNS)) | values | printed)
+    return out.getvalue()
+
+
+def study(name: str, title: str, rows: list[Published]) -> str:
+    """Return the study of these rows at the source's scale: YAML with what is to be filled in."""
+    ways = list(dict.fromkeys(map(Way.of, rows)))
+    usual = {key: value for key, value in USUAL.items() if not _states(key, ways)}
+    head = {
+        "title": title,
+        "description": "What is compared, and why: fill in.",
+        "citation": {"text": "Authors (year), title, where: fill in"},
+        "published": name,
+        "dataset": "cifar10",
+        "seeds": [0, 1, 2, 3],
+    }
+    return "\n".join(
+        [
+            _yaml(head),
+            "# The table does not state these: put in what the source says elsewhere, under",
+            "# `settings`, and leave here what it leaves open.",
+            _yaml({"assumed": usual}),
+            _grid(rows, ways, _stated, Way.hardware.fget),
+        ]
+    )
+
+
+def copy(name: str, title: str, rows: list[Published]) -> str | None:
+    """Return the study's small copy for two cores; None if none of it fits there."""
+    ways = [way for way in dict.fromkeys(map(Way.of, rows)) if way.nodes * way.devices <= 2]
+    own_rows = [row for row in rows if Way.of(row) in ways]
+    if not ways:
+        return None
+    usual = {key: value for key, value in USUAL.items() if not _states(key, ways)}
+    head = {
+        "title": f"{title}, scaled down to processor cores",
+        "description": "The rows of at most two devices, on as many cores, with few images.",
+        "citation": None,
+        "published": name,
+        "scaled_from": name,
+        "dataset": "cifar10",
+        "seeds": [0, 1, 2, 3],
+        "settings": SMALL,
+        "assumed": {key: value for key, value in usual.items() if key not in SMALL},
+    }
+    return f"{_yaml(head)}\n{_grid(own_rows, ways, _stated, lambda way: f'cpu{way.devices}', True)}"
+
+
+def claims(name: str) -> str:
+    """Return a claim to be changed, for claims.yaml; every line of it is a comment."""
+    return "\n".join(
+        [
+            f"# {name}-faster:",
+            f"#   study: {name}",
+            "#   claim: What the source says in words, in your own.",
+            "#   test: {metric: train_seconds, numerator: {devices: 2}, denominator: {devices: 1}, "
+            'op: "<"}',
+            "#   parts:",
+            "#     - {about: {model: resnet50}, size: 0.54}",
+            "",
+        ]
+    )
+
+
+def _states(key: str, ways: Iterable[Way]) -> bool:
+    """Return whether the table itself states a setting."""
+    stated = {"global_batch": "batch_size", "precision": "precision"}
+    return key in stated and all(getattr(way, stated[key]) for way in ways)
+
+
+def _stated(way: Way) -> dict[str, Any]:
+    """Return the settings that the table states for a variant."""
+    stated: dict[str, Any] = {}
+    if way.batch_size.isdecimal():
+        stated["global_batch"] = int(way.batch_size)
+    if way.precision:
+        stated["precision"] = way.precision.lower()
+    return stated
+
+
+def _grid(
+    rows: list[Published],
+    ways: list[Way],
+    settings: Callable[[Way], dict[str, Any]],
+    hardware: Callable[[Way], str],
+    small: bool = False,
+) -> str:
+    """Return the models, variants, pairs and tables of a study."""
+    own_models = list(dict.fromkeys(row.model for row in rows))
+    entries = {
+        model: {"options": models.load(model).SMALL} if small and models.load(model).SMALL else {}
+        for model in own_models
+    }
+    variants, compare = {}, []
+    for way in ways:
+        baseline = next((other for other in ways if other.is_baseline_of(way)), None)
+        own = [row.model for row in rows if Way.of(row) == way]
+        trained = [model for model in own_models if model in own]
+        options = Configuration.of_row(next(row for row in rows if Way.of(row) == way)).options
+        published = {
+            "strategy": way.strategy,
+            "nodes": way.nodes,
+            "devices_per_node": way.devices,
+            **({"batch_size": int(way.batch_size)} if way.batch_size.isdecimal() else {}),
+            **({"precision": way.precision} if way.precision else {}),
+        }
+        entry = {
+            "strategy": way.strategy,
+            "options": {key: yaml.safe_load(value) for key, value in options.items() if value},
+            "models": trained if trained != own_models else None,
+            "hardware": hardware(way),
+            "settings": settings(way),
+            "baseline": baseline and baseline.name,
+            "published": published,
+        }
+        variants[way.name] = {key: value for key, value in entry.items() if value}
+        if baseline is not None:
+            compare.append({"variant": way.name, "baseline": baseline.name})
+    kinds = groupby(sorted(ways, key=hardware), hardware)
+    compare += [{"variant": first.name, "baseline": first.name} for _, (first, *_) in kinds]
+    metrics = [metric for metric in dict.fromkeys(row.metric for row in rows) if metric in METRICS]
+    table = {"title": title_of(rows), "variants": list(variants), "metrics": metrics}
+    grid = {"models": entries, "variants": variants, "pairs": {"compare": compare}}
+    return _yaml(grid | {"tables": [table]})
+
+
+def title_of(rows: list[Published]) -> str:
+    """Return the name of the source's first table."""
+    return rows[0].table
+
+
+def _yaml(value: Mapping[str, Any]) -> str:
+    """Return YAML of block style whose innermost mappings stand on one line."""
+    return yaml.dump(value, sort_keys=False, width=110, default_flow_style=None, allow_unicode=True)

@@ -1,0 +1,83 @@
+"""scripts/study.py: what a new study is made of, and what a table must say for that."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from workspace import Workspace
+
+TABLE = """\
+# Results
+
+| Network | Method | GPUs | Time (min) | Top-1 (%) |
+|---|---|---|---|---|
+| ResNet-50 | PyTorch | 1 | 56.4 | 83.53 |
+| ResNet-50 | Horovod | 2 | 39.2 | 83.04 |
+| Swin | PyTorch | 1 | 120.6 | 91.20 |
+| Swin | Horovod | 2 | 92.6 | 89.96 |
+"""
+COLUMNS = "Network=model, Method=strategy, GPUs=devices, Time=train_seconds, Top-1=test_accuracy"
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    made = Workspace(tmp_path_factory.mktemp("a project"))
+    (made.folder / "table.md").write_text(TABLE)
+    return made
+
+
+def new(workspace, *words, table="table.md", columns=COLUMNS):
+    """Run `study.py new` on a table."""
+    words = ["new", *words, "--table", table, "--columns", columns]
+    return workspace.run("scripts/study.py", *words, check=False)
+
+
+def test_its_files_are_a_study_and_a_small_copy_that_can_be_planned(workspace):
+    done = new(workspace, "mine", "--given", "hardware=A100", "--title", "Two GPUs")
+    assert done.returncode == 0, done.stderr
+    assert "studies/mine.yaml" in done.stdout
+    assert "#   study: mine" in done.stdout
+    with (workspace.folder / "studies/published/mine.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    first = rows[0]
+    assert (first["model"], first["strategy"], first["hardware"]) == ("resnet50", "eager", "A100")
+    assert (float(first["value"]), first["unit"]) == (56.4 * 60, "s")
+    assert (first["published_value"], first["published_unit"]) == ("56.4", "min")
+    assert first["note"] == "model printed as ResNet-50; strategy printed as PyTorch"
+    assert rows[4]["published_value"] == "83.53"
+    for study in ("mine", "mine-cpu"):
+        workspace.snakemake("-n", "--config", f"studies=[{study}]")
+        text = (workspace.folder / f"studies/{study}.yaml").read_text()
+        assert "horovod-2" in text
+    again = new(workspace, "mine", "--given", "hardware=A100")
+    assert "exists; choose another name, or remove it" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "change", "sentence"),
+    [
+        (["a/b"], {}, "'a/b' is no name of a study; use small letters, digits and hyphens"),
+        (["x"], {"Swin": "GPT-9"}, "line 7: model 'GPT-9' is none of parbench's"),
+        (["x"], {"Horovod": "Hogwild"}, "line 6: strategy 'Hogwild' is none of parbench's"),
+        (["x"], {"56.4": "56,400.2.1"}, "line 5: column 'Time (min)': '56,400.2.1' is not one"),
+    ],
+)
+def test_what_a_table_must_say(workspace, words, change, sentence):
+    text = TABLE
+    for old, other in change.items():
+        text = text.replace(old, other, 1)
+    (workspace.folder / "other.md").write_text(text)
+    done = new(workspace, *words, table="other.md")
+    assert done.returncode != 0
+    assert sentence in done.stderr
+    assert not (workspace.folder / "studies/x.yaml").exists()
+
+
+def test_names_of_ones_own_are_mapped(workspace):
+    (workspace.folder / "own.md").write_text(TABLE.replace("Swin", "Our transformer"))
+    done = new(workspace, "own", "--names", "Our transformer=swin", table="own.md")
+    assert done.returncode == 0, done.stderr
+    assert "swin" in (workspace.folder / "studies/own.yaml").read_text()
