@@ -12,10 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+import training
+from parbench.data import dataset
 from parbench.errors import ParbenchError
 from parbench.launch import turns
 from parbench.versus import measuring, program
 from parbench.versus.program import Misbehaved, Program
+from require import require_package
 from workspace import ROOT
 
 TRAINS = """
@@ -134,6 +137,29 @@ def test_samples_of_all_ranks_count(make):
     (of_ranks,), (of_one,) = samples.values()
     assert of_ranks % 3 == 0  # one and two in each step
     assert of_one % 4 == 0
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("loop", ["loader", "lightning", "accelerate"])
+def test_loops_that_people_use_take_turns_with_ours(tmp_path, monkeypatch, loop):
+    require_package("peers", "lightning")
+    monkeypatch.setattr(turns, "SLICE_SECONDS", 0.01)
+    sizes = {"classes": 10, "image_size": 32, "train_samples": 160, "test_samples": 32}
+    data = tmp_path / "data.safetensors"
+    spec = {"kind": "synthetic", "seed": 0, **sizes}
+    dataset.prepare("synthetic", spec, data, tmp_path / "digest.json")
+    cell = training.cell(model="simple_cnn", train_samples=None, test_samples=None, augment=True)
+    (tmp_path / "cell.json").write_text(json.dumps(cell.json()))
+
+    def peer(way: str) -> Program:
+        script = ROOT / "scripts/parbench/bench/peer.py"
+        words = [sys.executable, script, way, tmp_path / "cell.json", tmp_path]
+        scripts = {"PYTHONPATH": str(ROOT / "scripts")}
+        return Program(way, shlex.join(map(str, words)), scripts, tmp_path / f"{way}.log", 600)
+
+    found = once(peer(loop), peer("parbench"))
+    assert {turn.side for turn in found.slices} == {0, 1}
+    assert all(turn.samples % cell.training.global_batch == 0 for turn in found.slices)
 
 
 def test_every_second_restart_is_of_equal_sides(make):

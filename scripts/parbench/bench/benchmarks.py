@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import shutil
@@ -31,7 +30,6 @@ from parbench.versus.program import Program
 ROOT = Path(__file__).resolve().parents[3]
 # What a copy of a checkout does not need.
 LEFT_OUT = (".*", "__pycache__", "bundle", "evidence", "final.*", "results", "tests")
-PEERS = {"loader": "torch", "lightning": "lightning", "accelerate": "accelerate"}
 BATCH, STEPS = 64, 8  # all of the dataset's 512 images
 BARE = "a bare Snakefile"
 
@@ -196,8 +194,9 @@ def loop(context: Context, steps: int = 200) -> list[BenchRow]:
 
 
 def peers(context: Context, minutes: float = 5.0) -> list[BenchRow]:
-    """Measure our loop's speed over that of loops that people use, on one core, as in `versus`"""
-    cells, rows = TimedCells(ROOT, context.folder / "this", LOOP), []
+    """Measure our loop's speed over that of loops that people use, on one core, as in `versus`, and
+    one of these beside itself and beside itself slowed by 3 %."""
+    cells = TimedCells(ROOT, context.folder / "this", LOOP)
     paths = cells.folder.glob("results/cells/*/cell.json")
     path = next(each for each in paths if read_cell(each).training.global_batch == BATCH)
     script = Path(__file__).with_name("peer.py")
@@ -207,16 +206,23 @@ def peers(context: Context, minutes: float = 5.0) -> list[BenchRow]:
         command = shlex.join([sys.executable, str(script), way, str(path), str(cells.data)])
         return Program(way, command, environment, context.folder / f"{way}.log", patience=600)
 
+    def compared(a: str, b: str, what: str) -> list[BenchRow]:
+        found = measuring.compare(program(a), program(b), minutes, lambda _: None)
+        equal = [f"{a} beside itself"] if measuring.of(found, True).restarts else []
+        return [
+            BenchRow(each, "x", measuring.of(found, each != what).series.points)
+            for each in (what, *equal)
+        ]
+
     before = os.sched_getaffinity(0)
     with devices.whole([core], "bench"):
         os.sched_setaffinity(0, [core])  # the programs inherit it
-        for way, package in PEERS.items():
-            if importlib.util.find_spec(package) is None:
-                print(f"  {way}: {package} is not installed in this environment; left out")
-                continue
-            found = measuring.compare(program(way), program("parbench"), minutes, lambda _: None)
-            values = measuring.of(found, False).series.points
-            rows.append(BenchRow(f"speed of our loop over that of {way}", "x", values))
+        rows = [
+            row
+            for way in ("loader", "lightning", "accelerate")
+            for row in compared(way, "parbench", f"speed of our loop over that of {way}")
+        ]
+        rows += compared("lightning-slowed", "lightning", "speed of Lightning over itself, slowed")
     os.sched_setaffinity(0, before)
     return rows
 
