@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import claims as claims_program
 import constructed
-from constructed import CPU1, CPU2, make_hardware
+from constructed import CPU1, CPU2, make_cell, make_hardware, make_pair, make_pair_metrics
 from parbench import by_schema
 from parbench.audit.arithmetic import Contradiction, Sure
 from parbench.errors import ParbenchError
@@ -533,6 +533,26 @@ def test_pairs_answer_whatever_is_made_of_their_times(metric, mean):
     assert one.measured.mean == pytest.approx(mean, rel=0.01)
 
 
+def test_energy_is_told_by_pairs_that_read_it_and_no_number_of_devices_bounds_it():
+    claim = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="joules_per_sample", size=4.0)
+    times = turns(DDP, EAGER, *FAST)
+    made = judged(claim, EAGER, times)
+    assert (made.verdict, made.reason) == (words.NOT_TESTED, words.NO_PAIR)
+    energy = turns(DDP, EAGER, 3.99, 4.0, 4.01, 4.0).pairs
+    made = judged(claim, EAGER, times.model_copy(update={"energy": energy}))
+    assert answers(made) == [(words.AS_CLAIMED, words.AS_PUBLISHED)]
+
+
+def test_a_restart_of_energy_is_made_of_joules():
+    sides = [make_cell(name, "net", name, CPU1) for name in ("ddp", "eager")]
+    content = make_pair_metrics(make_pair("a pair", sides), seconds=(1.0, 3.0))
+    for each in content["slices"]:
+        each["joules"] = (50.0, 100.0)[each["side"]]
+    run = records.of(content, "a run")
+    assert math.exp(restart(run).value) == pytest.approx(3.0)
+    assert math.exp(restart(run, "joules").value) == pytest.approx(2.0)
+
+
 def test_a_rate_cannot_grow_by_more_than_the_devices_give():
     claim = ratio({"strategy": "ddp"}, {"strategy": "eager"}, ">", "samples_per_second", size=3.0)
     made = judged(claim, EAGER, turns(DDP, EAGER, *FAST))
@@ -701,7 +721,7 @@ def make_report(folder: Path, claim: dict, groups=None, **study) -> dict:
     ]
     (folder / "published.csv").write_text("\n".join([HEAD, *rows]) + "\n")
     published = [folder / "published.csv"]
-    return collect(paths, claimed=folder / "claims.yaml", published=published)
+    return collect(paths, claimed=[folder / "claims.yaml"], published=published)
 
 
 def test_the_first_page_is_the_verdicts_on_claims(tmp_path):
@@ -794,7 +814,7 @@ def test_evidence_of_several_machines_is_a_matrix(tmp_path):
         shutil.copytree(paths["cells"], cells, dirs_exist_ok=True)
         studies.append(paths | {"cells": cells})
     published = [tmp_path / "here" / "published.csv"]
-    data = collect(*studies, claimed=tmp_path / "claims.yaml", published=published)
+    data = collect(*studies, claimed=[tmp_path / "claims.yaml"], published=published)
     matrix = data["claims"]["matrix"]
     (row,) = matrix["rows"]
     columns = [column for head in matrix["heads"][1:] for column in head["columns"]]

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
+import shlex
+import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 from parbench import errors, machine, software, variables
 from parbench.cell import Cell, Hardware
 from parbench.launch import devices
-from parbench.measure import cores, steering
+from parbench.measure import cores, meters, steering
 from training import altered, cell
 
 SCRIPTS = variables.SCRIPTS
@@ -158,6 +164,27 @@ def test_a_gpu_has_the_cores_nearest_to_it_and_no_more_than_its_part(
     for threads, expected in ((4, 8), (8, 14), (7, 14), (1, 2)):
         assert devices.needed(on(2, threads), 1) == (2, expected)
     assert devices.needed(on(1, 20), 1) == (1, 7)
+
+
+def test_without_nvidia_smi_torch_tells_the_cards(program, monkeypatch, tmp_path):
+    (tmp_path / "torch.py").write_text(
+        "import os\n"
+        "class cuda:\n"
+        "    device_count = lambda: 2 - ('CUDA_VISIBLE_DEVICES' in os.environ)\n"
+        "    def get_device_properties(number):\n"
+        "        card = type('Card', (), {'name': 'NVIDIA A100', 'total_memory': 2**36})\n"
+        "        card.uuid = 'ab'[number]\n"
+        "        return card\n"
+    )
+    program("python", f'PYTHONPATH={shlex.quote(str(tmp_path))} exec {sys.executable} "$@"')
+    found = shutil.which
+    monkeypatch.setattr(
+        shutil, "which", lambda name: (name != "nvidia-smi" and found(name)) or None
+    )
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin/python"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert machine.usable_gpus() == ["GPU-b"]
+    assert [card["memory_mib"] for card in machine.accelerators()] == [65536, 65536]
 
 
 LISTING = """\
@@ -487,6 +514,37 @@ def test_what_steers_the_speed_of_cores_and_gpus_is_told(program, tmp_path, monk
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY")
     monkeypatch.setattr(steering, "MPS", tmp_path / "none")
     assert steering.of_gpus() == {"MPS": "off", "NCCL": "its defaults"}
+
+
+def test_energy_and_throttling_are_what_the_counters_of_all_cards_say(monkeypatch):
+    class NVMLError(Exception):
+        pass
+
+    def violated(card, policy):
+        if card == "GPU-c":
+            raise NVMLError
+        return SimpleNamespace(violationTime=(policy + 1) * 1e8)
+
+    nvml = SimpleNamespace(
+        NVMLError=NVMLError,
+        NVML_PERF_POLICY_POWER=0,
+        NVML_PERF_POLICY_THERMAL=1,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetTotalEnergyConsumption={"GPU-a": 1000, "GPU-b": 2500, "GPU-c": 1}.get,
+        nvmlDeviceGetViolationStatus=violated,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda device: SimpleNamespace(uuid="abc"[device.index]),
+    )
+    cards = [torch.device("cuda", index) for index in range(3)]
+    assert meters.counters(cards[:2]).tolist() == pytest.approx([3.5, 0.6])
+    joules, throttled = meters.counters(cards)
+    assert (joules, math.isnan(throttled)) == (pytest.approx(3.501), True)
+    assert np.isnan(meters.counters([])).all()
 
 
 def test_what_gpus_talk_by_is_read_from_a_log_of_nccl(monkeypatch, tmp_path):

@@ -157,6 +157,8 @@ def test_sides_take_turns_and_who_waits_is_stopped(launch, watched):
         samples = {each["samples"] for each in slices if each["side"] == side}
         assert samples == {48 * told["steps"]}
         assert told["steps"] >= 4
+        state = [each["state_mib"] for each in told["peak_memory_mib"]["processes"]]
+        assert (len(state), min(state) > 0) == (sizes[side], True)
     assert [each["environment"]["world_size"] for each in metrics["sides"]] == sizes
     own = [provenance.combined(provenance.code_of(side)) for side in (first, BOTH[1])]
     assert [each["environment"]["side_digest"] for each in metrics["sides"]] == own

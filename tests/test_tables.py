@@ -106,6 +106,24 @@ def test_a_speedup_needs_no_whole_trainings_and_names_its_machine():
     assert (whole["verdict"], whole["reason"]) == (words.NOT_RUN, "not measured")
 
 
+def test_energy_and_memory_are_of_sides_of_pairs_where_no_training_was_whole():
+    left = {"told": {"not_run": "not measured"}}
+    spent = {
+        "slices": [
+            {"pair": n, "side": side, "samples": 64, "seconds": 1.0, "disturbed": False}
+            | {"others": 0.0, "steal": 0.0, "waited": None, "joules": joules}
+            for n in range(4)
+            for side, joules in enumerate((96.0, 64.0))
+        ]
+    }
+    shown = [{"title": "T", "variants": ["ddp"], "metrics": ["joules_per_sample"]}]
+    ddp = group("ddp", turns=TURNS, beside=spent, **left)
+    found = row(table(group(**left), ddp, tables=shown), "joules_per_sample", "ddp")
+    assert found[["mean", "n_seeds", "of", "unit"]].tolist() == [1.5, 4, "restarts", "J"]
+    found = row(table(group(), ddp, tables=shown), "joules_per_sample")
+    assert found["mean"] == 1.0
+
+
 def test_a_rate_of_a_second_is_called_short():
     for seconds, short in (([1.9, 3.0], True), ([2.0, 3.0], False)):
         frame = table(group(seeds=2, measured={"train_seconds": seconds}))

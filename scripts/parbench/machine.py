@@ -12,7 +12,9 @@ import math
 import os
 import platform
 import re
+import shutil
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -257,13 +259,27 @@ def driver_trouble() -> str | None:
     return _accelerators()[1]
 
 
+_QUERY = "--query-gpu=name,memory.total,driver_version,uuid"
+_BY_DRIVER = ("nvidia-smi", _QUERY, "--format=csv,noheader,nounits")
+# The same lines, for containers that are given computing alone and have no nvidia-smi.
+_BY_TORCH = """
+import torch
+for number in range(torch.cuda.device_count()):
+    card = torch.cuda.get_device_properties(number)
+    print(f"{card.name}, {card.total_memory >> 20}, , GPU-{card.uuid}")
+"""
+_ALL_CARDS = ("env", "-u", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER=PCI_BUS_ID")
+
+
 @functools.cache
 def _accelerators() -> tuple[tuple[dict, ...], str | None]:
     # Do not spend time on nvidia-smi without a driver.
     if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
         return (), None
-    query = "--query-gpu=name,memory.total,driver_version,uuid"
-    text, trouble = asked(["nvidia-smi", query, "--format=csv,noheader,nounits"])
+    program, command = "nvidia-smi", list(_BY_DRIVER)
+    if shutil.which(program) is None:
+        program, command = "torch", [*_ALL_CARDS, sys.executable, "-c", _BY_TORCH]
+    text, trouble = asked(command)
     gpus: list[dict] = []
     for line in text.splitlines():
         name, memory, driver, uuid = (["", *map(str.strip, line.rsplit(",", 3))] + [""] * 4)[1:5]
@@ -273,8 +289,8 @@ def _accelerators() -> tuple[tuple[dict, ...], str | None]:
         memory_mib = int(memory) if memory.isdigit() else 0
         gpus.append({"name": name, "memory_mib": memory_mib, "driver": driver, "uuid": uuid})
     if not gpus:
-        return (), f"nvidia-smi: {trouble or last_line(text)}"
-    return tuple(_with_slices(gpus)), trouble and f"nvidia-smi: {trouble}"
+        return (), f"{program}: {trouble or last_line(text)}"
+    return tuple(_with_slices(gpus)), trouble and f"{program}: {trouble}"
 
 
 def _with_slices(gpus: list[dict]) -> list[dict]:

@@ -23,7 +23,11 @@ from parbench.errors import ParbenchError
 PARTS = ("train", "test")
 PADDING = 4  # zero pixels on each side before a random crop: the usual CIFAR augmentation
 # As in torchvision's transforms of its published weights.
-IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+# Mean and deviation of each channel, by what a cell says instead of those of its dataset.
+MOMENTS = {
+    "imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+    "none": ([0.0] * 3, [1.0] * 3),
+}
 
 # Distinct constants keep the order of samples independent of their augmentation.
 _ORDER, _AUGMENT = 1, 2

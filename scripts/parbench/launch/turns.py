@@ -37,10 +37,15 @@ class Side(Ranks):
     lines: list[dict] = field(default_factory=list)  # reports of ranks for the current turn
     pids: dict[str, list[int]] = field(default_factory=dict)  # of its processes, by node
     steps: int = LEAST_STEPS  # of a slice
+    peak_memory_mib: dict | None = None  # as its ranks know it after a slice
 
     def json(self) -> dict:
         """Return the side's entry for metrics.json."""
-        return {"steps": self.steps, "environment": read_json(self.state / "environment.json")}
+        return {
+            "steps": self.steps,
+            "environment": read_json(self.state / "environment.json"),
+            "peak_memory_mib": self.peak_memory_mib,
+        }
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,8 @@ class Slice:
     model which the pair compares.
 
     ``others``: core seconds that other programs used; ``steal``: that the hypervisor took away;
-    ``waited``: seconds in which some program waited for a core, None if the kernel does not tell.
+    ``waited``: seconds in which some program waited for a core, None if the kernel does not tell;
+    ``joules``: of the accelerators of all ranks, None if unknown.
     """
 
     pair: int
@@ -59,6 +65,7 @@ class Slice:
     others: float
     steal: float
     waited: float | None
+    joules: float | None = None
 
     @property
     def disturbed(self) -> bool:
@@ -167,6 +174,8 @@ class _Lead:
         nodes = {row["node"]: row for row in rows}.values()  # ranks on a node see the same cores
         busy, own = sum(row["busy"] for row in nodes), sum(row["own"] for row in rows)
         waited = [row["waited"] for row in nodes]
+        joules = [row["joules"] for row in rows]
+        side.peak_memory_mib = rows[0].get("peak_memory_mib")
         return Slice(
             pair,
             number,
@@ -175,6 +184,7 @@ class _Lead:
             max(0.0, busy - own),
             sum(row["steal"] for row in nodes),
             None if None in waited else sum(waited),
+            None if None in joules else sum(joules),
         )
 
     def _tell(self, side: Side, line: str) -> None:

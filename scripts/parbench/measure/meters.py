@@ -1,10 +1,11 @@
-"""Energy and memory of all ranks in the timed steps, across interruptions of a training."""
+"""Energy, throttling and memory of all ranks in the timed steps, across interruptions of a
+training."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,7 @@ class Meters:
     def __init__(self, strategy: Strategy):
         self.strategy = strategy
         self._accelerators = [device for device in strategy.devices if device.type == "cuda"]
-        self._joules = 0.0  # of this rank
+        self._counted = np.zeros(2)  # of this rank: joules, throttled seconds
         self._peaks = [0.0 for _ in self._places()]
         self._baseline = in_use_mib(self._accelerators)
         self._held = {"dataset": self._peaks, "state": self._peaks}
@@ -39,11 +40,11 @@ class Meters:
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
-        """Count energy and peak memory of a stretch of steps."""
+        """Count energy, throttling and peak memory of a stretch of steps."""
         is_reset = reset_peak(self._accelerators)
-        before = joules(self._accelerators)
+        before = counters(self._accelerators)
         yield
-        self._joules += joules(self._accelerators) - before
+        self._counted += counters(self._accelerators) - before
         process, *devices = peak_mib(self._accelerators)
         peaks = [process if is_reset else math.nan, *devices]
         self._peaks = np.maximum(self._peaks, peaks).tolist()
@@ -55,19 +56,27 @@ class Meters:
             for name, tensors in (("dataset", list(dataset)), ("state", list(state)))
         }
 
-    def joules(self) -> float | None:
-        """Return the energy of all ranks in joules; None if any rank's is unknown."""
-        return _known(self.strategy.reduced([self._joules], "sum")[0])
+    @property
+    def own_joules(self) -> float:
+        """The energy of this rank's accelerators so far, in joules; NaN if unknown."""
+        return float(self._counted[0])
+
+    def totals(self) -> tuple[float | None, float | None]:
+        """Return what the accelerators of all ranks used in joules, and the seconds in which power
+        or heat held their clocks down; None where any rank's is unknown."""
+        joules, throttled = self.strategy.reduced(self._counted.tolist(), "sum")
+        return _known(joules), _known(throttled)
 
     def keep(self) -> dict:
         """Return what a checkpoint stores for ``resume``, by rank; all ranks call it."""
-        rows = self.strategy.gathered([self._joules, *self._peaks])
+        rows = self.strategy.gathered([*self._counted, *self._peaks])
         return {"by_rank": [list(map(_known, row)) for row in rows]}
 
     def resume(self, kept: dict) -> None:
         """Continue from what a checkpoint stored."""
         row = kept["by_rank"][self.strategy.rank]
-        self._joules, *self._peaks = (math.nan if value is None else value for value in row)
+        values = [math.nan if value is None else value for value in row]
+        self._counted, self._peaks = np.array(values[:2]), values[2:]
 
     def peak_memory(self) -> dict:
         """Return `peak_memory_mib` of metrics.json: for every process and accelerator."""
@@ -157,23 +166,39 @@ def peak_mib(accelerators: list[torch.device]) -> list[float]:
     return [_status_mib("VmHWM"), *peaks]
 
 
-def joules(accelerators: list[torch.device]) -> float:
-    """Return the energy used by accelerators, from NVML's counters; NaN if it is unknown.
+def counters(accelerators: list[torch.device]) -> np.ndarray:
+    """Return, from NVML's counters, the joules that accelerators have used so far, and the seconds
+    in which power or heat has held their clocks down (added up over them); NaN where unknown.
 
     CPU cells have no energy: a CPU's counter covers the whole package, including other cells.
     """
+    unknown = np.full(2, math.nan)
     if not accelerators:
-        return math.nan
+        return unknown
     import torch
 
     try:
         import pynvml
     except ModuleNotFoundError:  # a bare machine
-        return math.nan
+        return unknown
+
+    def millijoules(card: Any) -> float:
+        return pynvml.nvmlDeviceGetTotalEnergyConsumption(card)
+
+    def nanoseconds(card: Any) -> float:
+        limits = (pynvml.NVML_PERF_POLICY_POWER, pynvml.NVML_PERF_POLICY_THERMAL)
+        return sum(pynvml.nvmlDeviceGetViolationStatus(card, of).violationTime for of in limits)
+
+    def total(read: Callable[[Any], float]) -> float:
+        try:
+            return sum(map(read, cards))
+        except pynvml.NVMLError:  # an old GPU or a slice (MIG)
+            return math.nan
+
     try:
         pynvml.nvmlInit()
         uuids = [torch.cuda.get_device_properties(device).uuid for device in accelerators]
-        handles = [pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") for uuid in uuids]
-        return sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, handles)) / 1000
-    except (AttributeError, pynvml.NVMLError):  # torch 2.1 has no UUID; an old GPU or a MIG slice
-        return math.nan
+        cards = [pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") for uuid in uuids]
+    except (AttributeError, pynvml.NVMLError):  # torch 2.1 has no UUID
+        return unknown
+    return np.array([total(millijoules) / 1e3, total(nanoseconds) / 1e9])

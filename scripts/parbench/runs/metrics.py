@@ -12,9 +12,9 @@ from operator import attrgetter, methodcaller
 from typing import Any
 
 from parbench.runs.parts import Epoch, Inference, Memory, Operator, Profiled
-from parbench.runs.records import Run
+from parbench.runs.records import Run, Trained
 
-Read = Callable[[Run], float | None]
+Read = Callable[[Run | Trained], float | None]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Metric:
     clocked: bool = False
     optional: bool = False  # no row if no run has a value
     named: bool = False  # a row only in tables that name it
+    of_sides: bool = False  # read from sides of pairs, too, where no run of its own has a value
     of: str = "one"  # model, "several" trained together, or "any" number of models
 
     @property
@@ -95,33 +96,29 @@ def _throughput(name: str, label: str, read: Read, **more: Any) -> Metric:
 
 
 def _memory(of: str, where: str, label: str, **more: Any) -> Metric:
-    def read(run: Run) -> float | None:
-        entries = getattr(run.peak_memory_mib, where)
+    def read(run: Run | Trained) -> float | None:
+        entries = getattr(run.peak_memory_mib, where, ())
         return max((entry.mib for entry in entries if entry.mib is not None), default=None)
 
-    return Metric(f"peak_memory_{of}_mib", label, "MiB", "absolute", read=read, **more)
+    name = f"peak_memory_{of}_mib"
+    return Metric(name, label, "MiB", "absolute", read=read, of_sides=True, **more)
 
 
 def _memory_of(kind: str, label: str, read: Callable[[Memory], float]) -> Metric:
     """Return a part of the peak memory of the fullest device or, on CPUs, the largest process."""
 
-    def fullest(run: Run) -> float | None:
-        entries = run.peak_memory_mib.devices or run.peak_memory_mib.processes
+    def fullest(run: Run | Trained) -> float | None:
+        peak = run.peak_memory_mib
+        entries = (peak.devices or peak.processes) if peak else ()
         known = [entry for entry in entries if None not in (entry.mib, entry.state_mib)]
         return read(max(known, key=attrgetter("mib"))) if known else None
 
-    return Metric(f"memory_{kind}_mib", label, "MiB", "absolute", read=fullest, optional=True)
+    more = {"read": fullest, "optional": True, "of_sides": True}
+    return Metric(f"memory_{kind}_mib", label, "MiB", "absolute", **more)
 
 
 def _activations(entry: Memory) -> float:
     return max(0.0, entry.mib - (entry.baseline_mib + entry.dataset_mib + entry.state_mib))
-
-
-def _joules_per_sample(run: Run) -> float | None:
-    if run.beside:  # the counter is of the whole card, which other models share
-        return None
-    joules = run.energy_joules
-    return joules and joules / (run.samples_per_second * run.train_seconds)
 
 
 def _batch_seconds(run: Run) -> float | None:
@@ -188,6 +185,7 @@ _ALL = (
     _seconds("startup_seconds", "Start-up"),
     _optional("compile_seconds", "Compilation", "s"),
     _optional("disk_wait_seconds", "Waiting for images from disk", "s"),
+    _optional("throttled_seconds", "Clocks held down by power or heat", "s"),
     _throughput("samples_per_second", "Throughput", attrgetter("samples_per_second")),
     Metric(
         "tokens_per_second",
@@ -252,9 +250,10 @@ _ALL = (
         "Energy per sample",
         "J",
         "absolute",
-        read=_joules_per_sample,
+        read=attrgetter("joules_per_sample"),
         clocked=True,
         optional=True,
+        of_sides=True,
     ),
     Metric(
         "mfu",

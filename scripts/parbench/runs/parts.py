@@ -267,16 +267,19 @@ class Resumed(Record):
 
 
 class Side(Record):
-    """One side of a pair."""
+    """One side of a pair; older files have no memory."""
 
     steps: Annotated[int, Field(ge=4)] | None = Field(
         description="optimizer steps (of inference: batches) of a slice, as warm-up found them"
     )
     environment: Environment
+    peak_memory_mib: PeakMemory | None = Field(
+        None, description="of the timed steps of all slices; null where predicting is timed"
+    )
 
 
 class Slice(Record):
-    """One turn of one side."""
+    """One turn of one side; older files have no joules."""
 
     pair: Count = Field(description="from 0")
     side: Count = Field(description="in the cell's order")
@@ -296,4 +299,9 @@ class Slice(Record):
     disturbed: bool = Field(
         description="others and steal exceed a twentieth of the seconds: the pair was taken once "
         "more"
+    )
+    joules: Positive | None = Field(
+        None,
+        description="of the accelerators by NVML, which renews its counters some ten times a "
+        "second; null where it cannot be read, or where other models share them",
     )

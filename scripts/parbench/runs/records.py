@@ -69,12 +69,15 @@ WholePair = Annotated[Pair, PlainValidator(partial(_as, Pair)), _OBJECT]
 class Trained:
     """A cell that was trained: in a run of its own, or as a side of a pair.
 
-    ``code``: the digest of its code, None in older files of pairs.
+    ``code``: the digest of its code, None in older files of pairs. ``peak_memory_mib`` and
+    ``joules_per_sample``: of a side alone; None if unknown.
     """
 
     cell: Cell
     environment: Environment
     code: str | None
+    peak_memory_mib: PeakMemory | None = None
+    joules_per_sample: float | None = None
 
 
 class Run(Extended):
@@ -158,6 +161,13 @@ class Run(Extended):
         return seconds(self.started, self.finished)
 
     @property
+    def joules_per_sample(self) -> float | None:
+        """The energy of a sample; None if unknown, or if other models share the accelerators."""
+        if self.beside or self.energy_joules is None:
+            return None
+        return self.energy_joules / (self.samples_per_second * self.train_seconds)
+
+    @property
     def machines(self) -> list[str]:
         """The fingerprints of the machines it was interrupted on, then of its last one."""
         before = [entry.machine for entry in self.resumed_from or []]
@@ -198,8 +208,22 @@ class PairRun(Record):
     @property
     def trained(self) -> tuple[Trained, ...]:
         """What was trained: its sides."""
-        sides = zip(self.cell.sides, self.environments, strict=True)
-        return tuple(Trained(cell, where, where.side_digest) for cell, where in sides)
+        return tuple(
+            Trained(
+                self.cell.sides[number],
+                side.environment,
+                side.environment.side_digest,
+                side.peak_memory_mib,
+                self._joules_per_sample(number),
+            )
+            for number, side in enumerate(self.sides)
+        )
+
+    def _joules_per_sample(self, side: int) -> float | None:
+        own = [entry for entry in self.slices if entry.side == side and not self.cell.inference]
+        if not own or None in (joules := [entry.joules for entry in own]):
+            return None
+        return sum(joules) / sum(entry.samples for entry in own)
 
     @property
     def environments(self) -> tuple[Environment, ...]:

@@ -90,8 +90,9 @@ class Run:
             max_length=settings.max_length,
             keeps_on_disk=settings.input == "disk",
         )
-        if settings.normalization == "imagenet":
-            self.data = replace(self.data, mean=loader.IMAGENET_MEAN, std=loader.IMAGENET_STD)
+        if settings.normalization != "dataset":
+            mean, std = loader.MOMENTS[settings.normalization]
+            self.data = replace(self.data, mean=mean, std=std)
         self.augment: Any
         if self.data.vocabulary is not None and strategy.takes_images:
             self.augment = tokens.TextInput(self.data, settings.padding)

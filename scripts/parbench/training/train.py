@@ -37,8 +37,8 @@ def train(
         if strategy.leads:
             heartbeat.stopped(run.kept)
         return
-    joules = run.meters.joules()
-    run.extra |= _waited(run)
+    joules, throttled = run.meters.totals()
+    run.extra |= _waited(run) | ({} if throttled is None else {"throttled_seconds": throttled})
     metrics = {
         "epoch_seconds": [entry["seconds"] for entry in run.history],
         "steps_per_epoch": len(run.bounds),

@@ -56,7 +56,10 @@ def take_turns(
         print(f"{launched.MARK}{json.dumps(report)}", flush=True)
         turn = json.loads(launched.received.get())
         with _alone(turn["stop"].get(node(), []), strategy.local_rank == 0):
-            report = identity | _timed(step, turn["steps"], strategy, helpers)
+            report = identity | _timed(step, turn["steps"], run, helpers)
+            if not pair.inference:
+                run.meters.hold(*run.held())
+                report["peak_memory_mib"] = run.meters.peak_memory()
 
 
 def node() -> str:
@@ -76,19 +79,27 @@ def _alone(others: list[int], leads: bool) -> Iterator[None]:
         launched.send(signal.SIGCONT, launched.stopped)
 
 
-def _timed(step: Callable[[], int], steps: int, strategy: Strategy, helpers: list[int]) -> dict:
-    """Time ``steps`` after an untimed one; return {samples, seconds} and the load meanwhile.
+def _timed(step: Callable[[], int], steps: int, run: Run, helpers: list[int]) -> dict:
+    """Time ``steps`` after an untimed one; return {samples, seconds, joules} and the load.
 
-    The samples are those of all ranks. ``helpers``: processes that work for this one.
+    The samples are those of all ranks, the joules this rank's, None if they are unknown.
+    ``helpers``: processes that work for this one.
     """
+    strategy, meters = run.strategy, run.meters
     step()
-    _meet(strategy)
-    before = load.now(helpers)
-    with clocks.Stopwatch(strategy.devices) as watch:
-        samples = sum(step() for _ in range(steps))
-    usage = load.now(helpers) - before
+    before = meters.own_joules
+    with meters.timed():
+        _meet(strategy)
+        earlier = load.now(helpers)
+        with clocks.Stopwatch(strategy.devices) as watch:
+            samples = sum(step() for _ in range(steps))
+        usage = load.now(helpers) - earlier
     _meet(strategy)  # the other side must not wake while a rank of this one computes
-    return {"samples": samples, "seconds": watch.seconds, **asdict(usage)}
+    joules = meters.own_joules - before
+    # The counter is of a whole card, which companions may share.
+    known = joules > 0 and not strategy.companions  # NaN is not
+    report = {"samples": samples, "seconds": watch.seconds, "joules": joules if known else None}
+    return report | asdict(usage)
 
 
 def _meet(strategy: Strategy) -> None:

@@ -28,10 +28,11 @@ from parbench.verdicts.sequential import Series
 TURNS = {
     **dict.fromkeys(("train_seconds", "total_seconds"), "pairs"),
     **dict.fromkeys(("epoch_seconds", "samples_per_second"), "pairs"),
+    "joules_per_sample": "energy",
     **dict.fromkeys(("inference_seconds", "inference_samples_per_second"), "predicting"),
 }
 # Those of them that are of a sample or an epoch: how many epochs are trained does not matter.
-PER_SAMPLE = ("epoch_seconds", "samples_per_second")
+PER_SAMPLE = ("epoch_seconds", "samples_per_second", "joules_per_sample")
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Ratio:
     @property
     def bounds(self) -> tuple[float, float]:
         """The smallest and largest possible ratio, by pairs: 0 and infinity without a bound."""
-        if not self.pair:
+        if not self.pair or TURNS[self.metric] == "energy":
             return 0.0, math.inf
         by_over, by_under = (
             self.over.at_most_faster(self.under),
@@ -227,6 +228,8 @@ def _unnamed(group: Group, test: ClaimTest) -> dict[str, Any]:
     del training["min_tail"]  # follows the batch
     if "batch_size" in test.named:
         del training["global_batch"]
+    for key in test.named_settings:
+        del training[key]
     if test.named & {"device", "gpu"}:
         del hardware["gpu_model"]
     if "device" in test.named:
@@ -375,18 +378,17 @@ def _compared(test: ClaimTest, study: Rebuilt, ratios: tuple[Ratio, ...]) -> Com
 
 def vouching(groups: Iterable[Group], ratio: Ratio) -> list[tuple[Group, Compared]]:
     """Return the pairs of two equal sides (A/A) that vouch for a pair: of its own kind, which is
-    training or inference, the kind of device, and as many of them with as many threads and nodes
-    as one of its sides."""
+    training, its energy or inference, the kind of device, and as many of them with as many threads
+    and nodes as one of its sides."""
 
     def kind(group: Group) -> tuple:
         hardware = group.hardware
         return hardware.device, hardware.devices, hardware.threads, hardware.nodes
 
     kinds = {kind(ratio.over), kind(ratio.under)}
-    predicting = ratio.pair in (*ratio.over.predicting.values(), *ratio.under.predicting.values())
     found = []
     for group in groups:
-        equal = (group.predicting if predicting else group.pairs).get(group.id)
+        equal = getattr(group, TURNS[ratio.metric]).get(group.id)
         if equal is not None and kind(group) in kinds:
             found.append((group, equal))
     return found

@@ -35,8 +35,9 @@ class Group(PlannedGroup):
     runs: tuple[Run, ...] = ()
     cell_runs: tuple[Run, ...] = ()
     shared: bool = False  # whether other cells ran on such a machine at the same time
-    # Pairs with a baseline, by the id of its group: of training, and of predicting.
+    # Pairs with a baseline, by the id of its group: of training, of its energy, of predicting.
     pairs: Mapping[str, Compared] = {}
+    energy: Mapping[str, Compared] = {}
     predicting: Mapping[str, Compared] = {}
     turned: tuple[Trained, ...] = ()
     __eq__, __hash__ = object.__eq__, object.__hash__
@@ -152,9 +153,13 @@ class Group(PlannedGroup):
         return metric.of in ("any", "several" if self.members else "one")
 
     def series(self, metric: Metric) -> Series:
-        """Return the metric's values by seed."""
+        """Return the metric's values by seed or, if there are none, of restarts of pairs."""
         values = {run.cell.seed: metric.read(run) for run in self.ok if self.measures(metric)}
         measured = {number: value for number, value in values.items() if value is not None}
+        if metric.of_sides and not measured:
+            sides = map(metric.read, self.turned)
+            if known := [value for value in sides if value is not None]:
+                return Series(dict(enumerate(known)), "restarts")
         return Series(measured, cost=self.seed_seconds, resolution=self.resolution(metric))
 
     def resolution(self, metric: Metric) -> float:
@@ -271,15 +276,18 @@ def _beside_others(runs: Iterable[Run | PairRun]) -> set[str]:
 def _turns(
     plan: StudyPlan, runs: Mapping[str, Run | PairRun]
 ) -> dict[str, dict[str, dict[str, Compared]]]:
-    """Return a plan's pairs by the id of the variant's group: ``pairs`` (of training) and
-    ``predicting``, each by the id of the baseline's group."""
+    """Return a plan's pairs by the id of the variant's group: ``pairs`` (of training), ``energy``
+    and ``predicting``, each by the id of the baseline's group."""
     ids = _ids(plan)
     pairs_by_group: dict[str, dict[str, dict[str, Compared]]] = {}
     for pair in plan.pairs:
         variant, baseline = (ids[pair.model, name] for name in (pair.variant, pair.baseline))
-        kind = "predicting" if pair.inference else "pairs"
-        by_kind = pairs_by_group.setdefault(variant, {"pairs": {}, "predicting": {}})
-        by_kind[kind][baseline] = Compared.of(pair, runs)
+        by_kind = pairs_by_group.setdefault(variant, {"pairs": {}, "energy": {}, "predicting": {}})
+        if pair.inference:
+            by_kind["predicting"][baseline] = Compared.of(pair, runs)
+        else:
+            by_kind["pairs"][baseline] = Compared.of(pair, runs)
+            by_kind["energy"][baseline] = Compared.of(pair, runs, "joules")
     return pairs_by_group
 
 

@@ -22,6 +22,7 @@ from parbench.verdicts.words import FAILURES, OK, SHARED_NODES
 LEAST_PAIRS = 2  # undisturbed ones in a restart; if there are fewer, all pairs count
 BIASED = 0.01  # alpha of the test whether equal sides differ
 EQUAL = 0.05  # the margin within which equal sides must agree
+NO_ENERGY = "the energy of its devices was not read"
 PAUSE = timedelta(hours=6)  # between two restarts; a longer one begins another session
 
 
@@ -59,15 +60,16 @@ def lengths_of(trainings: Iterable[Training]) -> list[int]:
     return [training.epochs if all_steps else 1 for training in settings]
 
 
-def restart(run: PairRun) -> Restart:
-    """Return the restart that ``run``, which ended well, measured."""
+def restart(run: PairRun, cost: str = "seconds") -> Restart:
+    """Return the restart that ``run``, which ended well, measured; ``cost``: what takes the place
+    of time in it, a number of each slice."""
     trainings = [side.training for side in run.cell.sides]
     lengths = [1] * len(trainings) if run.cell.inference else lengths_of(trainings)
     times: dict[int, dict[int, float]] = {}
     disturbed = {entry.pair for entry in run.slices if entry.disturbed}
     for entry in run.slices:
         # The time of a whole training, up to a factor that all sides share.
-        duration = lengths[entry.side] * entry.seconds / entry.samples
+        duration = lengths[entry.side] * getattr(entry, cost) / entry.samples
         times.setdefault(entry.pair, {})[entry.side] = duration
     first_baseline = run.cell.variants
     ratios = {
@@ -124,15 +126,19 @@ class Compared:
     failed: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, pair: PairGroup, runs: Mapping[str, PairRun]) -> Compared:
-        """Return the comparison of a planned pair; ``runs``: by cell."""
+    def of(cls, pair: PairGroup, runs: Mapping[str, PairRun], cost: str = "seconds") -> Compared:
+        """Return the comparison of a planned pair; ``runs``: by cell. With ``cost`` joules, one of
+        energy, of the restarts that know it."""
         own_runs = [runs[cell] for cell in pair.cells if cell in runs]
         failures = (f"restart {run.cell.seed}: {run.reason}" for run in own_runs if run.reason)
         good = list(filter(_ok, own_runs))
+        known = [r for r in good if all(getattr(each, cost) is not None for each in r.slices)]
+        unknown = NO_ENERGY if len(known) < len(good) else None
         shared = SHARED_NODES if any(run.shared for run in good) else None
-        reasons = filter(None, [pair.not_run, *failures, shared])
+        reasons = filter(None, [pair.not_run, *failures, shared, unknown])
         failed = Counter(FAILURES[run.status] for run in own_runs if not _ok(run))
-        return cls(tuple(map(restart, good)), tuple(reasons), tuple(pair.cells), failed)
+        restarts = tuple(restart(run, cost) for run in known)
+        return cls(restarts, tuple(reasons), tuple(pair.cells), failed)
 
     @cached_property
     def series(self) -> Series:

@@ -73,8 +73,10 @@ class Measured:
         named = {name for table in own_tables for name in table.metrics}
         shown = named | {metric.name for metric in METRICS.values() if not metric.named}
         if group.not_run:
-            turned = any(pair.restarts for pair in group.pairs.values())
-            shown = (named or set(DEFAULT_METRICS)) | ({"speedup"} if turned else set())
+            shown = named or set(DEFAULT_METRICS)
+            if any(pair.restarts for pair in group.pairs.values()):
+                sides = (metric for metric in METRICS.values() if metric.of_sides)
+                shown |= {"speedup"} | {each.name for each in sides if group.series(each).values}
         kept = [
             metric
             for metric in METRICS.values()
@@ -103,7 +105,7 @@ class Measured:
                 return Series({}, "restarts")
             factor = IN_TURNS[metric.name](group, self.baseline(group))
             return group.pairs[group.baseline].series.times(factor)
-        if group.not_run:
+        if group.not_run and not metric.of_sides:
             return Series({})
         if metric.name == "accuracy_difference":
             return compared(METRICS["test_accuracy"], group, self.baseline(group))
