@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import io
 import json
+import operator
 import os
 import shutil
 import struct
@@ -15,7 +16,7 @@ import tarfile
 import threading
 import warnings
 import zlib
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 
 import numpy as np
@@ -259,6 +260,33 @@ def test_a_folder_of_images(folder, tmp_path):
         paint(folder / "train" / "b" / name, (255, 255, 255), mode=mode)
     images, _ = prepared(of(folder), tmp_path / "out")
     assert (images["train_images"][3:, :, 3, 5] > 247).all()  # lossy compression
+
+
+def test_images_of_all_sizes_become_squares_of_one_size(folder, tmp_path):
+    wide = Image.new("RGB", (60, 20), (255, 0, 0))
+    wide.paste((0, 0, 255), (20, 0, 40, 20))  # the middle
+    wide.save(folder / "train/b/3.png")
+    images, described = prepared(of(folder) | {"image_size": 8}, tmp_path / "out")
+    assert described["image_shape"] == [3, 8, 8]
+    inner = images["train_images"][3][:, :, 1:-1]
+    assert (inner == np.array([0, 0, 255])[:, None, None]).all()
+
+
+def test_a_folder_without_parts_is_split_by_names(tmp_path):
+    for name in ("a", "b"):
+        for number in range(10):
+            paint(tmp_path / "all" / name / f"{number}.png", (number, 0, 0))
+    spec = of(tmp_path / "all") | {"test_share": 0.3}
+    images, _ = prepared(spec, tmp_path / "out")
+    parts = [images[f"{part}_images"][:, 0, 3, 3].tolist() for part in ("train", "test")]
+    assert list(map(len, parts)) == [14, 6]
+    assert sorted(reduce(operator.iadd, parts, [])) == sorted([*range(10), *range(10)])
+    (tmp_path / "all/a/9.png").unlink()  # moves no other image to another part
+    fewer, _ = prepared(spec, tmp_path / "fewer")
+    assert set(fewer["test_images"][:3, 0, 3, 3].tolist()) >= set(parts[1][:3]) - {9}
+    shutil.rmtree(tmp_path / "all/b")
+    with pytest.raises(ParbenchError, match=r"only the class 'a'; at least 2"):
+        prepared(spec, tmp_path / "none")
 
 
 def test_files_that_are_no_images_are_passed_over_and_named(folder, tmp_path):

@@ -94,10 +94,12 @@ def decoded(
     source_sha256: str,
     opened: Callable[[PurePath], PurePath | IO[bytes]] = lambda path: path,
     shown: Callable[[Iterable, int], Iterable] = lambda items, count: items,
+    side: int | None = None,
 ) -> Images:
     """Decode the files ``train`` and ``test``, each a path with its class; ``opened`` opens a path.
 
-    ``shown`` may show the progress. ParbenchError names a file that is invalid.
+    ``shown`` may show the progress. ``side``: resize the middle square of each image to this many
+    pixels. ParbenchError names a file that is invalid.
     """
     import numpy as np
 
@@ -107,7 +109,7 @@ def decoded(
     labels = np.array([label_of[name] for name in names], dtype=np.int64)
 
     def pixels(path: PurePath) -> tuple[np.ndarray, list[str]]:
-        return _decode(path, opened(path))
+        return _decode(path, opened(path), side)
 
     notes: Counter[str] = Counter()
     # What Pillow warns of is recorded, not printed; threads share the record.
@@ -120,8 +122,8 @@ def decoded(
         for at, (image, its_notes) in enumerate(shown(pool.map(pixels, paths), len(paths))):
             if image.shape != shape:
                 raise ParbenchError(
-                    f"{paths[at]}: {image.shape[2]}x{image.shape[1]} pixels, but "
-                    f"{paths[0]} has {shape[2]}x{shape[1]}; resize them all to one size first"
+                    f"{paths[at]}: {image.shape[2]}x{image.shape[1]} pixels, but {paths[0]} has "
+                    f"{shape[2]}x{shape[1]}; state the dataset's `image_size` in config.yaml"
                 )
             images[at] = image
             notes.update(its_notes)
@@ -159,7 +161,9 @@ def _room(count: int, shape: tuple[int, ...]) -> np.ndarray:
         ) from None
 
 
-def _decode(path: PurePath, file: PurePath | IO[bytes]) -> tuple[np.ndarray, list[str]]:
+def _decode(
+    path: PurePath, file: PurePath | IO[bytes], side: int | None
+) -> tuple[np.ndarray, list[str]]:
     """Return the pixels of an image file as RGB uint8 [3, H, W], as a viewer shows them, and notes
     on what it was.
     """
@@ -184,6 +188,8 @@ def _decode(path: PurePath, file: PurePath | IO[bytes]) -> tuple[np.ndarray, lis
             rgb, is_transparent = _opaque(image)
             if is_transparent:
                 notes.append(f"transparent parts are shown on {BACKGROUND}")
+            if side is not None:
+                rgb = ImageOps.fit(rgb, (side, side), Image.Resampling.BILINEAR)
             return np.asarray(rgb).transpose(2, 0, 1), notes
     except UnidentifiedImageError:
         raise ParbenchError(

@@ -189,7 +189,7 @@ def _pack_data(name: str, spec: dict, folder: Path) -> str:
     path_by_member = {"digest.json": data_folder / "digest.json"}
     entry = source.load(spec["kind"])(**spec)
     root = entry.folder()
-    if root is None:
+    if root is None or spec.keys() & {"image_size", "test_share"}:
         path_by_member["data.safetensors"] = data_folder / "data.safetensors"
     else:
         path_by_member |= {path.relative_to(root).as_posix(): path for path in entry.images()}

@@ -1,4 +1,4 @@
-"""Image files of one size in train/<class>/ and test/<class>/."""
+"""Image files in train/<class>/ and test/<class>/, or in folders of classes that are split."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from parbench.words import brief
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 PARTS = ("train", "test")
 LAYOUT = "images belong in train/<class>/ and test/<class>/"
+SPLIT_LAYOUT = "images belong in <class>/, as `test_share` is stated"
 
 
 class Kind(Source):
@@ -38,6 +39,20 @@ class Kind(Source):
         description="the folder that holds train/ and test/, relative to the work folder or "
         "absolute; ~ is the home folder",
     )
+    image_size: int | None = Field(
+        None,
+        ge=8,
+        le=1024,
+        description="side of the square that each image becomes, in pixels: its middle, resized "
+        "bilinearly; default: all images have one size, and stay as they are",
+    )
+    test_share: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="share of each class's images that tests, chosen by a digest of their names; "
+        "the folder then holds <class>/ instead of train/ and test/",
+    )
     CONVERSION: ClassVar[int] = 2
 
     def folder(self) -> Path:
@@ -46,7 +61,7 @@ class Kind(Source):
 
     def images(self) -> list[Path]:
         """Return the paths of all images."""
-        found = find(self.folder())
+        found = find(self.folder(), self.test_share)
         return [*found.train, *found.test]
 
     def identify(self) -> str:
@@ -58,12 +73,19 @@ class Kind(Source):
 
     def read(self) -> Images:
         """Decode all images."""
-        found = find(self.folder())
+        found = find(self.folder(), self.test_share)
 
         def shown(each: Iterable, number: int) -> Iterable:
             return bar(each, "decode", number, unit=" images")
 
-        read = decoded(found.train, found.test, self.path, self.identify(), shown=shown)
+        read = decoded(
+            found.train,
+            found.test,
+            self.path,
+            self.identify(),
+            shown=shown,
+            side=self.image_size,
+        )
         return replace(read, notes=(*found.notes(), *read.notes))
 
 
@@ -82,6 +104,7 @@ class Found:
     train: dict[Path, str]
     test: dict[Path, str]
     passed_over: list[Path]
+    depth: int  # parts of the path of an image that is in its class's folder itself, below the root
 
     def notes(self) -> list[str]:
         """Return sentences on what a user may not expect."""
@@ -92,20 +115,26 @@ class Found:
                 f"passed over, as names begin with a dot or do not end in {', '.join(SUFFIXES)}: "
                 f"{brief(names, 200)} ({len(self.passed_over)} in all)"
             )
-        above = len(self.root.parts) + len(("part", "class", "name"))
+        above = len(self.root.parts) + self.depth
         deeper = sum(len(path.parts) > above for path in (*self.train, *self.test))
         if deeper:
             notes.append(f"images in folders within their class's folder: {deeper}")
         return notes
 
 
-def find(root: Path) -> Found:
-    """Return the images in ``root``. ParbenchError names what is missing or out of place."""
-    for folder in (root, *(root / part for part in PARTS)):
-        _require_folder(folder, root)
+def find(root: Path, test_share: float | None = None) -> Found:
+    """Return the images in ``root``, divided by ``test_share`` if it is not None. ParbenchError
+    names what is missing or out of place."""
     passed_over: list[Path] = []
-    by_part = {part: _by_class(root / part, passed_over) for part in PARTS}
-    _require_classes(root, by_part)
+    layout = LAYOUT if test_share is None else SPLIT_LAYOUT
+    folders = () if test_share else (root / part for part in PARTS)
+    for folder in (root, *folders):
+        _require_folder(folder, root, layout)
+    if test_share is None:
+        by_part = {part: _by_class(root / part, passed_over, layout) for part in PARTS}
+    else:
+        by_part = _split(root, _by_class(root, passed_over, layout), test_share)
+    _require_classes(root, by_part, layout)
     train, test = (
         {
             path: name
@@ -114,22 +143,35 @@ def find(root: Path) -> Found:
         }
         for part in PARTS
     )
-    return Found(root, train, test, passed_over)
+    return Found(root, train, test, passed_over, 3 if test_share is None else 2)
 
 
-def _require_folder(folder: Path, root: Path) -> None:
+def _split(
+    root: Path, by_class: Mapping[str, list[Path]], share: float
+) -> dict[str, dict[str, list[Path]]]:
+    """Return the images of each class by part: the ``share`` of them whose names have the smallest
+    digests tests, at least one, and at least one of several trains."""
+    by_part: dict[str, dict[str, list[Path]]] = {part: {} for part in PARTS}
+    for name, paths in by_class.items():
+        ordered = sorted(paths, key=lambda path: files.digest(member(root, path)))
+        count = min(max(1, round(share * len(paths))), len(paths) - 1)
+        by_part["test"][name], by_part["train"][name] = ordered[:count], ordered[count:]
+    return by_part
+
+
+def _require_folder(folder: Path, root: Path, layout: str) -> None:
     if folder.is_dir():
         return
     if folder.exists():
-        raise ParbenchError(f"{folder}: not a folder; unpack an archive first; {LAYOUT}")
+        raise ParbenchError(f"{folder}: not a folder; unpack an archive first; {layout}")
     there = ""
     if folder != root:
         names = brief(", ".join(sorted(os.listdir(root)))) or "nothing"
         there = f"; {root} holds {names}: rename or link what is meant"
-    raise ParbenchError(f"{folder}: no such folder; {LAYOUT}{there}")
+    raise ParbenchError(f"{folder}: no such folder; {layout}{there}")
 
 
-def _by_class(folder: Path, passed_over: list[Path]) -> dict[str, list[Path]]:
+def _by_class(folder: Path, passed_over: list[Path], layout: str) -> dict[str, list[Path]]:
     """Return the images in the folder of a part by class; add other names to ``passed_over``."""
     by_class: dict[str, list[Path]] = {}
     for entry in _entries(folder, passed_over):
@@ -138,7 +180,7 @@ def _by_class(folder: Path, passed_over: list[Path]) -> dict[str, list[Path]]:
             images = _images_below(path, (), passed_over)
             by_class.setdefault(_class_name(path), []).extend(images)
         elif path.suffix.lower() in SUFFIXES:
-            raise ParbenchError(f"{path}: not in the folder of a class; {LAYOUT}")
+            raise ParbenchError(f"{path}: not in the folder of a class; {layout}")
         else:
             passed_over.append(path)
     return by_class
@@ -191,12 +233,14 @@ def _class_name(folder: Path) -> str:
         ) from None
 
 
-def _require_classes(root: Path, by_part: Mapping[str, Mapping[str, list[Path]]]) -> None:
+def _require_classes(
+    root: Path, by_part: Mapping[str, Mapping[str, list[Path]]], layout: str
+) -> None:
     """Check that there are two classes, and that each can be trained and tested."""
     names = sorted(set().union(*by_part.values()))
     if len(names) < 2:
         there = f"only the class {names[0]!r}" if names else "no class"
-        raise ParbenchError(f"{root}: {there}; at least 2 are needed: {LAYOUT}")
+        raise ParbenchError(f"{root}: {there}; at least 2 are needed: {layout}")
     lacking = [f"{part}/{name}" for name in names for part in PARTS if not by_part[part].get(name)]
     if lacking:
         raise ParbenchError(
