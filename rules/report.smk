@@ -2,7 +2,7 @@ rule report:
     input:
         tables=expand("results/tables/{study}.csv", study=STUDIES),
         certificates=RUN.certificates_of(STUDIES),
-        claims="studies/published/claims.yaml",
+        claims=places.claims_files(),
         published=places.published_files(),
         html=multiext("reports/", "template.html.j2", "style.css", "table.js"),
         pdf="reports/template.typ",

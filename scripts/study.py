@@ -1,22 +1,33 @@
-"""Make a study of a table as a paper prints it.
+"""Make a study of a table as a paper prints it, and show what a study decides.
 
     python scripts/study.py new mypaper --table table.md \\
         --columns "Model=model, GPUs=devices, img/s=samples_per_second" --given "strategy=ddp"
 
 writes studies/mypaper.yaml, its small copy studies/mypaper-cpu.yaml, the values as printed in
-studies/published/mypaper.csv, and prints a claim to start from.
+studies/published/mypaper.csv, and prints a claim to start from. With --folder they are elsewhere,
+and `studies` names them by path.
+
+    python scripts/study.py check mypaper
+
+reads the study, its values and claims, and shows the cells, what stands beside each published value
+and what decides each claim, without running anything.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
-from pathlib import Path
+import shlex
 
 from parbench.audit import draft, printed_table
+from parbench.deploy import deployment
 from parbench.errors import ParbenchError, run_main
-from parbench.files import user_path, write_atomically
-from parbench.plan import places
+from parbench.files import make_folder, user_path, write_atomically
+from parbench.plan import config as configuration
+from parbench.plan import consistency, expansion, places
+from parbench.terminal import say
+from parbench.verdicts import forecast, preview
 
 NAME = "[a-z0-9][a-z0-9-]{0,63}"
 
@@ -33,22 +44,38 @@ def new(options: argparse.Namespace) -> None:
     )
     rows = draft.renamed(printed.rows, mapped(options.names, "--names"))
     title = options.title or draft.title_of(rows)
+    folder, name = options.folder, options.name
+    schema = os.path.relpath(places.ROOT / "rules/schemas/study.schema.yaml", folder)
     files = {
-        places.PUBLISHED / f"{options.name}.csv": draft.values(options.name, rows),
-        Path("studies") / f"{options.name}.yaml": draft.study(options.name, title, rows),
+        folder / "published" / f"{name}.csv": draft.values(name, rows),
+        folder / f"{name}.yaml": draft.study(name, title, rows, schema),
     }
-    if small := draft.copy(options.name, title, rows):
-        files[Path("studies") / f"{options.name}-cpu.yaml"] = small
+    if small := draft.copy(name, title, rows, schema):
+        files[folder / f"{name}-cpu.yaml"] = small
     for path in files:
         if path.exists():
             raise ParbenchError(f"{path} exists; choose another name, or remove it")
     for path, text in files.items():
+        make_folder(path.parent)
         write_atomically(path, text)
         print(path)
     for note in printed.notes:
         print(f"note: {note}")
-    print(f"\nA claim to start from, for {places.CLAIMS}:\n{draft.claims(options.name)}")
-    print(f"Fill in what the files ask for, then: snakemake -n --config studies='[{options.name}]'")
+    if claim := draft.claims(name, rows):
+        print(f"\nA claim to start from, for {folder}/published/claims.yaml:\n{claim}")
+    study = shlex.quote(f"studies=[{name if folder == places.STUDIES else list(files)[-1]}]")
+    print(f"Fill in what the files ask for, then: snakemake -n --config {study}")
+
+
+def check(options: argparse.Namespace) -> None:
+    """Show a study as it would be run, without running anything. Raises ParbenchError."""
+    changes = {"studies": [options.study]}
+    config = deployment.settle(configuration.read(options.configfile, changes))
+    consistency.stated_claims()
+    plan = expansion.plan(config, options.configfile, changes)
+    (name,) = config["studies"]
+    for line in (*preview.preview(plan, name), "", *forecast.forecast(plan, plan.runnable(name))):
+        say(line)
 
 
 def main() -> None:
@@ -67,6 +94,15 @@ def main() -> None:
         "--names", default="", help='ours for the source\'s, "ResNet (ours)=resnet50"'
     )
     made.add_argument("--title", help="of the study")
+    made.add_argument(
+        "--folder", type=user_path, default=places.STUDIES, help="where to write them (studies)"
+    )
+    checked = commands.add_parser("check", help="show what a study runs and decides")
+    checked.set_defaults(run=check)
+    checked.add_argument("study", help="its name, or the path of its file")
+    checked.add_argument(
+        "--configfile", type=user_path, action="append", default=[], help="laid over config.yaml"
+    )
     options = parser.parse_args()
     places.require_root("scripts/study.py")
     options.run(options)

@@ -31,7 +31,7 @@ def page(tmp_path_factory) -> Path:
     (folder / "claims.yaml").write_text(json.dumps({"faster": CLAIM}))
     (folder / "published.csv").write_text(constructed.published_csv({"published": None}, []))
     published = [folder / "published.csv"]
-    data = collect(paths, other, claimed=folder / "claims.yaml", published=published)
+    data = collect(paths, other, claimed=[folder / "claims.yaml"], published=published)
     html = folder / "final.html"
     html.write_text(render(data)[0], encoding="utf-8")
     return html

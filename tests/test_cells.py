@@ -18,6 +18,7 @@ from parbench.measure import provenance
 from parbench.plan import config, expansion, places, state
 from parbench.plan.options import all_options
 from parbench.software import Software
+from parbench.verdicts import asked
 from parbench.verdicts.forecast import forecast
 from parbench.verdicts.published import PublishedSource
 from workspace import Workspace, add_pairs
@@ -107,7 +108,8 @@ def test_what_is_assumed_of_a_strategy_lies_under_its_variants_and_is_told(base,
 
 
 # The studies at their source's own scale, by source.
-SOURCES = "gorantla2024", "rangoju2025", "laharsh", "torchgpipe", "kamoji-images"
+SOURCES = ("gorantla2024", "rangoju2025", "laharsh", "torchgpipe", "kamoji-images")
+SOURCES += ("channels-last", "hvd-cifar10")
 STUDIES = {name: [name] for name in SOURCES}
 STUDIES["kamoji"] = ["kamoji", "kamoji-text"]
 
@@ -130,6 +132,17 @@ PAIRS = """
     - {variant: eager, baseline: eager, models: [cnn], inference: true}
     - {variant: concurrent, baseline: eager, models: [cnn+vit]}
 """
+
+
+@pytest.mark.parametrize("study", ["communication", "communication-cpu", "zero-cpu", "quickstart"])
+def test_every_claim_that_a_study_names_has_cells_there(base, study):
+    plan = planned(base, studies=[study])
+    without = [
+        judged.name
+        for judged in asked.judged(plan, [study])
+        if judged.name in plan.studies[study].study.claims and not judged.has_cells
+    ]
+    assert without == []
 
 
 def test_a_pair_is_of_two_variants_of_a_model_or_of_models_together(base, monkeypatch, tmp_path):

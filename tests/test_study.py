@@ -21,6 +21,16 @@ TABLE = """\
 COLUMNS = "Network=model, Method=strategy, GPUs=devices, Time=train_seconds, Top-1=test_accuracy"
 
 
+CLAIM = """
+theirs-faster:
+  study: theirs
+  claim: Two GPUs are faster.
+  test: {metric: train_seconds, numerator: {devices: 2}, denominator: {devices: 1}, op: "<"}
+  parts:
+    - {about: {model: swin}}
+"""
+
+
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
     made = Workspace(tmp_path_factory.mktemp("a project"))
@@ -74,6 +84,31 @@ def test_what_a_table_must_say(workspace, words, change, sentence):
     assert done.returncode != 0
     assert sentence in done.stderr
     assert not (workspace.folder / "studies/x.yaml").exists()
+
+
+def test_outside_of_the_checkout_a_study_is_named_by_its_path(workspace, tmp_path):
+    done = new(workspace, "theirs", "--folder", tmp_path / "a paper", "--given", "hardware=A100")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "a paper/published/claims.yaml").write_text(CLAIM)
+    small = tmp_path / "a paper/theirs-cpu.yaml"
+    workspace.snakemake("-n", "--config", f"studies=['{small}', quickstart]")
+    checked = workspace.run("scripts/study.py", "check", small).stdout
+    assert "line 2, resnet50 eager on 1x A100, train_seconds 56.4 min: beside eager-1" in checked
+    assert "scaled: epochs 2 instead of 10" in checked
+    lines = [line.strip() for line in checked.splitlines()]
+    assert "- train_seconds; model swin; devices 2 over devices 1" in lines
+    assert "horovod-2 over eager-1 of swin: decided by pairs" in lines
+    assert "of 1 claims they test 1: theirs-faster" in checked
+
+
+def test_a_study_may_not_be_named_as_another_one(workspace, tmp_path):
+    (tmp_path / "quickstart.yaml").write_text("title: mine")
+    for path, sentence in (
+        (tmp_path / "quickstart.yaml", "parbench has a study 'quickstart' itself; rename the file"),
+        (tmp_path / "none.yaml", "no such file; name a study by the path of its .yaml file, or"),
+    ):
+        done = workspace.run("scripts/study.py", "check", path, check=False)
+        assert sentence in done.stderr
 
 
 def test_names_of_ones_own_are_mapped(workspace):

@@ -108,7 +108,7 @@ SECONDS = {
 }
 RATES = {f"/{unit}": 1 / size for unit, size in SECONDS.items()}
 NUMBERS = {
-    **dict.fromkeys(("1", "fraction", "ratio", "times", "x"), 1.0),
+    **dict.fromkeys(("1", "fraction", "ratio", "times", "x", "×"), 1.0),
     **dict.fromkeys(("%", "percent"), 0.01),
 }
 

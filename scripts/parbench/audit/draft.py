@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import yaml
 from parbench import models, strategies
 from parbench.audit.arithmetic import Contradiction, converted
 from parbench.errors import ParbenchError
-from parbench.plan.published import Published
+from parbench.plan.published import CLOCKED, Published
 from parbench.plan.selection import Configuration
 from parbench.runs.metrics import METRICS
 from parbench.words import brief, nearest
@@ -41,6 +42,7 @@ USUAL = {
     "precision": "fp32",
     "augment": True,
 }
+SCHEMA = "# yaml-language-server: $schema="
 SMALL = {"epochs": 2, "train_samples": 2048, "test_samples": 1000}
 COLUMNS = (
     "study", "document", "table", "model", "strategy", "options", "hardware", "nodes",
@@ -76,18 +78,45 @@ class Way:
         return re.sub(r"[^a-z0-9-]", "", "-".join(filter(None, parts)).lower())
 
     @property
+    def selection(self) -> dict[str, Any]:
+        """What a claim names of it."""
+        named = {"strategy": self.strategy, "devices": self.devices, "nodes": self.nodes}
+        return named | ({"batch_size": int(self.batch_size)} if self.batch_size.isdecimal() else {})
+
+    @property
     def hardware(self) -> str:
         """Its entry under `hardware` in config.yaml."""
         kind = "cpu" if self.on_cpu else "gpu"
         return f"{kind}{self.nodes}x{self.devices}" if self.nodes > 1 else f"{kind}{self.devices}"
 
-    def is_baseline_of(self, other: Way) -> bool:
-        """Whether ``other``'s speedup is measured against it: one device, the same batch."""
-        return (
-            (self.strategy, self.nodes, self.devices) == ("eager", 1, 1)
-            and (self.batch_size, self.precision) == (other.batch_size, other.precision)
-            and self != other
-        )
+    @property
+    def batch_per_device(self) -> float | None:
+        """The samples of a step on each device; None if the table does not say."""
+        if not self.batch_size.isdecimal():
+            return None
+        return int(self.batch_size) / (self.nodes * self.devices)
+
+    def baseline(self, ways: Iterable[Way]) -> Way | None:
+        """Return the one of ``ways`` that its speedup is measured against: on one device, by eager
+        training or its own strategy, with its batch or as large a batch on each device."""
+        alone = [
+            way
+            for way in ways
+            if way.nodes * way.devices == 1
+            and way != self
+            and (way.strategy == "eager" or self.nodes * self.devices > 1)
+            and way.strategy in ("eager", self.strategy)
+            and way.precision == self.precision
+            and (way.batch_size == self.batch_size or way.batch_per_device == self.batch_per_device)
+        ]
+
+        # Against its own strategy people scale weakly, against another one strongly.
+        def distance(way: Way) -> tuple[bool, bool]:
+            if way.strategy == "eager":
+                return False, way.batch_size != self.batch_size
+            return True, way.batch_per_device != self.batch_per_device
+
+        return min(alone, key=distance, default=None)
 
 
 def renamed(rows: Iterable[Published], given: Mapping[str, str]) -> list[Published]:
@@ -143,15 +172,16 @@ def values(name: str, rows: Iterable[Published]) -> str:
         if isinstance(own, Contradiction):
             raise ParbenchError(f"line {row.line}: {own.says}; correct the table, or --columns")
         metric = METRICS.get(row.metric)
-        unit = metric.unit if metric and metric.kind == "absolute" else own.unit
-        values = {"study": name, "value": repr(own.value), "unit": unit}
+        unit = metric.unit if metric else own.unit
+        values = {"study": name, "value": f"{own.value:.12g}", "unit": unit}
         printed = {"published_unit": row.unit or unit}
         writer.writerow(own.model_dump(include=set(COLUMNS)) | values | printed)
     return out.getvalue()
 
 
-def study(name: str, title: str, rows: list[Published]) -> str:
-    """Return the study of these rows at the source's scale: YAML with what is to be filled in."""
+def study(name: str, title: str, rows: list[Published], schema: str) -> str:
+    """Return the study of these rows at the source's scale: YAML with what is to be filled in;
+    ``schema``: the path of its JSON schema, for editors."""
     ways = list(dict.fromkeys(map(Way.of, rows)))
     usual = {key: value for key, value in USUAL.items() if not _states(key, ways)}
     head = {
@@ -164,6 +194,7 @@ def study(name: str, title: str, rows: list[Published]) -> str:
     }
     return "\n".join(
         [
+            f"{SCHEMA}{schema}",
             _yaml(head),
             "# The table does not state these: put in what the source says elsewhere, under",
             "# `settings`, and leave here what it leaves open.",
@@ -173,7 +204,7 @@ def study(name: str, title: str, rows: list[Published]) -> str:
     )
 
 
-def copy(name: str, title: str, rows: list[Published]) -> str | None:
+def copy(name: str, title: str, rows: list[Published], schema: str) -> str | None:
     """Return the study's small copy for two cores; None if none of it fits there."""
     ways = [way for way in dict.fromkeys(map(Way.of, rows)) if way.nodes * way.devices <= 2]
     own_rows = [row for row in rows if Way.of(row) in ways]
@@ -191,23 +222,33 @@ def copy(name: str, title: str, rows: list[Published]) -> str | None:
         "settings": SMALL,
         "assumed": {key: value for key, value in usual.items() if key not in SMALL},
     }
-    return f"{_yaml(head)}\n{_grid(own_rows, ways, _stated, lambda way: f'cpu{way.devices}', True)}"
+    grid = _grid(own_rows, ways, _stated, lambda way: f"cpu{way.devices}", True)
+    return f"{SCHEMA}{schema}\n{_yaml(head)}\n{grid}"
 
 
-def claims(name: str) -> str:
-    """Return a claim to be changed, for claims.yaml; every line of it is a comment."""
-    return "\n".join(
-        [
-            f"# {name}-faster:",
-            f"#   study: {name}",
-            "#   claim: What the source says in words, in your own.",
-            "#   test: {metric: train_seconds, numerator: {devices: 2}, denominator: {devices: 1}, "
-            'op: "<"}',
-            "#   parts:",
-            "#     - {about: {model: resnet50}, size: 0.54}",
-            "",
-        ]
-    )
+def claims(name: str, rows: list[Published]) -> str:
+    """Return a claim to be changed, for claims.yaml, that each way is faster than its baseline;
+    every line of it is a comment. Empty if the table has neither times nor rates, or no baseline.
+    """
+    ways = list(dict.fromkeys(map(Way.of, rows)))
+    measured = {row.metric for row in rows}
+    metric = next((METRICS[each] for each in CLOCKED if each in measured), None)
+    parts = []
+    for way in ways if metric else ():
+        if baseline := way.baseline(ways):
+            sides = (json.dumps(side.selection).replace('"', "") for side in (way, baseline))
+            parts += ["#     - numerator: {}\n#       denominator: {}".format(*sides)]
+    if not parts:
+        return ""
+    op = ">" if metric.higher_is_better else "<"
+    head = [
+        f"# {name}-faster:",
+        f"#   study: {name}",
+        "#   claim: What the source says in words, in your own.",
+        f'#   test: {{metric: {metric.name}, op: "{op}"}}',
+        "#   parts:  # one for each thing that it says; sizes follow from its numbers",
+    ]
+    return "\n".join([*head, *parts, ""])
 
 
 def _states(key: str, ways: Iterable[Way]) -> bool:
@@ -241,7 +282,7 @@ def _grid(
     }
     variants, compare = {}, []
     for way in ways:
-        baseline = next((other for other in ways if other.is_baseline_of(way)), None)
+        baseline = way.baseline(ways)
         own = [row.model for row in rows if Way.of(row) == way]
         trained = [model for model in own_models if model in own]
         options = Configuration.of_row(next(row for row in rows if Way.of(row) == way)).options

@@ -24,7 +24,7 @@ from parbench.words import brief, nearest
 
 # Columns that say what was measured; every other name is a metric's.
 KEYS = ("model", "strategy", "options", "hardware", "nodes", "devices", "batch_size", "precision")
-KEYS += ("note",)
+KEYS += ("batch_per_device", "note")
 COUNTS = ("nodes", "devices")
 WITHOUT_NUMBER = {"", "-", "--", "–", "—", "n/a", "na", "none", "nan", "?", "oom", "out of memory"}
 _MARKS = "†‡§¶*¹²³⁴⁵⁶⁷⁸⁹⁰ᵃᵇᶜ"  # of footnotes
@@ -129,20 +129,25 @@ def _lines(path: Path) -> Iterator[Line]:
         yield number, [cell.strip() for cell in cells], line.strip()
 
 
+def _unmarked(cell: str) -> str:
+    """Return a header without emphasis, with single blanks."""
+    return " ".join(re.sub(r"[*_`]{1,3}(?=\S)|(?<=\S)[*_`]{1,3}", "", cell).split())
+
+
 def _plain(cell: str) -> str:
-    """Return a header for comparison: without emphasis, in small letters, single blanks."""
-    return " ".join(re.sub(r"[*_`]{1,3}(?=\S)|(?<=\S)[*_`]{1,3}", "", cell).split()).casefold()
+    """Return a header for comparison: without emphasis, in small letters."""
+    return _unmarked(cell).casefold()
 
 
 def _unit(header: str) -> str:
     """Return the unit in brackets at the end of a header, or empty."""
-    found = re.search(r"[(\[]([^()\[\]]+)[)\]]\s*$", header)
+    found = re.search(r"[(\[]([^()\[\]]+)[)\]]$", _unmarked(header))
     return found[1].strip() if found else ""
 
 
 def _bare(header: str) -> str:
     """Return a header as compared, without a unit in brackets."""
-    return _plain(re.sub(r"\s*[(\[][^()\[\]]+[)\]]\s*$", "", header))
+    return re.sub(r"\s*[(\[][^()\[\]]+[)\]]$", "", _plain(header))
 
 
 @dataclass(frozen=True)
@@ -247,6 +252,12 @@ def _described(path: Path, line: int, about: Mapping[str, str]) -> dict[str, str
             )
         counts[name] = int(found[1])
     texts = {key: about[key] for key in KEYS if key in about and key not in COUNTS}
+    if each := texts.pop("batch_per_device", ""):
+        if not each.isdecimal():
+            raise ParbenchError(
+                f"{path}: line {line}: batch_per_device: {brief(each)!r} is not a number of samples"
+            )
+        texts["batch_size"] = str(int(each) * counts["nodes"] * counts["devices"])
     usual = {"model": "the model", "strategy": "", "hardware": "device"}
     return usual | texts | {"nodes": counts["nodes"], "devices_per_node": counts["devices"]}
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 EPOCH = "1704067200"  # 2024-01-01: all times inside images, for reproducible builds
 # zstd at level 3 takes a third of the default's time; images are a tenth larger.
-SQUASHFS = "-comp zstd -Xcompression-level 3"
+SQUASHFS = "-comp zstd -Xcompression-level 3 -no-progress"
 # Mount points for containers/post.sh: inputs of the build, and package indexes on this disk.
 BUILD_FOLDER, MIRRORS_FOLDER = "/parbench-build", "/parbench-mirrors"
 LINES_SHOWN = 15  # of a failed build's log
@@ -131,8 +131,11 @@ def _build(wanted: Image, mirror: str) -> None:
             status = uv.run_masked(command, output, cwd=work, env=_variables(work))
         if status:
             end = "\n".join(log.read_text("utf-8", "replace").splitlines()[-LINES_SHOWN:])
+            free = shutil.disk_usage(work).free / 2**30
+            room = f"\n  free space: {free:.1f} GiB in {work.parent}" * ("No space left" in end)
             raise ParbenchError(
-                f"the image {wanted.label} cannot be built:\n{end}\n  recipe: {wanted.recipe}\n"
+                f"the image {wanted.label} cannot be built:\n{end}{room}\n"
+                f"  recipe: {wanted.recipe}\n"
                 f"  log:    {log}\n  What building needs: python3 scripts/doctor.py. The next run "
                 "builds it again. To train without images: deployment: host in config.yaml"
             )

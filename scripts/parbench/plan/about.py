@@ -11,6 +11,7 @@ from parbench import strategies
 from parbench.cell import Cell
 from parbench.errors import ParbenchError
 from parbench.plan import config as configuration
+from parbench.plan import places
 from parbench.plan.configuration import Override
 from parbench.plan.options import all_options, starts_published
 from parbench.plan.settings import settled
@@ -128,7 +129,7 @@ def differences(
     """Return how ``cell``, of ``model`` and ``variant`` of ``study``, differs from ``source``'s."""
     if source is None:
         return ["a scale of its own"] if study.claims else []
-    source_path = f"studies/{study.scaled_from}.yaml"
+    source_path = places.shown(places.study(study.scaled_from))
     # A variant that only this study has is not scaled down, so its own settings are no difference,
     # unless it is compared with published rows.
     own = study.variants[variant]

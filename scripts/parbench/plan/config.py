@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import pydantic
 
 from parbench.cell import Hardware
 from parbench.errors import ParbenchError
-from parbench.files import canonical_json
+from parbench.files import canonical_json, user_path
 from parbench.plan import places
 from parbench.plan.configuration import Config, HardwareEntry
 from parbench.plan.model import in_file, problem, read_model
-from parbench.plan.places import ROOT, shown  # noqa: F401 (ROOT: for the rules)
+from parbench.plan.places import ROOT, shown
 from parbench.plan.study import Study
+from parbench.plan.sweep import expanded
 from parbench.plan.yaml_file import parsed, read_yaml
 from parbench.words import nearest
 
@@ -64,7 +66,9 @@ def arguments(
         if key in _DECISIVE
     ]
     overlay = ["--configfile", *files] if files else []
-    return [*overlay, "--config", f"studies=[{study}]", *values]
+    path = places.study(study)
+    named = study if path.is_relative_to(ROOT / places.STUDIES) else canonical_json(str(path))
+    return [*overlay, "--config", f"studies=[{named}]", *values]
 
 
 def read(configfiles: Sequence[str | Path] = (), changes: dict | None = None) -> dict:
@@ -83,10 +87,15 @@ def load(*configfiles: str | Path) -> dict:
 def checked(
     config: dict, configfiles: Sequence[str | Path] = (), changes: dict | None = None
 ) -> dict:
-    """Return ``config`` if it is valid; ParbenchError names the file that holds the wrong key.
+    """Return ``config`` if it is valid, its studies by name; ParbenchError names the file that
+    holds the wrong key.
 
     ``configfiles`` are laid over config.yaml, and ``changes`` (of ``--config``) over these.
     """
+    named_in = (
+        "--config" if _holds(changes or {}, ["studies"]) else holder(configfiles, ["studies"])
+    )
+    config = config | {"studies": _by_name(config.get("studies"), named_in)}
     try:
         Config.model_validate(config)
     except pydantic.ValidationError as error:
@@ -96,6 +105,36 @@ def checked(
             raise ParbenchError(f"--config: {mistake}") from None
         raise ParbenchError(in_file(mistake, _holder(configfiles, keys))) from None
     return config
+
+
+def _by_name(studies: Any, where: str) -> Any:
+    """Return the names of ``studies``, some of which are given by path, and look for what belongs
+    to these in their folders. Raises ParbenchError, which begins with ``where``, for a path without
+    a study."""
+    if not isinstance(studies, list):
+        return studies
+    names, folders = [], []
+    for entry in studies:
+        if not isinstance(entry, str) or not ("/" in entry or entry.endswith((".yaml", ".yml"))):
+            names.append(entry)
+            continue
+        path = Path(os.path.abspath(user_path(entry)))
+        if path.suffix != ".yaml" or not path.is_file():
+            raise ParbenchError(
+                f"{where}: studies: {entry!r}: no such file; name a study by the path of its .yaml "
+                f"file, or one of {', '.join(places.studies())}"
+            )
+        own = ROOT / places.STUDIES
+        if path.parent != own:
+            if (own / path.name).exists():
+                raise ParbenchError(
+                    f"{where}: studies: {entry!r}: parbench has a study {path.stem!r} itself; "
+                    "rename the file, since results are kept by the study's name"
+                )
+            folders.append(path.parent)
+        names.append(path.stem)
+    places.look_in(folders)
+    return names
 
 
 def holder(configfiles: Sequence[str | Path], key: list) -> str:
@@ -120,14 +159,14 @@ def _holds(value: Any, key: list) -> bool:
 
 
 def study(name: str) -> Study:
-    """Read and check studies/<name>.yaml; ParbenchError for an unknown study or a bad file."""
-    path = places.ROOT / "studies" / f"{name}.yaml"
+    """Read and check a study; ParbenchError for an unknown study or a bad file."""
+    path = places.study(name)
     if not path.exists():
-        studies = sorted(file.stem for file in path.parent.glob("*.yaml"))
         raise ParbenchError(
-            f"studies: unknown study {name!r}: there is no {shown(path)}{nearest(name, studies)}"
+            f"studies: unknown study {name!r}: there is no {shown(path)}"
+            f"{nearest(name, places.studies())}"
         )
-    content = read_model(Study, path)
+    content = read_model(Study, path, partial(expanded, where=shown(path)))
     overlap = sorted(set(content.settings) & set(content.assumed))
     if overlap:
         raise ParbenchError(

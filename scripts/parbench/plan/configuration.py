@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 
 from parbench import models
 from parbench.cell import Hardware
@@ -253,11 +260,16 @@ def _of_its_kind(entry: dict) -> dict:
     return entry
 
 
+# A path is read as the name of its file; an editor takes both.
+StudyName = Annotated[Name, WithJsonSchema({"type": "string", "minLength": 1})]
+
+
 class Config(Model):
     """config.yaml with all changes laid over it."""
 
-    studies: Annotated[list[Name], Field(min_length=1), Distinct] = Field(
-        description="studies to run, each a file studies/<name>.yaml"
+    studies: Annotated[list[StudyName], Field(min_length=1), Distinct] = Field(
+        description="studies to run: the name of a file studies/<name>.yaml, or the path of one "
+        "elsewhere, beside which published/ holds its values and claims"
     )
     stack: Name = Field(description="software versions, a folder containers/locks/<stack>/")
     deployment: Literal["auto", "apptainer", "host"] = Field(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 
 from parbench import models, packages, strategies
 from parbench.cell import Cell, Training
 from parbench.errors import ParbenchError
 from parbench.plan import places, published
 from parbench.plan.options import all_options, starts_published
-from parbench.plan.published import Claim, Published
+from parbench.plan.published import Claim, Published, Selection
 from parbench.plan.study import Study, VariantPair
 from parbench.plan.study_plan import PlannedGroup
 from parbench.plan.yaml_file import words_of
@@ -68,18 +69,28 @@ def check_names(study: Study, where: str) -> None:
 
 
 def stated_claims() -> tuple[dict[str, Claim], list[Published]]:
-    """Return the claims of studies/published/claims.yaml, by name, and all published values; check
-    that the claims' sources and strategies exist."""
-    rows, claims = published_rows(), published.claims(places.CLAIMS)
+    """Return all claims by name, and all published values; check that the claims' sources and
+    strategies exist."""
+    rows = published_rows()
     sources = {row.study for row in rows}
-    for name, claim in claims.items():
-        known(f"{name}.study", claim.study, sources, str(places.CLAIMS))
-        for test in claim.tests:
-            selections = (test.about, test.numerator, test.denominator, *(test.contrast or ()))
-            for chosen in (cells.strategy for cells in selections if cells and cells.strategy):
-                for strategy in [chosen] if isinstance(chosen, str) else chosen:
-                    known(f"{name}: strategy", strategy, strategies.names(), str(places.CLAIMS))
-    return claims, rows
+    by_file = {path: published.claims(path) for path in places.claims_files()}
+    for path, claims in by_file.items():
+        for name, claim in claims.items():
+            if claim.citation is None:
+                known(f"{name}.study", claim.study, sources, str(path))
+            for test in claim.tests:
+                selections = (test.about, test.numerator, test.denominator, *(test.contrast or ()))
+                for cells in filter(None, selections):
+                    _check_choice(name, cells, str(path))
+    return published.united(by_file), rows
+
+
+def _check_choice(claim: str, cells: Selection, where: str) -> None:
+    chosen = cells.strategy or ()
+    for strategy in [chosen] if isinstance(chosen, str) else chosen:
+        known(f"{claim}: strategy", strategy, strategies.names(), where)
+    for key in cells.settings or ():
+        known(f"{claim}: settings", key, [field.name for field in fields(Training)], where)
 
 
 def published_rows() -> list[Published]:

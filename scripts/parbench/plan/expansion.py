@@ -118,7 +118,7 @@ def plan(
     stack_names = sorted(path.name for path in folder.iterdir() if path.is_dir())
     consistency.known("stack", parsed_config.stack, stack_names, "config.yaml")
     for study in parsed_config.override:
-        if not (places.ROOT / "studies" / f"{study}.yaml").exists():
+        if not places.study(study).exists():
             configuration.study(study)  # its message names the nearest study
     result = Plan(**sources(config))
     lacking = lacking or lacking_here(config)
@@ -144,7 +144,7 @@ class Expansion:
         self.name, self.config, self.lacking = name, config, lacking
         self.study = configuration.study(name)
         self.override = config.override.get(name) or Override()
-        self.where = f"studies/{name}.yaml"
+        self.where = places.shown(places.study(name))
         overridden = self.override.model_fields_set
         self.dataset = self.override.dataset if "dataset" in overridden else self.study.dataset
         self.seeds = self.override.seeds if "seeds" in overridden else self.study.seeds
@@ -214,7 +214,7 @@ class Expansion:
         for name in self.override.hardware:
             consistency.known("hardware", name, hardware_names, f"override.{self.name}")
         if self.study.claims:
-            claims = published.claims(places.ROOT / places.CLAIMS)
+            claims = published.claims(*(places.ROOT / path for path in places.claims_files()))
             for claim in self.study.claims:
                 consistency.known("claims", claim, claims, self.where)
         consistency.check_names(self.study, self.where)

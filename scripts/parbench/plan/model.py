@@ -126,9 +126,12 @@ def validated(
         raise ParbenchError(f"{where}: {problem(kind, value, error)}") from None
 
 
-def read_model(kind: type[AnyModel], path: str | Path) -> AnyModel:
-    """Return a YAML file as a ``kind``; ParbenchError names file, key, value and fix."""
-    value = read_yaml(path)
+def read_model(
+    kind: type[AnyModel], path: str | Path, prepare: Callable[[Any], Any] = lambda content: content
+) -> AnyModel:
+    """Return a YAML file, its content prepared, as a ``kind``; ParbenchError names file, key, value
+    and fix."""
+    value = prepare(read_yaml(path))
     try:
         return kind.model_validate(value)
     except pydantic.ValidationError as error:

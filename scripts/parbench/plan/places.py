@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from parbench.errors import ParbenchError
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = Path("results")  # the workflow runs in the project's folder
-PUBLISHED = Path("studies/published")
+STUDIES = Path("studies")
+PUBLISHED = STUDIES / "published"
 CLAIMS = PUBLISHED / "claims.yaml"
+_outside: list[Path] = []  # folders like studies/, of studies that the configuration names by path
 
 
 def require_root(program: str) -> None:
@@ -39,6 +42,30 @@ def shown(path: str | Path) -> str:
     )
 
 
+def look_in(folders: Iterable[Path]) -> None:
+    """Let studies, published values and claims also be in ``folders``, each like studies/."""
+    _outside[:] = dict.fromkeys(folders)
+
+
+def study(name: str) -> Path:
+    """Return the file of a study, whether it exists or not."""
+    paths = [folder / f"{name}.yaml" for folder in (ROOT / STUDIES, *_outside)]
+    return next((path for path in paths if path.exists()), paths[0])
+
+
+def studies() -> list[str]:
+    """Return the names of all studies."""
+    folders = (ROOT / STUDIES, *_outside)
+    return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
+
+
 def published_files() -> list[Path]:
     """Return the files of published values; each source is in one of them."""
-    return sorted(PUBLISHED.glob("*.csv"))
+    folders = (PUBLISHED, *(folder / "published" for folder in _outside))
+    return [path for folder in folders for path in sorted(folder.glob("*.csv"))]
+
+
+def claims_files() -> list[Path]:
+    """Return the files of claims."""
+    files = (folder / "published" / "claims.yaml" for folder in _outside)
+    return [CLAIMS, *filter(Path.exists, files)]

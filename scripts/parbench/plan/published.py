@@ -13,6 +13,7 @@ import pydantic
 from pydantic import ConfigDict, Field, RootModel, model_validator
 from pydantic_core import PydanticCustomError
 
+from parbench.errors import ParbenchError
 from parbench.plan.csv_file import read_csv
 from parbench.plan.model import (
     Model,
@@ -172,6 +173,9 @@ class Selection(Model):
     batch_size: Whole | None = Field(
         None, description="samples of one step over all ranks (`global_batch`)"
     )
+    settings: dict[str, Any] | None = Field(
+        None, description="other settings, such as {memory_format: channels_last}"
+    )
 
     @model_validator(mode="after")
     def _selects(self) -> Selection:
@@ -184,8 +188,9 @@ class Selection(Model):
 
     def __str__(self) -> str:
         """Return it in words: ``strategy gpipe, checkpoint always``."""
-        criteria = {**self.stated(), **(self.options or {})}
-        return ", ".join(f"{key} {value}" for key, value in criteria.items() if key != "options")
+        criteria = {**self.stated(), **(self.options or {}), **(self.settings or {})}
+        grouped = ("options", "settings")
+        return ", ".join(f"{key} {value}" for key, value in criteria.items() if key not in grouped)
 
 
 class ClaimTest(Model):
@@ -289,6 +294,11 @@ class ClaimTest(Model):
         return {key for side in self.sides for key in side.options or {}}
 
     @property
+    def named_settings(self) -> set[str]:
+        """The settings that either side names, besides the batch."""
+        return {key for side in self.sides for key in side.settings or {}}
+
+    @property
     def is_of_layouts(self) -> bool:
         """Whether the two sides may be trained on different numbers of devices and nodes: if the
         test has them differ in these, or in the strategy; options alone are compared on the same.
@@ -336,6 +346,11 @@ class Claim(Model):
     """A statement that a source makes in words, cut into parts that each say one thing."""
 
     study: str = Field(description="the source: its name in column `study` of the published values")
+    citation: Annotated[str, Field(min_length=1)] | None = Field(
+        None,
+        description="the citation of a source without published values; its claim is tested where "
+        "a study's `claims` name it",
+    )
     claim: str = Field(min_length=1, description="what the source says")
     test: _Part | None = Field(None, description="what all `parts` share; alone, the only part")
     parts: Annotated[list[_Part], Field(min_length=1)] | None = Field(
@@ -381,6 +396,16 @@ class Claims(RootModel[dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,6
     """All claims that sources make in words, by name."""
 
 
-def claims(path: str | Path) -> dict[str, Claim]:
-    """Read the claims of a file, by name; ParbenchError names file, key, value, fix."""
-    return read_model(Claims, path).root
+def claims(*paths: str | Path) -> dict[str, Claim]:
+    """Read the claims of files, by name; ParbenchError names file, key, value, fix."""
+    return united({path: read_model(Claims, path).root for path in paths})
+
+
+def united(claims_by_file: Mapping[str | Path, dict[str, Claim]]) -> dict[str, Claim]:
+    """Return the claims of all files, by name. Raises ParbenchError if two have one name."""
+    found: dict[str, Claim] = {}
+    for path, own in claims_by_file.items():
+        if duplicates := sorted(found.keys() & own.keys()):
+            raise ParbenchError(f"{path}: duplicate claim {duplicates[0]!r}; rename one of the two")
+        found |= own
+    return found

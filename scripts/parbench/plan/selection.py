@@ -27,6 +27,7 @@ class Configuration:
     cores: int | None  # of a CPU device; a published row does not say
     gpu: str
     precision: str  # empty for a published row that does not say
+    settings: Mapping[str, str]  # none of a published row, which does not say
 
     @classmethod
     def of_group(cls, group: PlannedGroup, gpus: Iterable[str]) -> Configuration:
@@ -41,7 +42,8 @@ class Configuration:
         hardware, cores = group.hardware, None if device == "gpu" else group.hardware.threads
         gpu, training = " ".join(gpus) if device == "gpu" else "", group.training
         layout = hardware.devices, hardware.nodes, training.global_batch
-        last = cores, gpu, training.precision
+        settings = {key: _option(value) for key, value in asdict(training).items()}
+        last = cores, gpu, training.precision, settings
         return cls(group.model, group.strategy, options, device, *layout, *last)
 
     @classmethod
@@ -52,19 +54,20 @@ class Configuration:
         device = "cpu" if row.hardware.upper() == "CPU" else "gpu"
         layout = row.devices_per_node, row.nodes
         batch_size, gpu = row.batch_size, "" if device == "cpu" else row.hardware
-        last = batch_size, None, gpu, row.precision
+        last = batch_size, None, gpu, row.precision, {}
         return cls(row.model, row.strategy, options, device, *layout, *last)
 
     def is_among(self, cells: Selection) -> bool:
         """Return whether it has all that ``cells`` states; of several strategies, one is enough."""
         stated = cells.stated()
-        options = stated.pop("options", {})
+        options, settings = stated.pop("options", {}), stated.pop("settings", {})
         strategies = stated.pop("strategy", self.strategy)
         gpu = stated.pop("gpu", None)
         return (
             self.strategy in ([strategies] if isinstance(strategies, str) else strategies)
             and (gpu is None or names_model(self.gpu, gpu))
             and all(self.options.get(key) == _option(value) for key, value in options.items())
+            and all(self.settings.get(key) == _option(value) for key, value in settings.items())
             and all(str(getattr(self, key)) == str(value) for key, value in stated.items())
         )
 
@@ -106,6 +109,7 @@ def contrasted(test: ClaimTest, ratios: Collection) -> list[tuple]:
         # One strategy's options mean nothing to another.
         options = {} if "strategy" in named else each.options
         fields["options"] = {k: value for k, value in options.items() if k not in named_options}
+        del fields["settings"]  # those of two models may differ
         return fields
 
     def alike(one: Configuration, other: Configuration) -> bool:

@@ -99,13 +99,13 @@ class Settings(Model):
     )
     augment: bool = Field(
         Training.augment,
-        description="random crops (padding 4) and flips; images are always normalized",
+        description="random crops (padding 4) and flips",
     )
-    normalization: Literal["dataset", "imagenet"] = Field(
+    normalization: Literal["dataset", "imagenet", "none"] = Field(
         Training.normalization,
         description="mean and deviation of each channel that images are normalized by: dataset "
-        "(those of the whole training set), or imagenet (those of the images that most published "
-        "weights were trained on)",
+        "(those of the whole training set), imagenet (those of the images that most published "
+        "weights were trained on), or none (pixels from 0 to 1)",
     )
     input: Literal["tensor", "disk", "pil"] = Field(
         Training.input,

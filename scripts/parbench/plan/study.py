@@ -9,6 +9,7 @@ from pydantic import Field
 from parbench.plan.configuration import Seeds
 from parbench.plan.model import Distinct, Model, Name, Names, Number, Positive, Whole
 from parbench.plan.settings import Assumed, Layer
+from parbench.plan.sweep import Sweep
 from parbench.runs.metrics import METRICS
 
 # Selects published rows: column = value, or one of several values.
@@ -136,7 +137,9 @@ class Table(Model):
     models: Annotated[list[str], Field(min_length=1)] | None = Field(
         None, description="models in the table; default: all"
     )
-    variants: Annotated[list[str], Field(min_length=1)] = Field(description="rows of each model")
+    variants: Annotated[list[str], Field(min_length=1)] = Field(
+        description="rows of each model; a pattern such as ddp-* stands for all that match it"
+    )
     metrics: Annotated[list[Metric], Field(min_length=1)] = Field(description="columns")
     units: dict[str, Literal["s", "min", "h", "percent", "fraction"]] | None = Field(
         None, description="units for display, such as {train_seconds: min}"
@@ -185,6 +188,7 @@ class Study(Model):
     variants: Annotated[dict[Name, Variant], Field(min_length=1)] = Field(
         description="variants, the columns of the grid"
     )
+    sweep: list[Sweep] = Field([], description="further variants, made of templates")
     together: dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_+-]{0,63}$")], Together] = Field(
         {},
         description="rows for several models, by name: the time until all of them are trained, at "

@@ -51,7 +51,7 @@ Panels = dict[tuple[str, str], str | None]  # anchors, by study and group
 
 
 def section(
-    studies: list[Study], claimed: Path | None, published: list[Path]
+    studies: list[Study], claimed: Sequence[Path], published: list[Path]
 ) -> tuple[dict | None, list[Judged]]:
     """Return the claims, their comparisons one by one, and the audit of the same sources; and the
     claims as records.
@@ -59,11 +59,11 @@ def section(
     None, and no records, without ``claimed``, ``published`` or a study that has a source or claims.
     """
     relevant = [study for study in studies if study.has_source or study.study.claims]
-    if claimed is None or not published or not relevant:
+    if not claimed or not published or not relevant:
         return None, []
     rows_by_path = {path: read_rows(path) for path in published}
     all_rows = list(itertools.chain.from_iterable(rows_by_path.values()))
-    all_claims = read_claims(claimed)
+    all_claims = read_claims(*claimed)
     rebuilt = [_rebuilt(study, all_rows) for study in relevant]
     sources = {each.source.name for each in rebuilt}
     granted = checks.Granted()
@@ -370,7 +370,8 @@ def _comparison_row(
     if each.measured is not None:
         group = each.group or each.ratios[0].over
         row[3] = replace(row[3], link=panels[each.study, group.id])
-    told = (*reasons, printable(part.test.note or ""), printable(judged.claim.note or ""))
+    own = (part.test.note, judged.claim.note, judged.claim.citation)
+    told = (*reasons, *(printable(text) for text in own if text))
     marks = notes.mark(*filter(None, told))
     direction = IMPOSSIBLE_BUT.format(each.verdict) if part.is_impossible else each.verdict
     size = _verdict(each.size, ()) if each.size else absent("no size to compare")

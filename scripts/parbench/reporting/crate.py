@@ -86,9 +86,12 @@ def reported(plan: expansion.Plan) -> list[Path]:
 
 def inputs(plan: expansion.Plan, stack: str, configfiles: list[Path]) -> list[Path]:
     """Return the files that decide what is run, and the resulting plans."""
-    templates = ("studies/{}.yaml", "results/plan/{}.json")
-    studies = [Path(template.format(study)) for study in plan.studies for template in templates]
-    sources = [*places.published_files(), places.CLAIMS]
+    studies = [
+        path
+        for study in plan.studies
+        for path in (places.study(study), Path(f"results/plan/{study}.json"))
+    ]
+    sources = [*places.published_files(), *places.claims_files()]
     locks = sorted(Path("containers/locks", stack).glob("*.txt"))
     return [Path("config.yaml"), *configfiles, *studies, *sources, *locks]
 

@@ -7,6 +7,7 @@ report.json, so that they cannot differ. No byte depends on when or on which mac
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -24,14 +25,14 @@ def collect(
     tables: list[Path],
     cells: Path,
     certified: list[Path] | None = None,
-    claimed: Path | None = None,
+    claimed: Sequence[Path] = (),
     published: list[Path] | None = None,
 ) -> dict:
     """Return all that the report shows, formatted, as JSON, and results/claims.json as ``judged``;
     ParbenchError for missing input.
 
     ``tables`` are in the order of ``plans``. Plans of evidence bring their own cells and
-    certificates. Claims need ``claimed`` (claims.yaml) and ``published`` (CSV files).
+    certificates. Claims need ``claimed`` (YAML files) and ``published`` (CSV files).
     """
     proofs = Certificates(certified) if certified is not None else None
     pairs = zip(plans, tables, strict=True)
@@ -75,7 +76,9 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     gather.add_argument("--table", type=Path, nargs="+", required=True)
     gather.add_argument("--cells", type=Path, required=True, help="results/cells")
     gather.add_argument("--certificate", type=Path, nargs="*", help="of equivalence")
-    gather.add_argument("--claims", type=Path, help="claims.yaml; default: none is judged")
+    gather.add_argument(
+        "--claims", type=Path, nargs="+", default=[], help="default: none is judged"
+    )
     gather.add_argument("--published", type=Path, nargs="*", help="CSV files of published values")
     gather.add_argument("--out", type=Path, required=True)
     for name in ("html", "pdf"):

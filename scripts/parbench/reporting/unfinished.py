@@ -63,7 +63,7 @@ def write(plan: Plan, failed: Collection[str], inside: str = "") -> None:
         options = ["--published", *places.published_files(), "--out", tables[-1]]
         _run(*python, "scripts/tables.py", "--plan", plans[-1], *shared_options, *options)
     options = ["--plan", *plans, "--table", *tables, *shared_options, "--out", DATA]
-    options += ["--claims", places.CLAIMS, "--published", *places.published_files()]
+    options += ["--claims", *places.claims_files(), "--published", *places.published_files()]
     _run(*python, "scripts/report.py", "collect", *options)
     _run(*python, "scripts/report.py", "html", "--data", DATA, "--out", REPORT)
 

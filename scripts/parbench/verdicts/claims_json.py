@@ -36,23 +36,24 @@ def _claim(judged: Judged) -> dict:
         "firm": judged.firm,
         "grade": judged.grade,
         "machines": list(judged.machines),
-        "parts": [_part(part) for part in judged.parts],
+        "parts": list(map(part, judged.parts)),
     }
 
 
-def _part(part: JudgedPart) -> dict:
-    test = part.test
+def part(judged: JudgedPart) -> dict:
+    """Return a part of a claim with its answers and comparisons."""
+    test = judged.test
     sides = {"numerator": test.numerator, "denominator": test.denominator, "about": test.about}
     return {
         "metric": test.metric,
         **{key: side and side.stated() for key, side in sides.items()},
         "contrast": test.contrast and [cells.stated() for cells in test.contrast],
         "op": test.op,
-        "direction": part.direction,
-        "size": part.size or None,
-        "impossible": part.is_impossible,
-        "lacks": [lack for lack in part.lacks if lack],
-        "comparisons": [_comparison(each) for each in part.comparisons],
+        "direction": judged.direction,
+        "size": judged.size or None,
+        "impossible": judged.is_impossible,
+        "lacks": [lack for lack in judged.lacks if lack],
+        "comparisons": list(map(_comparison, judged.comparisons)),
     }
 
 
@@ -117,19 +118,20 @@ def shown(claim: dict) -> list[str]:
         f"  {claim['told']}{firm}",
         f"  tested by {claim['study']}, {claim['grade']}, {machines}",
     ]
-    for part in claim["parts"]:
-        sides = (part["about"], part["numerator"], part["denominator"])
-        about, over, under = (
-            ", ".join(f"{k} {v}" for k, v in (side or {}).items()) for side in sides
-        )
-        named = f"{over} over {under}" if over else ""
-        impossible = f"{words.IMPOSSIBLE}; here " * part["impossible"]
-        answer = ", ".join(filter(None, (part["direction"], part["size"])))
-        head = "; ".join(filter(None, (part["metric"], about, named)))
-        lines.append(f"  - {head}: {impossible}{answer}")
-        for each in part["comparisons"]:
-            lines += [f"      {_numbers(each)}{_because(each)}"]
+    for each in claim["parts"]:
+        impossible = f"{words.IMPOSSIBLE}; here " * each["impossible"]
+        answer = ", ".join(filter(None, (each["direction"], each["size"])))
+        lines.append(f"  - {heading(each)}: {impossible}{answer}")
+        lines += [f"      {_numbers(made)}{_because(made)}" for made in each["comparisons"]]
     return lines
+
+
+def heading(made: dict) -> str:
+    """Return what a part is about: its metric, and the cells that it names."""
+    sides = (made["about"], made["numerator"], made["denominator"])
+    about, over, under = (", ".join(f"{k} {v}" for k, v in (side or {}).items()) for side in sides)
+    named = f"{over} over {under}" if over else ""
+    return "; ".join(filter(None, (made["metric"], about, named)))
 
 
 def _numbers(each: dict) -> str:

@@ -73,7 +73,7 @@ class PublishedSource:
 
         Raises ParbenchError if the selection is ambiguous, has an unknown column, or another unit.
         """
-        selected = self._selected(group)
+        selected = self.selected(group)
         matching = [
             row for row in selected if METRIC_ALIASES.get(row.metric, row.metric) == metric.name
         ]
@@ -99,7 +99,7 @@ class PublishedSource:
 
     def operators(self, group: Group) -> list[str]:
         """Return the operators whose times are published in the rows that the group selects."""
-        parts = (row.metric.partition(":") for row in self._selected(group))
+        parts = (row.metric.partition(":") for row in self.selected(group))
         return list(dict.fromkeys(name for what, _, name in parts if is_operator(what)))
 
     def speedup(self, group: Group, baseline: Group) -> tuple[Published | None, str]:
@@ -121,9 +121,9 @@ class PublishedSource:
 
     def is_on_its_hardware(self, group: Group) -> bool:
         """Return whether the group used the devices of the rows that it stands for, if of any."""
-        return any(has_hardware(row, group) for row in self._selected(group))
+        return any(has_hardware(row, group) for row in self.selected(group))
 
-    def _selected(self, group: Group) -> list[Published]:
+    def selected(self, group: Group) -> list[Published]:
         """Return the rows that the group's ``published`` selects."""
         if group.published is None:
             return []

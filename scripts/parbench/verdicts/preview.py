@@ -1,0 +1,123 @@
+"""Preview a study before anything is trained: its cells, what will stand beside each published
+value, and what will decide each claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parbench.plan.expansion import Plan
+from parbench.plan.published import Published
+from parbench.runs.metrics import METRICS, is_operator, operator_metric
+from parbench.terminal import aligned
+from parbench.verdicts import asked, claims_json, judging, words
+from parbench.verdicts.claims import JudgedPart
+from parbench.verdicts.comparisons import Comparison
+from parbench.verdicts.groups import Group
+from parbench.verdicts.published import METRIC_ALIASES, described_hardware
+from parbench.verdicts.sequential import Series
+from parbench.verdicts.tables import Measured
+
+
+def preview(plan: Plan, name: str) -> Iterator[str]:
+    """Yield lines on the study ``name``; results at hand are not read.
+
+    Raises ParbenchError for a selection of published values that is ambiguous.
+    """
+    measured = asked.measured(plan, name)
+    yield f"{name}: {measured.plan.study.title}"
+    yield from ("", "Cells", *_cells(measured))
+    yield from ("", "How they differ from the source", *_differences(measured))
+    yield from ("", "Published values", *_values(measured))
+    yield from ("", "Claims", *_claims(plan, name))
+
+
+def _cells(measured: Measured) -> list[str]:
+    lines = [["Model", "Variant", "On", "Seeds", "In turns with", "Runs here"]]
+    for group in measured.groups.values():
+        others = [
+            pair.baseline
+            for pair in measured.plan.pairs
+            if (pair.model, pair.variant) == (group.model, group.variant)
+        ]
+        turns = ", ".join(dict.fromkeys(others)) or "-"
+        on = group.describe_hardware()
+        seeds = str(len(group.seeds))
+        lines.append([group.model, group.variant, on, seeds, turns, group.not_run or "yes"])
+    return aligned(lines)
+
+
+def _differences(measured: Measured) -> Iterator[str]:
+    groups = list(measured.groups.values())
+    names_by_text: dict[str, list[str]] = {}
+    for group in groups:
+        texts = [group.differs, group.scores_differ and f"{group.scores_differ} (scores alone)"]
+        texts += judging.scale_difference(group, measured.plan.study)
+        for text in filter(None, texts):
+            names_by_text.setdefault(text, []).append(f"{group.model} {group.variant}")
+    for text, names in names_by_text.items():
+        where = "" if len(names) == len(groups) else f" ({', '.join(names)})"
+        yield f"{text}{where}"
+    if assumed := ", ".join(measured.plan.study.assumed):
+        yield f"not stated by the source, assumed: {assumed}"
+    if not names_by_text and not assumed:
+        yield "in nothing that the study states"
+
+
+def _values(measured: Measured) -> Iterator[str]:
+    if not measured.source.rows:
+        yield "none: the study names no source (`published`)"
+    for row in measured.source.rows:
+        on = f"{row.model} {row.strategy} on {described_hardware(row)}"
+        value = f"{row.metric} {row.published_value or row.value} {row.published_unit or row.unit}"
+        beside = [
+            _beside(measured, group, row)
+            for group in measured.groups.values()
+            if row in measured.source.selected(group)
+        ]
+        yield f"line {row.line}, {on}, {value}: {'; '.join(beside) or 'no cell selects it'}"
+
+
+def _beside(measured: Measured, group: Group, row: Published) -> str:
+    """Return how the value of ``row`` will stand beside a group that selects it."""
+    name = METRIC_ALIASES.get(row.metric, row.metric)
+    metric = operator_metric(name) if is_operator(name) else METRICS.get(name)
+    if metric is None:
+        return "no metric of parbench's"
+    who = f"{group.variant} on {group.describe_hardware()}"
+    if metric.kind == "ratio" and group.baseline is None:
+        return f"{who} has no baseline"
+    published, why = measured.published(metric, group)
+    verdict = measured.verdict(metric, group, Series({}), published)
+    if verdict.word == words.NOT_RUN:
+        return f"{who} is not run: {group.not_run}"
+    if verdict.word in words.UNJUDGED:
+        return f"beside {who}, {verdict.word}: {'; '.join(filter(None, [*verdict.reasons, why]))}"
+    return f"compared with {who}"
+
+
+def _claims(plan: Plan, name: str) -> Iterator[str]:
+    claims = [judged for judged in asked.judged(plan, [name]) if judged.parts]
+    if not claims:
+        yield "none that the study tests"
+    for judged in claims:
+        yield f"{judged.name}: {judged.claim.claim}"
+        for part in judged.parts:
+            yield f"  - {claims_json.heading(claims_json.part(part))}"
+            yield from (f"      {_decided(part, each)}" for each in part.comparisons)
+
+
+def _decided(part: JudgedPart, each: Comparison) -> str:
+    """Return what will decide a comparison, or why nothing can."""
+    sides = " against ".join(
+        f"{ratio.over.variant} over {ratio.under.variant} of {ratio.over.model}"
+        for ratio in each.ratios
+    )
+    if each.group:
+        sides = f"{each.group.variant} of {each.group.model}"
+    opening = f"{sides}: " if sides else ""
+    if part.is_impossible:
+        return f"{opening}{words.IMPOSSIBLE}, whatever is measured"
+    if each.waits:
+        pairs = all(ratio.pair for ratio in each.ratios) and each.ratios
+        return f"{opening}decided by {'pairs' if pairs else 'whole trainings, seed by seed'}"
+    return f"{opening}{each.verdict}: {'; '.join(each.reasons) or 'for want of cells'}"

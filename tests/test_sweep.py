@@ -1,0 +1,73 @@
+"""Sweeps: the variants, pairs and rows that a study's templates stand for, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from parbench.errors import ParbenchError
+from parbench.plan.sweep import expanded
+
+GRID = {
+    "name": "ddp-$devices-$batch",
+    "variant": {
+        "strategy": "ddp",
+        "hardware": "cpu$devices",
+        "settings": {"global_batch": "$batch"},
+        "baseline": "eager",
+        "published": {"batch_size": ["$batch", 7]},
+    },
+}
+STUDY = {
+    "variants": {"eager": {"strategy": "eager", "hardware": "cpu1"}},
+    "tables": [{"title": "All", "variants": ["eager", "ddp-*", "none-*"]}],
+}
+
+
+def swept(**changes) -> dict:
+    return expanded(STUDY | {"sweep": [GRID | changes]}, "a.yaml")
+
+
+def test_every_combination_of_a_matrix_is_a_variant_and_a_row():
+    study = swept(matrix={"devices": [2, 4], "batch": [16, 64]})
+    names = ["eager", "ddp-2-16", "ddp-2-64", "ddp-4-16", "ddp-4-64"]
+    assert list(study["variants"]) == names
+    assert study["variants"]["ddp-4-16"] == {
+        "strategy": "ddp",
+        "hardware": "cpu4",
+        "settings": {"global_batch": 16},
+        "baseline": "eager",
+        "published": {"batch_size": [16, 7]},
+    }
+    assert study["tables"][0]["variants"] == [*names, "none-*"]  # no variant: told by the check
+    assert "pairs" not in study
+
+
+def test_values_that_belong_together_are_zipped_and_compared_with_their_baseline():
+    pairs = {"restarts": 2, "compare": [{"variant": "eager", "baseline": "eager"}]}
+    sweep = GRID | {"zip": {"devices": [2, 4], "batch": [16, 64]}, "compared": True}
+    study = expanded(STUDY | {"sweep": [sweep], "pairs": pairs}, "a.yaml")
+    assert study["pairs"] == {
+        "restarts": 2,
+        "compare": [
+            {"variant": "eager", "baseline": "eager"},
+            {"variant": "ddp-2-16", "baseline": "eager"},
+            {"variant": "ddp-4-64", "baseline": "eager"},
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({}, "a.yaml: sweep.0: needs either `matrix` or `zip`"),
+        ({"zip": {"devices": [2], "batch": [1, 2]}}, "as many values of each key, and has devices"),
+        ({"matrix": {"devices": []}}, "a.yaml: sweep.0: matrix.devices: value [] "),
+        ({"matrix": {"devices": [2, 4]}}, "sweep.0.name: 'ddp-$devices-$batch' names none of the"),
+        ({"name": "x", "matrix": {"devices": [2], "batch": [1, 2]}}, "duplicate variant 'x'; name"),
+        ({"matrices": {}}, "a.yaml: sweep.0: unknown key 'matrices' (value {}); did you mean"),
+    ],
+)
+def test_a_sweep_that_makes_no_variants_is_refused(changes, sentence):
+    with pytest.raises(ParbenchError) as error:
+        swept(**changes)
+    assert sentence in str(error.value)
