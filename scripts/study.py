@@ -47,7 +47,7 @@ def new(options: argparse.Namespace) -> None:
     folder, name = options.folder, options.name
     schema = os.path.relpath(places.ROOT / "rules/schemas/study.schema.yaml", folder)
     files = {
-        folder / "published" / f"{name}.csv": draft.values(name, rows),
+        folder / "published" / f"{name}.csv": draft.values(name, rows, printed.texts),
         folder / f"{name}.yaml": draft.study(name, title, rows, schema),
     }
     if small := draft.copy(name, title, rows, schema):
@@ -63,8 +63,8 @@ def new(options: argparse.Namespace) -> None:
         print(f"note: {note}")
     if claim := draft.claims(name, rows):
         print(f"\nA claim to start from, for {folder}/published/claims.yaml:\n{claim}")
-    study = shlex.quote(f"studies=[{name if folder == places.STUDIES else list(files)[-1]}]")
-    print(f"Fill in what the files ask for, then: snakemake -n --config {study}")
+    study = name if folder == places.STUDIES else shlex.quote(str(list(files)[-1]))
+    print(f"Fill in what the files ask for, then: python scripts/study.py check {study}")
 
 
 def check(options: argparse.Namespace) -> None:

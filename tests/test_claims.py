@@ -535,11 +535,14 @@ def test_pairs_answer_whatever_is_made_of_their_times(metric, mean):
 
 def test_energy_is_told_by_pairs_that_read_it_and_no_number_of_devices_bounds_it():
     claim = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="joules_per_sample", size=4.0)
-    times = turns(DDP, EAGER, *FAST)
-    made = judged(claim, EAGER, times)
+    made = judged(claim, EAGER, turns(DDP, EAGER, *FAST))
+    assert made.comparisons[0].reasons == ("paper-cpu has no cell that measures joules_per_sample",)
+    eager, ddp = group("eager", T4), group("ddp", T4 | {"devices": 2})
+    times = turns(ddp, eager, *FAST)
+    made = judged(claim, eager, times)
     assert (made.verdict, made.reason) == (words.NOT_TESTED, words.NO_PAIR)
-    energy = turns(DDP, EAGER, 3.99, 4.0, 4.01, 4.0).pairs
-    made = judged(claim, EAGER, times.model_copy(update={"energy": energy}))
+    energy = turns(ddp, eager, 3.99, 4.0, 4.01, 4.0).pairs
+    made = judged(claim, eager, times.model_copy(update={"energy": energy}))
     assert answers(made) == [(words.AS_CLAIMED, words.AS_PUBLISHED)]
 
 

@@ -16,7 +16,7 @@ TABLE = """\
 | ResNet-50 | PyTorch | 1 | 56.4 | 83.53 |
 | ResNet-50 | Horovod | 2 | 39.2 | 83.04 |
 | Swin | PyTorch | 1 | 120.6 | 91.20 |
-| Swin | Horovod | 2 | 92.6 | 89.96 |
+| Swin | Horovod | 2 | 92.6 | 89.96 ± 0.2 |
 """
 COLUMNS = "Network=model, Method=strategy, GPUs=devices, Time=train_seconds, Top-1=test_accuracy"
 
@@ -58,6 +58,8 @@ def test_its_files_are_a_study_and_a_small_copy_that_can_be_planned(workspace):
     assert (first["published_value"], first["published_unit"]) == ("56.4", "min")
     assert first["note"] == "model printed as ResNet-50; strategy printed as PyTorch"
     assert rows[4]["published_value"] == "83.53"
+    assert (rows[7]["published_value"], rows[7]["value"]) == ("89.96", "0.8996")
+    assert rows[7]["note"].endswith("; printed with ± 0.2")
     for study in ("mine", "mine-cpu"):
         workspace.snakemake("-n", "--config", f"studies=[{study}]")
         text = (workspace.folder / f"studies/{study}.yaml").read_text()
@@ -70,8 +72,8 @@ def test_its_files_are_a_study_and_a_small_copy_that_can_be_planned(workspace):
     ("words", "change", "sentence"),
     [
         (["a/b"], {}, "'a/b' is no name of a study; use small letters, digits and hyphens"),
-        (["x"], {"Swin": "GPT-9"}, "line 7: model 'GPT-9' is none of parbench's"),
-        (["x"], {"Horovod": "Hogwild"}, "line 6: strategy 'Hogwild' is none of parbench's"),
+        (["x"], {"Swin": "GPT-9"}, "line 7: model 'GPT-9' is unknown; say which of"),
+        (["x"], {"Horovod": "Hogwild"}, "line 6: strategy 'Hogwild' is unknown; say which"),
         (["x"], {"56.4": "56,400.2.1"}, "line 5: column 'Time (min)': '56,400.2.1' is not one"),
     ],
 )
@@ -99,6 +101,40 @@ def test_outside_of_the_checkout_a_study_is_named_by_its_path(workspace, tmp_pat
     assert "- train_seconds; model swin; devices 2 over devices 1" in lines
     assert "horovod-2 over eager-1 of swin: decided by pairs" in lines
     assert "of 1 claims they test 1: theirs-faster" in checked
+
+
+@pytest.mark.parametrize(
+    ("named", "sentence"),
+    [
+        ("model: swinn", "theirs-faster: model: unknown value 'swinn'; did you mean 'swin'?"),
+        ("options: {bucket_cap: 3}", "theirs-faster: options: unknown value 'bucket_cap'; did you"),
+        ("settings: {memory_format: chanels_last}", "memory_format: chanels_last is not one of"),
+        ("settings: {memory_fromat: x}", "unknown key 'memory_fromat' (value x); did you mean"),
+    ],
+)
+def test_what_a_claim_names_must_exist(workspace, named, sentence):
+    path = workspace.folder / "studies/published/claims.yaml"
+    before = path.read_text()
+    claim = CLAIM.replace("model: swin", named).replace("study: theirs", "study: gorantla2024")
+    path.write_text(before + claim)
+    done = workspace.run("scripts/study.py", "check", "quickstart", check=False)
+    path.write_text(before)
+    assert sentence in done.stderr, done.stdout
+
+
+def test_a_variant_of_a_copy_alone_may_select_published_rows(workspace, tmp_path):
+    """The source's study states the batch for each variant only, and has no such variant."""
+    lines = [
+        f"{line} {'---' if '---' in line else 'Batch' if 'Network' in line else 64} |"
+        for line in TABLE.splitlines()[2:]
+    ]
+    (workspace.folder / "batch.md").write_text("\n".join(lines))
+    words = ["extra", "--folder", tmp_path / "f", "--given", "hardware=A100"]
+    done = new(workspace, *words, table="batch.md", columns=f"{COLUMNS}, Batch=batch_size")
+    assert done.returncode == 0, done.stderr
+    copy = tmp_path / "f/extra-cpu.yaml"
+    copy.write_text(copy.read_text().replace("horovod-2-64", "two"))
+    assert "two over" not in workspace.run("scripts/study.py", "check", copy).stderr
 
 
 def test_a_study_may_not_be_named_as_another_one(workspace, tmp_path):

@@ -137,9 +137,10 @@ def renamed(rows: Iterable[Published], given: Mapping[str, str]) -> list[Publish
             if name is None:
                 names = models.names() if key == "model" else strategies.names()
                 raise ParbenchError(
-                    f"line {row.line}: {key} {brief(printed)!r} is none of parbench's"
-                    f"{nearest(printed.lower(), names)}; say which it is, for example "
-                    f'--names "{brief(printed, 30)}={names[0]}", or add it (docs/extending.md)'
+                    f"line {row.line}: {key} {brief(printed)!r} is unknown"
+                    f"{nearest(printed.lower(), names, listed=False)}; say which of these it is, "
+                    f'--names "{brief(printed, 30)}=...", or add it (docs/extending.md): '
+                    f"{', '.join(names)}"
                 )
             changes[key] = name
         changes["note"] = "; ".join(
@@ -162,8 +163,11 @@ def _by_spelling(
     return {**called, **own, **chosen}
 
 
-def values(name: str, rows: Iterable[Published]) -> str:
-    """Return the CSV of published values of the source ``name``, in our units and as printed."""
+def values(
+    name: str, rows: Iterable[Published], texts: Mapping[tuple[int, str], tuple[str, str]]
+) -> str:
+    """Return the CSV of published values of the source ``name``, in our units and as printed;
+    ``texts``: as `Printed` has them."""
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -174,7 +178,9 @@ def values(name: str, rows: Iterable[Published]) -> str:
         metric = METRICS.get(row.metric)
         unit = metric.unit if metric else own.unit
         values = {"study": name, "value": f"{own.value:.12g}", "unit": unit}
-        printed = {"published_unit": row.unit or unit}
+        text, spread = texts[row.line, row.metric]
+        note = "; ".join(filter(None, [row.note, spread and f"printed with ± {spread}"]))
+        printed = {"published_value": text, "published_unit": row.unit or unit, "note": note}
         writer.writerow(own.model_dump(include=set(COLUMNS)) | values | printed)
     return out.getvalue()
 

@@ -39,10 +39,12 @@ _BLANKS = "'’ \u00a0\u2009\u202f"  # between thousands
 
 @dataclass
 class Printed:
-    """The ``rows`` that were read, and ``notes`` on what was passed over or assumed."""
+    """The ``rows`` that were read, ``notes`` on what was passed over or assumed, and the ``texts``
+    of numbers, by line and metric: all digits that are printed, and the spread beside them."""
 
     rows: list[Published] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    texts: dict[tuple[int, str], tuple[str, str]] = field(default_factory=dict)
 
 
 def mapped(text: str, what: str = "--columns") -> dict[str, str]:
@@ -216,6 +218,7 @@ def _read_table(path: Path, table: _Table, given: Mapping[str, str], printed: Pr
         for number, about in described:
             if number in values:
                 one = values[number]
+                printed.texts[number, metric] = one.text, one.spread
                 printed.rows.append(
                     Published(
                         study=path.stem,
@@ -267,6 +270,8 @@ class _Number:
     value: float
     digits: str  # as printed, with no more digits than the spread beside them allows
     unit: str
+    text: str  # with all digits
+    spread: str  # printed beside it, or empty
 
 
 class _Column:
@@ -294,14 +299,15 @@ class _Column:
             raise self._refuse(line, text, f"is not one number{fix}")
         exact = found["sign"].replace("−", "-") + self._plain(line, text, found["digits"])
         exact += found["power"] or ""
-        value, beside = float(exact), 0.0
+        value, beside, printed, spread_text = float(exact), 0.0, exact, ""
         if more is not None:
-            beside = float(self._plain(line, text, more["digits"]) + (more["power"] or ""))
+            spread_text = self._plain(line, text, more["digits"]) + (more["power"] or "")
+            beside = float(spread_text)
             exact = _coarse(value, exact, beside) if math.isfinite(value + beside) else exact
         if not math.isfinite(value + beside):
             raise self._refuse(line, text, "is too large; write a finite number")
         unit = (more and more["unit"]) or found["unit"] or ""
-        return _Number(value, exact, unit.strip())
+        return _Number(value, exact, unit.strip(), printed, spread_text)
 
     def _plain(self, line: int, text: str, digits: str) -> str:
         """Return ``digits`` with a decimal point alone."""

@@ -132,16 +132,13 @@ def differences(
     source_path = places.shown(places.study(study.scaled_from))
     # A variant that only this study has is not scaled down, so its own settings are no difference,
     # unless it is compared with published rows.
-    own = study.variants[variant]
-    fallback = own.model_copy(update={"settings": {}}) if own.published is not None else own
-    entry = source.variants.get(variant, fallback)
-    source_model = source.models.get(model)
-    layers = [
-        source.settings,
-        source.assumed,
-        source_model.settings if source_model else {},
-        entry.settings,
-    ]
+    own, source_model = study.variants[variant], source.models.get(model)
+    layers = [source.settings, source.assumed, source_model.settings if source_model else {}]
+    # What the source's study states for each variant only is this one's own, too.
+    known = set().union(*layers) if own.published is not None else ()
+    unknown = {key: value for key, value in own.settings.items() if key not in known}
+    entry = source.variants.get(variant, own.model_copy(update={"settings": unknown}))
+    layers.append(entry.settings)
     source_settings = settled(layers, source_path)
     if cell.hardware.device != "cuda":
         source_settings["tf32"] = asdict(cell.training.tf32)  # it means nothing here

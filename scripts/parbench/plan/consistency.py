@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 
 from parbench import models, packages, strategies
 from parbench.cell import Cell, Training
@@ -73,6 +72,7 @@ def stated_claims() -> tuple[dict[str, Claim], list[Published]]:
     strategies exist."""
     rows = published_rows()
     sources = {row.study for row in rows}
+    models_known = {*models.names(), *(row.model for row in rows)}
     by_file = {path: published.claims(path) for path in places.claims_files()}
     for path, claims in by_file.items():
         for name, claim in claims.items():
@@ -81,16 +81,20 @@ def stated_claims() -> tuple[dict[str, Claim], list[Published]]:
             for test in claim.tests:
                 selections = (test.about, test.numerator, test.denominator, *(test.contrast or ()))
                 for cells in filter(None, selections):
-                    _check_choice(name, cells, str(path))
+                    _check_choice(name, cells, models_known, str(path))
     return published.united(by_file), rows
 
 
-def _check_choice(claim: str, cells: Selection, where: str) -> None:
+def _check_choice(claim: str, cells: Selection, models_known: Iterable[str], where: str) -> None:
     chosen = cells.strategy or ()
-    for strategy in [chosen] if isinstance(chosen, str) else chosen:
+    named = [chosen] if isinstance(chosen, str) else list(chosen)
+    for strategy in named:
         known(f"{claim}: strategy", strategy, strategies.names(), where)
-    for key in cells.settings or ():
-        known(f"{claim}: settings", key, [field.name for field in fields(Training)], where)
+    if cells.model is not None and "+" not in cells.model:  # else a row of `together`
+        known(f"{claim}: model", cells.model, models_known, where)
+    options = {key for name in named or strategies.names() for key in strategies.load(name).OPTIONS}
+    for key in cells.options or ():
+        known(f"{claim}: options", key, options, where)
 
 
 def published_rows() -> list[Published]:

@@ -27,6 +27,7 @@ from parbench.plan.model import (
     validated,
     wrong,
 )
+from parbench.plan.settings import Layer
 from parbench.runs.metrics import METRICS, OPERATOR_METRICS
 from parbench.words import brief, nearest
 
@@ -173,7 +174,7 @@ class Selection(Model):
     batch_size: Whole | None = Field(
         None, description="samples of one step over all ranks (`global_batch`)"
     )
-    settings: dict[str, Any] | None = Field(
+    settings: Layer | None = Field(
         None, description="other settings, such as {memory_format: channels_last}"
     )
 

@@ -35,6 +35,7 @@ class Metric:
     optional: bool = False  # no row if no run has a value
     named: bool = False  # a row only in tables that name it
     of_sides: bool = False  # read from sides of pairs, too, where no run of its own has a value
+    on_gpus: bool = False  # alone
     of: str = "one"  # model, "several" trained together, or "any" number of models
 
     @property
@@ -134,10 +135,10 @@ def _mfu(run: Run) -> float | None:
     return flops * run.samples_per_second / (best * devices)
 
 
-def _optional(name: str, label: str, unit: str = "") -> Metric:
+def _optional(name: str, label: str, unit: str = "", **more: Any) -> Metric:
     """Return a metric that some cells have; without a unit or in MiB, it is not clocked."""
     read, clocked = methodcaller("number", name), unit not in ("", "MiB")
-    return Metric(name, label, unit, "absolute", read=read, clocked=clocked, optional=True)
+    return Metric(name, label, unit, "absolute", read=read, clocked=clocked, optional=True, **more)
 
 
 def _mean_of_epochs(read: Callable[[Epoch], float | None]) -> Read:
@@ -185,7 +186,7 @@ _ALL = (
     _seconds("startup_seconds", "Start-up"),
     _optional("compile_seconds", "Compilation", "s"),
     _optional("disk_wait_seconds", "Waiting for images from disk", "s"),
-    _optional("throttled_seconds", "Clocks held down by power or heat", "s"),
+    _optional("throttled_seconds", "Clocks held down by power or heat", "s", on_gpus=True),
     _throughput("samples_per_second", "Throughput", attrgetter("samples_per_second")),
     Metric(
         "tokens_per_second",
@@ -240,7 +241,7 @@ _ALL = (
     _optional("executor_memory_mib", "Peak memory, executor", "MiB"),
     _optional("worker_memory_mib", "Peak memory, Python workers", "MiB"),
     _memory("process", "processes", "Peak memory, process"),
-    _memory("device", "devices", "Peak memory, device", optional=True),
+    _memory("device", "devices", "Peak memory, device", optional=True, on_gpus=True),
     _memory_of("baseline", "Memory before data and model", attrgetter("baseline_mib")),
     _memory_of("dataset", "Memory of the dataset", attrgetter("dataset_mib")),
     _memory_of("state", "Memory of weights, gradients and optimizer", attrgetter("state_mib")),
@@ -254,6 +255,7 @@ _ALL = (
         clocked=True,
         optional=True,
         of_sides=True,
+        on_gpus=True,
     ),
     Metric(
         "mfu",

@@ -149,7 +149,10 @@ class Group(PlannedGroup):
         return on_nodes(self.hardware.nodes, devices)
 
     def measures(self, metric: Metric) -> bool:
-        """Return whether the metric applies to the group: to one model, or several together."""
+        """Return whether the metric applies to the group: to one model, or several together, and to
+        its devices."""
+        if metric.on_gpus and self.hardware.device != "cuda":
+            return False
         return metric.of in ("any", "several" if self.members else "one")
 
     def series(self, metric: Metric) -> Series:

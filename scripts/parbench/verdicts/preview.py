@@ -116,7 +116,8 @@ def _decided(part: JudgedPart, each: Comparison) -> str:
         sides = f"{each.group.variant} of {each.group.model}"
     opening = f"{sides}: " if sides else ""
     if part.is_impossible:
-        return f"{opening}{words.IMPOSSIBLE}, whatever is measured"
+        why = "its own numbers deny it" if part.denied else f"at most {part.test.most:.3g} times"
+        return f"{opening}{words.IMPOSSIBLE}, whatever is measured: {why}"
     if each.waits:
         pairs = all(ratio.pair for ratio in each.ratios) and each.ratios
         return f"{opening}decided by {'pairs' if pairs else 'whole trainings, seed by seed'}"
