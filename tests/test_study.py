@@ -147,6 +147,17 @@ def test_a_study_may_not_be_named_as_another_one(workspace, tmp_path):
         assert sentence in done.stderr
 
 
+def test_a_copy_has_as_many_nodes_as_its_source(workspace):
+    nodes = TABLE.replace("| Network |", "| Nodes | Network |").replace(
+        "|---|---|", "|---|---|---|", 1
+    )
+    rows = nodes.replace("| ResNet-50 |", "| 1 | ResNet-50 |").replace("| Swin |", "| 2 | Swin |")
+    (workspace.folder / "nodes.md").write_text(rows.replace("| 2 | 92.6", "| 1 | 92.6"))
+    done = new(workspace, "nodes", table="nodes.md", columns=f"Nodes=nodes, {COLUMNS}")
+    assert done.returncode == 0, done.stderr
+    assert "hardware: cpu2x1" in (workspace.folder / "studies/nodes-cpu.yaml").read_text()
+
+
 def test_names_of_ones_own_are_mapped(workspace):
     (workspace.folder / "own.md").write_text(TABLE.replace("Swin", "Our transformer"))
     done = new(workspace, "own", "--names", "Our transformer=swin", table="own.md")

@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -44,11 +44,7 @@ USUAL = {
 }
 SCHEMA = "# yaml-language-server: $schema="
 SMALL = {"epochs": 2, "train_samples": 2048, "test_samples": 1000}
-COLUMNS = (
-    "study", "document", "table", "model", "strategy", "options", "hardware", "nodes",
-    "devices_per_node", "batch_size", "precision", "metric", "value", "unit", "published_value",
-    "published_unit", "note",
-)  # fmt: skip
+COLUMNS = [name for name in Published.model_fields if name != "line"]
 
 
 @dataclass(frozen=True)
@@ -70,31 +66,32 @@ class Way:
         return cls(*layout, row.batch_size, row.precision, row.hardware.upper() == "CPU")
 
     @property
+    def layout(self) -> str:
+        """Its devices as names of hardware have them: ``2``, or ``2x1`` on two nodes."""
+        return f"{self.nodes}x{self.devices}" if self.nodes > 1 else str(self.devices)
+
+    @property
+    def batch(self) -> int | None:
+        """The samples of a step over all devices; None if the table does not say."""
+        return int(self.batch_size) if self.batch_size.isdecimal() else None
+
+    @property
     def name(self) -> str:
         """Its name in the study, such as ``ddp-2x2-64``."""
-        layout = f"{self.nodes}x{self.devices}" if self.nodes > 1 else str(self.devices)
         options = re.sub(r"[^a-z0-9]+", "-", self.options.lower()).strip("-")
-        parts = [self.strategy, layout, self.batch_size, options, self.precision]
+        parts = [self.strategy, self.layout, self.batch_size, options, self.precision]
         return re.sub(r"[^a-z0-9-]", "", "-".join(filter(None, parts)).lower())
 
     @property
     def selection(self) -> dict[str, Any]:
         """What a claim names of it."""
         named = {"strategy": self.strategy, "devices": self.devices, "nodes": self.nodes}
-        return named | ({"batch_size": int(self.batch_size)} if self.batch_size.isdecimal() else {})
-
-    @property
-    def hardware(self) -> str:
-        """Its entry under `hardware` in config.yaml."""
-        kind = "cpu" if self.on_cpu else "gpu"
-        return f"{kind}{self.nodes}x{self.devices}" if self.nodes > 1 else f"{kind}{self.devices}"
+        return named | ({"batch_size": self.batch} if self.batch else {})
 
     @property
     def batch_per_device(self) -> float | None:
         """The samples of a step on each device; None if the table does not say."""
-        if not self.batch_size.isdecimal():
-            return None
-        return int(self.batch_size) / (self.nodes * self.devices)
+        return self.batch and self.batch / (self.nodes * self.devices)
 
     def baseline(self, ways: Iterable[Way]) -> Way | None:
         """Return the one of ``ways`` that its speedup is measured against: on one device, by eager
@@ -205,7 +202,7 @@ def study(name: str, title: str, rows: list[Published], schema: str) -> str:
             "# The table does not state these: put in what the source says elsewhere, under",
             "# `settings`, and leave here what it leaves open.",
             _yaml({"assumed": usual}),
-            _grid(rows, ways, _stated, Way.hardware.fget),
+            _grid(rows, ways),
         ]
     )
 
@@ -228,8 +225,7 @@ def copy(name: str, title: str, rows: list[Published], schema: str) -> str | Non
         "settings": SMALL,
         "assumed": {key: value for key, value in usual.items() if key not in SMALL},
     }
-    grid = _grid(own_rows, ways, _stated, lambda way: f"cpu{way.devices}", True)
-    return f"{SCHEMA}{schema}\n{_yaml(head)}\n{grid}"
+    return f"{SCHEMA}{schema}\n{_yaml(head)}\n{_grid(own_rows, ways, small=True)}"
 
 
 def claims(name: str, rows: list[Published]) -> str:
@@ -266,21 +262,19 @@ def _states(key: str, ways: Iterable[Way]) -> bool:
 def _stated(way: Way) -> dict[str, Any]:
     """Return the settings that the table states for a variant."""
     stated: dict[str, Any] = {}
-    if way.batch_size.isdecimal():
-        stated["global_batch"] = int(way.batch_size)
+    if way.batch:
+        stated["global_batch"] = way.batch
     if way.precision:
         stated["precision"] = way.precision.lower()
     return stated
 
 
-def _grid(
-    rows: list[Published],
-    ways: list[Way],
-    settings: Callable[[Way], dict[str, Any]],
-    hardware: Callable[[Way], str],
-    small: bool = False,
-) -> str:
-    """Return the models, variants, pairs and tables of a study."""
+def _grid(rows: list[Published], ways: list[Way], small: bool = False) -> str:
+    """Return the models, variants, pairs and tables of a study; ``small``: on processor cores."""
+
+    def hardware(way: Way) -> str:
+        return f"{'cpu' if small or way.on_cpu else 'gpu'}{way.layout}"
+
     own_models = list(dict.fromkeys(row.model for row in rows))
     entries = {
         model: {"options": models.load(model).SMALL} if small and models.load(model).SMALL else {}
@@ -296,7 +290,7 @@ def _grid(
             "strategy": way.strategy,
             "nodes": way.nodes,
             "devices_per_node": way.devices,
-            **({"batch_size": int(way.batch_size)} if way.batch_size.isdecimal() else {}),
+            **({"batch_size": way.batch} if way.batch else {}),
             **({"precision": way.precision} if way.precision else {}),
         }
         entry = {
@@ -304,7 +298,7 @@ def _grid(
             "options": {key: yaml.safe_load(value) for key, value in options.items() if value},
             "models": trained if trained != own_models else None,
             "hardware": hardware(way),
-            "settings": settings(way),
+            "settings": _stated(way),
             "baseline": baseline and baseline.name,
             "published": published,
         }

@@ -66,14 +66,14 @@ def _differences(measured: Measured) -> Iterator[str]:
 def _values(measured: Measured) -> Iterator[str]:
     if not measured.source.rows:
         yield "none: the study names no source (`published`)"
+    selected = [
+        (group, {row.line for row in measured.source.selected(group)})
+        for group in measured.groups.values()
+    ]
     for row in measured.source.rows:
         on = f"{row.model} {row.strategy} on {described_hardware(row)}"
         value = f"{row.metric} {row.published_value or row.value} {row.published_unit or row.unit}"
-        beside = [
-            _beside(measured, group, row)
-            for group in measured.groups.values()
-            if row in measured.source.selected(group)
-        ]
+        beside = [_beside(measured, group, row) for group, lines in selected if row.line in lines]
         yield f"line {row.line}, {on}, {value}: {'; '.join(beside) or 'no cell selects it'}"
 
 
