@@ -68,8 +68,8 @@ def check_names(study: Study, where: str) -> None:
 
 
 def stated_claims() -> tuple[dict[str, Claim], list[Published]]:
-    """Return all claims by name, and all published values; check that the claims' sources and
-    strategies exist."""
+    """Return all claims by name, and all published values; check that the claims' sources,
+    strategies, models and options exist."""
     rows = published_rows()
     sources = {row.study for row in rows}
     models_known = {*models.names(), *(row.model for row in rows)}
@@ -92,9 +92,9 @@ def _check_choice(claim: str, cells: Selection, models_known: Iterable[str], whe
         known(f"{claim}: strategy", strategy, strategies.names(), where)
     if cells.model is not None and "+" not in cells.model:  # else a row of `together`
         known(f"{claim}: model", cells.model, models_known, where)
-    options = {key for name in named or strategies.names() for key in strategies.load(name).OPTIONS}
     for key in cells.options or ():
-        known(f"{claim}: options", key, options, where)
+        owners = map(strategies.load, named or strategies.names())
+        known(f"{claim}: options", key, {key for owner in owners for key in owner.OPTIONS}, where)
 
 
 def published_rows() -> list[Published]:
