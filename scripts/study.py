@@ -19,6 +19,7 @@ import argparse
 import os
 import re
 import shlex
+from pathlib import Path
 
 from parbench.audit import draft, printed_table
 from parbench.deploy import deployment
@@ -38,33 +39,52 @@ def new(options: argparse.Namespace) -> None:
         raise ParbenchError(
             f"{options.name!r} is no name of a study; use small letters, digits and hyphens"
         )
-    mapped = printed_table.mapped
-    printed = printed_table.read(
-        options.table, mapped(options.columns), mapped(options.given, "--given")
-    )
-    rows = draft.renamed(printed.rows, mapped(options.names, "--names"))
-    title = options.title or draft.title_of(rows)
     folder, name = options.folder, options.name
+    _check_free(name, folder)
+    mapped = printed_table.mapped
+    columns, given = mapped(options.columns), mapped(options.given, "--given")
+    printed = printed_table.read(options.table, columns, given, measured=True)
+    rows = draft.renamed(options.table, printed.rows, mapped(options.names, "--names"))
+    title = options.title or draft.title_of(rows)
     schema = os.path.relpath(places.ROOT / "rules/schemas/study.schema.yaml", folder)
+    told = draft.assumed(printed.rows)
     files = {
-        folder / "published" / f"{name}.csv": draft.values(name, rows, printed.texts),
-        folder / f"{name}.yaml": draft.study(name, title, rows, schema),
+        folder / "published" / f"{name}.csv": draft.values(
+            name, options.table, rows, printed.texts
+        ),
+        folder / f"{name}.yaml": draft.study(name, title, rows, schema, told),
     }
-    if small := draft.copy(name, title, rows, schema):
+    if small := draft.copy(name, title, rows, schema, told):
         files[folder / f"{name}-cpu.yaml"] = small
-    for path in files:
-        if path.exists():
-            raise ParbenchError(f"{path} exists; choose another name, or remove it")
     for path, text in files.items():
         make_folder(path.parent)
         write_atomically(path, text)
         print(path)
-    for note in printed.notes:
+    for note in (*printed.notes, *draft.merged(printed.rows, rows)):
         print(f"note: {note}")
+    for each in told:
+        print(f"assumed: {each}")
     if claim := draft.claims(name, rows):
         print(f"\nA claim to start from, for {folder}/published/claims.yaml:\n{claim}")
     study = name if folder == places.STUDIES else shlex.quote(str(list(files)[-1]))
     print(f"Fill in what the files ask for, then: python scripts/study.py check {study}")
+
+
+def _check_free(name: str, folder: Path) -> None:
+    """Raise ParbenchError if a study or source called ``name``, or a study called as its copy, is
+    there already, in ``folder`` or in the checkout."""
+    for path in (folder / f"{name}.yaml", folder / f"{name}-cpu.yaml"):
+        if path.stem in places.studies() and folder.resolve() != places.STUDIES.resolve():
+            raise ParbenchError(f"parbench has a study {path.stem!r} itself; choose another name")
+        if path.exists():
+            raise ParbenchError(f"{path} exists; choose another name, or remove it")
+    values = folder / "published" / f"{name}.csv"
+    if values.exists():
+        raise ParbenchError(f"{values} exists; choose another name, or remove it")
+    if name in {row.study for row in consistency.published_rows()}:
+        raise ParbenchError(
+            f"parbench has published values of {name!r} itself; choose another name"
+        )
 
 
 def check(options: argparse.Namespace) -> None:

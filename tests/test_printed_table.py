@@ -141,6 +141,11 @@ def test_a_number_in_any_usual_style_keeps_its_value(tmp_path_factory, numbers):
     ("text", "says"),
     [
         ("Model  GPUs  Seconds\nnet  1  3", "no table has all of the columns Model, GPUs, Time; f"),
+        (
+            "Some words | with a bar.\n\n|A|B|\n|---|---|\n|1|2|\n|3|4|\n\nC  D\n5  6",
+            "no table has all of the columns Model, GPUs, Time; found: line 1: Some words, with a "
+            "bar.; line 3: A, B; line 8: C, D",
+        ),
         ("no table", "no table has all of the columns Model, GPUs, Time; found: no line of "),
         ("Model  GPUs  Time\nnet  1", "line 2: 2 values, but the header at line 1 has 3; give"),
         ("|Model|GPUs|Time|\n|net|1|2|3|", "line 2: 4 values, but the header at line 1 has 3"),

@@ -158,6 +158,69 @@ def test_a_copy_has_as_many_nodes_as_its_source(workspace):
     assert "hardware: cpu2x1" in (workspace.folder / "studies/nodes-cpu.yaml").read_text()
 
 
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (
+            "Swin=swinn",
+            "--names: 'swinn', for 'Swin', is no model or strategy; did you mean 'swin'",
+        ),
+        ("Swim=swin", "prints no model or strategy 'Swim'; it prints Horovod, PyTorch, ResNet-50,"),
+        (
+            "Swin=resnet50",
+            "lines 5 and 7: the models 'ResNet-50' and 'Swin' both become 'resnet50'",
+        ),
+    ],
+)
+def test_names_that_name_nothing_or_two_things_are_refused(workspace, names, sentence):
+    done = new(workspace, "y", "--names", names)
+    assert done.returncode != 0
+    assert sentence in done.stderr
+    assert not (workspace.folder / "studies/y.yaml").exists()
+
+
+def test_two_printed_names_of_one_model_are_told(workspace):
+    (workspace.folder / "one.md").write_text(TABLE.replace("Swin | PyTorch | 1", "ViT | Torch | 4"))
+    done = new(workspace, "one", "--names", "ViT=swin", table="one.md")
+    assert done.returncode == 0, done.stderr
+    assert "note: the models ViT, Swin all become swin" in done.stdout
+    assert "note: the strategies PyTorch, Torch all become eager" in done.stdout
+
+
+def test_what_the_table_does_not_say_is_said_to_be_assumed(workspace):
+    done = new(workspace, "bare", columns=COLUMNS.replace("Method=strategy, ", ""))
+    assert done.returncode == 0, done.stderr
+    for path in ("bare.yaml", "bare-cpu.yaml"):
+        text = (workspace.folder / "studies" / path).read_text()
+        for word in ("dataset cifar10", "strategy eager on one device, ddp on several", "hardware"):
+            assert f"# assumed: {word}" in text
+            assert f"\nassumed: {word}" in done.stdout
+    assert "strategy assumed" in (workspace.folder / "studies/published/bare.csv").read_text()
+    workspace.run("scripts/study.py", "check", "bare-cpu")
+
+
+def test_a_metric_that_no_cell_has_is_refused_with_the_names_of_all(workspace):
+    done = new(workspace, "z", columns=COLUMNS.replace("test_accuracy", "accuracy"))
+    assert (
+        "'accuracy' is no column or metric that cells have; did you mean 'test_acc" in done.stderr
+    )
+    assert "; known: model, strategy, " in done.stderr
+    assert ", test_f1_macro, " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("quickstart", "parbench has a study 'quickstart' itself; choose another name"),
+        ("laharsh", "parbench has a study 'laharsh' itself; choose another name"),
+    ],
+)
+def test_a_draft_may_not_be_named_as_a_study_of_the_checkout(workspace, tmp_path, name, sentence):
+    done = new(workspace, name, "--folder", tmp_path)
+    assert sentence in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_names_of_ones_own_are_mapped(workspace):
     (workspace.folder / "own.md").write_text(TABLE.replace("Swin", "Our transformer"))
     done = new(workspace, "own", "--names", "Our transformer=swin", table="own.md")

@@ -10,14 +10,16 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from parbench import models, strategies
+from parbench.audit import printed_table
 from parbench.audit.arithmetic import Contradiction, converted
 from parbench.errors import ParbenchError
 from parbench.plan.published import CLOCKED, Published
@@ -42,6 +44,8 @@ USUAL = {
     "precision": "fp32",
     "augment": True,
 }
+DATASET = "cifar10"
+PLURALS = {"model": "models", "strategy": "strategies"}  # the keys whose names are ours
 SCHEMA = "# yaml-language-server: $schema="
 SMALL = {"epochs": 2, "train_samples": 2048, "test_samples": 1000}
 COLUMNS = [name for name in Published.model_fields if name != "line"]
@@ -116,11 +120,14 @@ class Way:
         return min(alone, key=distance, default=None)
 
 
-def renamed(rows: Iterable[Published], given: Mapping[str, str]) -> list[Published]:
-    """Return ``rows`` with our names of models and strategies; ``given``: ours by the source's.
+def renamed(table: Path, rows: Collection[Published], given: Mapping[str, str]) -> list[Published]:
+    """Return the ``rows`` of a file with our names of models and strategies; ``given``: ours by the
+    source's.
 
-    Raises ParbenchError for a name that is not clear.
+    Raises ParbenchError for a name that is not clear, and for ``given`` ones that name nothing or
+    make one configuration of two.
     """
+    _check_given(table, rows, given)
     ours = {
         "model": _by_spelling({}, given, models.names()),
         "strategy": _by_spelling(CALLED, given, strategies.names()),
@@ -130,22 +137,93 @@ def renamed(rows: Iterable[Published], given: Mapping[str, str]) -> list[Publish
         changes: dict[str, Any] = {}
         for key, known in ours.items():
             printed = getattr(row, key)
-            name = known.get(_spelled(printed)) or ("eager" if not printed else None)
+            name = known.get(_spelled(printed)) if printed else _unnamed(row)
             if name is None:
                 names = models.names() if key == "model" else strategies.names()
                 raise ParbenchError(
-                    f"line {row.line}: {key} {brief(printed)!r} is unknown"
+                    f"{table}: line {row.line}: {key} {brief(printed)!r} is unknown"
                     f"{nearest(printed.lower(), names, listed=False)}; say which of these it is, "
                     f'--names "{brief(printed, 30)}=...", or add it (docs/extending.md): '
                     f"{', '.join(names)}"
                 )
             changes[key] = name
-        changes["note"] = "; ".join(
-            [f"{key} printed as {getattr(row, key)}" for key in ours if getattr(row, key)]
-            + ([row.note] if row.note else [])
-        )
+        notes = [
+            f"{key} printed as {getattr(row, key)}" if getattr(row, key) else f"{key} assumed"
+            for key in ours
+        ]
+        changes["note"] = "; ".join(filter(None, [*notes, row.note]))
         found.append(row.model_copy(update=changes))
+    _check_one_value(table, rows, found)
     return found
+
+
+def _check_given(table: Path, rows: Iterable[Published], given: Mapping[str, str]) -> None:
+    printed = {name for row in rows for name in (row.model, row.strategy) if name}
+    known = [*models.names(), *strategies.names()]
+    for theirs, ours in given.items():
+        if ours not in known:
+            raise ParbenchError(
+                f"--names: {brief(ours)!r}, for {brief(theirs)!r}, is no model or strategy"
+                f"{nearest(ours, known, listed=False)}; known: {', '.join(known)}"
+            )
+        if _spelled(theirs) not in map(_spelled, printed):
+            raise ParbenchError(
+                f"--names: {table} prints no model or strategy {brief(theirs)!r}; it prints "
+                f"{', '.join(map(brief, sorted(printed)))}"
+            )
+
+
+def _check_one_value(table: Path, before: Iterable[Published], after: Iterable[Published]) -> None:
+    """Raise ParbenchError if two printed names became one, which now has two values."""
+    firsts: dict[tuple, tuple[Published, Published]] = {}
+    for printed, row in zip(before, after, strict=True):
+        other, first = firsts.setdefault((row.configuration, row.metric), (printed, row))
+        for key, plural in PLURALS.items():
+            names = [getattr(each, key) for each in (other, printed)]
+            if first.value != row.value and len(set(map(_spelled, names))) > 1:
+                one, two = (repr(brief(name, 30)) if name else "nothing" for name in names)
+                raise ParbenchError(
+                    f"{table}: lines {other.line} and {printed.line}: the {plural} {one} and {two} "
+                    f"both become {getattr(row, key)!r}, which then has two values of "
+                    f"{row.metric}; let --names tell them apart"
+                )
+
+
+def _unnamed(row: Published) -> str:
+    """Return the strategy that is assumed where the table names none."""
+    return "eager" if row.devices == 1 else "ddp"
+
+
+def merged(before: Iterable[Published], after: Iterable[Published]) -> list[str]:
+    """Return a sentence for each of our names that several printed ones became; these differ in
+    more than capitals, blanks and signs."""
+    names: dict[tuple[str, str], dict[str, str]] = {}
+    for printed, row in zip(before, after, strict=True):
+        for key in PLURALS:
+            theirs = getattr(printed, key)
+            names.setdefault((key, getattr(row, key)), {}).setdefault(_spelled(theirs), theirs)
+    return [
+        f"the {PLURALS[key]} {', '.join(map(brief, theirs.values()))} all become {ours}"
+        for (key, ours), theirs in names.items()
+        if len(theirs) > 1 and all(theirs)
+    ]
+
+
+def assumed(rows: Iterable[Published]) -> list[str]:
+    """Return what the drafts assume of printed ``rows`` besides settings, and how to correct it."""
+    told = [f"dataset {DATASET}, since a table names none; correct the key `dataset`"]
+    rows = list(rows)
+    if unnamed := dict.fromkeys(_unnamed(row) for row in rows if not row.strategy):
+        told.append(
+            f"strategy {' on one device, '.join(unnamed)}{' on several' * ('ddp' in unnamed)}, "
+            'since the table names none; map a column to it, or --given "strategy=..."'
+        )
+    if any(row.hardware == printed_table.UNNAMED for row in rows):
+        told.append(
+            "hardware: GPUs of any kind, since the table names none; map a column to it, or "
+            '--given "hardware=A100"'
+        )
+    return told
 
 
 def _spelled(name: str) -> str:
@@ -161,17 +239,22 @@ def _by_spelling(
 
 
 def values(
-    name: str, rows: Iterable[Published], texts: Mapping[tuple[int, str], tuple[str, str]]
+    name: str,
+    table: Path,
+    rows: Iterable[Published],
+    texts: Mapping[tuple[int, str], tuple[str, str]],
 ) -> str:
-    """Return the CSV of published values of the source ``name``, in our units and as printed;
-    ``texts``: as `Printed` has them."""
+    """Return the CSV of published values of the source ``name``, in our units and as printed, of
+    the ``rows`` of the file ``table``; ``texts``: as `Printed` has them."""
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows:
         own = converted(row)
         if isinstance(own, Contradiction):
-            raise ParbenchError(f"line {row.line}: {own.says}; correct the table, or --columns")
+            raise ParbenchError(
+                f"{table}: line {row.line}: {own.says}; correct the table, or --columns"
+            )
         metric = METRICS.get(row.metric)
         unit = metric.unit if metric else own.unit
         values = {"study": name, "value": f"{own.value:.12g}", "unit": unit}
@@ -182,9 +265,9 @@ def values(
     return out.getvalue()
 
 
-def study(name: str, title: str, rows: list[Published], schema: str) -> str:
+def study(name: str, title: str, rows: list[Published], schema: str, told: Iterable[str]) -> str:
     """Return the study of these rows at the source's scale: YAML with what is to be filled in;
-    ``schema``: the path of its JSON schema, for editors."""
+    ``schema``: the path of its JSON schema, for editors; ``told``: what is `assumed` of it."""
     ways = list(dict.fromkeys(map(Way.of, rows)))
     usual = {key: value for key, value in USUAL.items() if not _states(key, ways)}
     head = {
@@ -192,12 +275,13 @@ def study(name: str, title: str, rows: list[Published], schema: str) -> str:
         "description": "What is compared, and why: fill in.",
         "citation": {"text": "Authors (year), title, where: fill in"},
         "published": name,
-        "dataset": "cifar10",
+        "dataset": DATASET,
         "seeds": [0, 1, 2, 3],
     }
     return "\n".join(
         [
             f"{SCHEMA}{schema}",
+            *(f"# assumed: {each}" for each in told),
             _yaml(head),
             "# The table does not state these: put in what the source says elsewhere, under",
             "# `settings`, and leave here what it leaves open.",
@@ -207,8 +291,11 @@ def study(name: str, title: str, rows: list[Published], schema: str) -> str:
     )
 
 
-def copy(name: str, title: str, rows: list[Published], schema: str) -> str | None:
-    """Return the study's small copy for two cores; None if none of it fits there."""
+def copy(
+    name: str, title: str, rows: list[Published], schema: str, told: Iterable[str]
+) -> str | None:
+    """Return the study's small copy for two cores; None if none of it fits there. The arguments
+    are those of `study`."""
     ways = [way for way in dict.fromkeys(map(Way.of, rows)) if way.nodes * way.devices <= 2]
     own_rows = [row for row in rows if Way.of(row) in ways]
     if not ways:
@@ -220,12 +307,14 @@ def copy(name: str, title: str, rows: list[Published], schema: str) -> str | Non
         "citation": None,
         "published": name,
         "scaled_from": name,
-        "dataset": "cifar10",
+        "dataset": DATASET,
         "seeds": [0, 1, 2, 3],
         "settings": SMALL,
         "assumed": {key: value for key, value in usual.items() if key not in SMALL},
     }
-    return f"{SCHEMA}{schema}\n{_yaml(head)}\n{_grid(own_rows, ways, small=True)}"
+    notes = (f"# assumed: {each}" for each in told)
+    grid = _grid(own_rows, ways, small=True)
+    return "\n".join([f"{SCHEMA}{schema}", *notes, _yaml(head), grid])
 
 
 def claims(name: str, rows: list[Published]) -> str:

@@ -26,6 +26,7 @@ from parbench.words import brief, nearest
 KEYS = ("model", "strategy", "options", "hardware", "nodes", "devices", "batch_size", "precision")
 KEYS += ("batch_per_device", "note")
 COUNTS = ("nodes", "devices")
+UNNAMED = "device"  # hardware that no column states
 WITHOUT_NUMBER = {"", "-", "--", "–", "—", "n/a", "na", "none", "nan", "?", "oom", "out of memory"}
 _MARKS = "†‡§¶*¹²³⁴⁵⁶⁷⁸⁹⁰ᵃᵇᶜ"  # of footnotes
 _SPREAD = re.compile(r"\s*(?:±|\+/-|\+-|\\pm)\s*")
@@ -61,19 +62,22 @@ def mapped(text: str, what: str = "--columns") -> dict[str, str]:
     return found
 
 
-def read(path: Path, columns: Mapping[str, str], given: Mapping[str, str]) -> Printed:
+def read(
+    path: Path, columns: Mapping[str, str], given: Mapping[str, str], *, measured: bool = False
+) -> Printed:
     """Read all tables of ``path`` that have the headers of ``columns`` (their names by header).
 
-    ``given``: values of KEYS that no column states. Raises ParbenchError for a header, name or
-    number that cannot be read.
+    ``given``: values of KEYS that no column states; ``measured``: every metric must be one that
+    cells have, while otherwise any score will do. Raises ParbenchError for a header, name or number
+    that cannot be read.
     """
-    _check_names(columns, given)
+    _check_names(columns, given, measured)
     printed, lines = Printed(), list(_lines(path))
     wanted = {_plain(header): name for header, name in columns.items()}
     tables = list(_tables(path, lines, wanted))
     if not tables:
-        candidates = [f"line {n}: {', '.join(cells)}" for n, cells, _ in lines if len(cells) > 1]
-        found = "; ".join(map(brief, candidates[:3])) or "no line of several columns"
+        headers = [f"line {number}: {', '.join(cells)}" for number, cells in _headers(lines)]
+        found = "; ".join(map(brief, headers[:3])) or "no line of several columns"
         raise ParbenchError(
             f"{path}: no table has all of the columns {', '.join(columns)}; found: {found}"
         )
@@ -82,14 +86,25 @@ def read(path: Path, columns: Mapping[str, str], given: Mapping[str, str]) -> Pr
     return printed
 
 
-def _check_names(columns: Mapping[str, str], given: Mapping[str, str]) -> None:
+def _headers(lines: Iterable[Line]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the first of the lines of several columns that follow one another, with its number."""
+    is_inside = False
+    for number, cells, _ in lines:
+        if len(cells) > 1 and not is_inside:
+            yield number, cells
+        is_inside = len(cells) > 1
+
+
+def _check_names(columns: Mapping[str, str], given: Mapping[str, str], measured: bool) -> None:
     metrics = [name for name in columns.values() if name not in KEYS]
-    known = {name for name in (*METRICS, *RATIOS) if quantity_of(name)}
+    known = [name for name in (*METRICS, *RATIOS) if quantity_of(name)]
     for name in metrics:
-        if name not in known and not re.fullmatch(SCORES, name):
+        if name not in known and (measured or not re.fullmatch(SCORES, name)):
+            names = [*KEYS, *dict.fromkeys(known)]
+            can = "that cells have" if measured else "that can be checked"
             raise ParbenchError(
-                f"--columns: {brief(name)!r} is no column or metric that can be checked"
-                f"{nearest(name, [*KEYS, *known])}"
+                f"--columns: {brief(name)!r} is no column or metric {can}"
+                f"{nearest(name, names, listed=False)}; known: {', '.join(names)}"
             )
     if not metrics:
         raise ParbenchError("--columns names no metric, such as train_seconds; map one")
@@ -261,7 +276,7 @@ def _described(path: Path, line: int, about: Mapping[str, str]) -> dict[str, str
                 f"{path}: line {line}: batch_per_device: {brief(each)!r} is not a number of samples"
             )
         texts["batch_size"] = str(int(each) * counts["nodes"] * counts["devices"])
-    usual = {"model": "the model", "strategy": "", "hardware": "device"}
+    usual = {"model": "the model", "strategy": "", "hardware": UNNAMED}
     return usual | texts | {"nodes": counts["nodes"], "devices_per_node": counts["devices"]}
 
 
