@@ -17,8 +17,9 @@ GRID = {
         "published": {"batch_size": ["$batch", 7]},
     },
 }
+EAGER = {"strategy": "eager", "hardware": "cpu1"}
 STUDY = {
-    "variants": {"eager": {"strategy": "eager", "hardware": "cpu1"}},
+    "variants": {"eager": EAGER},
     "tables": [{"title": "All", "variants": ["eager", "ddp-*", "none-*"]}],
 }
 
@@ -56,6 +57,31 @@ def test_values_that_belong_together_are_zipped_and_compared_with_their_baseline
     }
 
 
+def test_values_that_no_name_can_hold_make_valid_names_that_can_be_referred_to():
+    variant = {"strategy": "gpipe", "hardware": "cpu2", "baseline": "eager-$rate"}
+    variant |= {"options": {"balance": "$balance"}, "settings": {"learning_rate": "$rate"}}
+    rates = [0.1, 1.0e-05]
+    sweeps = [
+        {"name": "eager-$rate", "variant": EAGER, "matrix": {"rate": rates}},
+        {"name": "half-$type", "variant": EAGER, "matrix": {"type": ["FP16"]}},
+        {
+            "name": "gpipe-$rate-$balance",
+            "variant": variant,
+            "matrix": {"rate": rates, "balance": [[1, 1]]},
+        },
+    ]
+    variants = expanded(STUDY | {"sweep": sweeps}, "a.yaml")["variants"]
+    assert list(variants)[1:] == [
+        *("eager-0_1", "eager-1e-05", "half-fp16", "gpipe-0_1-1-1", "gpipe-1e-05-1-1"),
+    ]
+    assert variants["gpipe-0_1-1-1"]["baseline"] == "eager-0_1"
+    assert variants["gpipe-0_1-1-1"]["options"] == {"balance": [1, 1]}
+    assert variants["gpipe-0_1-1-1"]["settings"] == {"learning_rate": 0.1}
+
+
+ONE = {"name": "ddp-$devices", "matrix": {"devices": [2]}}
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -64,6 +90,23 @@ def test_values_that_belong_together_are_zipped_and_compared_with_their_baseline
         ({"matrix": {"devices": []}}, "a.yaml: sweep.0: matrix.devices: value [] "),
         ({"matrix": {"devices": [2, 4]}}, "sweep.0.name: 'ddp-$devices-$batch' names none of the"),
         ({"name": "x", "matrix": {"devices": [2], "batch": [1, 2]}}, "duplicate variant 'x'; name"),
+        (
+            {"variant": EAGER, "matrix": {"devices": [2], "batch": [0.1, "0_1"]}},
+            "duplicate variant 'ddp-2-0_1'; name every key that varies in it, with values that",
+        ),
+        (ONE | {"name": "DDP-$devices"}, "sweep.0.name: 'DDP-2' is no name of a variant; use smal"),
+        (
+            ONE | {"compared": True, "variant": {"strategy": "ddp", "hardware": "cpu2"}},
+            "a.yaml: sweep.0.variant: `compared: true` has each variant take turns with its baseli",
+        ),
+        (
+            ONE | {"variant": {"strategy": "ddp", "hardware": "cpu2", "baseline": "eagre"}},
+            "sweep.0.variant.baseline: unknown variant 'eagre', for ddp-2; did you mean 'eager'?",
+        ),
+        (
+            ONE | {"variant": {"strategy": "ddp", "hardwre": "cpu2"}},
+            "a.yaml: sweep.0.variant: unknown key 'hardwre' (value cpu2); did you mean 'hardware'",
+        ),
         ({"matrices": {}}, "a.yaml: sweep.0: unknown key 'matrices' (value {}); did you mean"),
     ],
 )

@@ -60,7 +60,8 @@ def _distinct(value: list) -> list:
 
 
 AS_WRITTEN = WrapValidator(_unchanged)
-Name = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_-]{0,63}$")]
+NAME = "[a-z0-9][a-z0-9_-]{0,63}"
+Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 Whole = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 Number = Annotated[float, AS_WRITTEN]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from parbench.plan.configuration import Seeds
-from parbench.plan.model import Distinct, Model, Name, Names, Number, Positive, Whole
+from parbench.plan.model import Distinct, Model, Name, Names, Number, Positive, Whole, wrong
 from parbench.plan.settings import Assumed, Layer
-from parbench.plan.sweep import Sweep
 from parbench.runs.metrics import METRICS
 
 # Selects published rows: column = value, or one of several values.
 _Value = str | int | Number
 Selection = dict[str, _Value | Annotated[list[_Value], Field(min_length=1)]]
 Metric = Literal[tuple(METRICS)]
+Values = dict[Annotated[str, Field(pattern="^[a-z_]+$")], Annotated[list[Any], Field(min_length=1)]]
 
 
 class Citation(Model):
@@ -87,6 +89,43 @@ class Variant(Model):
         None,
         description="its rows among the published values: column = value, or one of several values",
     )
+
+
+class Sweep(Model):
+    """Variants made of one template."""
+
+    name: str = Field(description="template of their names, such as ddp-$devices-$batch")
+    variant: dict[str, Any] = Field(
+        description="template of a variant: $key in a text stands for the key's value, and a text "
+        "that is $key alone becomes the value itself"
+    )
+    matrix: Values | None = Field(
+        None, description="values by key; every combination of them makes a variant"
+    )
+    zip: Values | None = Field(
+        None,
+        description="values by key, as many of each; the first ones make a variant, and so on",
+    )
+    compared: bool = Field(
+        False, description="true: each takes turns with its baseline, as an entry of `pairs`"
+    )
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Sweep:
+        if (self.matrix is None) == (self.zip is None):
+            raise wrong([], "needs either `matrix` or `zip`")
+        counts = {key: len(values) for key, values in (self.zip or {}).items()}
+        if len(set(counts.values())) > 1:
+            found = ", ".join(f"{key} {count}" for key, count in counts.items())
+            raise wrong(["zip"], f"needs as many values of each key, and has {found}")
+        return self
+
+    def combinations(self) -> Iterator[dict[str, Any]]:
+        """Yield the values of each variant, by key."""
+        values = self.zip or self.matrix or {}
+        combine = zip if self.zip else itertools.product
+        for row in combine(*values.values()):
+            yield dict(zip(values, row, strict=True))
 
 
 class Together(Model):

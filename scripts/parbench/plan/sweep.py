@@ -3,54 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
-import itertools
-from collections.abc import Iterator
+import re
 from string import Template
-from typing import Annotated, Any
-
-from pydantic import Field, model_validator
+from typing import Any
 
 from parbench.errors import ParbenchError
-from parbench.plan.model import Model, validated, wrong
+from parbench.plan.model import NAME, validated
+from parbench.plan.study import Sweep, Variant
+from parbench.words import nearest
 
-Values = dict[Annotated[str, Field(pattern="^[a-z_]+$")], Annotated[list[Any], Field(min_length=1)]]
-
-
-class Sweep(Model):
-    """Variants made of one template."""
-
-    name: str = Field(description="template of their names, such as ddp-$devices-$batch")
-    variant: dict[str, Any] = Field(
-        description="template of a variant: $key in a text stands for the key's value, and a text "
-        "that is $key alone becomes the value itself"
-    )
-    matrix: Values | None = Field(
-        None, description="values by key; every combination of them makes a variant"
-    )
-    zip: Values | None = Field(
-        None,
-        description="values by key, as many of each; the first ones make a variant, and so on",
-    )
-    compared: bool = Field(
-        False, description="true: each takes turns with its baseline, as an entry of `pairs`"
-    )
-
-    @model_validator(mode="after")
-    def _one_of_two(self) -> Sweep:
-        if (self.matrix is None) == (self.zip is None):
-            raise wrong([], "needs either `matrix` or `zip`")
-        counts = {key: len(values) for key, values in (self.zip or {}).items()}
-        if len(set(counts.values())) > 1:
-            found = ", ".join(f"{key} {count}" for key, count in counts.items())
-            raise wrong(["zip"], f"needs as many values of each key, and has {found}")
-        return self
-
-    def combinations(self) -> Iterator[dict[str, Any]]:
-        """Yield the values of each variant, by key."""
-        values = self.zip or self.matrix or {}
-        combine = zip if self.zip else itertools.product
-        for row in combine(*values.values()):
-            yield dict(zip(values, row, strict=True))
+OTHERS = ("baseline", "trained_by")  # keys of a variant that name another one
 
 
 def expanded(study: Any, where: str) -> Any:
@@ -62,19 +24,23 @@ def expanded(study: Any, where: str) -> Any:
     if not isinstance(study, dict) or not isinstance(study.get("variants", {}), dict):
         return study
     sweeps = study.get("sweep", [])
-    variants, compare = dict(study.get("variants", {})), []
+    variants, compare, places = dict(study.get("variants", {})), [], {}
     for number, content in enumerate(sweeps if isinstance(sweeps, list) else []):
         place = f"{where}: sweep.{number}"
         sweep = validated(Sweep, content, place)
         for values in sweep.combinations():
-            name = str(_filled(sweep.name, values, f"{place}.name"))
+            name = _name(sweep.name, values, f"{place}.name")
             if name in variants:
                 raise ParbenchError(
-                    f"{place}.name: duplicate variant {name!r}; name every key that varies in it"
+                    f"{place}.name: duplicate variant {name!r}; name every key that varies in it, "
+                    "with values that differ in letters or digits"
                 )
-            variants[name] = _filled(sweep.variant, values, f"{place}.variant")
+            variants[name] = _variant(sweep, values, place)
+            places[name] = place
             if sweep.compared:
-                compare.append({"variant": name, "baseline": variants[name].get("baseline")})
+                compare.append({"variant": name, "baseline": variants[name]["baseline"]})
+    for name, place in places.items():
+        _check_others(name, variants, place)
     changes: dict[str, Any] = {"variants": variants} if sweeps else {}
     if compare:
         pairs = study.get("pairs") or {}
@@ -82,6 +48,49 @@ def expanded(study: Any, where: str) -> Any:
     if isinstance(tables := study.get("tables"), list):
         changes["tables"] = [_matched(table, list(variants)) for table in tables]
     return study | changes
+
+
+def _variant(sweep: Sweep, values: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return the variant of ``sweep`` with these ``values``."""
+    made = _filled(sweep.variant, values, f"{place}.variant")
+    made |= {
+        key: _name(sweep.variant[key], values, f"{place}.variant.{key}")
+        for key in OTHERS
+        if isinstance(sweep.variant.get(key), str)
+    }
+    validated(Variant, made, f"{place}.variant")
+    if sweep.compared and made.get("baseline") is None:
+        raise ParbenchError(
+            f"{place}.variant: `compared: true` has each variant take turns with its baseline, and "
+            "it has none; add the key `baseline`, the name of a variant"
+        )
+    return made
+
+
+def _check_others(name: str, variants: dict[str, Any], place: str) -> None:
+    """Check that the variants exist that the variant ``name`` of a sweep names."""
+    for key in OTHERS:
+        other = variants[name].get(key)
+        if other is not None and other not in variants:
+            raise ParbenchError(
+                f"{place}.variant.{key}: unknown variant {other!r}, for {name}"
+                f"{nearest(other, variants)}"
+            )
+
+
+def _name(template: str, values: dict[str, Any], where: str) -> str:
+    """Return the name of a variant; of values that names cannot hold, 0.1 becomes 0_1."""
+    words = {
+        key: re.sub(r"[^a-z0-9_]+", "-", str(value).lower().replace(".", "_")).strip("-")
+        for key, value in values.items()
+    }
+    name = _filled(template, words, where)
+    if not re.fullmatch(NAME, name):
+        raise ParbenchError(
+            f"{where}: {name!r} is no name of a variant; use small letters, digits, hyphens and "
+            "underscores, at most 64 of them"
+        )
+    return name
 
 
 def _filled(template: Any, values: dict[str, Any], where: str) -> Any:
