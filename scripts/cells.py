@@ -35,17 +35,20 @@ def command(cell_id: str, plan: expansion.Plan) -> None:
     print(commands.Task(cell, home / "cell.json", data, *files).typed())
 
 
+def _take_sources(parser: argparse.ArgumentParser, when: str) -> None:
+    """Let ``parser`` take the words that say whose cells; their values end with ``when``."""
+    for option, kind, text in (
+        ("configfile", user_path, "laid over config.yaml"),
+        ("study", str, "instead of `studies` in config.yaml"),
+    ):
+        more = {"type": kind, "action": "append", "default": [], "help": text}
+        parser.add_argument(f"--{option}", dest=f"{option}_{when}", metavar=option.upper(), **more)
+
+
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--configfile",
-        type=user_path,
-        action="append",
-        default=[],
-        help="laid over config.yaml",
-    )
-    parser.add_argument("--study", action="append", help="instead of `studies` in config.yaml")
+    _take_sources(parser, "first")
     commands = parser.add_subparsers(dest="action", required=True)
     commands.add_parser("list", help="all cells with their state")
     for name, text in (
@@ -53,11 +56,14 @@ def main() -> None:
         ("command", "the command that trains a cell, to paste"),
     ):
         commands.add_parser(name, help=text).add_argument("cell", help="id, or a unique part of it")
+    for command_parser in commands.choices.values():
+        _take_sources(command_parser, "last")
     arguments = parser.parse_args()
     places.require_root("cells.py")
-    changes = {"studies": arguments.study} if arguments.study else {}
-    config = deployment.settle(configuration.read(arguments.configfile, changes))
-    plan = expansion.plan(config, arguments.configfile)
+    studies = [*arguments.study_first, *arguments.study_last]
+    files = [*arguments.configfile_first, *arguments.configfile_last]
+    config = deployment.settle(configuration.read(files, {"studies": studies} if studies else {}))
+    plan = expansion.plan(config, files)
     if arguments.action == "list":
         state.show_all(plan)
     else:
