@@ -94,7 +94,8 @@ def check(options: argparse.Namespace) -> None:
     consistency.stated_claims()
     plan = expansion.plan(config, options.configfile, changes)
     (name,) = config["studies"]
-    for line in (*preview.preview(plan, name), "", *forecast.forecast(plan, plan.runnable(name))):
+    foretold = forecast.forecast(plan, plan.runnable(name), config["budget_minutes"])
+    for line in (*preview.preview(plan, name), "", *(foretold or ["no cell of it runs here"])):
         say(line)
 
 

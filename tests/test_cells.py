@@ -348,16 +348,22 @@ def test_a_run_says_what_it_will_train_and_how_long(trained):
     # Not testable: a speedup of GPipe on a CPU, and what the source's devices or numbers deny.
     assert claims.startswith("of 8 claims they test 4: gorantla-horovod-faster, ")
     assert forecast(trained.plan, names[-1:])[0] == (
-        "1 cell to train; how long is unknown, since nothing like it has run here"
+        "1 cell to train; how long is unknown: nothing of it has run here, and the first cells "
+        "will tell"
     )
     assert forecast(trained.plan, []) == []
+    assert forecast(trained.plan, names[:1], 3)[-1] == (
+        "`make report` measures further what is undecided then, for at most 3 minutes "
+        "(budget_minutes)"
+    )
 
 
 def test_how_long_it_took_elsewhere_is_told_by_evidence(base, monkeypatch, tmp_path):
     monkeypatch.setattr(places, "RESULTS", tmp_path)
     plan = planned(base, studies=["torchgpipe-cpu"])
     told = forecast(plan, list(plan.cells))[0]
-    assert "by earlier runs (some on amd-epyc-x2) some " in told
+    assert "; on amd-epyc-x2, the machine of the evidence, cells of these names took " in told
+    assert told.endswith(" min of training one after the other")
 
 
 @pytest.mark.parametrize(

@@ -388,7 +388,8 @@ class WorkflowRun:
             print(f"parbench: images to build first: {', '.join(to_build)}; those of most studies "
                   f"are built {images.COST}")  # fmt: skip
         try:
-            lines = forecast(self.plan, trained) or ["no cell is to be trained"]
+            budget = self.config["budget_minutes"]
+            lines = forecast(self.plan, trained, budget) or ["no cell is to be trained"]
         except ParbenchError as error:  # evidence of an earlier run; training does not need it
             count = f"{len(trained)} cell{'s' * (len(trained) != 1)} to train"
             lines = [f"{count}; no forecast: {printable(str(error))}"]
@@ -405,7 +406,20 @@ class WorkflowRun:
         """Print at the end of a dry run what the run will take."""
         if self.asked or self.plan.not_run:
             with contextlib.chdir(ROOT):  # after --directory Snakemake has gone back
+                self._preview()
                 self._say(self._to_train())
+
+    def _preview(self) -> None:
+        """Print what will stand beside published values and decide claims, of the studies whose
+        cells are all asked for."""
+        from parbench.verdicts.preview import preview  # scipy, as above
+
+        for study in self.plan.studies:
+            if self.asked.issuperset(self.plan.runnable(study)):
+                try:
+                    print("\n".join(preview(self.plan, study)), end="\n\n")
+                except ParbenchError as error:
+                    print(f"parbench: {study}: no preview: {printable(str(error))}")
 
     def _forget_finished(self) -> None:
         """Delete finished.json of cells that are forced to run or whose metrics.json was deleted;

@@ -12,41 +12,55 @@ from parbench.runs.records import seconds
 from parbench.verdicts import asked, evidence
 
 
-def forecast(plan: Plan, cells: Collection[str]) -> list[str]:
+def forecast(plan: Plan, cells: Collection[str], budget_minutes: float = 0) -> list[str]:
     """Return lines for the user: how many ``cells`` a run will train, how many of them again, how
-    long they take one after the other, and which claims they can test. Empty without ``cells``.
+    long they take one after the other, which claims they can test, and that `make report` goes on
+    for ``budget_minutes``. Empty without ``cells``.
     """
     if not cells:
         return []
     count = f"{len(cells):,} {'cell' if len(cells) == 1 else 'cells'} to train"
     retrained = sum((places.folder(cell) / "metrics.json").exists() for cell in cells)
     note = f", {retrained} of them again (`cells.py why <cell>` says why)" if retrained else ""
-    return [f"{count}{note}; {_hours(plan, cells)}", *_answers(plan)]
+    further = (
+        f"`make report` measures further what is undecided then, for at most {budget_minutes:g} "
+        f"minute{'s' * (budget_minutes != 1)} (budget_minutes)"
+    )
+    lines = [f"{count}{note}; {_hours(plan, cells)}", *_answers(plan)]
+    return [*lines, *([further] if budget_minutes else [])]
 
 
 def _hours(plan: Plan, cells: Collection[str]) -> str:
     """Return how long ``cells`` take, by earlier runs of their groups here or else in evidence."""
-    expected, uncounted, machines = [], set(cells), set()
+    here, elsewhere, uncounted, machines = [], [], set(cells), set()
     for name, study in plan.studies.items():
         kept = None
         for group in study.measured:
             count = len(uncounted.intersection(group.cells))
             uncounted.difference_update(group.cells)  # several studies may share cells
             durations = [spent for cell in group.cells if count and (spent := state.took(cell))]
-            if count and not durations:
-                kept = kept or _kept(name)
-                durations = kept[1].get(_configuration(group.id), [])
-                machines |= {kept[0]} if durations else set()
             if durations:
-                expected += [statistics.mean(durations)] * count
-    if not expected:
-        return "how long is unknown, since nothing like it has run here"
-    total = sum(expected)
-    duration = f"{total / 3600:.1f} h" if total >= 3600 else f"{math.ceil(total / 60)} min"
-    where = f" (some on {', '.join(sorted(machines))})" if machines else ""
-    unknown = len(cells) - len(expected)
-    rest = f", and {unknown} for which it is unknown" if unknown else ""
-    return f"by earlier runs{where} some {duration} of training one after the other{rest}"
+                here += [statistics.mean(durations)] * count
+            elif count:
+                kept = kept or _kept(name)
+                if durations := kept[1].get(_configuration(group.id)):
+                    elsewhere += [(min(durations), max(durations))] * count
+                    machines.add(kept[0])
+    told, one_by_one = [], " of training one after the other"
+    if here:
+        told.append(f"by earlier runs some {_duration(sum(here))}{one_by_one}")
+    if elsewhere:
+        ends = (_duration(sum(each)) for each in zip(*elsewhere, strict=True))
+        where = f"on {', '.join(sorted(machines))}, the machine of the evidence, cells of these"
+        told.append(f"{where} names took {' to '.join(dict.fromkeys(ends))}{one_by_one}")
+    unknown = len(cells) - len(here) - len(elsewhere)
+    if not told:
+        return "how long is unknown: nothing of it has run here, and the first cells will tell"
+    return ", and ".join([*told, *([f"{unknown} for which it is unknown"] if unknown else [])])
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{math.ceil(seconds / 60)} min"
 
 
 def _kept(study: str) -> tuple[str, dict[str, list[float]]]:
