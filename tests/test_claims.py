@@ -170,7 +170,10 @@ def test_what_is_lacking_is_said():
     assert (alone.verdict, alone.reason) == (words.NOT_TESTED, words.NO_PAIR)
     derived = ratio({"strategy": "eager"}, {"strategy": "ddp"}, metric="speedup")
     (one,) = judged(derived, EAGER, group("ddp", CPU2)).comparisons
-    assert one.reasons == ("no cell measures speedup",)
+    assert one.reasons == (
+        "no cell measures speedup, which is of two cells; name what each side has, such as "
+        "train_seconds, total_seconds, epoch_seconds, samples_per_second",
+    )
     untested = judged({"needs": "a meter of what is sent"}, EAGER)
     assert untested.told == "not tested here: needs a meter of what is sent"
 

@@ -6,6 +6,10 @@ import csv
 
 import pytest
 
+from isolated import ROOT
+from parbench.plan import config as configuration
+from parbench.plan import expansion, places
+from parbench.verdicts import preview
 from workspace import Workspace
 
 TABLE = """\
@@ -93,7 +97,7 @@ def test_outside_of_the_checkout_a_study_is_named_by_its_path(workspace, tmp_pat
     assert done.returncode == 0, done.stderr
     (tmp_path / "a paper/published/claims.yaml").write_text(CLAIM)
     small = tmp_path / "a paper/theirs-cpu.yaml"
-    workspace.snakemake("-n", "--config", f"studies=['{small}', quickstart]")
+    dry = workspace.snakemake("-n", "--config", f"studies=['{small}', quickstart]").stdout
     checked = workspace.run("scripts/study.py", "check", small).stdout
     assert "line 2, resnet50 eager on 1x A100, train_seconds 56.4 min: beside eager-1" in checked
     assert "scaled: epochs 2 instead of 10" in checked
@@ -101,6 +105,7 @@ def test_outside_of_the_checkout_a_study_is_named_by_its_path(workspace, tmp_pat
     assert "- train_seconds; model swin; devices 2 over devices 1" in lines
     assert "horovod-2 over eager-1 of swin: decided by pairs" in lines
     assert "of 1 claims they test 1: theirs-faster" in checked
+    assert checked.rpartition("\n\n")[0] in dry
 
 
 @pytest.mark.parametrize(
@@ -226,3 +231,84 @@ def test_names_of_ones_own_are_mapped(workspace):
     done = new(workspace, "own", "--names", "Our transformer=swin", table="own.md")
     assert done.returncode == 0, done.stderr
     assert "swin" in (workspace.folder / "studies/own.yaml").read_text()
+
+
+# A study of one's own on GPUs, a copy of it with other images, values and claims.
+OWN = """
+title: Own
+description: It lacks a pair.
+citation: null
+published: own
+dataset: cifar10
+seeds: [0, 1, 2, 3]
+settings: {epochs: 1, global_batch: 32, optimizer: sgd, schedule: constant, learning_rate: 0.05}
+models: {cnn: {}}
+variants:
+  eager: {strategy: eager, hardware: gpu1, published: {devices_per_node: 1}}
+  eager-last: {strategy: eager, hardware: gpu1, settings: {memory_format: channels_last}}
+  ddp: {strategy: ddp, hardware: gpu2, baseline: eager, published: {devices_per_node: 2}}
+tables: [{title: All, variants: [eager, eager-last, ddp], metrics: [train_seconds, speedup]}]
+"""
+COPY = OWN.replace("cifar10", "digits").replace("gpu", "cpu") + "scaled_from: own\n"
+VALUES = """study,table,model,strategy,hardware,nodes,devices_per_node,metric,value,unit
+own,1,cnn,eager,T4,1,1,test_accuracy,0.8,fraction
+own,1,cnn,ddp,T4,1,2,speedup,1.5,ratio
+own,1,cnn,ddp,T4,1,4,speedup,2.5,ratio
+own,1,cnn,ddp,T4,1,8,speedup,3.5,ratio
+"""
+CLAIMS = """
+own-claim:
+  study: own
+  claim: All sorts of things.
+  test: {op: "<", metric: train_seconds}
+  parts:
+    - {numerator: {devices: 2}, denominator: {devices: 1}, about: {strategy: [eager, ddp]}}
+    - {numerator: {devices: 2}, denominator: {devices: 1}, metric: speedup, op: ">"}
+    - numerator: {settings: {memory_format: channels_last}}
+      denominator: {settings: {memory_format: contiguous}}
+      about: {strategy: eager, settings: {augment: true}}
+      metric: test_accuracy
+"""
+
+
+@pytest.fixture
+def previewed(tmp_path, monkeypatch):
+    """Return what is previewed of a study, by name, where two cores are."""
+    monkeypatch.chdir(ROOT)
+    files = {"own.yaml": OWN, "own-cpu.yaml": COPY}
+    files |= {"published/own.csv": VALUES, "published/claims.yaml": CLAIMS}
+    (tmp_path / "published").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+
+    def lines(name: str) -> list[str]:
+        changes = {"studies": [str(tmp_path / f"{name}.yaml")], "available": {"cpu": 2}}
+        config = configuration.read([], changes | {"deployment": "host"})
+        return [line.strip() for line in preview.preview(expansion.plan(config), name)]
+
+    yield lines
+    places.look_in([])
+
+
+def test_what_a_study_lacks_is_told_where_its_hardware_is_missing_too(previewed, tmp_path):
+    lines = previewed("own")
+    assert f"Published values, by line of {tmp_path}/published/own.csv" in lines
+    lack = "no pair (`pairs`) compares them in turns; not run here: needs 2 GPUs"
+    assert any(f"not measured: {lack}" in line and line.startswith("line 3, ") for line in lines)
+    one = "line 2, cnn eager on 1x T4, test_accuracy 0.8 fraction: "
+    assert any(line.startswith(one) and line.endswith("here: needs 1 GPU") for line in lines)
+    assert "no cell selects lines 4 to 5 (`published` of variants)" in lines
+    assert f"ddp over eager of cnn: {lack}, needs 1 GPU" in lines
+
+
+def test_a_claim_is_told_in_words_and_what_to_name_for_a_ratio(previewed):
+    lines = previewed("own")
+    assert "- train_seconds; strategy eager or ddp; devices 2 over devices 1" in lines
+    both = "memory_format channels_last over memory_format contiguous"
+    assert f"- test_accuracy; strategy eager, augment true; {both}" in lines
+    of_two = "no cell measures speedup, which is of two cells; name what each side has, such as"
+    assert any(f"not measured: {of_two} train_seconds, " in line for line in lines)
+
+
+def test_another_dataset_than_the_sources_is_a_difference(previewed):
+    assert any("scaled: dataset digits instead of cifar10" in line for line in previewed("own-cpu"))

@@ -150,6 +150,8 @@ def differences(
         for key in source_settings
         if settings[key] != source_settings[key]
     ]
+    if study.dataset != source.dataset:
+        phrases.insert(0, f"dataset {_instead(study.dataset, source.dataset)}")
     source_file = source_model.model or model if source_model else cell.model.name
     if source_file != cell.model.name:
         return [*phrases, f"model {_instead(cell.model.name, source_file)}"]

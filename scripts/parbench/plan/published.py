@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -189,9 +190,22 @@ class Selection(Model):
 
     def __str__(self) -> str:
         """Return it in words: ``strategy gpipe, checkpoint always``."""
-        criteria = {**self.stated(), **(self.options or {}), **(self.settings or {})}
-        grouped = ("options", "settings")
-        return ", ".join(f"{key} {value}" for key, value in criteria.items() if key not in grouped)
+        return in_words(self.stated())
+
+
+def in_words(stated: Mapping[str, Any]) -> str:
+    """Return the content of a Selection in words: ``strategy gpipe or ddp, checkpoint always``."""
+    nested = ("options", "settings")
+    named = {key: value for key, value in stated.items() if key not in nested}
+    several = named.get("strategy")
+    if isinstance(several, list):
+        named["strategy"] = " or ".join(several)
+    for key in nested:
+        named |= stated.get(key) or {}
+    return ", ".join(
+        f"{key} {value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in named.items()
+    )
 
 
 class ClaimTest(Model):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from xml.etree import ElementTree
 
+from parbench.plan.published import in_words
 from parbench.verdicts import words
 from parbench.verdicts.claims import Judged, JudgedPart
 from parbench.verdicts.comparisons import Comparison
@@ -129,9 +130,10 @@ def shown(claim: dict) -> list[str]:
 def heading(made: dict) -> str:
     """Return what a part is about: its metric, and the cells that it names."""
     sides = (made["about"], made["numerator"], made["denominator"])
-    about, over, under = (", ".join(f"{k} {v}" for k, v in (side or {}).items()) for side in sides)
+    about, over, under = (in_words(side or {}) for side in sides)
     named = f"{over} over {under}" if over else ""
-    return "; ".join(filter(None, (made["metric"], about, named)))
+    contrast = " against ".join(map(in_words, made["contrast"] or ()))
+    return "; ".join(filter(None, (made["metric"], about, named, contrast)))
 
 
 def _numbers(each: dict) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from parbench.audit.arithmetic import RATIOS
 from parbench.plan.published import ClaimTest, Selection
 from parbench.plan.selection import Configuration, contrasted
 from parbench.plan.study import Tolerance
@@ -255,7 +256,7 @@ def of_two_groups(test: ClaimTest, study: Rebuilt) -> list[Comparison]:
 def _ratio(test: ClaimTest, study: Rebuilt, over: Group, under: Group) -> Ratio:
     metric, pair, series = METRICS[test.metric], None, None
     if metric.read is None:
-        no_cell = (f"no cell measures {test.metric}",)
+        no_cell = (_of_two(test.metric),)
         return Ratio(test.metric, over, under, None, words.NOT_MEASURED, no_cell, None, None)
     if metric.depends_on_clock:
         pair, series = _in_turns(metric, over, under)
@@ -266,6 +267,14 @@ def _ratio(test: ClaimTest, study: Rebuilt, over: Group, under: Group) -> Ratio:
     published = _printed(metric, over, under, study.source)
     reasons = tuple(dict.fromkeys(missing))
     return Ratio(test.metric, over, under, series, lack, reasons, pair, published)
+
+
+def _of_two(metric: str) -> str:
+    """Return why no cell measures a metric that is of two cells, and what to name instead."""
+    others = [name for names in RATIOS.get(metric, ()) for name in names if name in TURNS]
+    others += ["test_accuracy"] if METRICS[metric].is_score else []
+    of_each = f"; name what each side has, such as {', '.join(others)}" if others else ""
+    return f"no cell measures {metric}{', which is of two cells' * bool(others)}{of_each}"
 
 
 def _lack(

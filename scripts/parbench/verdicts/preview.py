@@ -3,8 +3,10 @@ value, and what will decide each claim."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
+from parbench.plan import places
 from parbench.plan.expansion import Plan
 from parbench.plan.published import Published
 from parbench.runs.metrics import METRICS, is_operator, operator_metric
@@ -23,12 +25,26 @@ def preview(plan: Plan, name: str) -> Iterator[str]:
 
     Raises ParbenchError for a selection of published values that is ambiguous.
     """
-    measured = asked.measured(plan, name)
+    measured, anywhere = asked.measured(plan, name), _with_all_hardware(plan, name)
+    lacking = {group.id: group.not_run for group in measured.groups.values() if group.not_run}
     yield f"{name}: {measured.plan.study.title}"
     yield from ("", "Cells", *_cells(measured))
     yield from ("", "How they differ from the source", *_differences(measured))
-    yield from ("", "Published values", *_values(measured))
-    yield from ("", "Claims", *_claims(plan, name))
+    path = measured.source.path
+    of = f", by line of {places.shown(path)}" if path else ""
+    yield from ("", f"Published values{of}", *_values(asked.measured(anywhere, name), lacking))
+    yield from ("", "Claims", *_claims(anywhere, name, lacking))
+
+
+def _with_all_hardware(plan: Plan, name: str) -> Plan:
+    """Return ``plan`` as it were where all hardware and software is there: what a comparison lacks
+    besides must not show only there."""
+    study = plan.studies[name]
+    free = {
+        key: [group.model_copy(update={"not_run": None}) for group in getattr(study, key)]
+        for key in ("groups", "together", "pairs")
+    }
+    return replace(plan, not_run={}, studies={name: study.model_copy(update=free)})
 
 
 def _cells(measured: Measured) -> list[str]:
@@ -63,18 +79,40 @@ def _differences(measured: Measured) -> Iterator[str]:
         yield "in nothing that the study states"
 
 
-def _values(measured: Measured) -> Iterator[str]:
+def _values(measured: Measured, lacking: Mapping[str, str]) -> Iterator[str]:
     if not measured.source.rows:
         yield "none: the study names no source (`published`)"
     selected = [
         (group, {row.line for row in measured.source.selected(group)})
         for group in measured.groups.values()
     ]
+    unselected = []
     for row in measured.source.rows:
         on = f"{row.model} {row.strategy} on {described_hardware(row)}"
         value = f"{row.metric} {row.published_value or row.value} {row.published_unit or row.unit}"
-        beside = [_beside(measured, group, row) for group, lines in selected if row.line in lines]
-        yield f"line {row.line}, {on}, {value}: {'; '.join(beside) or 'no cell selects it'}"
+        beside = [
+            f"{_beside(measured, group, row)}{_lack(lacking, group)}"
+            for group, lines in selected
+            if row.line in lines
+        ]
+        if beside:
+            yield f"line {row.line}, {on}, {value}: {'; '.join(beside)}"
+        else:
+            unselected.append(row.line)
+    if unselected:
+        yield f"no cell selects {_lines(unselected)} (`published` of variants)"
+
+
+def _lines(numbers: Sequence[int]) -> str:
+    """Return ascending ``numbers`` of lines in words: ``line 2``, or ``lines 2 to 5, 9``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    words_of_runs = (f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"line{'s' * (len(numbers) > 1)} {', '.join(words_of_runs)}"
 
 
 def _beside(measured: Measured, group: Group, row: Published) -> str:
@@ -88,14 +126,18 @@ def _beside(measured: Measured, group: Group, row: Published) -> str:
         return f"{who} has no baseline"
     published, why = measured.published(metric, group)
     verdict = measured.verdict(metric, group, Series({}), published)
-    if verdict.word == words.NOT_RUN:
-        return f"{who} is not run: {group.not_run}"
     if verdict.word in words.UNJUDGED:
         return f"beside {who}, {verdict.word}: {'; '.join(filter(None, [*verdict.reasons, why]))}"
     return f"compared with {who}"
 
 
-def _claims(plan: Plan, name: str) -> Iterator[str]:
+def _lack(lacking: Mapping[str, str], *groups: Group) -> str:
+    """Return, to end a line with, why ``groups`` are not run here; empty if they are."""
+    reasons = dict.fromkeys(lacking[group.id] for group in groups if group.id in lacking)
+    return f"; not run here: {', '.join(reasons)}" if reasons else ""
+
+
+def _claims(plan: Plan, name: str, lacking: Mapping[str, str]) -> Iterator[str]:
     claims = [judged for judged in asked.judged(plan, [name]) if judged.parts]
     if not claims:
         yield "none that the study tests"
@@ -103,7 +145,10 @@ def _claims(plan: Plan, name: str) -> Iterator[str]:
         yield f"{judged.name}: {judged.claim.claim}"
         for part in judged.parts:
             yield f"  - {claims_json.heading(claims_json.part(part))}"
-            yield from (f"      {_decided(part, each)}" for each in part.comparisons)
+            for each in part.comparisons:
+                groups = each.sides or ([each.group] if each.group else [])
+                lack = "" if part.is_impossible else _lack(lacking, *groups)
+                yield f"      {_decided(part, each)}{lack}"
 
 
 def _decided(part: JudgedPart, each: Comparison) -> str:
@@ -121,4 +166,6 @@ def _decided(part: JudgedPart, each: Comparison) -> str:
     if each.waits:
         pairs = all(ratio.pair for ratio in each.ratios) and each.ratios
         return f"{opening}decided by {'pairs' if pairs else 'whole trainings, seed by seed'}"
-    return f"{opening}{each.verdict}: {'; '.join(each.reasons) or 'for want of cells'}"
+    reasons = "; ".join(each.reasons) or "for want of cells"
+    word = "" if reasons.startswith(each.verdict) else f"{each.verdict}: "
+    return f"{opening}{word}{reasons}"

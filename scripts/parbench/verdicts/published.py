@@ -8,6 +8,7 @@ from pathlib import Path
 from parbench.errors import ParbenchError
 from parbench.plan.published import Published, rows
 from parbench.plan.selection import names_model
+from parbench.plan.yaml_file import words_of
 from parbench.runs.metrics import METRICS, Metric, is_operator
 from parbench.verdicts.groups import Group, on_nodes
 
@@ -41,13 +42,14 @@ def has_hardware(value: Published, group: Group) -> bool:
 
 
 class PublishedSource:
-    """The published values of one source: those of ``values`` whose study is ``name``.
+    """The published values of one source: those of ``values``, of the file ``path``, whose study is
+    ``name``.
 
     If ``name`` is None, nothing is published.
     """
 
-    def __init__(self, name: str | None, values: Iterable[Published]):
-        self.name = name
+    def __init__(self, name: str | None, values: Iterable[Published], path: str | Path = ""):
+        self.name, self.path = name, path
         self.rows = [row for row in values if row.study == name]
 
     @classmethod
@@ -55,7 +57,7 @@ class PublishedSource:
         """Read it from the one of ``paths`` that holds it; ParbenchError if none or several do."""
         if name is None:
             return cls(None, [])
-        sources = {str(path): cls(name, rows(path)) for path in paths}
+        sources = {str(path): cls(name, rows(path), path) for path in paths}
         holding = [path for path, source in sources.items() if source.rows]
         if not holding:
             raise ParbenchError(
@@ -84,9 +86,9 @@ class PublishedSource:
             if differing := [key for key in VALUE if getattr(first, key) != getattr(other, key)]:
                 columns = [key for key in differing if key not in ("value", "unit")] or ["table"]
                 raise ParbenchError(
-                    f"group {group.id}: published: {dict(group.published)} selects two values of "
-                    f"{metric.name}: {first.where} and {other.where}; narrow the selection "
-                    f"by {' or '.join(columns)}"
+                    f"group {group.id}: published: {words_of(dict(group.published))} selects two "
+                    f"values of {metric.name} in {self.path or 'its source'}: {first.where} and "
+                    f"{other.where}; narrow the selection by {' or '.join(columns)}"
                 )
         unit = UNIT_ALIASES.get(first.unit, first.unit)
         if unit != metric.unit:
