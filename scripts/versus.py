@@ -18,9 +18,9 @@ from parbench import machine
 from parbench.errors import ParbenchError, run_main
 from parbench.files import make_folder, user_path
 from parbench.launch import devices
+from parbench.training.program import Program
 from parbench.versus.measuring import compare
 from parbench.versus.page import Result
-from parbench.versus.program import Program
 
 
 def cores_of(text: str | None) -> list[int]:

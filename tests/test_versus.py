@@ -16,8 +16,9 @@ import training
 from parbench.data import dataset
 from parbench.errors import ParbenchError
 from parbench.launch import turns
-from parbench.versus import measuring, program
-from parbench.versus.program import Misbehaved, Program
+from parbench.training import program
+from parbench.training.program import Misbehaved, Program
+from parbench.versus import measuring
 from require import require_package
 from workspace import ROOT
 

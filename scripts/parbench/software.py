@@ -39,6 +39,10 @@ class Software:
         """Return why cells lack the packages of text models; None if they have them."""
         return self.without("text", "transformers")
 
+    def without_programs(self) -> str | None:
+        """Return why programs of the user's own cannot run beside cells; None if they can."""
+        return None
+
     def without_spark(self) -> str | None:
         """Return why cells have no Spark; None if they have it."""
         if lacking := self.without("spark", "pyspark"):

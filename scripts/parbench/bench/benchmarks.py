@@ -24,8 +24,8 @@ from parbench.errors import ParbenchError
 from parbench.files import read_json
 from parbench.launch import devices
 from parbench.runs import records
+from parbench.training.program import Program
 from parbench.versus import measuring
-from parbench.versus.program import Program
 
 ROOT = Path(__file__).resolve().parents[3]
 # What a copy of a checkout does not need.

@@ -76,7 +76,7 @@ def each_strategy(restarts: int) -> dict:
     for name in strategies.names():
         kind = strategies.load(name)
         ways = sorted(kind.certified(), key=lambda way: way[0] != 2)
-        if ways and kind.TAKES_TURNS:
+        if ways and kind.TURNS:
             devices, options = ways[0]
             variants[name] = {"strategy": name, "options": options, "hardware": f"cpu{devices}"}
     compare = [{"variant": name, "baseline": name} for name in variants]

@@ -89,6 +89,12 @@ class DeployedSoftware(Software):
         # Texts are tokenized on the host even if cells run in images.
         return None if self.in_images and name != "text" else super().without(name, module)
 
+    def without_programs(self) -> str | None:
+        """Return why programs of the user's own cannot run: images do not hold them."""
+        if not self.in_images:
+            return None
+        return "a program of one's own is in no image: deployment: host in config.yaml runs it"
+
     def without_spark(self) -> str | None:
         """Return why cells have no Spark, with its Java; None if they have it."""
         return None if self.in_images else super().without_spark()

@@ -54,7 +54,8 @@ def code_of(cell: Cell | Pair) -> dict[str, str]:
         key: value for side in cell.sides for key, value in cell_code(*names_of(side)).items()
     }
     if len(cell.sides) > 1:
-        digests |= closure("parbench.training.turns")
+        turns = {strategies.load(side.strategy.name).TURNS for side in cell.sides}
+        digests |= closure(*(f"parbench.training.{name}" for name in turns))
     return dict(sorted(digests.items()))
 
 

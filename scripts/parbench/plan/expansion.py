@@ -92,7 +92,12 @@ def lacking_as_planned(studies: list[str]) -> Lacking:
     paths = [places.RESULTS / "plan" / f"{study}.json" for study in studies]
     groups = (group for path in paths if path.exists() for group in read_json(path)["groups"])
     reasons = {group["id"]: group["not_run"] for group in groups}
-    return lambda group, cell: reasons.get(group)
+
+    def lacking(group: str, cell: Cell) -> str | None:
+        reason = reasons.get(group)
+        return None if reason == strategies.of(cell).NOT_ALONE else reason
+
+    return lacking
 
 
 def sources(config: dict) -> dict[str, dict]:
@@ -171,7 +176,7 @@ class Expansion:
         consistency.check_clocks(self.study, training_by_key, self.where)
         names_by_key = self._names(templates)
         source_study = about.source_of(self.study, self.where)
-        groups = {}
+        groups, lacking = {}, {}
         for (model_name, variant), cell in templates.items():
             entry = self.study.variants[variant]
             baseline = (
@@ -182,9 +187,12 @@ class Expansion:
             selection = (
                 {"model": model_name, **entry.published} if entry.published is not None else None
             )
+            named = names_by_key[model_name, variant]
+            lacking[model_name, variant] = self._lack(named, cell)
             groups[model_name, variant] = self._group(
                 cell,
-                names_by_key[model_name, variant],
+                named,
+                lacking[model_name, variant],
                 variant=variant,
                 baseline=baseline,
                 published=selection,
@@ -193,7 +201,7 @@ class Expansion:
                 scaled=about.differences(cell, model_name, variant, self.study, source_study),
             )
         consistency.check_selections(self.study, groups, self.where)
-        pairs = list(pairing.pairs(self.study, templates, groups, self.where))
+        pairs = list(pairing.pairs(self.study, templates, groups, lacking, self.where))
         for pair, cells in pairs:
             self._keep(cells, pair.not_run)
         return StudyPlan(
@@ -247,6 +255,8 @@ class Expansion:
             settings["tf32"] = False  # no other device has it
         sample_counts = {key: settings.pop(key) for key in ("train_samples", "test_samples")}
         options = all_options("strategies", strategy, study.options(entry), where)
+        folder = Path(places.shown(places.study(self.name).parent))
+        options = strategies.load(strategy).settled(options, folder, where)
         cell = Cell(
             id="",
             model=model(of, model_entry, config.weights, self.where),
@@ -290,20 +300,29 @@ class Expansion:
         if not_run is not None:
             self.not_run.update(dict.fromkeys((cell.id for cell in cells), not_run))
 
-    def _group(self, template: Cell, named: Named, **told: Any) -> PlannedGroup:
-        """Return the group of ``template`` over all seeds; ``told`` holds its further fields."""
+    def _lack(self, named: Named, template: Cell) -> str | None:
+        """Return why this machine cannot run the cells of ``template``; None if it can."""
         reason = self.lacking(named.group, template)
+        if reason is None and template.trained_by is not None:
+            trainer_names, trainer_cell = self.trainers[template.trained_by]
+            lack = self.lacking(trainer_names.group, trainer_cell)
+            reason = lack and f"{trainer_names.group} trains for it: {lack}"
+        return reason
+
+    def _group(self, template: Cell, named: Named, lack: str | None, **told: Any) -> PlannedGroup:
+        """Return the group of ``template`` over all seeds; ``lack``: why this machine cannot run
+        its cells; ``told`` holds its further fields."""
+        model, strategy = template.model, strategies.of(template)
+        reason = lack or strategy.NOT_ALONE
         extra_count = self.added.get(named.group, 0) - len(self.seeds)
         unused = (seed for seed in itertools.count() if seed not in self.seeds)
         seeds = [*self.seeds, *itertools.islice(unused, max(0, extra_count))]
+        seeds = [] if strategy.NOT_ALONE else seeds
         cells = [replace(template, id=named.cell(seed), seed=seed) for seed in seeds]
         if template.trained_by is not None:
-            trainer_names, trainer_cell = self.trainers[template.trained_by]
+            trainer_names, _ = self.trainers[template.trained_by]
             cells = [replace(cell, trained_by=trainer_names.cell(cell.seed)) for cell in cells]
-            lack = self.lacking(trainer_names.group, trainer_cell)
-            reason = reason or (lack and f"{trainer_names.group} trains for it: {lack}")
         self._keep(cells, reason)
-        model, strategy = template.model, strategies.of(template)
         ranks = strategy.data_parallel_size
         return PlannedGroup(
             id=named.group,

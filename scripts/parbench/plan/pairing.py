@@ -28,17 +28,22 @@ def added() -> dict[str, int]:
 
 
 def pairs(
-    study: Study, templates: Mapping[Key, Cell], groups: Mapping[Key, PlannedGroup], where: str
+    study: Study,
+    templates: Mapping[Key, Cell],
+    groups: Mapping[Key, PlannedGroup],
+    lacking: Mapping[Key, str | None],
+    where: str,
 ) -> Iterator[tuple[PairGroup, list[Pair]]]:
     """Yield the pairs that ``study`` compares, each with its cells, one per restart.
 
-    ``templates`` are cells of its ``groups`` without id and seed. ParbenchError, starting with
-    ``where``, for a pair that is stated twice or cannot be compared.
+    ``templates`` are cells of its ``groups`` without id and seed, ``lacking`` why this machine
+    cannot run them. ParbenchError, starting with ``where``, for a pair that is stated twice or
+    cannot be compared.
     """
     ids: set[str] = set()
     for entry in study.pairs.compare if study.pairs else ():
         for name in entry.models or study.trained_in_both(entry.variant, entry.baseline):
-            group, cells = _pair(study, entry, name, templates, groups, where)
+            group, cells = _pair(study, entry, name, templates, groups, lacking, where)
             if group.id in ids:
                 raise ParbenchError(
                     f"{where}: pairs: {entry.variant} and {entry.baseline} are compared twice "
@@ -54,6 +59,7 @@ def _pair(
     name: str,
     templates: Mapping[Key, Cell],
     groups: Mapping[Key, PlannedGroup],
+    lacking: Mapping[Key, str | None],
     where: str,
 ) -> tuple[PairGroup, list[Pair]]:
     """Return one comparison of ``entry``, for the model or models together called ``name``."""
@@ -82,7 +88,7 @@ def _pair(
         sides=[groups[key].id for key in keys],
         restarts=list(range(restart_count)),
         cells=[names.cell(restart) for restart in range(restart_count)],
-        not_run=next((groups[key].not_run for key in keys if groups[key].not_run), None),
+        not_run=next(filter(None, (lacking[key] for key in keys)), None),
         **common_fields,
     )
     return group, [_started(template, group, restart) for restart in group.restarts]
@@ -105,7 +111,7 @@ def _check(entry: VariantPair, keys: Iterable[Key], sides: tuple[Cell, ...], whe
             raise ParbenchError(
                 f"{where}: {variant} trains nothing; say inference: true, or choose another variant"
             )
-        if not strategies.load(side.strategy.name).TAKES_TURNS:
+        if strategies.load(side.strategy.name).TURNS is None:
             raise ParbenchError(
                 f"{where}: {variant}: a stream has a rate of its own, and is no side of a pair; "
                 "choose another variant"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from parbench import models
@@ -36,7 +37,10 @@ class Strategy:
     IMAGE = "torch"  # containers/torch.def
     TEXT_IMAGE = "text"  # for text models
     ENGINE = "evaluation"  # parbench/training/<name>.py: predicts the test set
-    TAKES_TURNS = True  # whether it can be a side of a pair
+    # parbench/training/<name>.py: takes turns as a side of a pair; None: it cannot be one.
+    TURNS: ClassVar[str | None] = "turns"
+    # Why its cells are not run by themselves, but as sides of pairs alone; None: they are.
+    NOT_ALONE: ClassVar[str | None] = None
     EXACT = "float64"  # the arithmetic in which it must equal eager training up to rounding
     # A JSON schema, with a default, for each option. Cells omit an `implied` option at its default,
     # so that cells older than the option keep their ids.
@@ -115,6 +119,12 @@ class Strategy:
     def unavailable(self, software: Software) -> str | None:
         """Return why ``software`` cannot run it although the devices exist; None if it can."""
         return None
+
+    @classmethod
+    def settled(cls, options: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
+        """Return all ``options`` as a cell has them; ``folder``: of the study. ParbenchError,
+        beginning with ``where``, for options that say what is not there."""
+        return options
 
     @classmethod
     def certified(cls) -> Iterator[tuple[int, dict]]:

@@ -13,7 +13,7 @@ class Strategy(spark.Strategy):
     query, and counts the results."""
 
     ENGINE = "stream"
-    TAKES_TURNS = False
+    TURNS = None
     OPTIONS: ClassVar[dict[str, dict]] = {
         "rate": {
             "type": "number",

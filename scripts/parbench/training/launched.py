@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 
 MARK = "parbench: "  # prefix of lines that a rank of a pair prints for the launcher
@@ -15,6 +15,8 @@ asked_to_stop = threading.Event()
 received: SimpleQueue[str] = SimpleQueue()  # lines from the launcher, which only pairs receive
 stopped: list[int] = []  # processes stopped by this one; they cannot notice the launcher's end
 stopping = threading.Lock()  # held while ``stopped`` changes
+closed = threading.Event()  # the launcher has ended, or wants this process to end
+ending: list[Callable[[], None]] = []  # what ends the processes that this one has started
 
 
 def begin() -> None:
@@ -36,8 +38,11 @@ def _end_with_input() -> None:
         *lines, unfinished = (unfinished + chunk).split(b"\n")
         for line in lines:
             received.put(line.decode())
+    closed.set()
     stopping.acquire()  # never released: from here on no process is stopped
     send(signal.SIGCONT, stopped)
+    for end in ending:
+        end()
     os._exit(1)
 
 

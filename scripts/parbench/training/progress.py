@@ -8,6 +8,8 @@ import re
 import time
 from pathlib import Path
 
+from parbench.errors import ParbenchError
+
 # A heartbeat writes a small file, and timeouts are minutes: once a second is enough.
 BEAT_SECONDS = 1.0
 
@@ -37,7 +39,8 @@ class Heartbeat:
     def report_error(self, error: BaseException) -> None:
         """Report the error that ends this rank."""
         kind = "out_of_memory" if is_out_of_memory(error) else "error"
-        details = {"kind": kind, "message": f"{type(error).__name__}: {error}"}
+        name = "" if isinstance(error, ParbenchError) else f"{type(error).__name__}: "
+        details = {"kind": kind, "message": f"{name}{error}"}
         self._write(
             f"rank{self.rank}.error.json", {"rank": self.rank, "time": time.time(), **details}
         )

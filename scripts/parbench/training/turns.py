@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import itertools
 import json
 import os
@@ -17,6 +18,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -34,10 +36,7 @@ from parbench.training.set_up import rank_of, set_up
 def take_turns(
     pair: Pair, number: int, data_folder: Path, strategy: Strategy, heartbeat: Heartbeat
 ) -> None:
-    """Set up side ``number`` of ``pair`` and take turns until the launcher ends the process.
-
-    A turn is {"steps": number of timed steps, "stop": {node: processes of other sides}}.
-    """
+    """Set up side ``number`` of ``pair`` and take turns until the launcher ends the process."""
     run, environment = set_up(pair.sides[number], data_folder, strategy, heartbeat, of=pair)
     if strategy.leads:
         write_json(Path(os.environ["PARBENCH_STATE"]) / "environment.json", environment)
@@ -48,18 +47,36 @@ def take_turns(
         step, helpers = infer.engine(strategy).turns(run)
     else:
         step = training_steps(run)
-    identity = {"rank": int(os.environ["RANK"]), "node": node(), "pids": [os.getpid(), *helpers]}
+
+    def turn(steps: int) -> dict:
+        report = _timed(step, steps, run, helpers)
+        if not pair.inference:
+            run.meters.hold(*run.held())
+            report["peak_memory_mib"] = run.meters.peak_memory()
+        return report
+
     # A model that trains beside one that is compared alone only takes its share of the machine.
-    identity["compared"] = run.cell.model.name in {side.model.name for side in pair.sides}
-    report = identity
+    compared = run.cell.model.name in {side.model.name for side in pair.sides}
+    serve(turn, [os.getpid(), *helpers], compared, strategy.local_rank == 0)
+
+
+def serve(
+    turn: Callable[[int], dict], processes: list[int], compared: bool, leads: bool
+) -> NoReturn:
+    """Take a turn whenever the launcher gives one: {"steps": number of timed steps, "stop": {node:
+    processes of other sides}}.
+
+    ``turn`` takes the steps and returns what it measured. ``processes``: to be stopped between the
+    turns; ``compared``: whether the pair compares what this process does; ``leads``: whether it is
+    the one on its node that stops the other sides.
+    """
+    identity = {"rank": int(os.environ["RANK"]), "node": node(), "pids": processes}
+    report = identity = identity | {"compared": compared}
     while True:
         print(f"{launched.MARK}{json.dumps(report)}", flush=True)
-        turn = json.loads(launched.received.get())
-        with _alone(turn["stop"].get(node(), []), strategy.local_rank == 0):
-            report = identity | _timed(step, turn["steps"], run, helpers)
-            if not pair.inference:
-                run.meters.hold(*run.held())
-                report["peak_memory_mib"] = run.meters.peak_memory()
+        given = json.loads(launched.received.get())
+        with _alone(given["stop"].get(node(), []), leads):
+            report = identity | turn(given["steps"])
 
 
 def node() -> str:
@@ -146,4 +163,5 @@ def main() -> None:
     if not 0 <= arguments.side < len(pair.sides):
         parser.error(f"--side {arguments.side}: {arguments.cell} has {len(pair.sides)}, from 0")
     with rank_of(pair.sides[arguments.side]) as (strategy, heartbeat):
-        take_turns(pair, arguments.side, arguments.data, strategy, heartbeat)
+        module = importlib.import_module(f"parbench.training.{strategy.TURNS}")
+        module.take_turns(pair, arguments.side, arguments.data, strategy, heartbeat)

@@ -18,10 +18,9 @@ from pathlib import Path
 
 from parbench.launch import turns
 from parbench.launch.turns import LEAST_STEPS, PAIRS, Slice
-from parbench.measure import load
+from parbench.training.program import Program
 from parbench.verdicts import pairs
 from parbench.verdicts.pairs import EQUAL, Compared, Restart
-from parbench.versus.program import Program
 
 
 @dataclass(frozen=True)
@@ -111,12 +110,8 @@ def _slices(sides: tuple[Program, Program]) -> list[Slice]:
 
 
 def _turn(side: Program, number: int, steps: int, pair: int) -> Slice:
-    side.send(signal.SIGCONT)
-    before, used = load.now(), side.seconds_used()
-    turn = side.take(steps)
-    spent, used = load.now() - before, side.seconds_used() - used
-    side.send(signal.SIGSTOP)
-    others = max(0.0, spent.busy - used - spent.own)
+    turn, spent = side.turn(steps)
+    others = max(0.0, spent.busy - spent.own)
     return Slice(pair, number, turn.samples, turn.seconds, others, spent.steal, spent.waited)
 
 

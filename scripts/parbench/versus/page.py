@@ -7,9 +7,9 @@ from pathlib import Path
 
 from parbench.files import write_atomically, write_json
 from parbench.reporting.render import page
+from parbench.training.program import Program
 from parbench.verdicts.pairs import EQUAL, Compared
 from parbench.versus.measuring import Measured, of
-from parbench.versus.program import Program
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""One of the two programs that `make versus` compares: its processes, and what they say by the
-socket of client/parbench_turns.py."""
+"""A program of a user's own that takes turns with another one: its processes, and what they say by
+the socket of client/parbench_turns.py (docs/versus.md)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
 
 from parbench.errors import ParbenchError
+from parbench.measure import load
+from parbench.measure.load import Load
 from parbench.printable import log_line
 
 CLIENT = Path(__file__).with_name("client")
 HOW = "from parbench_turns import step, and step(samples=...) after each training step"
-HELLO, REPORT = ("process", "rank", "ranks"), ("samples", "seconds")  # keys of its messages
+# Keys of its messages.
+HELLO, REPORT = ("process", "rank", "ranks", "python", "packages"), ("samples", "seconds")
 LOOK_SECONDS = 0.2
-END_SECONDS = 10.0  # between SIGTERM and SIGKILL
+END_SECONDS = 3.0  # between SIGTERM and SIGKILL; a launcher gives its ranks no more than 5
 LOG_LINES = 8  # that an error shows
 
 
@@ -36,12 +39,15 @@ class Misbehaved(ParbenchError):
 
 @dataclass(eq=False)
 class Rank:
-    """A process that called `step`: its socket and what it has sent and not yet been read."""
+    """A process that called `step`: its socket, what it has sent and not yet been read, its Python
+    and the packages that it had loaded, by version."""
 
     connection: socket.socket
     process: int = 0
     number: int = 0
     of: int = 1
+    python: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict)
     unread: bytes = b""
 
     def messages(self) -> Iterator[dict]:
@@ -51,6 +57,15 @@ class Rank:
         yield from map(json.loads, lines)
         if not received:
             raise EOFError
+
+
+def _bind(listener: socket.socket, path: Path) -> None:
+    """Bind a socket to ``path``, which may be longer than a socket's address may be."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
 
 
 @dataclass(frozen=True)
@@ -63,9 +78,12 @@ class Turn:
 
 @dataclass
 class Program:
-    """A program: its ``label``, its command line, what its environment has more, and its log.
+    """A program: its ``label``, its command line, what its environment has more than this
+    process's, and its log.
 
-    ``patience``: the seconds within which it must reach its first step, and end each turn.
+    ``patience``: the seconds within which it must reach its first step, and end each turn;
+    ``folder``: where it runs; ``hidden``: variables of this process that it does not inherit;
+    ``looked`` is called several times a second while it is waited for.
     """
 
     label: str
@@ -73,6 +91,9 @@ class Program:
     environment: dict[str, str]
     log: Path
     patience: float
+    folder: Path = Path()
+    hidden: Collection[str] = ()
+    looked: Callable[[], None] = lambda: None
     process: subprocess.Popen | None = None
     listener: socket.socket | None = None
     callers: list[Rank] = field(default_factory=list)  # that have not said yet who they are
@@ -82,8 +103,9 @@ class Program:
     @contextlib.contextmanager
     def started(self, folder: Path) -> Iterator[None]:
         """Run the program, with its socket in ``folder``, until the end of the context."""
-        path = folder / f"{len(os.listdir(folder))}.socket"
-        given = os.environ | self.environment
+        path = folder / f"{os.urandom(4).hex()}.socket"
+        inherited = {key: os.environ[key] for key in os.environ.keys() - set(self.hidden)}
+        given = inherited | self.environment
         paths = [str(CLIENT), *filter(None, [given.get("PYTHONPATH")])]
         variables = {"PYTHONPATH": os.pathsep.join(paths), "PARBENCH_TURNS": str(path)}
         # Of the caller, before `make` entered parbench's own environment.
@@ -92,13 +114,14 @@ class Program:
             variables["PATH"] = users_path
         self.callers, self.ranks, self.turns = [], {}, 0
         with socket.socket(socket.AF_UNIX) as listener, open(self.log, "ab") as log:
-            listener.bind(str(path))
+            _bind(listener, path)
             listener.listen()
             self.listener = listener
             try:
                 self.process = subprocess.Popen(
                     self.words,
                     env=given | variables,
+                    cwd=self.folder,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -111,7 +134,7 @@ class Program:
             try:
                 yield
             finally:
-                self._end()
+                self.end()
 
     @property
     def words(self) -> list[str]:
@@ -151,7 +174,8 @@ class Program:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End all its processes, stopped ones, too; the second call does nothing."""
         left = self.tree()
         for number in (signal.SIGCONT, signal.SIGTERM, signal.SIGKILL):
             for process in left:
@@ -170,10 +194,20 @@ class Program:
     def wait_for_step(self) -> None:
         """Wait until all of its ranks have called `step` once. Raises Misbehaved."""
         until = time.monotonic() + self.patience
-        while not self.ranks or len(self.ranks) < self._count:
+        while not self.ranks or len(self.ranks) < self.spokesman.of:
             self._heard([])
             if time.monotonic() > until:
                 self._fail_late()
+
+    def turn(self, steps: int) -> tuple[Turn, Load]:
+        """Continue it, let it take ``steps`` and stop it; return what it did, and the load on this
+        process's cores meanwhile, of which the program's is its own. Raises Misbehaved."""
+        self.send(signal.SIGCONT)
+        before, used = load.now(), self.seconds_used()
+        turn = self.take(steps)
+        spent, used = load.now() - before, self.seconds_used() - used
+        self.send(signal.SIGSTOP)
+        return turn, replace(spent, own=spent.own + used)
 
     def take(self, steps: int) -> Turn:
         """Let it take ``steps`` timed steps, after an untimed one. Raises Misbehaved."""
@@ -200,13 +234,14 @@ class Program:
         return Turn(samples, max(one["seconds"] for one in reports.values()))
 
     @property
-    def _count(self) -> int:
-        """The number of its ranks, as the first one that spoke has it."""
-        return next(iter(self.ranks.values())).of
+    def spokesman(self) -> Rank:
+        """The rank that spoke first."""
+        return next(iter(self.ranks.values()))
 
     def _heard(self, ranks: list[Rank]) -> list[Rank]:
         """Return those of ``ranks`` that have said something, or ended, within LOOK_SECONDS; take
         in other processes that call. Raises Misbehaved if the program has ended."""
+        self.looked()
         with selectors.DefaultSelector() as selector:
             selector.register(self.listener, selectors.EVENT_READ)
             for rank in (*self.callers, *ranks):
@@ -224,7 +259,8 @@ class Program:
     def _introduced(self, rank: Rank) -> bool:
         """Return whether a process has said which rank it is, and note it."""
         for message in self._messages(rank):
-            rank.process, rank.number, rank.of = (message[key] for key in HELLO)
+            rank.process, rank.number, rank.of = (message[key] for key in HELLO[:3])
+            rank.python, rank.packages = message["python"], message["packages"]
             if (other := self.ranks.setdefault(rank.number, rank)) is not rank:
                 raise Misbehaved(
                     f"{self}: processes {other.process} and {rank.process} both call step as rank "
@@ -278,9 +314,9 @@ class Program:
                 f"{self}: no training step in {self.patience:g} s; add to it: {HOW}; or give it "
                 f"--patience{self._last_lines()}"
             )
-        missing = min(set(range(self._count)) - set(self.ranks))
+        missing = min(set(range(self.spokesman.of)) - set(self.ranks))
         raise Misbehaved(
-            f"{self}: rank {missing} of {self._count} took no training step in "
+            f"{self}: rank {missing} of {self.spokesman.of} took no training step in "
             f"{self.patience:g} s; each rank must call step{self._last_lines()}"
         )
 

@@ -1,4 +1,4 @@
-"""Let `make versus` compare a training script with another: call `step` after each training step.
+"""Let parbench compare a training script with another: call `step` after each training step.
 
     from parbench_turns import step
 
@@ -14,12 +14,14 @@ it, with the samples of its own share.
 import json
 import math
 import os
+import platform
 import socket
 import sys
 import threading
 import time
 
 _turns = None
+_STANDARD = getattr(sys, "stdlib_module_names", ())
 
 
 def step(samples):
@@ -48,6 +50,16 @@ def _rank():
     return 0, 1
 
 
+def _loaded():
+    """Return the versions of the packages that this process has loaded, as they state them."""
+    versions = {}
+    for name, module in list(sys.modules.items()):
+        version = getattr(module, "__dict__", {}).get("__version__")
+        if isinstance(version, str) and "." not in name and name not in _STANDARD:
+            versions[name] = str(version)
+    return versions
+
+
 def _wait_for_device():
     """Wait for what torch has started on a GPU."""
     torch = sys.modules.get("torch")
@@ -59,10 +71,21 @@ class _Turns:
     def __init__(self, path):
         self.process, self.thread = os.getpid(), threading.get_ident()
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.connect(path)
+        folder, name = os.path.split(path)
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:  # the path itself may be longer than a socket's may be
+            self.socket.connect(f"/proc/self/fd/{descriptor}/{name}")
+        finally:
+            os.close(descriptor)
         self.lines = self.socket.makefile("r", encoding="utf-8")
         rank, ranks = _rank()
-        self.tell(process=self.process, rank=rank, ranks=ranks)
+        self.tell(
+            process=self.process,
+            rank=rank,
+            ranks=ranks,
+            python=platform.python_version(),
+            packages=_loaded(),
+        )
         self.left = 0  # steps of this turn
         self.samples = 0.0
         self.began = None  # None: the next step is not timed

@@ -1,0 +1,106 @@
+"""A program of one's own, in any framework, as a side of a pair (docs/versus.md)."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from parbench.cell import TUNING
+from parbench.errors import ParbenchError
+from parbench.files import digest, sha256_file
+from parbench.strategies import _base
+
+if TYPE_CHECKING:
+    from parbench.software import Software
+
+
+class Strategy(_base.Strategy):
+    """One process, which starts the program and passes the launcher's turns on to it."""
+
+    TURNS = "program_turns"
+    NOT_ALONE = "a program of one's own is timed in turns alone, as a side of a pair"
+    REFUSES: ClassVar[dict[str, str]] = dict.fromkeys(
+        TUNING, "a program of one's own has settings of its own"
+    )
+    OPTIONS: ClassVar[dict[str, dict]] = {
+        "command": {
+            "type": "string",
+            "description": "the command line, run without a shell; `python` is parbench's own, and "
+            "another one is named by its path",
+        },
+        "folder": {
+            "type": "string",
+            "default": ".",
+            "description": "where it runs, relative to the folder of the study's file",
+        },
+        "files": {
+            "type": "array",
+            "items": {"type": "string"},
+            "default": [],
+            "description": "files in its folder that decide what it does, besides those that the "
+            "command names",
+        },
+        "variables": {
+            "type": "object",
+            "additionalProperties": {"type": "string"},
+            "default": {},
+            "description": "environment variables that it gets",
+        },
+        "sha256": {
+            "type": "string",
+            "default": "",
+            "description": "digest of these files, which the plan fills in; one that is stated "
+            "must be theirs",
+        },
+    }
+
+    @classmethod
+    def settled(cls, options: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
+        """Return ``options`` with the program's folder, seen from the project's, and the digest of
+        its files: a cell of other files is another cell."""
+        place = Path(folder, options["folder"])
+        if not place.is_dir():
+            raise ParbenchError(f"{where}: options.folder: {place} is no folder; correct it")
+        try:
+            words = shlex.split(options["command"])
+        except ValueError as error:
+            raise ParbenchError(
+                f"{where}: options.command: {options['command']!r}: {error}; close the quotes"
+            ) from None
+        for name in options["files"]:
+            if not (place / name).is_file():
+                raise ParbenchError(
+                    f"{where}: options.files: there is no file {place / name}; correct it, or "
+                    "leave it out"
+                )
+        names = {word for word in words if (place / word).is_file()} | set(options["files"])
+        if not names:
+            raise ParbenchError(
+                f"{where}: options.command: {options['command']!r} names no file in {place}, so "
+                "that nothing tells when the program changes; say options.files"
+            )
+        found = digest({name: sha256_file(place / name) for name in sorted(names)})
+        if options["sha256"] not in ("", found):
+            raise ParbenchError(
+                f"{where}: options.sha256: {options['sha256']} is stated, and that of "
+                f"{', '.join(sorted(names))} in {place} is {found}; correct it, or leave it out"
+            )
+        return options | {"folder": str(place), "sha256": found}
+
+    def check(self) -> Iterator[str]:
+        """Require one node, and a program that trains by itself."""
+        if self.cell.hardware.nodes != 1:
+            yield "a program of one's own runs on one node; choose hardware with nodes: 1"
+        if self.cell.trained_by is not None:
+            yield "a program of one's own takes no weights of another variant; remove trained_by"
+
+    def unavailable(self, software: Software) -> str | None:
+        """Return why it cannot run in images."""
+        return software.without_programs()
+
+    @classmethod
+    def certified(cls) -> Iterator[tuple[int, dict]]:
+        """Yield nothing: what a program computes is not known."""
+        yield from ()
