@@ -424,6 +424,16 @@ def test_epochs_hold_further_numbers_for_metrics():
         records.of(content, "a run")
 
 
+def test_the_time_of_a_batch_is_the_evaluation_s_over_its_batches():
+    content = constructed.metrics_json(group(), 0)
+    content["inference"] = {"samples": 360, "seconds": 0.5}
+    content["cell"]["training"]["evaluation_batch"] = 16
+    read = METRICS["inference_batch_seconds"].read
+    assert read(records.of(content, "a run")) == pytest.approx(0.5 / 360 * 16)
+    content["inference"] = None
+    assert read(records.of(content, "a run")) is None
+
+
 def test_every_verdict_and_metric_is_documented():
     text = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
     for name in {*words.VERDICTS, *words.DIRECTIONS, *words.UNJUDGED, *words.CLAIM_VERDICTS}:

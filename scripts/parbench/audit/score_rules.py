@@ -8,9 +8,7 @@ import re
 from collections import defaultdict
 
 from parbench.audit.arithmetic import (
-    RATE,
     SCORES,
-    TIMES,
     Found,
     Granted,
     Rows,
@@ -19,6 +17,7 @@ from parbench.audit.arithmetic import (
     by_configuration,
     grouped,
     of_metrics,
+    quantity_of,
 )
 from parbench.plan.published import Published
 
@@ -59,8 +58,8 @@ def equal_values(rows: Rows, granted: Granted) -> Found:
         runs = [first for first, *_ in grouped(alike, lambda row: row.configuration)]
         granted.compares(*runs if len(runs) > 1 else ())
         values = [row.value for row in runs]
-        is_score = runs[0].metric not in (*TIMES, RATE)
-        spread = max(max(values) - min(values), SPREAD * (1 if is_score else max(values)))
+        most = max(values) if _is_clocked(runs[0].metric) else 1
+        spread = max(max(values) - min(values), SPREAD * most)
         for same in grouped(runs, lambda row: float(f"{row.value:.9g}")):
             if len(same) > 1:
                 ways = same[0].study, *((row.hardware, row.way) for row in same)
@@ -80,8 +79,14 @@ def _is_precise(row: Published) -> bool:
     """Return whether a row prints enough digits of a score, time or rate to be told apart."""
     if re.fullmatch(SCORES, row.metric):
         return 0 < row.rounding < 10.0**-DIGITS
-    return row.metric in (*TIMES, RATE) and 0 < row.rounding <= 0.5 * row.value * 10.0 ** (
-        1 - DIGITS
+    return _is_clocked(row.metric) and 0 < row.rounding <= 0.5 * row.value * 10.0 ** (1 - DIGITS)
+
+
+def _is_clocked(metric: str) -> bool:
+    """Return whether a metric is a time or a rate of a run, not of one of its operators."""
+    quantity = quantity_of(metric)
+    return (
+        quantity is not None and quantity.what in ("a time", "a rate") and not quantity.may_be_zero
     )
 
 

@@ -245,7 +245,8 @@ class Expansion:
         study, model_entry = self.study, self.study.models[of]
         layers = [study.settings, study.assumed, model_entry.settings, entry.settings]
         settings = settled([*layers, self.override.settings], where)
-        if config.datasets[self.dataset]["kind"] == "synthetic" and settings["steps"] is None:
+        learns = settings["steps"] is None and entry.trained_by is None
+        if learns and config.datasets[self.dataset]["kind"] == "synthetic":
             raise ParbenchError(
                 f"{where}: the dataset {self.dataset} is drawn at random, nothing can be learned "
                 "of it; state `steps`, how many of an epoch are timed, or choose another dataset"

@@ -127,6 +127,11 @@ def _batch_seconds(run: Run) -> float | None:
     return run.train_seconds and run.train_seconds / steps
 
 
+def _inference_batch_seconds(run: Run) -> float | None:
+    inference, batch = run.inference, run.cell.training.evaluation_batch
+    return inference and inference.seconds / inference.samples * batch
+
+
 def _mfu(run: Run) -> float | None:
     flops, best = map(run.number, ("flops_per_sample", "best_flops_per_second"))
     if flops is None or best is None:
@@ -208,6 +213,13 @@ _ALL = (
     ),
     _seconds(
         "inference_seconds", "Inference time", _inference(attrgetter("seconds")), optional=True
+    ),
+    _seconds(
+        "inference_batch_seconds",
+        "Inference time per batch",
+        _inference_batch_seconds,
+        optional=True,
+        named=True,
     ),
     _throughput(
         "inference_samples_per_second",
