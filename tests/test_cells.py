@@ -137,7 +137,10 @@ PAIRS = """
 """
 
 
-@pytest.mark.parametrize("study", ["communication", "communication-cpu", "zero-cpu", "quickstart"])
+NAMING = ("communication", "communication-cpu", "zero-cpu", "pipeline-schedules", "quickstart")
+
+
+@pytest.mark.parametrize("study", NAMING)
 def test_every_claim_that_a_study_names_has_cells_there(base, study):
     plan = planned(base, studies=[study])
     without = [
