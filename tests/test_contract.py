@@ -327,7 +327,7 @@ def checkout(tmp_path_factory):
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("scripts/cells.py list", r"swin.horovod.cpu2.s0-\w{8} +missing\n(.*\n)*\n30 cells: "),
+        ("scripts/cells.py list", r"swin.horovod.cpu2.s0-\w{8} +missing\n(.*\n)*\n35 cells: "),
         ("scripts/cells.py why swin.eager.cpu1.s0", "would run because\n  - it has not been train"),
         ("scripts/cells.py command vit.ddp.cpu2.s0", r"scripts/\S+\.py .*vit.ddp.cpu2.s0-\w{8}"),
         ("scripts/images.py list", r"(?m)^torch-current-\w{12} "),

@@ -25,7 +25,7 @@ def test_every_cell_learns(quickstart, metrics):
     groups = plan["groups"]
     measured = [*groups, *plan["pairs"]]
     runnable = [cell for each in measured if not each["not_run"] for cell in each["cells"]]
-    assert (len(groups), len(plan["pairs"])) == (10, 6)
+    assert (len(groups), len(plan["pairs"])) == (11, 7)
     assert set(runnable) == set(metrics)
     # Only Horovod may be missing, where it cannot be compiled.
     assert all(group["strategy"] == "horovod" for group in groups if group["not_run"])
@@ -49,12 +49,12 @@ def test_every_cell_saw_the_same_work(metrics):
 
 def test_table_is_tidy_and_whole(quickstart):
     table = pandas.read_csv(quickstart[0].folder / "results/tables/quickstart.csv")
-    assert table.groupby("group").ngroups == 14  # two models together, by two names
+    assert table.groupby("group").ngroups == 15  # two models together, by two names
     assert not table.duplicated(["group", "metric"]).any()
     done = table[table.status == "ok"]
     assert (done[done.metric == "test_accuracy"].n_seeds == 1).all()
     speedup = done[(done.metric == "speedup") & (done.of == "restarts")]
-    assert set(speedup.variant) >= {"gpipe-2-recompute", "ddp", "concurrent"}
+    assert set(speedup.variant) >= {"gpipe-2-recompute", "ddp", "channels-last", "concurrent"}
     # All are certified.
     assert not done.reason.fillna("").str.contains("not certified").any()
 
@@ -65,7 +65,8 @@ def test_report_shows_each_number(quickstart):
     assert len(html.encode()) < 3_000_000
     for line in ("reports/final.html", "reports/final.pdf"):
         assert line in result.stdout + result.stderr
-    for claim in ("rangoju-two-gpus", "gorantla-recompute-slows", "laharsh-total-at-once"):
+    claims = ("rangoju-two-gpus", "gorantla-recompute-slows", "laharsh-total-at-once")
+    for claim in (*claims, "channels-last-faster-cpu"):
         assert claim in result.stdout + result.stderr
     assert "impossible as stated; here " in result.stdout + result.stderr
     table = pandas.read_csv(work.folder / "results/tables/quickstart.csv")
