@@ -42,7 +42,16 @@ def resnet18_for_small_images():
     return network
 
 
-# The reference of each model with default options and 10 classes.
+def with_cifars_stem(builder):
+    """Return torchvision's network with that change, its weights drawn as the others'."""
+    network = builder(num_classes=10)
+    network.conv1, network.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+    nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
+    return network
+
+
+# The reference of each model with 10 classes and default options, or those of the second word.
+OPTIONS = {"": {}, "distilled": {"distilled": True}, "cifar": {"stem": "cifar"}}
 REFERENCES = {
     "cnn": cnn,
     "convnext": partial(torchvision.models.convnext_tiny, num_classes=10),
@@ -53,6 +62,8 @@ REFERENCES = {
         timm.create_model, "deit_tiny_distilled_patch16_224", img_size=32, num_classes=10
     ),
     "resnet18": partial(torchvision.models.resnet18, num_classes=10),
+    "resnet18 cifar": partial(with_cifars_stem, torchvision.models.resnet18),
+    "resnet50 cifar": partial(with_cifars_stem, torchvision.models.resnet50),
     "resnet50": partial(torchvision.models.resnet50, num_classes=10),
     "resnet101": partial(torchvision.models.resnet101, num_classes=10),
     "simple_cnn": plain_cnn,
@@ -67,9 +78,8 @@ DRAWN_OTHERWISE = {"deep_cnn"}
 def test_a_model_is_its_reference_whole_and_in_stages(name):
     """The same seed gives the same weights in the same order, and the same output."""
     reference = REFERENCES[name]
-    name, _, distilled = name.partition(" ")
-    given = {"distilled": True} if distilled else {}
-    model, options = models.load(name), models.options(name, given)
+    name, _, word = name.partition(" ")
+    model, options = models.load(name), models.options(name, OPTIONS[word])
     torch.manual_seed(7)
     blocks = model.build(10, 32, options)
     torch.manual_seed(7)

@@ -93,10 +93,9 @@ def cell_of(
     settings ``tuned``."""
     strategy_module, model_module = strategies.load(strategy), models.load(model)
     defaults = {key: option.get("default") for key, option in strategy_module.OPTIONS.items()}
-    model_defaults = {key: option["default"] for key, option in model_module.OPTIONS.items()}
     return Cell(
         id=f"{model}.{strategy}",
-        model=Model(model, model_defaults | model_module.SMALL),
+        model=Model(model, models.stated_options(model, models.options(model, model_module.SMALL))),
         strategy=Strategy(strategy, strategies.stated_options(strategy, defaults | options)),
         hardware=Hardware(
             f"{device}{devices}", device, devices, threads=1, nodes=1, gpu_model=None

@@ -2,7 +2,8 @@
 
 A model file defines
 
-- ``OPTIONS``: a JSON schema (with a default) for each option that a study may set,
+- ``OPTIONS``: a JSON schema (with a default) for each option that a study may set; ``build`` may
+  get no `implied` one, which then has its default,
 - ``SMALL``: options of a small version, for scripts/equivalence.py,
 - ``cuts(stages, options)``: the names of the blocks that begin the 2nd, 3rd, ... of ``stages``
   balanced stages; ParbenchError if the model cannot be cut into that many,
@@ -40,3 +41,14 @@ def vocabulary(name: str) -> str | None:
 def options(name: str, given: dict) -> dict:
     """Return all options of the model ``name``: ``given``, else defaults."""
     return {key: schema["default"] for key, schema in load(name).OPTIONS.items()} | given
+
+
+def stated_options(name: str, options: dict) -> dict:
+    """Return ``options`` of the model ``name`` without implied ones at their defaults, as in cells:
+    those older than the option keep their ids."""
+    schemas = load(name).OPTIONS
+    return {
+        key: value
+        for key, value in options.items()
+        if not (schemas[key].get("implied") and value == schemas[key]["default"])
+    }

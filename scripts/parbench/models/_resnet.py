@@ -1,12 +1,42 @@
-"""torchvision's ResNets (He et al. 2016) as sequences of blocks."""
+"""torchvision's ResNets (He et al. 2016) as sequences of blocks; their stem for small images."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+# Cells without the option are those of `imagenet`.
+STEM: dict[str, dict] = {
+    "stem": {
+        "description": "the first layers: imagenet, 7x7 with stride 2 and max pooling, or cifar, "
+        "3x3 without stride and without pooling",
+        "enum": ["imagenet", "cifar"],
+        "default": "imagenet",
+        "implied": True,
+    },
+}
+
+
+def build(builder: Callable[..., nn.Module], num_classes: int, options: dict) -> nn.Sequential:
+    """Return torchvision's ResNet of ``builder`` as a sequence of blocks; ``options`` are its own
+    and the stem, whose weights are drawn as those of its other convolutions."""
+    from torch import nn
+
+    own = {key: value for key, value in options.items() if key not in STEM}
+    network = builder(num_classes=num_classes, **own)
+    if options.get("stem", "imagenet") == "cifar":
+        width = network.conv1.out_channels
+        network.conv1, network.maxpool = (
+            nn.Conv2d(3, width, 3, padding=1, bias=False),
+            nn.Identity(),
+        )
+        nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
+    return blocks(network)
 
 
 def blocks(resnet: nn.Module) -> nn.Sequential:

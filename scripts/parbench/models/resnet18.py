@@ -1,4 +1,6 @@
-"""torchvision's ResNet-18, unchanged: 7x7 stem with stride 2 and max pooling (He et al. 2016)."""
+"""torchvision's ResNet-18 (He et al. 2016), by default unchanged: 7x7 stem with stride 2 and max
+pooling.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from parbench.models import _cuts, _resnet
 if TYPE_CHECKING:
     from torch import nn
 
-OPTIONS: dict[str, dict] = {}
+OPTIONS: dict[str, dict] = _resnet.STEM
 SMALL: dict = {}
 
 # Blocks that begin a stage; all stages take about the same time.
@@ -26,4 +28,4 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
     """Build the model: [B, 3, S, S] float -> [B, num_classes] logits."""
     from torchvision.models import resnet18
 
-    return _resnet.blocks(resnet18(num_classes=num_classes))
+    return _resnet.build(resnet18, num_classes, options)

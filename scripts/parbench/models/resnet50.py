@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 OPTIONS: dict[str, dict] = {
     "width_per_group": number("width of the first layer's 3x3 convolutions; it doubles", 64, 4096),
+    **_resnet.STEM,
 }
 SMALL = {"width_per_group": 4}
 
@@ -31,4 +32,4 @@ def build(num_classes: int, image_size: int, options: dict) -> nn.Sequential:
     """Build the model: [B, 3, S, S] float -> [B, num_classes] logits."""
     from torchvision.models import resnet50
 
-    return _resnet.blocks(resnet50(num_classes=num_classes, **options))
+    return _resnet.build(resnet50, num_classes, options)

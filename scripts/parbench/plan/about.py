@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from parbench import strategies
+from parbench import models, strategies
 from parbench.cell import Cell
 from parbench.errors import ParbenchError
 from parbench.plan import config as configuration
@@ -158,10 +158,11 @@ def differences(
     source_options = all_options(
         "models", source_file, source_model.options if source_model else {}, source_path
     )
+    own_options = models.options(cell.model.name, cell.model.options)
     phrases += [
-        f"{model}'s {key} {_instead(cell.model.options[key], value)}"
+        f"{model}'s {key} {_instead(own_options[key], value)}"
         for key, value in source_options.items()
-        if cell.model.options[key] != value
+        if own_options[key] != value
     ]
     pretrained = cell.model.pretrained is not None
     if starts_published(source_model) != pretrained:

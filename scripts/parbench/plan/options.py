@@ -89,7 +89,7 @@ def model(name: str, entry: ModelEntry, weights: Mapping[str, Weights], where: s
     if starts_published(entry):
         keys = f"{where}: models.{name}.pretrained"
         chosen_weights = published_weights(file, options, entry.pretrained, weights, keys)
-    return Model(file, options, chosen_weights)
+    return Model(file, models.stated_options(file, options), chosen_weights)
 
 
 def starts_published(entry: ModelEntry | None) -> bool:

@@ -63,7 +63,8 @@ class Strategy(eager.Strategy):
         for name in sorted(set(beside) - set(models.names())):
             yield f"beside.{name}: there is no scripts/parbench/models/{name}.py; correct the name"
         named_options = beside.get(model.name)
-        if named_options is not None and models.options(model.name, named_options) != model.options:
+        own_options = models.options(model.name, model.options)
+        if named_options is not None and models.options(model.name, named_options) != own_options:
             yield (
                 f"beside.{model.name}: with the options {named_options} it is not the study's own "
                 f"{model.name}; make the two agree"
