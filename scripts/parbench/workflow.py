@@ -21,7 +21,7 @@ from typing import Any
 
 from snakemake.exceptions import WorkflowError
 
-from parbench import files
+from parbench import files, models
 from parbench.arguments import of_snakemake
 from parbench.cache import say
 from parbench.cell import Cell, Pair
@@ -344,7 +344,7 @@ class WorkflowRun:
     def weights_source(self, wildcards: Any) -> str:
         """Return the same for published weights, and their model's code, which names blocks."""
         spec = self._known("weights", wildcards.weights)
-        model = provenance.combined(provenance.closure(f"parbench.models.{spec['model']}"))
+        model = provenance.combined(provenance.closure(models.module(spec["model"])))
         return json.dumps([spec, pretrained.CONVERSION, model], sort_keys=True)
 
     def _known(self, key: str, name: str) -> dict:

@@ -128,8 +128,9 @@ def renamed(table: Path, rows: Collection[Published], given: Mapping[str, str]) 
     make one configuration of two.
     """
     _check_given(table, rows, given)
+    networks = [name for name in given.values() if "/" in name and models.exists(name)]
     ours = {
-        "model": _by_spelling({}, given, models.names()),
+        "model": _by_spelling({}, given, [*models.names(), *networks]),
         "strategy": _by_spelling(CALLED, given, strategies.names()),
     }
     found = []
@@ -161,7 +162,7 @@ def _check_given(table: Path, rows: Iterable[Published], given: Mapping[str, str
     printed = {name for row in rows for name in (row.model, row.strategy) if name}
     known = [*models.names(), *strategies.names()]
     for theirs, ours in given.items():
-        if ours not in known:
+        if ours not in known and not ("/" in ours and models.exists(ours)):
             raise ParbenchError(
                 f"--names: {brief(ours)!r}, for {brief(theirs)!r}, is no model or strategy"
                 f"{nearest(ours, known, listed=False)}; known: {', '.join(known)}"

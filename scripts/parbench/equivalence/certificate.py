@@ -67,13 +67,14 @@ def wanted(plans: Iterable[Mapping], place: str) -> list[dict]:
     entries = {}
     for group in (group for plan in plans for group in plan["groups"]):
         devices = group["hardware"]["devices"] * group["hardware"]["nodes"]
-        elsewhere = image not in (None, strategies.image(group["strategy"], group["model"]))
+        model = group.get("network") or group["model"]
+        elsewhere = image not in (None, strategies.image(group["strategy"], model))
         lossy = strategies.load(group["strategy"]).lossy(group["options"])
         no_certificate = group["not_run"] or group.get("trained_by") or lossy
         device = group["hardware"]["device"]
         if device not in KINDS or no_certificate or elsewhere or devices > MOST_DEVICES:
             continue
-        entry = {key: group[key] for key in ("model", "strategy", "options")}
+        entry = {"model": model} | {key: group[key] for key in ("strategy", "options")}
         entry |= {"device": device, "devices": devices}
         entry |= {key: group["training"][key] for key in ("precision", "batch_norm")}
         entry |= {"tuned": tuned(group["training"])}
@@ -109,6 +110,7 @@ def cell_of(
             optimizer="sgd",
             schedule="constant",
             learning_rate=0.001,
+            image_size=getattr(model_module, "SMALL_SIZE", Training.image_size),
             max_length=LENGTH if models.vocabulary(model) else None,
             padding="fixed",
             tf32=False,  # which is no equal arithmetic

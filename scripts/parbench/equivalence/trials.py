@@ -33,6 +33,7 @@ from parbench.equivalence.certificate import (
     LOCAL,
     SYNCHRONIZED,
 )
+from parbench.models._outline import outline
 from parbench.strategies import _base
 from parbench.strategies import _stages as stages
 from parbench.training import loop, set_up
@@ -122,9 +123,8 @@ def trials_of(cell: Cell, precisions: Iterable[str], synchronized: bool) -> list
 def has_batch_norm(cell: Cell) -> bool:
     """Return whether the BatchNorm rule changes what the cell's model computes."""
     model = cell.model
-    with torch.device("meta"):
-        inputs = WORDS if models.vocabulary(model.name) else cell.training.image_size
-        blocks = models.load(model.name).build(CLASSES, inputs, model.options)
+    inputs = WORDS if models.vocabulary(model.name) else cell.training.image_size
+    blocks = outline(lambda: models.load(model.name).build(CLASSES, inputs, model.options))
     return any(isinstance(module, _BatchNorm) for module in blocks.modules())
 
 
@@ -256,7 +256,8 @@ def difference(found: Tensors, expected: Tensors) -> float:
 def reference(trial: Trial, work: Path) -> Quantities:
     """Return what eager training computes in place of ``trial``, on one core; done once and kept in
     ``work``."""
-    path = work / f"{trial.cell.model.name}-{trial.arithmetic}-{trial.batch_norm}.safetensors"
+    model = trial.cell.model.name.replace("/", "-")
+    path = work / f"{model}-{trial.arithmetic}-{trial.batch_norm}.safetensors"
     if not path.exists():
         untuned = {key: getattr(Training, key) for key in TUNING}
         cell = replace(

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from parbench.measure.clocks import Stopwatch
+from parbench.models._outline import outline
 
 if TYPE_CHECKING:
     import torch
@@ -32,8 +33,8 @@ def per_sample(build: Callable[[], nn.Module], image_size: int) -> int:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    with torch.device("meta"):
-        model, image = build().eval(), torch.empty(1, 3, image_size, image_size)
+    model = outline(build).eval()
+    image = torch.empty(1, 3, image_size, image_size, device="meta")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(image)
     return (1 + BACKWARD) * counter.get_total_flops()

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from parbench import git, strategies
+from parbench import git, models, strategies
 from parbench.cell import Cell, Pair
 
 SCRIPTS = Path(__file__).resolve().parents[2]  # the folder that holds the package
@@ -44,7 +44,7 @@ def cell_code(
         f"parbench.strategies.{strategy}",
         f"parbench.training.{strategies.load(strategy).ENGINE}",
         f"parbench.measure.profiling.{profile}",
-        *(f"parbench.models.{name}" for name in (model, *companions)),
+        *map(models.module, (model, *companions)),
     )
 
 

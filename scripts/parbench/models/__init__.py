@@ -14,6 +14,10 @@ The file of a text model also defines ``VOCABULARY``, its tokenizer: wordpiece o
 takes a ``Vocabulary`` (data/tokens.py) instead of the image size.
 
 torch is imported inside ``build`` only: the workflow reads options and cuts without it.
+
+A name with a slash, such as torchvision/resnet34, is of a module in libraries/, which has networks
+of another origin. Such a network may also state ``problem(image_size, options)``, why it cannot
+train on such images or None, and ``SMALL_SIZE``, the size of images for scripts/equivalence.py.
 """
 
 from __future__ import annotations
@@ -21,16 +25,37 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 
 def names() -> list[str]:
-    """Return the names of all models: the files in this folder."""
-    return sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
+    """Return the names of all models that are files in this folder."""
+    return _files("")
 
 
-def load(name: str) -> ModuleType:
-    """Return the module of the model ``name``."""
-    return importlib.import_module(f"parbench.models.{name}")
+def library(name: str) -> ModuleType | None:
+    """Return the module of libraries/ that the model ``name`` is of; None if it is of none."""
+    origin, found, _ = name.partition("/")
+    known = found and origin in _files("libraries")
+    return importlib.import_module(module(name)) if known else None
+
+
+def exists(name: str) -> bool:
+    """Return whether there is a model of this name."""
+    origin = library(name)
+    return name in names() if origin is None else name.partition("/")[2] in origin.names()
+
+
+def module(name: str) -> str:
+    """Return the full name of the module that defines the model ``name``."""
+    origin, found, _ = name.partition("/")
+    return f"parbench.models.libraries.{origin}" if found else f"parbench.models.{name}"
+
+
+def load(name: str) -> Any:
+    """Return what defines the model ``name``: its module, or a network of libraries/."""
+    found = importlib.import_module(module(name))
+    return found.Network(name.partition("/")[2]) if "/" in name else found
 
 
 def vocabulary(name: str) -> str | None:
@@ -52,3 +77,7 @@ def stated_options(name: str, options: dict) -> dict:
         for key, value in options.items()
         if not (schemas[key].get("implied") and value == schemas[key]["default"])
     }
+
+
+def _files(folder: str) -> list[str]:
+    return sorted(path.stem for path in (Path(__file__).parent / folder).glob("[!_]*.py"))

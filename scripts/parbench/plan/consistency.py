@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping
 
 from parbench import models, packages, strategies
 from parbench.cell import Cell, Training
 from parbench.errors import ParbenchError
+from parbench.files import canonical_json
 from parbench.plan import places, published
 from parbench.plan.options import all_options, starts_published
 from parbench.plan.published import Claim, Published, Selection
@@ -29,6 +33,21 @@ def known(key: str, name: str, names: Iterable[str], where: str) -> None:
     names = list(names)
     if name not in names:
         raise ParbenchError(f"{where}: {key}: unknown value {brief(name)!r}{nearest(name, names)}")
+
+
+def known_model(key: str, name: str, where: str, others: Iterable[str] = ()) -> None:
+    """Raise ParbenchError if ``name``, the value of ``key``, is neither a model nor one of
+    ``others``. A network of a library that is not installed here may exist."""
+    library = models.library(name)
+    if library is None:
+        known(key, name, [*models.names(), *others], where)
+    elif name not in others and importlib.util.find_spec(library.PACKAGE) is not None:
+        network = name.partition("/")[2]
+        if network not in (names := library.names()):
+            near = nearest(network, names, listed=False)
+            raise ParbenchError(
+                f"{where}: {key}: there is no {brief(name)!r}{near or f'; {library.LISTED}'}"
+            )
 
 
 # --- a study ---
@@ -72,7 +91,7 @@ def stated_claims() -> tuple[dict[str, Claim], list[Published]]:
     strategies, models and options exist."""
     rows = published_rows()
     sources = {row.study for row in rows}
-    models_known = {*models.names(), *(row.model for row in rows)}
+    models_known = {row.model for row in rows}
     by_file = {path: published.claims(path) for path in places.claims_files()}
     for path, claims in by_file.items():
         for name, claim in claims.items():
@@ -91,7 +110,7 @@ def _check_choice(claim: str, cells: Selection, models_known: Iterable[str], whe
     for strategy in named:
         known(f"{claim}: strategy", strategy, strategies.names(), where)
     if cells.model is not None and "+" not in cells.model:  # else a row of `together`
-        known(f"{claim}: model", cells.model, models_known, where)
+        known_model(f"{claim}: model", cells.model, where, models_known)
     for key in cells.options or ():
         owners = map(strategies.load, named or strategies.names())
         known(f"{claim}: options", key, {key for owner in owners for key in owner.OPTIONS}, where)
@@ -190,7 +209,8 @@ def check_cell(cell: Cell, study: Study, where: str, model: str, holds: str) -> 
     """Raise ParbenchError for settings that contradict each other, the hardware, the strategy, or
     the dataset, which ``holds`` images or texts."""
     prefix, strategy = f"{where} with model {model}", strategies.of(cell)
-    for problem in (*strategy.check(), *_tuning_problems(cell, strategy)):
+    problems = (strategy.check(), _tuning_problems(cell, strategy), _network_problems(cell))
+    for problem in itertools.chain(*problems):
         raise ParbenchError(f"{prefix}: {problem}")
     companion_options = {
         name: all_options("models", name, options, f"{prefix}: beside")
@@ -301,6 +321,21 @@ def _data_problems(cell: Cell, holds: str) -> Iterator[str]:
         )
     if training.input != "tensor":
         yield f"input {training.input} is of images; remove it"
+
+
+def _network_problems(cell: Cell) -> Iterator[str]:
+    """Yield why a network that is no file of parbench cannot train on the cell's images."""
+    name = cell.model.name
+    library = models.library(name)
+    if library is not None and importlib.util.find_spec(library.PACKAGE) is not None:
+        why = _problem(name, cell.training.image_size, canonical_json(cell.model.options))
+        if why is not None:
+            yield f"{name}: {why}"
+
+
+@functools.cache
+def _problem(model: str, image_size: int, options: str) -> str | None:
+    return models.load(model).problem(image_size, json.loads(options))
 
 
 def _tuning_problems(cell: Cell, strategy: Strategy) -> Iterator[str]:

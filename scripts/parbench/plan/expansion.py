@@ -81,6 +81,9 @@ def lacking_here(config: dict, software: Software | None = None) -> Lacking:
 def lacking_packages(cell: Cell, software: Software) -> str | None:
     """Return why ``software`` lacks what the model and strategy of ``cell`` need, or None."""
     reason = software.without_text() if models.vocabulary(cell.model.name) else None
+    library = models.library(cell.model.name)
+    if library is not None and software.without("torch", library.PACKAGE):
+        reason = f"needs {library.PACKAGE}, which is not installed beside torch"
     return reason or strategies.of(cell).unavailable(software)
 
 
@@ -193,6 +196,7 @@ class Expansion:
                 cell,
                 named,
                 lacking[model_name, variant],
+                model=model_name,
                 variant=variant,
                 baseline=baseline,
                 published=selection,
@@ -230,7 +234,8 @@ class Expansion:
     def _templates(self) -> Iterator[tuple[tuple[str, str], Cell]]:
         """Yield model and variant of each group, with a cell of it that has no id or seed yet."""
         for model_name, model_entry in self.study.models.items():
-            consistency.known("models", model_entry.model or model_name, models.names(), self.where)
+            name = model_entry.model or model_name
+            consistency.known_model("models", name, self.where)
             for variant, entry in self.study.variants.items():
                 if model_name in self.study.trained(variant):
                     yield (model_name, variant), self._template(model_name, variant, entry)
@@ -327,7 +332,7 @@ class Expansion:
         ranks = strategy.data_parallel_size
         return PlannedGroup(
             id=named.group,
-            model=model.name,
+            **({"network": model.name} if model.name != told["model"] else {}),
             strategy=template.strategy.name,
             options=template.strategy.options,
             model_options=model.options,

@@ -17,7 +17,7 @@ class Named:
     """
 
     def __init__(self, template: Cell | Pair, words: Iterable[str], turn: str = "s") -> None:
-        self._name, self._turn = ".".join(filter(None, words)), turn
+        self._name, self._turn = ".".join(filter(None, words)).replace("/", "-"), turn
         # The seed is spliced into the canonical text: hashing 5,000 whole cells would take seconds.
         self._text = canonical_json(identity(template.json()))
         self.digest = digest([self._text])[:8]

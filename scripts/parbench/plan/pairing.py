@@ -78,6 +78,7 @@ def _pair(
     name_parts = ("+".join(members), "pair", *side_names, "inference" * entry.inference)
     names = Named(template, name_parts, "r")
     name_of_group = ".".join(filter(None, (name, *name_parts[1:]))) + f"-{names.digest}"
+    name_of_group = name_of_group.replace("/", "-")
     restart_count = max(study.pairs.restarts, added().get(name_of_group, 0))
     # Cells are named by their models, so two names for the same models share their cells.
     group = PairGroup(

@@ -47,7 +47,8 @@ class ModelEntry(Model):
 
     model: str | None = Field(
         None,
-        description="a file scripts/parbench/models/<name>.py; default: the name of the entry",
+        description="a file scripts/parbench/models/<name>.py, or a network of a library, "
+        "torchvision/<name> or timm/<name>; default: the name of the entry",
     )
     options: dict[str, Any] = Field({}, description="options of the model")
     pretrained: bool | str = Field(

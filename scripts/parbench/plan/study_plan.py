@@ -61,6 +61,7 @@ class PlannedGroup(Partial):
 
     id: str
     model: str
+    network: str | None = Field(None, description="what its cells call the model, if not so")
     variant: str
     strategy: str
     options: dict[str, Any]

@@ -60,8 +60,9 @@ class Strategy(eager.Strategy):
                 f"{count} models at once use a device each, of one node; choose hardware with "
                 f"devices: {count} and nodes: 1"
             )
-        for name in sorted(set(beside) - set(models.names())):
-            yield f"beside.{name}: there is no scripts/parbench/models/{name}.py; correct the name"
+        for name in sorted(beside):
+            if not models.exists(name):
+                yield f"beside.{name}: there is no such model; correct the name"
         named_options = beside.get(model.name)
         own_options = models.options(model.name, model.options)
         if named_options is not None and models.options(model.name, named_options) != own_options:
