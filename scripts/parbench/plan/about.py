@@ -13,7 +13,7 @@ from parbench.errors import ParbenchError
 from parbench.plan import config as configuration
 from parbench.plan import places
 from parbench.plan.configuration import Override
-from parbench.plan.options import all_options, starts_published
+from parbench.plan.options import all_options, model_name, starts_published
 from parbench.plan.settings import settled
 from parbench.plan.study import Study, Together, Tolerance, Variant
 from parbench.plan.study_plan import About, PlannedGroup
@@ -152,7 +152,9 @@ def differences(
     ]
     if study.dataset != source.dataset:
         phrases.insert(0, f"dataset {_instead(study.dataset, source.dataset)}")
-    source_file = source_model.model or model if source_model else cell.model.name
+    source_file = cell.model.name
+    if source_model is not None:
+        source_file = model_name(model, source_model, places.study(study.scaled_from))
     if source_file != cell.model.name:
         return [*phrases, f"model {_instead(cell.model.name, source_file)}"]
     source_options = all_options(

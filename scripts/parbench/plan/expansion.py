@@ -234,8 +234,9 @@ class Expansion:
     def _templates(self) -> Iterator[tuple[tuple[str, str], Cell]]:
         """Yield model and variant of each group, with a cell of it that has no id or seed yet."""
         for model_name, model_entry in self.study.models.items():
-            name = model_entry.model or model_name
-            consistency.known_model("models", name, self.where)
+            if model_entry.file is None:
+                name = model_entry.model or model_name
+                consistency.known_model("models", name, self.where)
             for variant, entry in self.study.variants.items():
                 if model_name in self.study.trained(variant):
                     yield (model_name, variant), self._template(model_name, variant, entry)
@@ -265,7 +266,7 @@ class Expansion:
         options = strategies.load(strategy).settled(options, folder, where)
         cell = Cell(
             id="",
-            model=model(of, model_entry, config.weights, self.where),
+            model=model(of, model_entry, config.weights, places.study(self.name)),
             strategy=Strategy(strategy, strategies.stated_options(strategy, options)),
             hardware=device,
             dataset=Dataset(self.dataset, **sample_counts),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
@@ -13,6 +15,9 @@ from parbench import models, strategies
 from parbench.cell import Model, Pretrained
 from parbench.data import pretrained
 from parbench.errors import ParbenchError
+from parbench.files import user_path
+from parbench.models.libraries import file as model_files
+from parbench.plan import places
 from parbench.plan.configuration import Weights
 from parbench.plan.model import Model as FileModel
 from parbench.plan.model import validated
@@ -80,11 +85,37 @@ def all_options(kind: str, name: str, given: dict, where: str) -> dict[str, Any]
     }
 
 
-def model(name: str, entry: ModelEntry, weights: Mapping[str, Weights], where: str) -> Model:
-    """Return the model of a cell for the study's entry ``name``, with published weights if the
-    entry asks for them."""
-    file = entry.model or name
-    options = all_options("models", file, entry.options, where)
+def model_name(name: str, entry: ModelEntry, study: Path) -> str:
+    """Return what cells call the model of the entry ``name`` of the file ``study``. A model file is
+    read. ParbenchError for one that cannot be read, or whose entry has the name of a model."""
+    if entry.file is None:
+        return entry.model or name
+    key = f"models.{name}.file: {brief(entry.file)}"
+    where = f"{places.shown(study)}: {key}"
+    if entry.model is not None:
+        raise ParbenchError(f"{where}: the entry also has `model`; keep one of the two")
+    if models.exists(name):
+        raise ParbenchError(f"{where}: {name} is a model of parbench; give the entry another name")
+    path = Path(os.path.abspath(study.parent / user_path(entry.file)))
+    if path.is_dir():
+        raise ParbenchError(f"{where}: a folder; name the model's file")
+    return model_files.give(name, path, places.shown(study), key)
+
+
+def model(name: str, entry: ModelEntry, weights: Mapping[str, Weights], study: Path) -> Model:
+    """Return the model of a cell for the entry ``name`` of the file ``study``, with published
+    weights if the entry asks for them."""
+    file, where = model_name(name, entry, study), places.shown(study)
+    try:
+        options = all_options("models", file, entry.options, where)
+    except (LookupError, TypeError) as error:
+        if entry.file is None:
+            raise
+        raise ParbenchError(
+            f"{where}: models.{name}.file: {brief(entry.file)}: OPTIONS: a schema has a `type` of "
+            f"{', '.join(_KINDS)}, array or object, or an `enum`, and limits as those of "
+            f"scripts/parbench/models ({brief(str(error))}); correct it"
+        ) from None
     chosen_weights = None
     if starts_published(entry):
         keys = f"{where}: models.{name}.pretrained"

@@ -50,6 +50,11 @@ class ModelEntry(Model):
         description="a file scripts/parbench/models/<name>.py, or a network of a library, "
         "torchvision/<name> or timm/<name>; default: the name of the entry",
     )
+    file: Annotated[str, Field(min_length=1)] | None = Field(
+        None,
+        description="instead of `model`: a model file of your own, by its path from this study's "
+        "folder (docs/extending.md)",
+    )
     options: dict[str, Any] = Field({}, description="options of the model")
     pretrained: bool | str = Field(
         False,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from parbench import cell as cells
 from parbench.files import json_text, write_atomically
+from parbench.models.libraries import file as model_files
 from parbench.plan import expansion, places
 from parbench.plan.expansion import Plan
 from parbench.plan.places import folder
@@ -18,6 +19,7 @@ def write(plan: Plan) -> None:
     for cell_id, cell in plan.cells.items():
         if cell_id not in plan.not_run:
             _write_changed(folder(cell_id) / "cell.json", cell.json())
+    model_files.keep()
     plan_folder = places.RESULTS / "plan"
     for name, study in plan.studies.items():
         _write_changed(plan_folder / f"{name}.json", study.stated())
