@@ -14,6 +14,7 @@ rule certificate:
     params:
         plans=RUN.certified_plans,
         certified=RUN.certified,
+        python=RUN.certified_python,
     shell:
-        "python scripts/certificate.py --plan {params.plans:q} --place {wildcards.place:q} --out {output:q}"
+        "python scripts/certificate.py --plan {params.plans:q} --place {wildcards.place:q} {params.python:q} --out {output:q}"
         " 2>&1 | tee {log:q} | tail -n 1"

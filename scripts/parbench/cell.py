@@ -145,6 +145,7 @@ class RunSettings:
     connect_seconds: float
     spark_master: str | None = None  # address of a Spark cluster
     spark_conf: dict[str, str] = field(default_factory=dict)
+    python: str | None = None  # path of a Python of the user's own, which runs the ranks
     keeps_weights: bool = False  # another cell predicts with these weights
 
 

@@ -33,13 +33,15 @@ def locked(stack: str) -> dict[str, str]:
 def too_old(stack: str, least: str) -> str | None:
     """Return why ``stack`` has no torch of version ``least`` or later; None if it has one."""
     version = locked(stack)["torch"]
-    if _numbers(version) >= _numbers(least):
+    if not older(version, least):
         return None
     return f"needs torch {least}, and stack {stack} has {version}: choose stack: current"
 
 
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split(".")]
+def older(version: str, least: str) -> bool:
+    """Return whether ``version``, such as 2.11.0a0+git, is older than ``least``."""
+    numbers = ([int(part) for part in re.findall(r"\d+", text)[:2]] for text in (version, least))
+    return next(numbers) < next(numbers)
 
 
 def installed() -> dict[str, str]:

@@ -11,8 +11,12 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from parbench import distribution, machine
+from parbench import distribution, machine, packages
+
+if TYPE_CHECKING:
+    from parbench.cell import Cell
 
 JAVA = 17  # that Spark 4 needs
 
@@ -55,11 +59,24 @@ class Software:
             "JAVA_HOME, if it is set, must name it"
         )
 
+    def without_torch(self, stack: str, least: str) -> str | None:
+        """Return why cells have no torch of version ``least`` or later; None if they have one."""
+        return packages.too_old(stack, least)
+
+    def without_modules(self, cell: Cell) -> str | None:
+        """Return which packages of ``cell``'s model and strategy are lacking; None if none. Those
+        that the methods above do not tell are in every environment of parbench."""
+        return None
+
     def without_compiler(self) -> str | None:
         """Return why torch.compile cannot work; None if it can."""
         if shutil.which(os.environ.get("CXX", "g++")) is None:
             return f"needs a C++ compiler: {distribution.install('compiler')}"
-        if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        return self.without_headers(sysconfig.get_path("include"))
+
+    def without_headers(self, include: str) -> str | None:
+        """Return why torch.compile lacks Python's headers; None if ``include`` has them."""
+        if not Path(include, "Python.h").is_file():
             return f"torch.compile needs Python's headers: {distribution.install('headers')}"
         return None
 

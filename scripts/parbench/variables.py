@@ -52,6 +52,9 @@ OF_SITES_SPARK = (
     *("SPARK_WORKER_DIR", "SPARK_WORKER_WEBUI_PORT", "SPARK_NO_DAEMONIZE", "SPARK_LOG_DIR"),
     *("SPARK_DRIVER_MEMORY", "SPARK_EXECUTOR_MEMORY", "SPARK_EXECUTOR_CORES"),
 )
+# Variables that an environment of its own does without. PYTHONDONTWRITEBYTECODE would cost every
+# cell ten seconds at its start.
+FOREIGN = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "CONDA_PREFIX")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -91,6 +94,11 @@ def _foreign_folders() -> set[str]:
     return {
         folder for folder in folders if not Path(folder).resolve().is_relative_to(SCRIPTS.parent)
     } - {""}
+
+
+def without_foreign() -> dict[str, str]:
+    """Return the variables for what runs in an environment of its own."""
+    return {key: value for key, value in clean().items() if key not in FOREIGN}
 
 
 def without_sites_spark(variables: Mapping[str, str]) -> dict[str, str]:

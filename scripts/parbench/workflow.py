@@ -293,14 +293,16 @@ class WorkflowRun:
         return self.certificates_of([wildcards.study])
 
     def certificates_of(self, studies: Iterable[str]) -> list[str]:
-        """Return the certificates for the cells of ``studies``: of their images or of the host."""
+        """Return the certificates for the cells of ``studies``: of their images, or of the one
+        Python."""
         plans = [self.plan.studies[study] for study in studies if study in self.plan.studies]
         runnable = [group for plan in plans for group in plan.groups if group.not_run is None]
         groups = [group for group in runnable if group.trained_by is None]
         used_images = {
             state.image_of(self.plan.cells[group.cells[0]], self.plan) for group in groups
         }
-        labels = {certificate.HOST if image is None else image.label for image in used_images}
+        alone = deployment.place(self.config).deployment
+        labels = {alone if image is None else image.label for image in used_images}
         return [str(certificate.path(label)) for label in sorted(labels)]
 
     def _certified(self, place: str, studies: Iterable[str]) -> list[dict]:
@@ -320,8 +322,13 @@ class WorkflowRun:
 
     def certified_image(self, wildcards: Any) -> str | list:
         """Return the digest file of a certificate's image; none on the host."""
-        on_host = wildcards.place == certificate.HOST
-        return [] if on_host else f"results/images/{wildcards.place}.json"
+        image = certificate.image_of(wildcards.place)
+        return [] if image is None else f"results/images/{wildcards.place}.json"
+
+    def certified_python(self, wildcards: Any) -> list[str]:
+        """Return the arguments that name the Python of the user's own; none without one."""
+        place = deployment.place(self.config)
+        return ["--python", place.python] if place.python else []
 
     # ------------------------------------------------------------ what decides an input's bytes
 

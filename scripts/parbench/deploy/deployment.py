@@ -1,4 +1,4 @@
-"""Where a cell's software comes from: an image, or the host's environment.
+"""Where a cell's software comes from: an image, the host's environment, or a Python of the user's.
 
 `auto` takes images only if they are there, since building them takes long and much room. It is
 resolved once per work folder and kept in results/deployment.json, so that the cells of a study do
@@ -7,23 +7,34 @@ not change when somebody builds images, or installs or removes Apptainer.
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
 
+from parbench import interpreter, packages, strategies
+from parbench.cell import Cell
 from parbench.deploy import apptainer, environment, images
 from parbench.errors import ParbenchError
-from parbench.files import read_json, write_json
+from parbench.files import read_json, user_path, write_json
+from parbench.interpreter import Interpreter
+from parbench.measure import provenance
 from parbench.software import Software
 
 KEPT = Path("results/deployment.json")
 
 
 def settle(config: dict, typed: bool = False) -> dict:
-    """Return ``config`` with `deployment` resolved to apptainer or host, and with a `reason`.
+    """Return ``config`` with `deployment` resolved to apptainer, host or {python: path}, and with a
+    `reason` and the `interpreter` at that path, or None.
 
     ``typed``: `--sdm apptainer` is on the command line. Raises ParbenchError if images are asked
-    for and none runs here; it never falls back.
+    for and none runs here, or for a Python that cannot run cells; it never falls back.
     """
     configured, why = config["deployment"], "config.yaml: deployment: apptainer"
+    found = None
+    if isinstance(configured, dict):
+        # Links stay: the program of a virtual environment is one.
+        found = interpreter.required(os.path.abspath(user_path(configured["python"])))
     if configured != "auto":
         answer = {"deployment": configured, "reason": "config.yaml says so"}
     elif KEPT.exists():
@@ -35,7 +46,24 @@ def settle(config: dict, typed: bool = False) -> dict:
         answer = _found(config)
     if answer["deployment"] == "apptainer":
         apptainer.require(why)
-    return {**config, **answer, "auto": configured == "auto"}
+    return {**config, **answer, "auto": configured == "auto", "interpreter": found}
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a cell says of where its software comes from; ``python``: a path, or None."""
+
+    stack: str
+    deployment: str
+    python: str | None
+
+
+def place(config: dict) -> Place:
+    """Return the place of the cells of the settled ``config``."""
+    found: Interpreter | None = config.get("interpreter")
+    if found is None:
+        return Place(config["stack"], config["deployment"], None)
+    return Place(found.stack, found.label, found.path)
 
 
 def _kept() -> dict:
@@ -56,16 +84,20 @@ def _found(config: dict) -> dict:
 
 def keep(config: dict, typed: bool) -> None:
     """Print where cells run, and record what `auto` found."""
-    places = {"apptainer": "in Apptainer images", "host": "in this machine's own environment"}
-    deployment = config["deployment"]
-    print(f"parbench: cells run {places[deployment]}, stack {config['stack']}: {config['reason']}")
+    deployment, found = config["deployment"], config.get("interpreter")
+    if found is not None:
+        print(f"parbench: cells run with {found.stack}: {config['reason']}")
+    else:
+        place = "in Apptainer images" if in_images(config) else "in this machine's own environment"
+        print(f"parbench: cells run {place}, stack {config['stack']}: {config['reason']}")
     if config["auto"]:
         if KEPT.exists():
             print(f"parbench: ({KEPT} keeps that; delete it to look again)")
         else:
             write_json(KEPT, {"deployment": deployment, "reason": config["reason"]})
-    if typed and deployment == "host":
-        print("parbench: --sdm apptainer changes nothing in a folder whose cells run on the host")
+    if typed and not in_images(config):
+        where = "on the host" if found is None else f"with {found.path}"
+        print(f"parbench: --sdm apptainer changes nothing in a folder whose cells run {where}")
 
 
 def in_images(config: dict) -> bool:
@@ -74,20 +106,43 @@ def in_images(config: dict) -> bool:
 
 
 class DeployedSoftware(Software):
-    """The software available to cells of the settled ``config``, in images or on the host."""
+    """The software available to cells of the settled ``config``: in images, on the host, or that of
+    a Python of the user's own."""
 
     def __init__(self, config: dict):
         self.in_images = in_images(config)
         self.gpu = config["images"]["arguments"].get("gpu", "none")
+        self.interpreter: Interpreter | None = config.get("interpreter")
+        self.elsewhere = self.in_images or self.interpreter is not None
 
     def without_horovod(self) -> str | None:
         """Return why cells have no Horovod; None if they have it, as in the images that need it."""
+        if self.interpreter is not None:
+            return self._lacking("horovod")
         return None if self.in_images else super().without_horovod()
 
     def without(self, name: str, module: str) -> str | None:
         """Return why cells lack optional packages; None if they have them."""
-        # Texts are tokenized on the host even if cells run in images.
-        return None if self.in_images and name != "text" else super().without(name, module)
+        # Texts are tokenized on the host even if cells run elsewhere.
+        reason = None if self.elsewhere and name != "text" else super().without(name, module)
+        return reason or (self._lacking(module) if self.interpreter is not None else None)
+
+    def without_torch(self, stack: str, least: str) -> str | None:
+        """Return why cells have no torch of version ``least`` or later; None if they have one."""
+        if self.interpreter is None:
+            return super().without_torch(stack, least)
+        version = self.interpreter.found["packages"]["torch"]
+        if not packages.older(version, least):
+            return None
+        return f"needs torch {least}, and {self.interpreter.path} has {version}"
+
+    def without_modules(self, cell: Cell) -> str | None:
+        """Return which packages of its model and strategy are lacking; None if none."""
+        return None if self.interpreter is None else self._lacking(*_modules(cell))
+
+    def _lacking(self, *modules: str) -> str | None:
+        lacking = self.interpreter.lacking(modules)
+        return lacking and f"needs {', '.join(modules)}, and {lacking}"
 
     def without_programs(self) -> str | None:
         """Return why programs of the user's own cannot run: images do not hold them."""
@@ -103,12 +158,32 @@ class DeployedSoftware(Software):
         """Return why torch.compile has no compiler; None if it has one, as in images."""
         return None if self.in_images else super().without_compiler()
 
+    def without_headers(self, include: str) -> str | None:
+        """Return why torch.compile lacks Python's headers; None if they are there."""
+        own = self.interpreter
+        return super().without_headers(include if own is None else own.found["include"])
+
     def without_nccl(self) -> str | None:
         """Return why Horovod cannot connect GPUs; None if it can."""
+        if self.interpreter is not None:
+            python = self.interpreter
+            return (
+                None if python.horovod_has_nccl else f"needs a Horovod with NCCL in {python.path}"
+            )
         if not self.in_images:
             return super().without_nccl()
         reason = "needs an image of Horovod with NCCL: images.arguments.gpu: nccl in config.yaml"
         return None if self.gpu == "nccl" else reason
+
+
+def _modules(cell: Cell) -> list[str]:
+    """Return the packages that the code of ``cell``'s strategy and models imports."""
+    own = ("parbench.models.", f"parbench.strategies.{cell.strategy.name}")
+    engine = f"parbench.training.{strategies.of(cell).ENGINE}"
+    code = provenance.cell_code(*provenance.names_of(cell))
+    used = {name for name in code if name.startswith(own) or name == engine}
+    found = {"psutil"} if cell.hardware.nodes > 1 else set()  # to find their networks
+    return sorted(found.union(*map(provenance.packages_of, used)))
 
 
 class CompletedSoftware(DeployedSoftware):
@@ -133,5 +208,6 @@ class CompletedSoftware(DeployedSoftware):
         return super().without(name, module)
 
     def _add(self, name: str, lacking: str | None) -> None:
-        if lacking and self.stack and name in environment.optional(self.stack):
+        wanted_here = self.interpreter is None or name == "text"
+        if lacking and wanted_here and self.stack and name in environment.optional(self.stack):
             environment.add([name], self.stack)

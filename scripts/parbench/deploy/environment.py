@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from parbench import cache, distribution
+from parbench import cache, distribution, variables
 from parbench.cache import say
 from parbench.deploy import uv
 from parbench.errors import ParbenchError
@@ -298,6 +298,6 @@ def execute(folder: Path, command: list[str]) -> NoReturn:
     program = shutil.which(command[0], path=str(folder / "bin")) or shutil.which(command[0])
     if program is None:
         raise ParbenchError(f"{command[0]}: no such program, neither in {folder} nor on PATH")
-    environment = uv.clean_environment() | {"VIRTUAL_ENV": str(folder)}
+    environment = variables.without_foreign() | {"VIRTUAL_ENV": str(folder)}
     environment["PATH"] = os.pathsep.join([str(folder / "bin"), os.environ.get("PATH", "")])
     os.execve(program, command, environment)  # noqa: S606

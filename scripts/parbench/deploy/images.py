@@ -232,11 +232,11 @@ def work_folders(*more: Path) -> list[Path]:
 
 
 def of_sides(cell: Cell | Pair, plan: Path) -> list[dict | None]:
-    """Ensure the image of each side of ``cell`` and return their facts; None for the host.
+    """Ensure the image of each side of ``cell`` and return their facts; None without image.
 
     ``plan``: results/plan/images.json, written by the workflow.
     """
-    if cell.deployment == "host":
+    if cell.deployment != "apptainer":
         return [None] * len(cell.sides)
     _, settings = read_plan(plan)
     return [ensure(of_cell(side, settings), settings) for side in cell.sides]

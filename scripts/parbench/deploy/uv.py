@@ -18,9 +18,6 @@ from parbench.errors import ParbenchError
 from parbench.files import read_text
 from parbench.printable import masked
 
-# Variables that an environment of its own does without. PYTHONDONTWRITEBYTECODE would cost every
-# cell ten seconds at its start.
-FOREIGN = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "CONDA_PREFIX")
 # pip's settings of where packages come from, and uv's variables for them.
 NAMES = {
     "index-url": "UV_DEFAULT_INDEX",
@@ -48,7 +45,7 @@ HELP = (
 
 def pip_settings() -> dict[str, str]:
     """Return pip's settings for package indexes, from its files and variables, by pip's names."""
-    # Not clean_environment(), which has none of them.
+    # Not without_foreign(), which has none of them.
     command = [sys.executable, "-m", "pip", "config", "list"]
     text = subprocess.run(
         command,
@@ -77,11 +74,6 @@ def uv_variables(settings: dict[str, str]) -> dict[str, str]:
     return value_by_name
 
 
-def clean_environment() -> dict[str, str]:
-    """Return the variables for what runs in an environment of its own."""
-    return {key: value for key, value in variables.clean().items() if key not in FOREIGN}
-
-
 def installer_environment() -> dict[str, str]:
     """Return the variables for pip and uv: of their settings those of where packages come from.
 
@@ -93,7 +85,7 @@ def installer_environment() -> dict[str, str]:
     }
     kept = {
         key: value
-        for key, value in clean_environment().items()
+        for key, value in variables.without_foreign().items()
         if not key.startswith("PIP_") and (not key.startswith("UV_") or KEPT.fullmatch(key))
     }
     return {**kept, **settings, "PIP_CONFIG_FILE": os.devnull}

@@ -13,7 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parbench import cache, files, machine, models, packages, strategies
+from parbench import (
+    cache,
+    files,
+    interpreter,
+    machine,
+    models,
+    packages,
+    probe,
+    strategies,
+)
 from parbench.cell import TUNING, Cell, Dataset, Hardware, Model, RunSettings, Strategy, Training
 from parbench.errors import ParbenchError
 from parbench.measure import provenance
@@ -26,7 +35,7 @@ FOLDER = Path("results/certificates")
 MOST_DEVICES = 8  # run as that many processes on one machine, however few its cores
 KINDS = ("cpu", "cuda")  # of devices, which have the arithmetic of every trial
 EQUAL, DIFFERS = "equal", "differs"
-HOST = "host"  # in place of an image's label
+HOST = "host"  # in place of an image's label: a cell's deployment without image
 # By precision: the arithmetic in which a cell is certified besides its strategy's EXACT one.
 ALSO_IN = {"fp32": "float32", "bf16": "bfloat16"}
 FROZEN = "frozen"  # BatchNorm in a trial, else the setting that is compared
@@ -36,8 +45,14 @@ LENGTH = 16  # of texts
 
 
 def path(place: str) -> Path:
-    """Return the path of the certificate for ``place``: an image's label, or HOST."""
+    """Return the path of the certificate for ``place``: an image's label, or a deployment."""
     return FOLDER / f"{place}.json"
+
+
+def image_of(place: str) -> str | None:
+    """Return the name of the image with the label ``place``; None for a place without image."""
+    without = place == HOST or place.startswith(probe.LABEL)
+    return None if without else place.partition("-")[0]
 
 
 def combination(cell: Cell) -> dict[str, Any]:
@@ -63,7 +78,7 @@ def tuned(training: Mapping) -> dict[str, Any]:
 
 def wanted(plans: Iterable[Mapping], place: str) -> list[dict]:
     """Return what to certify for the cells of ``plans`` that run in ``place``, each once."""
-    image = None if place == HOST else place.partition("-")[0]
+    image = image_of(place)
     entries = {}
     for group in (group for plan in plans for group in plan["groups"]):
         devices = group["hardware"]["devices"] * group["hardware"]["nodes"]
@@ -138,21 +153,25 @@ def code(todo: Iterable[Mapping]) -> str:
     return provenance.combined(modules)
 
 
-def make(plans: list[Path], place: str, out: Path) -> None:
-    """Write the certificate of what ``plans`` use in ``place``: cached, or new and then printed."""
+def make(plans: list[Path], place: str, out: Path, python: str | None = None) -> None:
+    """Write the certificate of what ``plans`` use in ``place``: cached, or new and then printed.
+
+    ``python``: the path of a Python of the user's own, whose label ``place`` is.
+    """
     todo = wanted(map(files.read_json, plans), place)
     software = packages.installed() if place == HOST else place
     seen = machine.describe(), machine.available()["cuda"]
     key = files.digest([todo, code(todo), software, sys.version, *seen])
+    environment = None if python is None else interpreter.environment(python)
     cached = cache.folder() / "certificates" / f"{key}.json"
     if not cached.exists():
-        interpreter = [sys.executable]
-        if place != HOST:
-            image = place.partition("-")[0]
-            interpreter = [sys.executable, "scripts/images.py", "run", image]
-            interpreter += ["--plan", "results/plan/images.json", "--", "python"]
-        command = [*interpreter, "scripts/equivalence.py", "--plan", *map(str, plans)]
-        process = subprocess.run([*command, "--place", place, "--out", str(out)], check=False)
+        program = [python or sys.executable]
+        if (image := image_of(place)) is not None:
+            program = [sys.executable, "scripts/images.py", "run", image]
+            program += ["--plan", "results/plan/images.json", "--", "python"]
+        command = [*program, "scripts/equivalence.py", "--plan", *map(str, plans)]
+        command += ["--place", place, "--out", str(out)]
+        process = subprocess.run(command, env=environment, check=False)
         if process.returncode:
             raise ParbenchError(
                 f"{out}: scripts/equivalence.py ended with status {process.returncode}; see above"
@@ -226,7 +245,7 @@ class Certificates:
 
     def digest(self, trained: Trained) -> str | None:
         """Return the digest of the certificate that applies to a trained cell, or None."""
-        certificate = self.all.get(trained.environment.image or HOST)
+        certificate = self.all.get(trained.environment.place)
         return certificate and certificate["digest"]
 
     def problems(self, trained: Iterable[Trained]) -> list[str]:
@@ -245,7 +264,7 @@ class Certificates:
         return why and f"⚠ not certified: {why}"
 
     def _why_not(self, trained: Trained) -> str | None:
-        training, place = trained.cell.training, trained.environment.image or HOST
+        training, place = trained.cell.training, trained.environment.place
         strategy = strategies.load(trained.cell.strategy.name)
         if trained.code is None:
             return "its pairs alone were measured, and they do not tell the code of each side"
@@ -291,7 +310,8 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--plan", type=Path, nargs="+", required=True)
-    parser.add_argument("--place", required=True, help=f"an image's label, or {HOST}")
+    parser.add_argument("--place", required=True, help=f"an image's label, {HOST}, or python-...")
+    parser.add_argument("--python", help="path of a Python of the user's own")
     parser.add_argument("--out", type=Path, required=True, help="certificate to write")
     arguments = parser.parse_args()
-    make(arguments.plan, arguments.place, arguments.out)
+    make(arguments.plan, arguments.place, arguments.out, arguments.python)

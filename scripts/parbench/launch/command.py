@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from parbench import interpreter as interpreters
 from parbench import strategies
 from parbench.cell import Cell, Pair
 from parbench.data import pretrained
@@ -74,11 +75,13 @@ def programs(
     """
     cell, is_pair = task.cell.sides[number], len(task.cell.sides) > 1
     program = "turns.py" if is_pair else "train.py"
-    command = [apptainer.PYTHON if image else sys.executable, _shown(SCRIPTS / program)]
+    python = cell.run.python
+    interpreter = apptainer.PYTHON if image else python or sys.executable
+    command = [interpreter, _shown(SCRIPTS / program)]
     command += ["--cell", str(task.cell_path), "--data", str(task.data)]
     command += ["--side", str(number)] if is_pair else ["--out", str(task.out)]
     added, prefix = {**_variables(cell, lent), **variables}, ""
-    environment = clean() | added
+    environment = (clean() if python is None else interpreters.environment(python)) | added
     if image is not None:
         weights = pretrained.folder(cell, task.data)
         folders = (task.cell_path.parent, task.data, task.folder, *([weights] if weights else []))

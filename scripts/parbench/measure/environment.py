@@ -6,8 +6,9 @@ import json
 import os
 import platform
 
-from parbench import machine, packages
+from parbench import interpreter, machine, packages, probe
 from parbench.cell import Cell, Pair
+from parbench.errors import ParbenchError
 from parbench.measure import provenance, steering
 
 
@@ -26,13 +27,18 @@ def describe(
     ``image``: what scripts/images.py knows of the cell's image, if called outside of it; ``side``:
     of a pair, the one that is described.
     """
-    python, installed = platform.python_version(), packages.installed()
+    python, installed, own = platform.python_version(), packages.installed(), {}
     if image is not None:
         python, image_packages = image["python"], image["packages"]
         installed = {
             name: image_packages[name] for name in packages.PACKAGES if image_packages.get(name)
         }
-    host_json = os.environ.get("PARBENCH_HOST")
+    host_json = os.environ.get("PARBENCH_HOST")  # set in a rank
+    if cell.run.python is not None:
+        found = probe.here() if host_json else interpreter.ask(cell.run.python).found
+        python, own = found["version"], {"interpreter": _interpreter(cell, found)}
+        known = found["packages"]
+        installed = {name: known[name] for name in packages.PACKAGES if name in known}
     host_facts = json.loads(host_json) if host_json else host(image)
     machine_facts = machine.describe()
     machine_facts["os"] = host_facts.pop("os")
@@ -44,19 +50,32 @@ def describe(
         "deployment": cell.deployment,
         "python": python,
         "packages": installed,
-        "lock_mismatch": packages.lock_mismatch(cell.stack, installed),
+        # Another Python's packages claim to be of no lock.
+        "lock_mismatch": [] if own else packages.lock_mismatch(cell.stack, installed),
         "machine": machine_facts,
         "cores": cores if cores is not None else [],
         "steering": steering.of_cores(cores or os.sched_getaffinity(0)) | on_gpus,
         "world_size": world_size,
         "backend": backend,
         **host_facts,
+        **own,
         "code_digest": provenance.combined(code),
         "code": code,
         "dataset_digest": dataset_digest,
         # By which a side is certified like a cell of its own.
         **({"side_digest": provenance.combined(provenance.code_of(side))} if side else {}),
     }
+
+
+def _interpreter(cell: Cell | Pair, found: dict) -> dict:
+    """Return what is recorded of a Python of the user's own, which ``found`` describes. Raises
+    ParbenchError if it is not the one that ``cell`` was planned for."""
+    if probe.label(found) != cell.deployment:
+        raise ParbenchError(
+            f"{cell.run.python}: its packages are others ({probe.label(found)}) than when this run "
+            f"was planned ({cell.deployment}); run it again, which trains with those it has now"
+        )
+    return {"path": found["executable"], **{key: found[key] for key in ("records", "torch")}}
 
 
 def host(image: dict | None) -> dict:

@@ -6,6 +6,7 @@ import ast
 import functools
 import hashlib
 import itertools
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -63,6 +64,19 @@ def names_of(cell: Cell) -> tuple[str, str, str, tuple[str, ...]]:
     """Return the strategy, model, profile and companions of a cell, which decide its code."""
     companions = tuple(strategies.of(cell).companions)
     return cell.strategy.name, cell.model.name, cell.training.profile, companions
+
+
+def packages_of(module: str) -> set[str]:
+    """Return the packages, neither Python's own nor parbench, that ``module`` itself imports."""
+    file = _file(module)
+    assert file is not None
+    names: set[str] = set()
+    for node in _executed(ast.parse(file.read_bytes(), filename=str(file))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names.add(node.module)
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"parbench"}
 
 
 def combined(digests: dict[str, str]) -> str:

@@ -151,6 +151,15 @@ class Spark(Model):
     )
 
 
+class Python(Model):
+    """A Python of the user's own, with its packages."""
+
+    python: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
+        description="path of a Python 3.11 or newer with torch, torchvision, numpy and "
+        "safetensors, which runs the ranks of cells"
+    )
+
+
 class Machine(Model):
     """The resources of a machine."""
 
@@ -272,10 +281,14 @@ class Config(Model):
         "elsewhere, beside which published/ holds its values and claims"
     )
     stack: Name = Field(description="software versions, a folder containers/locks/<stack>/")
-    deployment: Literal["auto", "apptainer", "host"] = Field(
+    deployment: Annotated[
+        Annotated[Literal["auto", "apptainer", "host"], Tag("=named")]
+        | Annotated[Python, Tag("=python")],
+        Discriminator(lambda value: "=python" if isinstance(value, (dict, Python)) else "=named"),
+    ] = Field(
         description="where a cell's software comes from: apptainer (an image), host (this "
-        "machine's environment), or auto (images where Apptainer runs and they are built already, "
-        "else the host)"
+        "machine's environment), auto (images where Apptainer runs and they are built already, "
+        "else the host), or {python: <path>} (a Python of your own, with its packages)"
     )
     images: Images = Field(description="settings of the images (docs/images.md)")
     budget_minutes: Annotated[float, Field(ge=0), AS_WRITTEN] = Field(

@@ -8,7 +8,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
-from parbench import models, packages, strategies
+from parbench import models, strategies
 from parbench.cell import Cell, Training
 from parbench.errors import ParbenchError
 from parbench.files import canonical_json
@@ -373,7 +373,8 @@ def unavailable(cell: Cell, software: Software) -> str | None:
     if training.fused:
         on_cuda = cell.hardware.device == "cuda"
         least_version = FUSED_ON_CUDA[training.optimizer] if on_cuda else FUSED_ELSEWHERE
-        reason = packages.too_old(cell.stack, least_version)
+        reason = software.without_torch(cell.stack, least_version)
     if training.compile != "none":
-        reason = reason or packages.too_old(cell.stack, LEAST_TORCH) or software.without_compiler()
+        reason = reason or software.without_torch(cell.stack, LEAST_TORCH)
+        reason = reason or software.without_compiler()
     return reason

@@ -84,7 +84,8 @@ def lacking_packages(cell: Cell, software: Software) -> str | None:
     library = models.library(cell.model.name)
     if library is not None and software.without("torch", library.PACKAGE):
         reason = f"needs {library.PACKAGE}, which is not installed beside torch"
-    return reason or strategies.of(cell).unavailable(software)
+    reason = reason or strategies.of(cell).unavailable(software)
+    return reason or software.without_modules(cell)
 
 
 def lacking_as_planned(studies: list[str]) -> Lacking:
@@ -131,7 +132,7 @@ def plan(
     result = Plan(**sources(config))
     lacking = lacking or lacking_here(config)
     for name in parsed_config.studies:
-        expanded = Expansion(name, parsed_config, lacking)
+        expanded = Expansion(name, parsed_config, lacking, deployment.place(config))
         result.studies[name] = expanded.plan(configuration.arguments(name, configfiles, changes))
         result.cells.update(expanded.cells)
         result.not_run.update(expanded.not_run)
@@ -148,8 +149,10 @@ class Expansion:
     ``cells`` and ``not_run`` are as in Plan.
     """
 
-    def __init__(self, name: str, config: Config, lacking: Lacking) -> None:
-        self.name, self.config, self.lacking = name, config, lacking
+    def __init__(
+        self, name: str, config: Config, lacking: Lacking, place: deployment.Place
+    ) -> None:
+        self.name, self.config, self.lacking, self.place = name, config, lacking, place
         self.study = configuration.study(name)
         self.override = config.override.get(name) or Override()
         self.where = places.shown(places.study(name))
@@ -211,8 +214,8 @@ class Expansion:
         return StudyPlan(
             schema_version=study_plan.SCHEMA_VERSION,
             study=about.about(self.name, self.study, self.override, self.dataset),
-            stack=self.config.stack,
-            deployment=self.config.deployment,
+            stack=self.place.stack,
+            deployment=self.place.deployment,
             groups=list(groups.values()),
             together=list(about.together(self.study, groups, self.where)),
             arguments=arguments,
@@ -271,8 +274,8 @@ class Expansion:
             hardware=device,
             dataset=Dataset(self.dataset, **sample_counts),
             training=Training(**settings),
-            stack=config.stack,
-            deployment=config.deployment,
+            stack=self.place.stack,
+            deployment=self.place.deployment,
             seed=0,
             trained_by=entry.trained_by,
             run=RunSettings(
@@ -283,6 +286,7 @@ class Expansion:
                 connect_seconds=config.nodes.connect_seconds,
                 spark_master=config.spark.master,
                 spark_conf=config.spark.conf,
+                python=self.place.python,
             ),
         )
         kind = source.load(config.datasets[self.dataset]["kind"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from parbench import strategies
+from parbench import probe, strategies
 from parbench.cell import Cell, Pair
 from parbench.files import canonical_json, digest
 
@@ -55,6 +55,8 @@ def identity(cell: dict) -> dict:
     model = dict(cell["model"])
     if "pretrained" in model:
         model["pretrained"] = {k: v for k, v in model["pretrained"].items() if k != "weights"}
-    decisive_keys = ("strategy", "dataset", "training", "stack", "deployment")
+    decisive_keys = ("strategy", "dataset", "training", "deployment")
+    # The deployment of a Python of the user's own tells its packages, and `stack` where it lies.
+    decisive_keys += ("stack",) * (not cell["deployment"].startswith(probe.LABEL))
     decisive_keys += ("trained_by",) * ("trained_by" in cell)
     return {**{key: cell[key] for key in decisive_keys}, "model": model, "hardware": hardware}

@@ -161,7 +161,7 @@ def lacking_weights(cell: Cell | Pair) -> list[Path]:
 
 def image_of(cell: Cell, plan: Plan) -> images.Image | None:
     """Return the image that ``cell`` runs in; None on the host."""
-    if cell.deployment == "host":
+    if cell.deployment != "apptainer":
         return None
     return images.of_cell(cell, plan.images["settings"])
 

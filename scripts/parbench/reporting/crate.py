@@ -169,7 +169,7 @@ class Crate:
         ran = {"agent": self.named("#agent", "Person", name=agent)} if agent else {}
         descriptions = {path for cell in self.runs for path in self._described(cell)}
         outer = sorted(path for path in descriptions if path.name != kept.DIGEST)
-        proofs = {certificate.path(each.image or certificate.HOST) for each in self.environments}
+        proofs = {certificate.path(each.place) for each in self.environments}
         outputs = [*reported(self.plan), *filter(Path.exists, sorted(proofs))]
         properties = {
             "@type": "CreateAction",

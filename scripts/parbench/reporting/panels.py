@@ -68,17 +68,24 @@ def _environment_pairs(environment: Environment) -> list[list[str]]:
     drivers = dict.fromkeys(card.driver for card in machine.accelerators if card.driver)
     steering = environment.steering.items()
     speed = (f"{name} {text}" for name, text in steering if name not in OF_CORES)
+    software = f"{environment.stack}, in {deployment_text(environment.deployment)}"
+    own = [["Differs from the lock", ", ".join(environment.lock_mismatch) or "no"]]
+    if (python := environment.interpreter) is not None:
+        build = (f"{name} {text}" for name, text in python.torch.items() if text)
+        software = environment.stack
+        own = [["Its program", python.path], ["Its torch", ", ".join(build)]]
+        own += [["Its packages", f"sha256:{python.records}"]]
     pairs = [
         ["Machine", machine_text(machine)],
         ["System", ", ".join(filter(None, (machine.os, machine.kernel)))],
         ["Driver", ", ".join(drivers)],
         ["Speed", "; ".join(speed)],
-        ["Stack", f"{environment.stack}, in {deployment_text(environment.deployment)}"],
+        ["Stack", software],
         ["Image", environment.image],
         ["Image digest", f"sha256:{digest}" if digest else ""],
         ["Python", environment.python],
         ["Packages", ", ".join(packages)],
-        ["Differs from the lock", ", ".join(environment.lock_mismatch) or "no"],
+        *own,
     ]
     return [pair for pair in pairs if pair[1]]
 

@@ -30,6 +30,7 @@ from parbench.reporting.text import (
     mapping_text,
     moment,
     settings_pairs,
+    software_text,
 )
 from parbench.reporting.work import work_table
 from parbench.runs.records import PairRun
@@ -70,7 +71,7 @@ def study_section(study: Study, known: Environments) -> dict:
             ["Dataset", about.dataset],
             ["Groups", f"{len(study.groups)}: {counted(states)}" if study.groups else "none"],
             ["Machine", _several(_machines(study))],
-            ["Software", f"stack {study.stack}, in {deployment_text(study.deployment)}"],
+            ["Software", _software(study)],
             ["Reproduced", f"mean {SPREAD} (how many)"],
             ["All numbers", str(study.table_path)],
             *(
@@ -105,6 +106,11 @@ def _settings(settings: Mapping[str, Any]) -> str:
         f"{setting} ({', '.join(variants)})" if variants else setting
         for setting, variants in variants_by_setting.items()
     )
+
+
+def _software(study: Study) -> str:
+    where = deployment_text(study.deployment)
+    return f"{software_text(study.stack, study.deployment).removeprefix('the ')}, in {where}"
 
 
 def _facts(studies: list[Study], states: Counter) -> list[list[str]]:
@@ -185,10 +191,10 @@ def evidence(studies: list[Study]) -> dict | None:
     dates = sorted({study.evidence.date for study in kept})
     machines = list(dict.fromkeys(name for study in kept for name in _machines(study)))
     period = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-    stacks = list(dict.fromkeys(study.stack for study in kept))
+    software = list(dict.fromkeys(software_text(each.stack, each.deployment) for each in kept))
     return {
         "sentence": f"Rendered from {count(len(kept), 'file')} of evidence; nothing was trained "
-        f"for it. Measured on {listed(machines)}, {period}, with the stack {listed(stacks)}.",
+        f"for it. Measured on {listed(machines)}, {period}, with {listed(software)}.",
     }
 
 

@@ -167,9 +167,14 @@ def settings_pairs(settings: Mapping[str, Any]) -> list[list[str]]:
     return [[key.replace("_", " "), mapping_text(value)] for key, value in settings.items()]
 
 
+def software_text(stack: str, deployment: str) -> str:
+    """Name the software of cells; ``stack`` is a Python of the user's own if one ran them."""
+    return f"the stack {stack}" if deployment in DEPLOYMENTS else stack
+
+
 def deployment_text(deployment: str) -> str:
-    """Say where cells find their software."""
-    return DEPLOYMENTS.get(deployment, deployment)
+    """Say where cells find their software, in general."""
+    return DEPLOYMENTS.get(deployment, "a Python of the user's own")
 
 
 def hardware_text(hardware: Hardware) -> str:

@@ -67,11 +67,22 @@ class Machine(Record):
     accelerators: list[Accelerator] = []
 
 
+class Interpreter(Record):
+    """A Python of the user's own (`deployment: {python: ...}`)."""
+
+    path: str = Field(description="of its program, as it names itself")
+    records: Sha256 = Field(description="of its version and of the lists of its packages' files")
+    torch: dict[str, str | None] = Field(description="build: git_version, cuda, hip")
+
+
 class Environment(Record):
     """What a reader needs to judge or rebuild the numbers."""
 
     stack: str = Field(description="name of the software stack")
-    deployment: str = Field(description="host or apptainer")
+    deployment: str = Field(description="host, apptainer or, of another Python, its label")
+    interpreter: Interpreter | None = Field(
+        None, description="the Python of the user's own that ran the ranks, if one did"
+    )
     image: str | None = Field(description="name of the image")
     image_digest: str | None = Field(description="its SHA-256")
     python: str = Field(description="version")
@@ -100,6 +111,12 @@ class Environment(Record):
         None, description="of a pair: a digest over the code that this side alone can reach"
     )
     dataset_digest: str = Field(description="SHA-256 of the converted dataset")
+
+    @property
+    def place(self) -> str:
+        """Where its software came from, by which it is certified: an image's label, or `host`, or
+        the label of a Python of the user's own."""
+        return self.image or self.deployment
 
     @property
     def commit(self) -> str:

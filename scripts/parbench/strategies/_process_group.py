@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from parbench import packages
 from parbench.strategies import _base, _data_parallel, _meeting
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class ProcessGroup(_base.Strategy):
     def unavailable(self, software: Software) -> str | None:
         """Return why the stack's torch is too old; None if it is not."""
         least = self.least_torch()
-        return None if least is None else packages.too_old(self.cell.stack, least)
+        return None if least is None else software.without_torch(self.cell.stack, least)
 
     def library(self) -> str:
         """Return the communication library for this cell's devices."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from parbench import probe
 from parbench.files import read_record
 from parbench.terminal import aligned, say
 from parbench.verdicts import words
@@ -48,10 +49,17 @@ def closing(rows: Sequence[Row]) -> str:
     for row in rows:
         groups.setdefault(row.group, {})[row.metric] = row
     first = rows[0]
-    lines = [f"{first.study} (stack {first.stack}, deployment {first.deployment})"]
+    lines = [f"{first.study} ({_software(first)})"]
     lines += aligned([HEAD, *map(_line, groups.values())])
     lines += dict.fromkeys(f"* {row.reason}" for row in rows if _is_warned_of(row))
     return "\n".join(lines)
+
+
+def _software(row: Row) -> str:
+    """Name the stack and the deployment, or the Python of the user's own in place of both."""
+    if row.deployment.startswith(probe.LABEL):
+        return row.stack
+    return f"stack {row.stack}, deployment {row.deployment}"
 
 
 def _is_warned_of(row: Row) -> bool:

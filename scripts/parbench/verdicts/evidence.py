@@ -67,7 +67,7 @@ def gather(study: str, home: Path, partial: bool = False) -> dict:
             f"{path}: {len(missing)} of {len(cells)} cells are {NOT_MEASURED}{example}; finish the "
             f"study: {fix}, or say --partial where some are, and the file will name the others"
         )
-    places = {each.image or certificate.HOST for run in runs.values() for each in run.environments}
+    places = {each.place for run in runs.values() for each in run.environments}
     certificate_paths = [
         home / "certificates" / certificate.path(place).name for place in sorted(places)
     ]

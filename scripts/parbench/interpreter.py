@@ -1,0 +1,124 @@
+"""A Python of the user's own with which cells train (`deployment: {python: ...}`): what it has.
+
+It is asked by probe.py. Standard library only, since the launcher imports this on any machine.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from parbench import probe, variables
+from parbench.errors import ParbenchError, sentence
+
+KEY = "deployment.python in config.yaml"
+REQUIRED = ("torch", "torchvision", "numpy", "safetensors")  # by every cell
+SECONDS = 120  # to answer, also from a slow network disk
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python at ``path``, as config.yaml names it; ``found``: see probe.here."""
+
+    path: str
+    found: dict
+
+    @property
+    def label(self) -> str:
+        """The deployment of its cells, which changes with its packages."""
+        return probe.label(self.found)
+
+    @property
+    def stack(self) -> str:
+        """Its name in place of a stack's."""
+        return f"python {self.path} (torch {self.found['packages'].get('torch', 'unknown')})"
+
+    def lacking(self, modules: Iterable[str]) -> str | None:
+        """Return which of ``modules`` it lacks, and how to install them; None if none."""
+        lacking = sorted(set(modules) - set(self.found["modules"]))
+        if not lacking:
+            return None
+        install = shlex.join([self.path, "-m", "pip", "install", *lacking])
+        return f"{self.path} ({KEY}) has no {' and no '.join(lacking)}: {install}"
+
+    @functools.cached_property
+    def horovod_has_nccl(self) -> bool:
+        """Whether its Horovod connects GPUs, which only Horovod itself knows."""
+        code = "import sys, horovod.torch as hvd; sys.exit(not hvd.nccl_built())"
+        return _run(self.path, "-c", code).returncode == 0
+
+
+def environment(python: str) -> dict[str, str]:
+    """Return this process's variables for the Python at ``python``: without those of the
+    environment that runs this process, and with its own programs first."""
+    kept = variables.without_foreign()
+    folders = kept.get("PATH", os.defpath).split(os.pathsep)
+    if sys.prefix != sys.base_prefix:
+        ours = {os.path.abspath(os.path.dirname(sys.executable)), os.path.join(sys.prefix, "bin")}
+        folders = [folder for folder in folders if os.path.abspath(folder) not in ours]
+    own = os.path.dirname(python)
+    kept["PATH"] = os.pathsep.join([own, *(folder for folder in folders if folder != own)])
+    return kept
+
+
+def ask(python: str) -> Interpreter:
+    """Return what the Python at ``python`` has. ParbenchError names the key, it and the fix."""
+    where = f"{KEY}: {python}"
+    path = Path(python)
+    if path.is_dir():
+        raise ParbenchError(f"{where} is a folder; name the program in it, such as bin/python")
+    if not path.exists():
+        raise ParbenchError(
+            f"{where} does not exist; `which python`, typed where torch is installed, tells it"
+        )
+    if not os.access(path, os.X_OK):
+        raise ParbenchError(f"{where} may not be executed; name a Python's program, or chmod +x it")
+    try:
+        done = _run(python, probe.__file__)
+    except OSError as error:
+        raise ParbenchError(f"{where} cannot be started: {sentence(error)}") from None
+    except subprocess.TimeoutExpired:
+        raise ParbenchError(
+            f"{where} did not say within {SECONDS} s what it has; name one that starts"
+        ) from None
+    lines = (done.stdout + done.stderr).strip().splitlines() or ["nothing"]
+    try:
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+        version = tuple(map(int, found["version"].split(".")))
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise ParbenchError(
+            f"{where} is no Python that works: asked for its packages it said: {lines[-1]}"
+        ) from None
+    if version < probe.LEAST:
+        raise ParbenchError(
+            f"{where} is Python {found['version']}, and cells need 3.11 or newer; name another one"
+        )
+    return Interpreter(python, found)
+
+
+def required(python: str) -> Interpreter:
+    """Return ``ask(python)``; ParbenchError if it lacks what every cell needs."""
+    found = ask(python)
+    if lacking := found.lacking(REQUIRED):
+        raise ParbenchError(f"every cell needs {', '.join(REQUIRED)}: {lacking}")
+    return found
+
+
+def _run(python: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [python, *words],
+        env=environment(python),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=SECONDS,
+        check=False,
+    )
