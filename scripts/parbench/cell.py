@@ -148,6 +148,13 @@ class RunSettings:
     python: str | None = None  # path of a Python of the user's own, which runs the ranks
     keeps_weights: bool = False  # another cell predicts with these weights
 
+    def json(self) -> dict:
+        """Return what cell.json has of it, `python` only if one is stated."""
+        content = asdict(self)
+        if self.python is None:
+            del content["python"]
+        return content
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -195,7 +202,7 @@ class Cell:
 
     def json(self) -> dict:
         """Return the content of cell.json."""
-        content = {"schema_version": SCHEMA_VERSION, **asdict(self)}
+        content = {"schema_version": SCHEMA_VERSION, **asdict(self), "run": self.run.json()}
         if self.model.pretrained is None:
             del content["model"]["pretrained"]
         if self.training.max_length is None:
@@ -259,7 +266,7 @@ class Pair:
             del side["schema_version"], side["run"]
         fields = {"seed": self.seed, "variants": self.variants, "inference": self.inference}
         head = {"schema_version": SCHEMA_VERSION, "kind": "pair", "id": self.id}
-        return {**head, **fields, "sides": sides, "run": asdict(self.run)}
+        return {**head, **fields, "sides": sides, "run": self.run.json()}
 
 
 def of(content: dict) -> Cell | Pair:
